@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/as_error.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -239,8 +240,8 @@ void Communicator::finish(size_t index) {
       complete(work);
     } catch (const Failure& failure) {
       fail(work.record, failure);
-    } catch (const Error& error) {
-      broken_ = error.message();
+    } catch (const std::exception& exception) {
+      broken_ = as_error(exception).message();
       abort(broken_);
       throw;
     }

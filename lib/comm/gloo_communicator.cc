@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "comm/c10d_types.h"
 #include "comm/gloo_addresses.h"
+#include "comm/out_of_memory.h"
 #include "comm/reduce.h"
 #include "comm/socket_bytes.h"
 
@@ -157,9 +158,10 @@ class GlooCommunicator final : public Communicator {
   int64_t received_before_ = 0;
 };
 
-/// What Gloo's exception says.
+/// What Gloo's exception says of the others. Throws where it says that memory is lacking here.
 Communicator::Failure GlooCommunicator::failure_of(const std::exception& error, Clock::time_point start) {
   failed_ = true;
+  rethrow_out_of_memory(error);
   const std::string text = error.what();
   const std::chrono::duration<double> waited = Clock::now() - start;
   const bool timed_out = text.find("imed out") != text.npos;
@@ -320,7 +322,8 @@ void GlooCommunicator::start_send(Collective& work) {
       std::vector<at::Tensor> data = {bytes_of(work.in, payload_bytes(work.record))};
       send.data_work = group_->send(data, work.record.peer, tag + 1);
     }
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    rethrow_out_of_memory(error);
     // The connection is gone: finish_send tells who.
   }
 }
@@ -347,6 +350,7 @@ void GlooCommunicator::receive_now(const Collective& work) {
       return group_->recv(tensors, record.peer, which);
     } catch (const std::exception& error) {
       failed_ = true;
+      rethrow_out_of_memory(error);
       throw Failure{"lost a connection in", first_line(error.what())};
     }
   };
@@ -368,6 +372,7 @@ std::unique_ptr<Communicator> make_gloo_communicator(Communicator::Setup setup,
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    rethrow_out_of_memory(error);
     throw Error(ExitCode::kPeerLost,
                 cat("rank ", rendezvous.rank(), " could not connect group ", name,
                     " over Gloo: ", first_line(error.what())),

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <new>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "base/as_error.h"
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -25,6 +23,7 @@
 #include "exec/prepare_step.h"
 #include "exec/resume_policy.h"
 #include "exec/stop_signal.h"
+#include "exec/training_error.h"
 #include "report/machine.h"
 #include "report/outcome.h"
 
@@ -32,13 +31,6 @@ namespace ftrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// What training needs memory for is the config's choice.
-Error training_error(const std::exception& exception) {
-  if (dynamic_cast<const std::bad_alloc*>(&exception) == nullptr) return as_error(exception);
-  return {ExitCode::kEnvironment, "out of memory",
-          "use a smaller micro-batch or sequence, or a machine with more memory"};
-}
 
 /// Names the swap files of one run.
 std::string swap_name(const TrainRequest& request) {

@@ -1,0 +1,74 @@
+#include "comm/out_of_memory.h"
+
+#include <exception>
+#include <new>
+#include <stdexcept>
+
+#include <c10/core/CPUAllocator.h>
+
+#include "ranks.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+thread_local bool memory_is_refused = false;
+
+/// LibTorch's own allocator, until a thread is refused what it asks for: then that throws as its own one does.
+class RefusingAllocator final : public at::Allocator {
+ public:
+  at::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK(!memory_is_refused, "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: "
+                "you tried to allocate ", bytes, " bytes. Error code 12 (Cannot allocate memory)");
+    return c10::GetDefaultCPUAllocator()->allocate(bytes);
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+TEST_CASE("LibTorch's and the language's own lack of memory are known from all else that goes wrong") {
+  CHECK(is_out_of_memory(std::bad_alloc()));
+  CHECK_FALSE(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory")));
+  const auto told = [](const auto& fails) {
+    try {
+      fails();
+    } catch (const std::exception& exception) {
+      return is_out_of_memory(exception);
+    }
+    FAIL("nothing was thrown");
+    return false;
+  };
+  CHECK(told([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory"); }));
+  CHECK_FALSE(told([] { TORCH_CHECK(false, "sizes differ"); }));
+}
+
+// [long]: a sanitizer's allocator ends the process on such a size.
+TEST_CASE("what LibTorch throws for more memory than there can be is a lack of memory", "[long]") {
+  try {
+    (void)c10::GetDefaultCPUAllocator()->allocate(size_t{1} << 62);
+    FAIL("it was given");
+  } catch (const std::exception& exception) {
+    INFO(exception.what());
+    REQUIRE(is_out_of_memory(exception));
+  }
+}
+
+TEST_CASE("a rank whose message finds no memory blames itself and no connection") {
+  static RefusingAllocator refusing;
+  c10::SetCPUAllocator(&refusing, 1);
+  std::string peer;
+  const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+    const auto group = open_world(rendezvous, CommBackend::kGloo, std::chrono::milliseconds(500));
+    float value = 1;
+    if (rendezvous.rank() == 1) return group->receive(&value, 1, DType::kF32, 0, {"value"}).wait();
+    memory_is_refused = true;
+    CHECK_THROWS_AS(group->send(&value, 1, DType::kF32, 1, {"value"}).wait(), std::bad_alloc);
+    memory_is_refused = false;
+  });
+  c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), 1);
+  CHECK(failures[0] == "");
+  CHECK_THAT(failures[1], Catch::Contains("receive"));
+}
+
+}  // namespace
+}  // namespace ftrun
