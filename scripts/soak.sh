@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Power cuts, failing calls, flipped bits and kill -9 at moments drawn from seeds, many times: what docs/reliability.md
-# records. Some minutes on two cores; nothing outside temporary folders is touched.
+# Power cuts, failing calls, flipped bits and kill -9 at moments drawn from seeds, many times, and ten thousand wrong tokens: what
+# docs/reliability.md records. Some minutes on two cores; nothing outside temporary folders is touched.
 #   scripts/soak.sh [power cuts, default 2000] [bit flips, 1000] [kills, 40] [seed of the kills, 1]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 states=${1:-2000} flips=${2:-1000} kills=${3:-40} seed=${4:-1}
-scripts/build.sh release ftrun ftrun_engine test_checkpoint test_base
+scripts/build.sh release ftrun ftrun_engine test_checkpoint test_base test_comm
 failed=0
 part() {
   printf '[soak] %s\n' "$1"
@@ -19,6 +19,7 @@ part 'a power cut at each call of a save' $tests 'after a power cut *'
 part 'each call of a save fails in turn' $tests 'a full disk at any call*,an input or output error at any call*,a failure at any call*'
 part 'short writes' build/release/bin/test_base 'a file that may not grow further*,a piece that cannot be written*'
 part 'flipped bits' $tests 'every flipped bit*'
+part 'wrong tokens' env FTRUN_SOAK_TOKENS=10000 build/release/bin/test_comm 'thousands of wrong tokens*'
 part 'kill -9 at random moments' env FTRUN_BINARY="$PWD/build/release/bin/ftrun" \
   .venv/bin/python tests/e2e/soak.py "$PWD" --kills "$kills" --seed "$seed"
 exit "$failed"
