@@ -1,0 +1,96 @@
+"""kill -9 at the calls by which a save opens and changes files, one after another, in the foreground and in the background (kill_at_call.cc
+says what it sees): the next start goes on from a checkpoint whose save had returned or a newer one, and the run ends with the bits
+of an undisturbed one. Of each kind of call one is taken, drawn from a seed; all of them with FTRUN_SOAK_CALLS=all
+(scripts/soak.sh)."""
+import collections
+import os
+import random
+import re
+import subprocess
+import tempfile
+import time
+
+from runner import BINARY, TIMEOUT, Job, checkpoints, environment, ftrun, must, refuse_traces, same_run, skip
+
+SEED = 20261124
+KILLER = os.environ["FTRUN_KILL_AT_CALL"]
+EVERY_CALL = os.environ.get("FTRUN_SOAK_CALLS") == "all"
+# Four saves, of which the third removes what the first has written. The last one is always in the foreground.
+TRAINING = {"train": {"steps": 4}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
+            "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 2}}}
+Called = collections.namedtuple("Called", "number name path")
+
+
+def saving(background):
+    return TRAINING | {"checkpoint": {"every": 1, "keep_last": 2, "background": background}}
+
+
+def started_until(name, number, background):
+    """A run that is killed at one of its calls; the process, and the calls up to that one."""
+    calls = job.scratch / f"{name}.calls"
+    config = job.config(name, **saving(background))
+    process = subprocess.run([KILLER, f"{job.out(name)}/checkpoints", str(number), calls, BINARY, "--config", config],
+                             capture_output=True, text=True, env=environment(), timeout=TIMEOUT)
+    if process.returncode == 2 and "kill_at_call" in process.stderr:
+        skip(process.stderr.strip())
+    refuse_traces(process.stdout + process.stderr)
+    return process, [Called(int(line[0]), line[1], line[2]) for line in (text.split(" ", 2) for text in calls.read_text().splitlines())]
+
+
+def steps_told(text, what):
+    return [int(step) for step in re.findall(rf"{what} \S*step-(\d+)", text)]
+
+
+def kill_and_go_on(name, number, background):
+    """The call at which it was killed; None where the run ended before it came."""
+    process, calls = started_until(name, number, background)
+    if process.returncode == 0:
+        return None
+    assert process.returncode == 137 and len(calls) == number, (process.returncode, number, calls, process.stderr[-2000:])
+    saved = max(steps_told(process.stdout + process.stderr, "saved"), default=0)
+    resumed = must(ftrun("--config", job.config(name, **saving(background)), "--resume", "auto"))
+    found = max(steps_told(resumed.stdout + resumed.stderr, "resumed from"), default=0)
+    assert found >= saved, f"step {saved} was told to be saved, the next start went on from {found}; killed at {calls[-1]}"
+    try:
+        same_run(job.out("straight"), job.out(name))
+        there = checkpoints(job.out(name))
+        assert there[-1] == "step-00000004" and not any(".tmp-" in one or ".replaced-" in one for one in there), there
+        must(ftrun("verify", job.out(name)))
+    except AssertionError as error:
+        raise AssertionError(f"killed at {calls[-1]}") from error
+    return calls[-1]
+
+
+def of_two_saves(calls):
+    """Those of the first save and of the third."""
+    begins = [next(call.number for call in calls if f"step-{step:08}.tmp-" in call.path) for step in (2, 3, 4)]
+    return [call for call in calls if call.number < begins[0] or begins[1] <= call.number < begins[2]]
+
+
+def one_of_each(calls, which):
+    """Of every other kind of call one, drawn; the other kinds are the other way of saving's."""
+    kinds = sorted({call.name for call in calls})
+    return [chance.choice([call.number for call in calls if call.name == kind]) for kind in kinds[which::2]]
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+    chance = random.Random(SEED)
+    job.run("straight", **TRAINING)
+    for which, background in enumerate((False, True)):
+        way = "background" if background else "foreground"
+        began = time.monotonic()
+        process, calls = started_until(f"counted-{way}", 0, background)
+        assert process.returncode == 0, process.stderr[-2000:]
+        same_run(job.out("straight"), job.out(f"counted-{way}"))
+        # What a save cannot do without: else the tracing sees nothing.
+        assert {"pwrite64", "fsync", "close"} <= {call.name for call in calls}, calls
+        assert any(call.name.startswith("mkdir") and ".tmp-" in call.path for call in calls), calls
+        calls = of_two_saves(calls)
+        assert any(call.name == "rmdir" or call.name.startswith("unlink") for call in calls), calls
+        numbers = [call.number for call in calls] if EVERY_CALL else one_of_each(calls, which)
+        killed = [kill_and_go_on(f"{way}-{number}", number, background) for number in numbers]
+        names = collections.Counter(call.name for call in killed if call)
+        assert names, "no call was met"
+        print(f"{way}: {len(calls)} calls of two saves, {len(numbers)} kills, {killed.count(None)} of them after the run's end: "
+              f"{', '.join(f'{count} {name}' for name, count in sorted(names.items()))}; {time.monotonic() - began:.1f} s", flush=True)
