@@ -1,14 +1,17 @@
-"""kill -9 at random moments, drawn from a seed: a random rank or the supervisor of a tiny run that saves in the background.
-However often that happens, the run ends with the bits of one that nobody disturbed. No CTest entry: scripts/soak.sh runs it.
+"""kill -9 at moments drawn from a seed, every other one while a checkpoint is written: a random rank or the supervisor of a tiny run that saves
+in the background, on each layout in turn. However often that happens, the run ends with the bits of one that nobody disturbed. No
+CTest entry: scripts/soak.sh runs it.
 
     soak.py SOURCE --kills 40 --seed 1
 """
 import argparse
+import collections
+import pathlib
 import random
 import tempfile
 import time
 
-from runner import Job, await_gone, checkpoints, children, ftrun, must, same_run, start
+from runner import Job, await_gone, checkpoints, children, ftrun, must, same_run, start, tiny_model, tiny_weights
 
 parser = argparse.ArgumentParser()
 parser.add_argument("source")
@@ -16,58 +19,130 @@ parser.add_argument("--kills", type=int, default=40)
 parser.add_argument("--seed", type=int, default=1)
 args = parser.parse_args()
 
+VOCABULARY = 212  # rows that tensor ranks can share
 STEPS = {"train": {"steps": 40}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}},
          "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}},
          "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
 
-with tempfile.TemporaryDirectory() as scratch:
-    job = Job(scratch)
-    disk = {"device": "nvme", "nvme_path": str(job.scratch / "swap")}
-    KINDS = {
+
+def kinds(scratch):
+    """Layouts: how many ranks, and the keys."""
+    disk = {"device": "nvme", "nvme_path": str(scratch / "swap")}
+
+    def zero(stage, **keys):
+        return {"zero_optimization": {"stage": stage} | keys}
+
+    return {
         "one rank": (1, {}),
         "two ranks": (2, {}),
-        "three ranks, stage 3": (3, {"zero_optimization": {"stage": 3}}),
-        "two ranks, disk tier": (2, {"zero_optimization": {"stage": 3, "offload_optimizer": disk, "offload_param": disk}}),
+        "three ranks, stage 3": (3, zero(3)),
+        "two ranks, disk tier": (2, zero(3, offload_optimizer=disk, offload_param=disk)),
+        "tensor": (2, {"parallel": {"tensor": 2}}),
+        "pipeline, 1f1b": (2, {"parallel": {"pipeline": 2, "schedule": "1f1b"}}),
+        "pipeline, zb-h1": (2, {"parallel": {"pipeline": 2, "schedule": "zb-h1"}}),
+        "hybrid": (4, {"parallel": {"data": 4, "data_replicate": 2}} | zero(3)),
+        "fp16": (2, {"fp16": {"enabled": True, "initial_scale_power": 20, "loss_scale_window": 2}} | zero(1)),
+        # Twelve steps an epoch, whose last rows are left out.
+        "accumulation, mid-epoch": (2, {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 5,
+                                        "dataloader_drop_last": True} | zero(2)),
     }
-    chance = random.Random(args.seed)
-    straight = {}
-    counts = {"supervisor": 0, "rank": 0, "after its end": 0, "while one was written": 0}
-    number = 0
-    while sum(counts[who] for who in ("supervisor", "rank")) < args.kills:
-        kind = chance.choice(list(KINDS))
-        ranks, keys = KINDS[kind]
-        if kind not in straight:
+
+
+def being_written(out):
+    return list((out / "checkpoints").glob("step-*.tmp-*"))
+
+
+def await_save(running, out, seconds):
+    """Until a checkpoint is being written; no longer than this, nor than the run."""
+    end = time.monotonic() + seconds
+    while not being_written(out) and time.monotonic() < end and running.process.poll() is None:
+        time.sleep(0.0005)
+
+
+class Soak:
+    def __init__(self, scratch):
+        scratch = pathlib.Path(scratch)
+        self.job = Job(scratch, tiny_model(scratch / "model", tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY))
+        self.kinds = kinds(scratch)
+        self.chance = random.Random(args.seed)
+        self.straight = {}
+        self.counts = collections.Counter()
+        self.of_kind = collections.Counter()
+        self.runs = 0
+
+    def kills(self):
+        return self.of_kind.total()
+
+    def undisturbed(self, kind):
+        """Its folder, and the seconds it took."""
+        if kind not in self.straight:
+            ranks, keys = self.kinds[kind]
+            name = f"straight-{len(self.straight)}"
             began = time.monotonic()
-            job.run(f"straight-{len(straight)}", "--nproc", ranks, **STEPS, **keys)
-            straight[kind] = (job.out(f"straight-{len(straight)}"), time.monotonic() - began)
-        undisturbed, seconds = straight[kind]
-        name = f"killed-{number}"
-        number += 1
-        saving = {"checkpoint": {"every": chance.choice((1, 2, 3)), "keep_last": chance.choice((1, 2))}}
-        for start_number in range(3):
-            config = job.config(name, **STEPS, **saving, **keys)
-            running = start("--config", config, "--nproc", ranks, *(["--resume", "auto"] if start_number else []))
-            time.sleep(chance.uniform(0.02, 1.1) * seconds)
-            started = children(running.process.pid) if running.process.poll() is None else []
-            victims = [("supervisor", running.process.pid)] + [("rank", pid) for pid in (started if ranks > 1 else [])]
-            who, pid = chance.choice(victims)
+            self.job.run(name, "--nproc", ranks, **STEPS | keys)
+            self.straight[kind] = (self.job.out(name), time.monotonic() - began)
+        return self.straight[kind]
+
+    def kill_once(self, kind, running, out, seconds):
+        """False where the run ended first."""
+        ranks = self.kinds[kind][0]
+        aimed = self.chance.random() < 0.5
+        time.sleep(self.chance.uniform(0.02, 0.7 if aimed else 1.1) * seconds)
+        if aimed:
+            await_save(running, out, 2 * seconds)
+            time.sleep(self.chance.uniform(0, 0.006))
+        started = children(running.process.pid) if running.process.poll() is None else []
+        who, pid = self.chance.choice([("supervisor", running.process.pid)] + [("rank", pid) for pid in (started if ranks > 1 else [])])
+        writing = bool(being_written(out))
+        try:
             if running.process.poll() is not None:
-                counts["after its end"] += 1
-                break
-            writing = list((job.out(name) / "checkpoints").glob("step-*.tmp-*"))
-            try:
-                running.kill(pid=pid)
-            except ProcessLookupError:
-                counts["after its end"] += 1
-                running.process.wait()
-                break
-            counts[who] += 1
-            counts["while one was written"] += bool(writing)
+                raise ProcessLookupError
+            running.kill(pid=pid)
+        except ProcessLookupError:
+            self.counts["after its end"] += 1
             running.process.wait()
-            await_gone(started, 60)
-        must(ftrun("--config", job.config(name, **STEPS, **saving, **keys), "--nproc", ranks, "--resume", "auto"))
-        same_run(undisturbed, job.out(name))
-        assert not list((job.out(name) / "checkpoints").glob("*.tmp-*")), checkpoints(job.out(name))
-        must(ftrun("verify", job.out(name)))
-    print(f"kills: seed {args.seed}, {number} runs, {counts['supervisor']} of the supervisor or the only rank, {counts['rank']} of a rank, "
-          f"{counts['while one was written']} while a checkpoint was written; each run ended with the bits of an undisturbed one")
+            return False
+        self.counts[who] += 1
+        self.counts["while one was written"] += writing
+        self.of_kind[kind] += 1
+        running.process.wait()
+        await_gone(started, 60)
+        return True
+
+    def run(self, kind):
+        ranks, keys = self.kinds[kind]
+        straight, seconds = self.undisturbed(kind)
+        name = f"killed-{self.runs}"
+        self.runs += 1
+        out = self.job.out(name)
+        saving = {"checkpoint": {"every": self.chance.choice((1, 2, 3)), "keep_last": self.chance.choice((1, 2))}}
+
+        def command(number):
+            resume = ["--resume", "auto"] if number else []
+            return ["--config", self.job.config(name, **STEPS | saving | keys), "--nproc", ranks, *resume]
+
+        for number in range(3):
+            if not self.kill_once(kind, start(*command(number)), out, seconds):
+                break
+        must(ftrun(*command(1)))
+        same_run(straight, out)
+        assert not list((out / "checkpoints").glob("*.tmp-*")), checkpoints(out)
+        must(ftrun("verify", out))
+
+    def tell(self):
+        counts = self.counts
+        print(f"kills: seed {args.seed}, {self.runs} runs, {self.kills()} kills: {counts['supervisor']} of the supervisor or the only rank, "
+              f"{counts['rank']} of a rank, {counts['while one was written']} while a checkpoint was written "
+              f"({', '.join(f'{kind}: {count}' for kind, count in self.of_kind.items())}); each run ended with the bits of an "
+              "undisturbed one", flush=True)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    soak = Soak(folder)
+    deck = []
+    while soak.kills() < args.kills:
+        if not deck:
+            deck = list(soak.kinds)
+            soak.chance.shuffle(deck)
+        soak.run(deck.pop())
+    soak.tell()

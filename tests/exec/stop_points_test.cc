@@ -58,7 +58,7 @@ struct Layout {
 void train_in_fp16(Config& config) {
   // Overflows at first, and again whenever it has grown.
   config.fp16.enabled = true;
-  config.fp16.initial_scale_power = 24;
+  config.fp16.initial_scale_power = 17;
   config.fp16.loss_scale_window = 2;
 }
 
@@ -306,8 +306,9 @@ TEST_CASE("a run that ends after any step goes on to the bits of one that did no
     StoppedRuns runs(layout, steps);
     const Witnessed straight = runs.run(0);
     if (layout.name.starts_with("fp16") || layout.name == "background") {
-      REQUIRE(straight.skipped > 2);
-      REQUIRE(straight.skipped < steps - 2);
+      INFO(straight.skipped << " of " << steps << " steps skipped");
+      REQUIRE(straight.skipped >= 2);
+      REQUIRE(straight.skipped <= steps / 2);
     }
     const std::vector<int64_t> at = drawn_stops(stops, steps, static_cast<uint64_t>(kStopSeed + layouts_run));
     const Witnessed saving = runs.run(0, at);
