@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Power cuts, failing calls, flipped bits and kill -9 at moments drawn from seeds, many times, and ten thousand wrong tokens: what
-# docs/reliability.md records. Some minutes on two cores; nothing outside temporary folders is touched.
-#   scripts/soak.sh [power cuts, default 2000] [bit flips, 1000] [kills, 40] [seed of the kills, 1]
+# Power cuts, failing calls, flipped bits, every stop point, and kill -9 at each call of a save and at moments drawn from
+# seeds, many times, and ten thousand wrong tokens: what docs/reliability.md records. Half an hour on two cores; nothing outside
+# temporary folders is touched.
+#   scripts/soak.sh [power cuts, default 2000] [bit flips, 1000] [kills, 40] [seed of the kills, 1] [stop points a layout, 50]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-states=${1:-2000} flips=${2:-1000} kills=${3:-40} seed=${4:-1}
-scripts/build.sh release ftrun ftrun_engine test_checkpoint test_base test_comm
+states=${1:-2000} flips=${2:-1000} kills=${3:-40} seed=${4:-1} stops=${5:-50}
+scripts/build.sh release ftrun ftrun_engine test_checkpoint test_base test_comm test_exec kill_at_call
 failed=0
 part() {
   printf '[soak] %s\n' "$1"
   shift
   "$@" || failed=1
 }
-export FTRUN_SOAK_STATES=$states FTRUN_SOAK_FLIPS=$flips
+export FTRUN_SOAK_STATES=$states FTRUN_SOAK_FLIPS=$flips FTRUN_SOAK_STOPS=$stops FTRUN_SOAK_CALLS=all
+export FTRUN_BINARY=$PWD/build/release/bin/ftrun FTRUN_KILL_AT_CALL=$PWD/build/release/bin/kill_at_call
 tests=build/release/bin/test_checkpoint
 part 'power cuts over many saves' $tests 'a run that loses power at any moment*'
 part 'a power cut at each call of a save' $tests 'after a power cut *'
@@ -20,6 +22,7 @@ part 'each call of a save fails in turn' $tests 'a full disk at any call*,an inp
 part 'short writes' build/release/bin/test_base 'a file that may not grow further*,a piece that cannot be written*'
 part 'flipped bits' $tests 'every flipped bit*'
 part 'wrong tokens' env FTRUN_SOAK_TOKENS=10000 build/release/bin/test_comm 'thousands of wrong tokens*'
-part 'kill -9 at random moments' env FTRUN_BINARY="$PWD/build/release/bin/ftrun" \
-  .venv/bin/python tests/e2e/soak.py "$PWD" --kills "$kills" --seed "$seed"
+part 'each stop point' build/release/bin/test_exec 'a run that ends after any step*'
+part 'kill -9 at each call of a save' .venv/bin/python tests/e2e/save_calls_test.py "$PWD"
+part 'kill -9 at random moments' .venv/bin/python tests/e2e/soak.py "$PWD" --kills "$kills" --seed "$seed"
 exit "$failed"
