@@ -62,8 +62,6 @@ void train_in_fp16(Config& config) {
   config.fp16.loss_scale_window = 2;
 }
 
-void offload(Config& config, OffloadDevice device) { fixtures::offload_to(config, device); }
-
 std::vector<Layout> layouts() {
   const auto scheduled = [](PipelineSchedule schedule) {
     return [schedule](Config& c) { c.parallel.schedule = schedule; };
@@ -84,10 +82,10 @@ std::vector<Layout> layouts() {
       {"mid-epoch of a mix", two, 0, [](Config& c) { c.data.drop_last = true; }},
       {"fp16", two, 2, train_in_fp16},
       {"dropout", two, 2, [](Config& c) { c = fixtures::with_dropout(std::move(c)); }},
-      {"host", two, 3, [](Config& c) { offload(c, OffloadDevice::kCpu); }},
-      {"disk", two, 3, [](Config& c) { offload(c, OffloadDevice::kNvme); }},
+      {"host", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kCpu); }},
+      {"disk", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }},
       {"background", two, 2, train_in_fp16, true},
-      {"background from the disk", two, 3, [](Config& c) { offload(c, OffloadDevice::kNvme); }, true},
+      {"background from the disk", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }, true},
   };
 }
 
@@ -322,6 +320,7 @@ TEST_CASE("a run that ends after any step goes on to the bits of one that did no
       ++points;
     }
     ++layouts_run;
+    std::cout << "stop points: " << at.size() << " of " << layout.name << std::endl;  // a long run tells how far it is
   }
   std::cout << "stop points: " << points << " in " << layouts_run << " layouts, runs of " << steps << " steps, seed " << kStopSeed
             << "\n";
