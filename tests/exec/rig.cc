@@ -195,6 +195,7 @@ StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise
   once.micro_batches = 1;
   replace(plan.evaluate, build_evaluation_step(plan.evaluate.model, plan.partition, once));
   replace(plan.train, build_training_step(plan.train.model, plan.partition, plan.options));
+  if (otherwise.mutates) otherwise.mutates(plan.train.program);
   return plan;
 }
 

@@ -63,6 +63,8 @@ struct Otherwise {
   std::function<bool(const TensorInfo&)> trains = nullptr;
   /// Each shard of a unit holds whole parameters (own_whole_parameters).
   bool owns_whole_parameters = false;
+  /// What is done to this rank's training program, which nobody checks.
+  std::function<void(Program&)> mutates = nullptr;
 };
 
 /// What a rank of a small run holds: memory, executors and state, with the weights of

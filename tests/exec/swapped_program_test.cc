@@ -1,0 +1,89 @@
+// What the checker would have refused, run all the same: one rank whose program has two collectives in the other order.
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// By instruction: whether it is `first`, or runs after it whatever the timing.
+std::vector<bool> after(const Program& program, InstrId first) {
+  std::vector<bool> found(program.instrs.size());
+  found[static_cast<size_t>(first)] = true;
+  std::vector<Lane> lanes{program.instr(first).lane};
+  for (size_t i = static_cast<size_t>(first) + 1; i < found.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    const auto waited = [&](InstrId id) { return found[static_cast<size_t>(id)]; };
+    const bool in_order = std::ranges::find(lanes, instr.lane) != lanes.end();
+    found[i] = in_order || std::ranges::any_of(instr.waits, waited);
+    if (found[i] && !in_order) lanes.push_back(instr.lane);
+  }
+  return found;
+}
+
+/// Whether each rank of the first group is in the second one, which has more.
+bool is_within(const Program& program, const Instr& one, const Instr& other) {
+  const auto ranks = [&](const Instr& instr) {
+    std::vector<int> all = program.group(instr.group()).ranks.ranks;
+    std::ranges::sort(all);
+    return all;
+  };
+  return one.group() != other.group() && std::ranges::includes(ranks(other), ranks(one));
+}
+
+/// Swaps the first two collectives of which the second waits for the first and runs over more ranks, with none of
+/// either group between them. Each keeps what its place in the program waits for.
+void swap_collectives(Program& program) {
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    if (!program.instrs[i].is_collective()) continue;
+    const std::vector<bool> later = after(program, static_cast<InstrId>(i));
+    for (size_t j = i + 1; j < program.instrs.size(); ++j) {
+      Instr& first = program.instrs[i];
+      Instr& second = program.instrs[j];
+      if (second.group() == first.group()) break;
+      if (!second.is_collective() || !later[j] || !is_within(program, first, second)) continue;
+      std::swap(first, second);
+      std::swap(first.waits, second.waits);
+      return;
+    }
+  }
+  bug("the program has two such collectives");
+}
+
+TEST_CASE("a program with two collectives in the other order hangs, and its ranks end with the ring named") {
+  set_kernel_threads(1);
+  constexpr int kSwapped = 2;  // and rank 3, with which it shares both groups
+  std::vector<std::string> told(4);
+  std::vector<int> blamed(4);
+  fixtures::on_mesh(2, 2, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    const auto rank = static_cast<size_t>(rendezvous.rank());
+    fixtures::Otherwise otherwise;
+    if (rank == kSwapped) otherwise.mutates = swap_collectives;
+    Config config = fixtures::run_of_stage(2);
+    config.parallel.data_replicate = 2;
+    fixtures::RankRig rig(config, fixtures::model_of_many_blocks(), groups, nullptr, otherwise);
+    groups.host_world->barrier({"start"});
+    for (Communicator* group : groups.distinct()) group->set_timeout(std::chrono::seconds(2));
+    told[rank] = fixtures::message_of([&] { rig.train(1); });
+    blamed[rank] = rendezvous.board().blamed();
+  });
+  for (size_t rank = 0; rank < told.size(); ++rank) UNSCOPED_INFO("blamed " << blamed[rank] << ": " << told[rank]);
+  for (const std::string& message : told) REQUIRE_FALSE(message.empty());
+  // The two that wait for each other; who is first to lose patience tells the ring, the other that it gave up.
+  CHECK_THAT(told[kSwapped], Catch::Contains("rank 3"));
+  CHECK_THAT(told[kSwapped + 1], Catch::Contains("rank 2"));
+  const auto rings = std::ranges::count_if(
+      told, [](const std::string& message) { return message.find("they wait for each other") != message.npos; });
+  CHECK(rings >= 1);
+}
+
+}  // namespace
+}  // namespace ftrun
