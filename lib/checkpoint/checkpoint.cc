@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/checksum.h"
@@ -11,6 +12,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/json_strict.h"
+#include "checkpoint/weight_conversion.h"
 
 namespace ftrun {
 namespace {
@@ -35,6 +37,21 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
+/// In which precision a state is kept changes no more than its rounding.
+bool can_become(DType stored, DType wanted) {
+  return stored == wanted || (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
+}
+
+void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, int64_t count) {
+  const auto elements = static_cast<size_t>(count);
+  if (stored == wanted)
+    std::memcpy(to, from, elements * static_cast<size_t>(dtype_bytes(stored)));
+  else if (wanted == DType::kF32)
+    convert_to_f32(stored, from, {reinterpret_cast<float*>(to), elements});
+  else
+    convert_to_bf16(stored, from, {reinterpret_cast<uint16_t*>(to), elements});
+}
+
 /// Of a mapped file as much is touched at a time: pages that stay mapped count as this process's memory.
 constexpr int64_t kMostTouched = int64_t{8} << 20;
 /// As much is hashed and then copied: it is in the caches for the second.
@@ -53,16 +70,16 @@ class TensorRead {
   TensorRead& operator=(const TensorRead&) = delete;
   ~TensorRead() { release(); }
 
-  /// Elements that come after those copied before.
-  void copy(int64_t from, int64_t count, std::byte* out) {
+  /// Elements that come after those copied before, as `wanted`.
+  void copy(int64_t from, int64_t count, DType wanted, std::byte* out) {
     while (count > 0) {
       const int64_t piece = std::min(count, kCachedBytes / size_);
       if (hashes_) hash_before(from + piece);
       touch(from, from + piece);
-      std::memcpy(out, bytes(from), static_cast<size_t>(piece * size_));
+      copy_as(info_.dtype, bytes(from), wanted, out, piece);
       from += piece;
       count -= piece;
-      out += piece * size_;
+      out += piece * dtype_bytes(wanted);
     }
   }
 
@@ -180,9 +197,10 @@ void Checkpoint::require_complete() const {
   }
 }
 
-void Checkpoint::require_states(const std::vector<StateInfo>& expected) const {
+std::vector<StateConversion> Checkpoint::require_states(const std::vector<StateInfo>& expected) const {
   const std::string path = folder_ + "/checkpoint.json";
   std::map<std::pair<std::string, std::string>, StateInfo> found;
+  std::map<std::pair<DType, DType>, std::set<std::string>> converted;
   for (StateInfo& state : states()) found[{state.tensor, state.kind}] = state;
   for (const StateInfo& want : expected) {
     const std::string subject = cat(path, ": ", state_text(want.tensor, want.kind));
@@ -192,16 +210,21 @@ void Checkpoint::require_states(const std::vector<StateInfo>& expected) const {
       refuse(cat(subject, " has shape ", shape_text(at->second.shape), ", the run needs ",
                  shape_text(want.shape)),
              kOtherModel);
-    if (at->second.dtype != want.dtype)
+    if (!can_become(at->second.dtype, want.dtype))
       refuse(cat(subject, " is ", dtype_name(at->second.dtype), ", the run needs ",
                  dtype_name(want.dtype)),
              kOtherModel);
+    if (at->second.dtype != want.dtype) converted[{at->second.dtype, want.dtype}].insert(want.kind);
     found.erase(at);
   }
   if (!found.empty())
     refuse(cat(path, ": ", state_text(found.begin()->second.tensor, found.begin()->second.kind),
                " is in the checkpoint, the run has no such state"),
            kOtherModel);
+  std::vector<StateConversion> conversions;
+  for (const auto& [dtypes, kinds] : converted)
+    conversions.push_back({dtypes.first, dtypes.second, {kinds.begin(), kinds.end()}});
+  return conversions;
 }
 
 const SafetensorsFile& Checkpoint::open(size_t i) {
@@ -273,7 +296,7 @@ void Checkpoint::check_matches(const StateSlice& slice, const State& state) cons
     refuse(cat(subject, " has shape ", shape_text(have.shape), ", the run needs ",
                shape_text(slice.tensor_shape)),
            kOtherModel);
-  if (have.dtype != slice.dtype)
+  if (!can_become(have.dtype, slice.dtype))
     refuse(
         cat(subject, " is ", dtype_name(have.dtype), ", the run needs ", dtype_name(slice.dtype)),
         kOtherModel);
@@ -288,7 +311,7 @@ void Checkpoint::read(const StateSlice& slice) {
     const bool is_verified = verified_[stored.file][stored.slice];
     TensorRead tensor(file, info, !is_verified, info.end);
     visit_shared_runs(stored.box, slice.box, part, [&](int64_t from, int64_t to, int64_t count) {
-      tensor.copy(stored.position + from, count, out + to * size);
+      tensor.copy(stored.position + from, count, slice.dtype, out + to * size);
     });
     if (!is_verified) verify(stored.file, stored.slice, tensor.checksum());
   };

@@ -23,6 +23,14 @@ struct StateInfo {
   std::vector<int64_t> shape;
 };
 
+/// States that a run keeps in another precision than the checkpoint holds them in.
+struct StateConversion {
+  DType stored = DType::kF32;
+  DType wanted = DType::kF32;
+  /// Sorted: "exp_avg", "exp_avg_sq", "param".
+  std::vector<std::string> kinds;
+};
+
 /// A training checkpoint opened for reading. What read() gives was verified: manifest, file sizes,
 /// headers, and, while it is read for the first time, the checksum of each slice that is touched. Nothing depends on how many ranks
 /// wrote it. Not for use by several threads at once.
@@ -41,11 +49,13 @@ class Checkpoint {
   /// Refuses, with Error(kBadInput), a state of which an element is in no file.
   void require_complete() const;
   /// Refuses, with Error(kBadInput), a checkpoint whose states are not exactly `expected` (the
-  /// whole model's, from any rank): missing, unknown, other dtype or other shape.
-  void require_states(const std::vector<StateInfo>& expected) const;
+  /// whole model's, from any rank): missing, unknown, other shape, or a dtype that cannot become the run's.
+  /// Returns what read() converts.
+  std::vector<StateConversion> require_states(const std::vector<StateInfo>& expected) const;
 
-  /// Fills slice.data from whichever files hold parts of its box. Error(kBadInput) naming file and
-  /// tensor when it is not there, has another dtype or shape, or is damaged; slice.data then holds anything.
+  /// Fills slice.data from whichever files hold parts of its box. F32, BF16 and F16 become BF16 (to the nearest, ties to
+  /// even) or F32 (exact), where slice.dtype says so. Error(kBadInput) naming file and tensor when it is not there, has
+  /// another shape or dtype, or is damaged; slice.data then holds anything.
   void read(const StateSlice& slice);
   void read(const std::vector<StateSlice>& slices);
   /// Drops the mapping of all files.

@@ -31,13 +31,11 @@ CheckpointWeights::CheckpointWeights(const std::string& checkpoint_folder)
 
 void CheckpointWeights::read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
   const StateInfo& state = parameters_.at(tensor);
-  stored_.resize(out.size() * static_cast<size_t>(dtype_bytes(state.dtype)));
-  std::byte* to = stored_.data();
+  float* to = out.data();
   for (const Box& box : cut_box(whole_box(state.shape), begin, end)) {
-    checkpoint_.read(StateSlice{state.tensor, state.kind, state.dtype, state.shape, box, to});
-    to += box.numel() * dtype_bytes(state.dtype);
+    checkpoint_.read(StateSlice{state.tensor, state.kind, DType::kF32, state.shape, box, to});
+    to += box.numel();
   }
-  convert_to_f32(state.dtype, stored_.data(), out);
 }
 
 void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder, const ExportOptions& options,

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -29,7 +28,6 @@ class CheckpointWeights {
  private:
   Checkpoint checkpoint_;
   std::map<std::string, StateInfo> parameters_;
-  std::vector<std::byte> stored_;
 };
 
 /// Exports `tensors` of a checkpoint, however many ranks wrote it. One process calls it; the model is never whole in

@@ -64,6 +64,11 @@ FirstWeights Checkpointer::first_weights(const AdapterFolder* adapter) const {
   return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
 }
 
+void Checkpointer::load_state(Checkpoint& checkpoint) {
+  for (const StateConversion& conversion : setup_.state().load(checkpoint, first_weights(nullptr)))
+    if (session_.is_first()) log_notice(conversion_notice(checkpoint.folder(), conversion));
+}
+
 ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
   const auto start = std::chrono::steady_clock::now();
   const std::string folder =
@@ -74,7 +79,7 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
     resumed.meta = checkpoint.meta();
     require_same_base(resumed.meta, folder, setup_.folder());
     if (Recorder* recorder = journal_.recorder()) recorder->admit(folder, resumed.meta, describe());
-    setup_.state().load(checkpoint, first_weights(nullptr));
+    load_state(checkpoint);
   });
   saved_step_ = resumed.meta.step;
   journal_.say(cat("resumed from ", folder, " (read in ", human_seconds(seconds_since(start)), ")"));
@@ -271,7 +276,7 @@ void Checkpointer::load_best(const TrainingProgress& progress) {
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(), best->step, session_.checkpoint_group());
   session_.together("reading the best checkpoint", [&] {
     Checkpoint checkpoint(folder);
-    setup_.state().load(checkpoint, first_weights(nullptr));
+    load_state(checkpoint);
   });
   weights_of_ = cat(" (of step ", best->step, ", the best by ", progress.evaluations.metric(), ": ", number_text(best->value), ")");
 }

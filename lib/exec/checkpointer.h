@@ -77,6 +77,7 @@ class Checkpointer {
   std::string base_fingerprint() const;
   FirstWeights first_weights(const AdapterFolder* adapter) const;
   bool finds_checkpoint(const std::function<RunManifest()>& describe);
+  void load_state(Checkpoint& checkpoint);
   ResumedRun resume(const std::function<RunManifest()>& describe);
   CheckpointMeta meta_of(const TrainingProgress& progress,
                          const std::string& data_fingerprint) const;

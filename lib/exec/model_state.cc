@@ -258,8 +258,8 @@ void ModelState::load(FirstWeights first) {
     if (piece.state < 0) fill_first(piece, first);
 }
 
-void ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
-  checkpoint.require_states(states());
+std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
+  std::vector<StateConversion> conversions = checkpoint.require_states(states());
   first.require_fit(model_);
   measure_lengths(first, [&](const StatePiece& piece) { return !trains(piece); });
   const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
@@ -274,6 +274,7 @@ void ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
       fill_first(piece, first);
   }
   checkpoint.close_files();
+  return conversions;
 }
 
 std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {

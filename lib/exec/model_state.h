@@ -40,8 +40,8 @@ class ModelState {
   void load(FirstWeights first);
 
   /// Everything this rank holds, from a checkpoint, whatever layout wrote it; what is frozen from where it came.
-  /// Error(kBadInput).
-  void load(Checkpoint& checkpoint, FirstWeights first);
+  /// Returns what the checkpoint holds in another precision. Error(kBadInput).
+  std::vector<StateConversion> load(Checkpoint& checkpoint, FirstWeights first);
 
   /// What this rank writes into a checkpoint: of what several ranks use alike, the first's. The state
   /// itself: it must not change while they are read. What lies on disk is read by way of `sectors`, by one

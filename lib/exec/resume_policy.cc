@@ -18,10 +18,10 @@
 namespace ftrun {
 namespace {
 
-/// A field and all below it. Neither the losses of the steps to come (but for rounding, when the
-/// ranks change) nor the state they begin with depend on these. Model and data may move: they are
+/// A field and all below it. Neither the losses of the steps to come nor the state they begin with depend on
+/// these, but for rounding, when the ranks or the precision of states change. Model and data may move: they are
 /// compared by content, under "model" and "data".
-constexpr std::array<std::string_view, 42> kMayChange{
+constexpr std::array<std::string_view, 44> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
     "config.train.check_replicas",
     "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir", "config.adapter.path",
@@ -34,7 +34,9 @@ constexpr std::array<std::string_view, 42> kMayChange{
     // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
     "topology", "config.parallel", "config.elastic", "config.tensor_parallel", "config.sequence_parallel_size",
     "config.partition", "config.train_micro_batch_size_per_gpu",
-    "config.gradient_accumulation_steps", "config.zero_optimization"};
+    "config.gradient_accumulation_steps", "config.zero_optimization",
+    // Checkpoints are read in any of these precisions.
+    "config.bf16.bf16_optimizer_states", "config.bf16.bf16_master_weights_and_grads"};
 
 /// Said a second time by another field: "seed" by config.train.seed, the others by what they were
 /// resolved into, the optimizer and the schedule.
@@ -113,6 +115,12 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
   }
   refuse_other_run(path, guarded, allowed);
   return changes;
+}
+
+std::string conversion_notice(const std::string& folder, const StateConversion& conversion) {
+  return cat(folder, ": holds ", join(conversion.kinds, ", "), " in ", dtype_name(conversion.stored), "; this run keeps ",
+             conversion.kinds.size() == 1 ? "it" : "them", " in ", dtype_name(conversion.wanted),
+             conversion.wanted == DType::kF32 ? ", no value changes" : ", each value rounded to the nearest");
 }
 
 bool is_imported(const CheckpointMeta& saved) { return saved.extra.contains(kImportRecord); }

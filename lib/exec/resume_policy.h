@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/model_folder.h"
 #include "report/manifest.h"
@@ -35,6 +36,9 @@ inline void require_same_base(const CheckpointMeta& saved, const std::string& st
 }
 /// Of the extra fields of a checkpoint: EvaluationRecord::text().
 inline constexpr const char* kEvaluationRecord = "evaluations";
+
+/// Tells which states of a checkpoint a run keeps in another precision, and what that does to them.
+std::string conversion_notice(const std::string& folder, const StateConversion& conversion);
 
 /// Whether a checkpoint was imported from another program's, which has no config, seed or data of ftrun's.
 bool is_imported(const CheckpointMeta& saved);

@@ -147,11 +147,11 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
   REQUIRE(bad_input([&] { checkpoint.read(slice_of("model.norm.weight", {4}, 0, 4, data)); }) ==
           file + ": tensor \"model.norm.weight\" (param) has shape [3], the run needs [4]");
   StateSlice half = slice_of("model.norm.weight", {3}, 0, 3, data);
-  half.dtype = DType::kBF16;
+  half.dtype = DType::kF16;
   REQUIRE(bad_input([&] { checkpoint.read(half); }) ==
-          file + ": tensor \"model.norm.weight\" (param) is F32, the run needs BF16");
+          file + ": tensor \"model.norm.weight\" (param) is F32, the run needs F16");
 
-  checkpoint.require_states(expected_states());
+  REQUIRE(checkpoint.require_states(expected_states()).empty());
   auto states = expected_states();
   states[0].shape = {4, 13};
   REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
@@ -171,6 +171,34 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
   REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
           manifest +
               ": tensor \"model.embed_tokens.weight\" (exp_avg_sq) is F32, the run needs F16");
+}
+
+TEST_CASE("a state is read in the precision that is asked for: rounded to the nearest, ties to even, or exact") {
+  const TempFolder run;
+  // Between neighbours of bf16: ties to either side, one bit off them, into infinity; what stays is at the end.
+  std::vector<uint32_t> wide{0x3f808000, 0x3f818000, 0x3f808001, 0x3f817fff, 0xbf808000, 0x7f7fffff, 0x00018000, 0x80000000, 0x7f800000};
+  std::vector<uint16_t> narrow{0x3f80, 0x3f82, 0x3f81, 0x3f81, 0xbf80, 0x7f80, 0x0002, 0x8000, 0x7f80};
+  const auto elements = static_cast<int64_t>(wide.size());
+  const auto slice = [&](const char* kind, DType dtype, int64_t begin, int64_t end, void* data) {
+    return StateSlice{"w", kind, dtype, {elements}, {{begin}, {end - begin}}, data, nullptr};
+  };
+  save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
+                  {slice("param", DType::kF32, 0, elements, wide.data()), slice("exp_avg", DType::kBF16, 0, elements, narrow.data())}, {});
+  Checkpoint checkpoint(run / "step-00000001");
+  const std::vector<StateConversion> conversions =
+      checkpoint.require_states({{"w", "param", DType::kBF16, {elements}}, {"w", "exp_avg", DType::kF32, {elements}}});
+  REQUIRE(conversions.size() == 2);
+  REQUIRE(conversions[0].kinds == std::vector<std::string>{"param"});
+  REQUIRE(conversions[1].kinds == std::vector<std::string>{"exp_avg"});
+  // In two parts, the second of which is verified already.
+  std::vector<uint16_t> rounded(narrow.size());
+  checkpoint.read(slice("param", DType::kBF16, 0, 4, rounded.data()));
+  checkpoint.read(slice("param", DType::kBF16, 4, elements, rounded.data() + 4));
+  REQUIRE(rounded == narrow);
+  std::vector<uint32_t> widened(narrow.size()), expected;
+  for (const uint16_t bits : narrow) expected.push_back(static_cast<uint32_t>(bits) << 16);
+  checkpoint.read(slice("exp_avg", DType::kF32, 0, elements, widened.data()));
+  REQUIRE(widened == expected);
 }
 
 TEST_CASE("a manifest that is far too large is refused before it is read, and its folder passed over") {

@@ -55,6 +55,17 @@ std::string saved_tensor(const TempFolder& temp, bool columns) {
   return temp / step_folder_name(columns ? 2 : 1);
 }
 
+/// Reads a box in bf16; returns the memory that it took beside the box itself.
+int64_t beside_when_rounding(const std::string& folder, const Box& box) {
+  std::vector<uint16_t> state;
+  const int64_t peak = peak_of([&] {
+    state.resize(static_cast<size_t>(box.numel()));
+    Checkpoint checkpoint(folder);
+    checkpoint.read({"w", "param", DType::kBF16, {kLoadedRows, kLoadedColumns}, box, state.data(), nullptr});
+  });
+  return peak - box.numel() * 2;
+}
+
 /// Reads a box; returns the memory that it took beside the box itself.
 int64_t beside_when_reading(const std::string& folder, const Box& box) {
   std::vector<float> state;
@@ -84,6 +95,7 @@ TEST_CASE("loading holds the state and little more, however the checkpoint was c
       const int64_t beside = beside_when_reading(folder, box);
       INFO("cut by " << (columns ? "columns" : "rows") << ": " << human_bytes(beside) << " beside the state");
       REQUIRE(beside < kMostBeside);
+      REQUIRE(beside_when_rounding(folder, box) < kMostBeside);
     }
     const int64_t verified = peak_of([&] {
       Checkpoint checkpoint(folder);

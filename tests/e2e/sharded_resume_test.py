@@ -120,6 +120,22 @@ with tempfile.TemporaryDirectory() as scratch:
             same_contents(job.out("fp32"), job.out(name), 6)
 
     @case
+    def states_are_kept_in_another_precision():
+        """bf16 moments and master weights of an fp32 checkpoint are its own, rounded; back again they are the same."""
+        stopped("wide", 2, stage=1, precision="bf16")
+        shutil.copytree(job.out("wide"), job.out("narrow"))
+        run = resumed("narrow", 2, stage=3, **ROUNDED)
+        folder = job.out("narrow") / "checkpoints" / "step-00000003"
+        assert (f"notice: {folder}: holds exp_avg, exp_avg_sq, param in F32; this run keeps them in BF16, each value rounded to the "
+                "nearest" in run.stderr), run.stderr
+        back = job.run("narrow", "--nproc", 2, "--resume", "auto",
+                       **job.settings(2, **settings(stage=2, steps=7, precision="bf16")))
+        assert (f"notice: {folder.with_name('step-00000006')}: holds exp_avg, exp_avg_sq, param in BF16; this run keeps them in F32, "
+                "no value changes" in back.stderr), back.stderr
+        job.train("not-converted", 2, **settings(stage=1, steps=7, precision="bf16"))
+        near("loss", [m["loss"] for m in steps(job.out("narrow"))], [m["loss"] for m in steps(job.out("not-converted"))], 1e-2)
+
+    @case
     def another_number_of_ranks_changes_rounding_only():
         for name, ranks, changes in (("on-1", 1, {"stage": 0}), ("on-2", 2, {"stage": 3}), ("on-4", 4, {"stage": 2}),
                                      ("on-2x2", 4, {"stage": 3, "tier": "host-both", **HYBRID})):

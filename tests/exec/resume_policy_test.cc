@@ -61,6 +61,18 @@ TEST_CASE("the degree of tensor parallelism may change, whichever name it has") 
           std::vector<std::string>{"topology.tensor: was 2, is now 4"});
 }
 
+TEST_CASE("the precision in which states are kept may change, and what that does to them is told") {
+  const RunManifest before = recorded_run_of(R"({"bf16": {"bf16_optimizer_states": false, "bf16_master_weights_and_grads": false}})");
+  const RunManifest now = recorded_run_of(R"({"bf16": {"bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}})");
+  REQUIRE(admit_resume("run.json", before, now, {}) ==
+          std::vector<std::string>{"config.bf16.bf16_master_weights_and_grads: was false, is now true",
+                                   "config.bf16.bf16_optimizer_states: was false, is now true"});
+  REQUIRE(conversion_notice("out/step-9", {DType::kF32, DType::kBF16, {"exp_avg", "exp_avg_sq"}}) ==
+          "out/step-9: holds exp_avg, exp_avg_sq in F32; this run keeps them in BF16, each value rounded to the nearest");
+  REQUIRE(conversion_notice("out/step-9", {DType::kBF16, DType::kF32, {"momentum"}}) ==
+          "out/step-9: holds momentum in BF16; this run keeps it in F32, no value changes");
+}
+
 TEST_CASE("another library of matrix products is told, a run that did not record one is not") {
   RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
   now.products = {{"bf16", "onednn 3.2.0"}, {"fp32", "openblas 0.3.34"}};

@@ -80,7 +80,7 @@ struct RankRig {
   /// What train() runs, without new batches.
   StepRun prepared(int64_t step);
   /// The state of a checkpoint; what is frozen from model_folder().
-  void load(Checkpoint& checkpoint) { state.load(checkpoint, folder); }
+  std::vector<StateConversion> load(Checkpoint& checkpoint) { return state.load(checkpoint, folder); }
 
   Config config;
   const ModelFolder& folder;
