@@ -56,6 +56,13 @@ inline Program doubled(const Program& program, size_t at) {
   return out;
 }
 
+/// A fault says which rank, which instruction or buffer, and why.
+inline bool tells_enough(const std::string& fault) {
+  return fault.find("rank ") != std::string::npos &&
+         (fault.find("instruction ") != std::string::npos || fault.find("buffer") != std::string::npos) &&
+         fault.size() > 50;
+}
+
 /// Programs of all ranks, of which one or all are mutants, against what the good ones compute.
 class Mutants {
  public:
@@ -66,8 +73,8 @@ class Mutants {
 
   const std::vector<Step>& good() const { return good_; }
 
-  bool are_refused(const std::vector<Step>& mutants) const {
-    return !check_programs(programs_of(mutants)).empty();
+  std::vector<std::string> faults(const std::vector<Step>& mutants) const {
+    return check_programs(programs_of(mutants));
   }
   /// What they compute depends on their lists alone where the checker finds no fault of order: one
   /// run tells.

@@ -190,13 +190,6 @@ std::vector<Break> breaks(const Choice& choice) {
   };
 }
 
-/// A fault says which rank, which instruction or buffer, and why.
-bool tells_enough(const std::string& fault) {
-  return fault.find("rank ") != std::string::npos &&
-         (fault.find("instruction ") != std::string::npos || fault.find("buffer") != std::string::npos) &&
-         fault.size() > 50;
-}
-
 struct Verdicts {
   size_t refused = 0;
   size_t harmless = 0;
