@@ -172,21 +172,12 @@ TEST_CASE("only the rank that met it names it, and all ranks leave the step out"
       rig.train(1);
       // Whole parameters are each rank's own.
       if (group.rank() == 1) plant(rig, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
-      const auto mine = [&] {
-        fixtures::WholeState whole;
-        std::vector<std::vector<std::byte>> all;
-        for (const StateSlice& slice : rig.state.slices()) {
-          const auto* data = static_cast<const std::byte*>(slice.data);
-          all.emplace_back(data, data + slice.box.numel() * dtype_bytes(slice.dtype));
-        }
-        return all;
-      };
-      const auto before = mine();
+      const auto before = fixtures::own_slices(rig.state);
       StepRun run = rig.prepared(2);
       rig.train_executor.run(run);
       require(!run.finite, "every rank decides alike");
       places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
-      require(mine() == before, "no state has changed");
+      require(fixtures::own_slices(rig.state) == before, "no state has changed");
     }));
     REQUIRE(places[0] == "");
     REQUIRE(places[1] == "forward layer 1 mb 0 (layers.0): sum; "

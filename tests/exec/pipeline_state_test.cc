@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <limits>
 #include <mutex>
 #include <set>
@@ -16,6 +16,7 @@
 namespace ftrun {
 namespace {
 
+using fixtures::own_slices;
 using fixtures::RankRig;
 using fixtures::saved_on;
 using fixtures::SavedState;
@@ -27,15 +28,19 @@ struct Place {
   TrainingMesh mesh;
   int64_t stage = 0;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  bool bf16 = false;
 
   Config config() const {
     Config config = fixtures::run_of_stage(stage);
+    config.bf16.enabled = bf16;
     config.parallel.schedule = schedule;
     const bool chunks = schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
     config.parallel.virtual_stages = chunks ? 2 : 1;
     return config;
   }
-  std::string text() const { return cat("stage ", stage, ", ", name_of(schedule), ", ", mesh.text()); }
+  std::string text() const {
+    return cat("stage ", stage, ", ", name_of(schedule), ", ", mesh.text(), bf16 ? ", bf16" : "");
+  }
 };
 
 TEST_CASE("what any layout saves, any other reads back bit by bit, and its own goes on as if nothing was") {
@@ -197,30 +202,19 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
 std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& model, const std::string& weight) {
   std::vector<std::string> found(static_cast<size_t>(place.mesh.ranks()));
   saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-    const auto mine = [&] {
-      std::vector<std::vector<std::byte>> all;
-      for (const StateSlice& slice : rig.state.slices()) {
-        all.emplace_back(static_cast<size_t>(slice.box.numel() * dtype_bytes(slice.dtype)));
-        if (slice.read)
-          slice.read(0, slice.box.numel(), all.back().data());
-        else
-          std::memcpy(all.back().data(), slice.data, all.back().size());
-      }
-      return all;
-    };
     train_step(rig, 1);
     fixtures::plant(rig, weight, 5, std::numeric_limits<float>::quiet_NaN());
-    const auto before = mine();
+    const auto before = own_slices(rig.state);
     fixtures::give_batches(rig, 2);
     StepRun run = rig.prepared(2);
     rig.train_executor.run(run);
     require(!run.finite, "every rank decides alike");
     found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
     require(!run.finite, "nor is it finite when it is run again");
-    require(mine() == before, "no state has changed");
+    require(own_slices(rig.state) == before, "no state has changed");
     fixtures::plant(rig, weight, 5, 0.1F);
     train_step(rig, 3);
-    require(mine() != before, "the step after it trains");
+    require(own_slices(rig.state) != before, "the step after it trains");
   });
   return found;
 }
@@ -233,7 +227,10 @@ TEST_CASE("a step that is not finite changes nothing on any stage, and the one t
   for (const Place& place :
        {Place{{.stages = 2}, 0}, Place{{.stages = 4}, 1, PipelineSchedule::kGpipe},
         Place{{.shards = 2, .stages = 2}, 2, PipelineSchedule::kZbH1}, Place{{.stages = 2}, 0, PipelineSchedule::kZbV},
-        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved}, Place{{.shards = 2, .stages = 2}, 3}}) {
+        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved}, Place{{.shards = 2, .stages = 2}, 3},
+        Place{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kGpipe, true}, Place{{.stages = 2}, 1, PipelineSchedule::k1F1B, true},
+        Place{{.stages = 2}, 0, PipelineSchedule::kInterleaved, true}, Place{{.stages = 4}, 1, PipelineSchedule::kZbH1, true},
+        Place{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kZbV, true}}) {
     INFO(place.text());
     const auto of_stage = fixtures::options_of(place.mesh, place.config(), model).pipeline;
     const std::vector<std::string> found = nonfinite_on(place, model, weight);
@@ -244,6 +241,48 @@ TEST_CASE("a step that is not finite changes nothing on any stage, and the one t
       const bool holds = of_stage.holds(static_cast<int>(rank) / ranks_a_stage, 3);
       CHECK((found[rank].find(expected) != std::string::npos) == holds);
     }
+  }
+}
+
+/// Leaves a token in one micro-batch of the rank's alone, or with `micro_batch` -1 in none.
+void leave_token_in(RankRig& rig, int32_t token, int micro_batch) {
+  for (Batch& batch : rig.batches)
+    for (int32_t& id : batch.tokens)
+      if (id == token) id = token + 1;
+  if (micro_batch >= 0) rig.batches[static_cast<size_t>(micro_batch)].tokens[3] = token;
+}
+
+TEST_CASE("the micro-batch that first reads what is not finite is named by the stage that reads it, in bf16 too") {
+  set_kernel_threads(1);
+  constexpr int32_t kToken = 7;
+  constexpr int kPoisonedData = 1;
+  constexpr int kPoisonedMicroBatch = 3;
+  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
+  const std::string weight = "model.embed_tokens.weight";
+  const std::string expected =
+      cat("forward layer 0 mb ", kPoisonedMicroBatch, " (embed): embedding; the weight ", weight, " is not finite");
+  size_t turn = 0;
+  for (const PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+                                          PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
+    const Place place{{.shards = 2, .stages = 2}, std::array{0, 1, 3}[turn++ % 3], schedule, true};
+    INFO(place.text());
+    std::vector<std::string> found(4);
+    saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+      train_step(rig, 1);
+      fixtures::plant(rig, weight, kToken * model.hidden, std::numeric_limits<float>::quiet_NaN());
+      fixtures::give_batches(rig, 2);
+      leave_token_in(rig, kToken, data_index(rig.plan.options.state) == kPoisonedData ? kPoisonedMicroBatch : -1);
+      StepRun run = rig.prepared(2);
+      rig.train_executor.run(run);
+      require(!run.finite, "every rank decides alike");
+      found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
+    });
+    // Ranks of the first stage, then those of the second; of each the one without the token first.
+    CHECK(found[0] == "");
+    CHECK(found[1] == expected);
+    CHECK(found[2] == "");
+    CHECK(found[3].find(cat(" mb ", kPoisonedMicroBatch, " (")) != std::string::npos);
+    CHECK(found[3].find("the weight") == std::string::npos);
   }
 }
 

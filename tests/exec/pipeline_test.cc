@@ -217,17 +217,17 @@ TEST_CASE("on one mesh of stages neither buckets nor overlap, tiers or reuse cha
   }
 }
 
-TEST_CASE("bf16 with masters in fp32 on stages has the bits that it has without them") {
+TEST_CASE("bf16 with masters in fp32 on stages has the bits that it has without them, with every schedule") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5);
   for (const int64_t stage : {0, 1, 2, 3}) {
     Config config = fixtures::run_of_stage(stage);
     config.bf16.enabled = true;
     const TrainingOutcome expected = train_on(config, model, {.shards = 2}, 3);
-    for (const TrainingMesh& mesh :
-         {TrainingMesh{.shards = 2, .stages = 2}, TrainingMesh{.shards = 2, .stages = 4}}) {
-      INFO("stage " << stage << ", " << mesh.text());
-      require_equal(train_on(scheduled(config, mesh.stages == 2 ? kZbV : kZbH1), model, mesh, 3), expected);
+    for (const PipelineSchedule schedule : kSchedules) {
+      const TrainingMesh mesh{.shards = 2, .stages = schedule == kZbH1 ? 4 : 2};
+      INFO("stage " << stage << ", " << name_of(schedule) << ", " << mesh.text());
+      require_equal(train_on(scheduled(config, schedule), model, mesh, 3), expected);
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -244,8 +245,12 @@ StepRun RankRig::train(int64_t step) {
 
 void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
   const Program& program = rig.plan.train.program;
-  for (const StatePiece& piece : rig.plan.train.pieces) {
-    if (piece.state >= 0) continue;
+  const std::vector<StatePiece>& pieces = rig.plan.train.pieces;
+  for (const StatePiece& piece : pieces) {
+    const bool has_copy = std::any_of(pieces.begin(), pieces.end(), [&](const StatePiece& other) {
+      return other.unit == piece.unit && other.state == StatePiece::kWorking;
+    });
+    if (piece.state != (has_copy ? StatePiece::kWorking : StatePiece::kParam)) continue;
     for (const Slice& slice : slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       if (rig.plan.train.model.tensor(slice.tensor).name != name) continue;
       if (index < slice.offset || index >= slice.offset + slice.extent) continue;
@@ -257,6 +262,24 @@ void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
   }
 }
 
+namespace {
+
+std::vector<std::byte> bytes_of(const StateSlice& slice) {
+  const int64_t size = dtype_bytes(slice.dtype);
+  const int64_t count = slice.box.numel();
+  std::vector<std::byte> held(static_cast<size_t>(count * size));
+  // In two parts where it is read, as saving does it.
+  if (slice.read) {
+    slice.read(0, count / 3, held.data());
+    slice.read(count / 3, count, held.data() + count / 3 * size);
+  } else {
+    std::memcpy(held.data(), slice.data, held.size());
+  }
+  return held;
+}
+
+}  // namespace
+
 void WholeState::add(const std::vector<StateSlice>& slices) {
   const std::lock_guard lock(mutex_);
   for (const StateSlice& slice : slices) {
@@ -265,15 +288,7 @@ void WholeState::add(const std::vector<StateSlice>& slices) {
     Tensor& tensor = tensors_[slice.tensor + "." + slice.kind];
     tensor.bytes.resize(static_cast<size_t>(elements * size));
     tensor.there.resize(static_cast<size_t>(elements));
-    const int64_t count = slice.box.numel();
-    std::vector<std::byte> held(static_cast<size_t>(count * size));
-    // In two parts where it is read, as saving does it.
-    if (slice.read) {
-      slice.read(0, count / 3, held.data());
-      slice.read(count / 3, count, held.data() + count / 3 * size);
-    } else {
-      std::memcpy(held.data(), slice.data, held.size());
-    }
+    const std::vector<std::byte> held = bytes_of(slice);
     visit_runs(slice.tensor_shape, slice.box, [&](int64_t begin, int64_t end, int64_t position) {
       std::memcpy(tensor.bytes.data() + begin * size, held.data() + position * size,
                   static_cast<size_t>((end - begin) * size));
@@ -298,6 +313,12 @@ std::map<std::string, std::vector<std::byte>> contents(const ModelState& state) 
   WholeState whole;
   whole.add(state.slices());
   return whole.take();
+}
+
+std::vector<std::vector<std::byte>> own_slices(const ModelState& state) {
+  std::vector<std::vector<std::byte>> all;
+  for (const StateSlice& slice : state.slices()) all.push_back(bytes_of(slice));
+  return all;
 }
 
 Alone::Alone() {
