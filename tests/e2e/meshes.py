@@ -5,9 +5,10 @@ import re
 import signal
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from runner import (ShardedJob, checkpoints, evaluations, exported, ftrun, manifest, metrics, must, near, same_run, start, steps, stored_boxes,
-                    tiny_data)
+                    tiny_data, tiny_model)
 
 VOCABULARY = 500  # rows that 4 ranks can share
 MANY = 20000
@@ -155,9 +156,16 @@ class MeshJob(ShardedJob):
             assert np.abs(found[key] - values).max() < 1e-5, key
         return run
 
-    def saves_on_a_signal_and_goes_on(self, mesh):
+    def poisoned(self, tensor, place):
+        """The model with an element that is not a number, as a run's settings have it."""
+        weights = load_file(self.model / "model.safetensors")
+        weights[tensor][place] = np.nan
+        shape = json.loads((self.model / "config.json").read_text())
+        return {"path": str(tiny_model(self.scratch / f"poisoned-{tensor}", weights, **shape))}
+
+    def saves_on_a_signal_and_goes_on(self, of, mesh):
         for target in (None, 1):  # all of them, and one that writes no files of the run folder
-            name = f"stopped-{target}"
+            name = f"stopped-{of}-{target}"
             running = self.started(name, **mesh)
             running.kill(signal.SIGTERM, running.ranks()[target] if target else None)
             running.wait(143)
@@ -165,5 +173,5 @@ class MeshJob(ShardedJob):
             assert manifest(self.out(name))["exit_reason"] == f"stopped by SIGTERM after step {done}"
             assert checkpoints(self.out(name)) == [f"step-{done:08}"]
         self.run(name, "--resume", "auto", **self.settings_of(**mesh, total=done + 2))
-        self.run("not-stopped", **self.settings_of(**mesh, total=done + 2))
-        same_run(self.out(name), self.out("not-stopped"))
+        self.run(f"not-stopped-{of}", **self.settings_of(**mesh, total=done + 2))
+        same_run(self.out(name), self.out(f"not-stopped-{of}"))

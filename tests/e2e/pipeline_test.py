@@ -1,13 +1,14 @@
 """Ranks that run a part of the layers each, as a user meets them: with every schedule they train what one process trains,
 leave checkpoints and an export that hold whole tensors, go on bit by bit on their own layout and with the same losses on any
-other, tell how long each stage waited; a rank that is lost is named; what cannot be cut is refused with its arithmetic before a
-rank starts. tests/exec/pipeline_test.cc trains the product of meshes, stages and schedules in one process."""
+other, tell how long each stage waited; a rank that is lost, or meets what is not finite, is named; what cannot be cut is
+refused with its arithmetic before a rank starts. tests/exec/pipeline_test.cc trains the product of meshes, stages and schedules
+in one process."""
 import re
 import signal
 import tempfile
 
 from meshes import MeshJob, as_one_process, losses, refused
-from runner import case, checkpoints, ftrun, manifest, must, run_cases
+from runner import case, checkpoints, ftrun, manifest, must, run_cases, steps
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -88,6 +89,14 @@ with tempfile.TemporaryDirectory() as scratch:
             job.goes_on_bit_by_bit(name, MESHES[name])
 
     @case
+    def in_fp16_they_go_on_bit_by_bit_with_their_loss_scale():
+        mesh = MESHES["interleaved"] | {"precision": "fp16"}
+        trained("fp16", **mesh)
+        job.goes_on_bit_by_bit("fp16", mesh)
+        scales = [[m["loss_scale"] for m in steps(job.out(name))] for name in ("fp16", "fp16-cut")]
+        assert scales[0] == scales[1] and len(set(scales[0])) > 1, scales
+
+    @case
     def on_other_layouts_they_go_on_with_the_same_losses():
         job.goes_on_elsewhere([MESHES["1f1b"], {"data": 2, "stage": 3}, MESHES["gpipe-4"], MESHES["3d"]], ONE)
 
@@ -100,7 +109,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_signal_saves_and_they_go_on():
-        job.saves_on_a_signal_and_goes_on(MESHES["zb-h1"])
+        for name in ("zb-h1", "1f1b", "interleaved"):
+            job.saves_on_a_signal_and_goes_on(name, MESHES[name])
 
     @case
     def a_stage_that_is_lost_is_named():
@@ -108,6 +118,16 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGKILL, running.ranks()[2])
         told = running.wait(None)
         assert told != 0 and "rank 2" in running.text(), running.text()
+
+    @case
+    def a_weight_that_is_not_a_number_is_named_with_its_rank_in_bf16_too():
+        weight = "model.layers.4.mlp.up_proj.weight"
+        for name, ranks, mesh in (("1f1b", (1,), MESHES["1f1b"]), ("zbv", (2, 3), MESHES["zbv"] | {"layers": [1, 2, 2, 1]})):
+            run = job.run(f"nan-{name}", code=7, **settings(**mesh, precision="bf16", train={"max_nonfinite_steps": 1}),
+                          model=job.poisoned(weight, (100, 4)))
+            told = re.search(r"first met by (.*)\n", run.stderr)
+            places = "; ".join(f"rank {rank}, forward layer 5 mb 0 (layers.4): sum; the weight {weight} is not finite" for rank in ranks)
+            assert told and told[1] == places, run.stderr
 
     # --- what is refused ---------------------------------------------------------------------
 

@@ -2,13 +2,10 @@
 sequences, leave checkpoints and an export that hold whole tensors, go on bit by bit on their own layout and with the same
 losses on any other; what cannot be split is refused with its arithmetic before a rank starts, and a rank that fails is
 named. tests/exec/tensor_test.cc trains the product of meshes, stages and families in one process."""
-import json
 import re
 import signal
 import tempfile
 import time
-
-import numpy as np
 
 from meshes import MANY, VOCABULARY, MeshJob, as_one_process, losses, refused, validation_losses
 from runner import (await_gone, case, checkpoints, ftrun, manifest, must, near, run_cases, tiny_model, tiny_weights)
@@ -100,7 +97,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_signal_saves_and_they_go_on():
-        job.saves_on_a_signal_and_goes_on(MESHES["pairs"])
+        job.saves_on_a_signal_and_goes_on("pairs", MESHES["pairs"])
 
     # --- what is refused ---------------------------------------------------------------------
 
@@ -149,19 +146,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # --- what goes wrong ---------------------------------------------------------------------
 
-    def poisoned(tensor, place):
-        weights = tiny_weights(hidden=64, inner=160, layers=3, vocabulary=VOCABULARY)
-        weights[tensor][place] = np.nan
-        folder = job.scratch / f"poisoned-{tensor}"
-        return {"path": str(tiny_model(folder, weights, **json.loads((job.model / "config.json").read_text())))}
-
     @case
     def a_weight_that_is_not_a_number_is_named_with_its_rank():
         up, down = "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"
         # Rows, and columns, from the middle on are rank 1's.
         for tensor, place in ((up, (100, 4)), (down, (4, 100))):
             run = job.run(f"nan-{tensor}", code=7, **settings(**MESHES["tensor-2"], train={"max_nonfinite_steps": 1}),
-                          model=poisoned(tensor, place))
+                          model=job.poisoned(tensor, place))
             told = re.search(r"first met by (.*)\n", run.stderr)
             assert told and re.fullmatch(rf"rank 1, forward layer 2 mb 0 \(layers\.1\): \S+; the weight {re.escape(tensor)} is not finite",
                                          told[1]), run.stderr
