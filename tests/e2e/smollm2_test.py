@@ -7,7 +7,7 @@ scripts/make_model.py makes it; three ranks split its own heads and its own voca
 
 Where the time goes: the whole model is trained three steps in each of three ways (one rank, two, transformers in fp32), which is
 most of it; what transformers makes of it in fp64 is kept in smollm2_fp64.json, for these weights and tokens (--full makes it again
-and compares; FTRUN_UPDATE_GOLDENS=1 writes it). The configs are 17 runs of about two seconds; with all 49152 rows, which are 28 of 42 million
+and compares; FTRUN_UPDATE_GOLDENS=1 writes it). The configs are 17 runs of about two seconds, and the other meshes three; with all 49152 rows, which are 28 of 42 million
 weights, to load, to save and to multiply, a run takes three times as long. The whole vocabulary is in the parts before, in
 one piece and split over three ranks. Left out (exit 77) where
 models/smollm2-135m is not there; scripts/quickstart.sh makes it, or scripts/make_model.py alone."""
@@ -189,7 +189,7 @@ MICRO_BATCHES = 4  # of a step where there is a pipeline
 
 
 def check_configs(data, scratch):
-    """Each of configs/ beside one process with the same settings and global batch."""
+    """Each of configs/, and meshes beyond them, beside one process with the same settings and global batch."""
     one = {}
     narrow_model = MODEL
     if not FULL:
@@ -211,6 +211,14 @@ def check_configs(data, scratch):
         must(ftrun("--config", path, *settings(scratch, data, rows, **changes), timeout=3600, cwd=SOURCE))
         return out
 
+    def compare(name, out, expected, model=narrow_model, narrow=False):
+        loss, norm = (near(f"{name}, {key}", trained_steps(out, key), trained_steps(expected, key), limit)
+                      for key, limit in (("loss", 2e-3 if narrow else 1e-5), ("grad_norm", 2e-2 if narrow else 5e-5)))
+        weights, way = compare_weights(model, name, Weights(out), Weights(expected), narrow)
+        shutil.rmtree(out)
+        print(f"{name}: losses within {loss:.1e} of one process, gradient norms {norm:.1e}, weights {weights:.1e} "
+              f"of their length and {way:.1e} of the way they moved", flush=True)
+
     for path in sorted((SOURCE / "configs").glob("*.yaml")):
         if path.stem == "quickstart":
             continue
@@ -219,19 +227,22 @@ def check_configs(data, scratch):
         model = narrow_model if tensor == 1 else wide_model
         ranks = {"hybrid": 4, "tp2": 1, "pp2-1f1b": 1, "pp2-zb": 1}.get(path.stem, 2)
         rows = max(ranks, 2) if pipeline == 1 else ranks * MICRO_BATCHES
-        narrow = path.stem in ("bf16", "fp16")
         alike = next((family for family in ("zero", "tp2", "pp2", "3d") if path.stem.startswith(family)), path.stem)  # but for stage and tiers
         if alike not in one:
             for out in one.values():
                 shutil.rmtree(out)  # a checkpoint of 1.5 GiB
             one = {alike: trained(path, 1, rows, model=model)}
-        out = trained(path, ranks, rows, tensor, model, pipeline)
-        loss, norm = (near(f"{path.stem}, {key}", trained_steps(out, key), trained_steps(one[alike], key), limit)
-                      for key, limit in (("loss", 2e-3 if narrow else 1e-5), ("grad_norm", 2e-2 if narrow else 5e-5)))
-        weights, way = compare_weights(model, path.stem, Weights(out), Weights(one[alike]), narrow)
+        compare(f"configs/{path.name}", trained(path, ranks, rows, tensor, model, pipeline), one[alike], model,
+                path.stem in ("bf16", "fp16"))
+    for out in one.values():
         shutil.rmtree(out)
-        print(f"configs/{path.name}: losses within {loss:.1e} of one process, gradient norms {norm:.1e}, weights {weights:.1e} "
-              f"of their length and {way:.1e} of the way they moved", flush=True)
+
+    # Meshes that no file of configs/ has. Three ranks split the model's own heads, and rows of 96 tokens.
+    path, rows, tokens = SOURCE / "configs" / "pp2-1f1b.yaml", 2 * MICRO_BATCHES, {"data.sequence_length": 96}
+    expected = trained(path, 1, rows, **tokens)
+    compare("tensor 3 x pipeline 2", trained(path, 1, rows, tensor=3, pipeline=2, **tokens), expected)
+    compare("ZeRO-3 x pipeline 2", trained(path, 2, rows, pipeline=2, **tokens | {"zero_optimization.stage": 3}), expected)
+    shutil.rmtree(expected)
 
 
 def check_three_ranks(data, scratch):
