@@ -381,7 +381,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 void MappedFile::release(size_t offset, size_t size) const { advise(offset, size, MADV_DONTNEED); }
 
-void MappedFile::ask_for(size_t offset, size_t size) const { advise(offset, size, MADV_WILLNEED); }
+void MappedFile::read_ahead(size_t offset, size_t size) const { advise(offset, size, MADV_WILLNEED); }
 
 void MappedFile::advise(size_t offset, size_t size, int advice) const {
   if (data_ == nullptr || size == 0) return;

@@ -100,7 +100,7 @@ class MappedFile {
   /// Tells the kernel that [offset, offset+size) will not be read again soon.
   void release(size_t offset, size_t size) const;
   /// Has the kernel begin to read [offset, offset+size), and does not wait for it.
-  void ask_for(size_t offset, size_t size) const;
+  void read_ahead(size_t offset, size_t size) const;
 
  private:
   /// The pages of [offset, offset+size).

@@ -56,16 +56,16 @@ void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, i
 constexpr int64_t kMostTouched = int64_t{8} << 20;
 /// As much is hashed and then copied: it is in the caches for the second.
 constexpr int64_t kCachedBytes = int64_t{128} << 10;
-/// The disk is asked for as much, no more of which it takes at a time, so far ahead of its turn.
-constexpr int64_t kAskedFor = int64_t{1} << 20;
-constexpr int64_t kAhead = int64_t{8} << 20;
+/// So much is read ahead of what is hashed, in requests that are no longer than a disk takes at a time.
+constexpr int64_t kReadAheadPiece = int64_t{1} << 20;
+constexpr int64_t kReadAhead = int64_t{8} << 20;
 
 /// Reads a mapped tensor once, from its first element to its last, and lets go of what was read.
 class TensorRead {
  public:
   /// `hashes`: on the way, also what is not copied. `until`: bytes of the file's data are wanted up to there.
   TensorRead(const SafetensorsFile& file, const StoredTensor& info, bool hashes, int64_t until)
-      : file_(file), info_(info), size_(dtype_bytes(info.dtype)), hashes_(hashes), until_(until), asked_for_(info.begin) {}
+      : file_(file), info_(info), size_(dtype_bytes(info.dtype)), hashes_(hashes), until_(until), read_ahead_to_(info.begin) {}
   TensorRead(const TensorRead&) = delete;
   TensorRead& operator=(const TensorRead&) = delete;
   ~TensorRead() { release(); }
@@ -94,7 +94,7 @@ class TensorRead {
 
   void hash_before(int64_t end) {
     while (hashed_ < end) {
-      ask_ahead(info_.begin + hashed_ * size_);
+      read_ahead(info_.begin + hashed_ * size_);
       const int64_t next = std::min(info_.elements, hashed_ + kCachedBytes / size_);
       touch(hashed_, next);
       stream_.update(bytes(hashed_), static_cast<size_t>((next - hashed_) * size_));
@@ -102,9 +102,9 @@ class TensorRead {
     }
   }
 
-  void ask_ahead(int64_t at) {
-    for (; asked_for_ < std::min(at + kAhead, until_); asked_for_ += kAskedFor)
-      file_.ask_for(asked_for_, std::min(asked_for_ + kAskedFor, until_));
+  void read_ahead(int64_t at) {
+    for (; read_ahead_to_ < std::min(at + kReadAhead, until_); read_ahead_to_ += kReadAheadPiece)
+      file_.read_ahead(read_ahead_to_, std::min(read_ahead_to_ + kReadAheadPiece, until_));
   }
 
   void touch(int64_t begin, int64_t end) {
@@ -124,8 +124,8 @@ class TensorRead {
   int64_t size_;
   bool hashes_;
   int64_t until_;
-  /// Bytes of the file's data before it were asked for.
-  int64_t asked_for_;
+  /// The file's data are read, or being read, up to this byte.
+  int64_t read_ahead_to_;
   Xxh3Stream stream_;
   int64_t hashed_ = 0;
   /// Elements that were touched since the last release.

@@ -65,8 +65,8 @@ uint64_t SafetensorsFile::header_xxh3() const {
   return xxh3(file_.bytes().data(), static_cast<size_t>(header_.data_offset));
 }
 
-void SafetensorsFile::ask_for(int64_t begin, int64_t end) const {
-  file_.ask_for(static_cast<size_t>(header_.data_offset + begin), static_cast<size_t>(end - begin));
+void SafetensorsFile::read_ahead(int64_t begin, int64_t end) const {
+  file_.read_ahead(static_cast<size_t>(header_.data_offset + begin), static_cast<size_t>(end - begin));
 }
 
 void SafetensorsFile::release(const StoredTensor& tensor, int64_t begin, int64_t end) const {

@@ -83,7 +83,7 @@ class SafetensorsFile {
   void release(const StoredTensor& tensor, int64_t begin, int64_t end) const;
   int64_t data_bytes() const { return file_bytes() - header_.data_offset; }
   /// Has the kernel begin to read bytes [begin, end) of the data, and does not wait.
-  void ask_for(int64_t begin, int64_t end) const;
+  void read_ahead(int64_t begin, int64_t end) const;
 
  private:
   MappedFile file_;

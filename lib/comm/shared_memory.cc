@@ -29,7 +29,7 @@ struct OwnSegment {
   OwnedFd fd;
   uint64_t inode = 0;
   int64_t bytes = 0;
-  /// Of its whole huge pages, in order: whether the kernel was asked to make it one.
+  /// Of its whole huge pages, in order: whether the kernel was asked to collapse it.
   std::vector<bool> asked = {};
 };
 
@@ -66,7 +66,7 @@ std::byte* map_shared(int fd, int64_t bytes) {
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
 }
 
-/// Whether all of a huge page's memory is there: making it one then takes no more.
+/// Whether all of a huge page's memory is there: collapsing it then takes no more.
 bool is_filled(std::byte* page) {
   std::array<unsigned char, kHugePage / kPage> present{};
   if (::mincore(page, kHugePage, present.data()) != 0) return false;
@@ -143,7 +143,7 @@ SharedPlace find_shared(const void* data, int64_t bytes) {
   return {segment.inode, segment.bytes, start - base, segment.fd.get()};
 }
 
-void join_pages(const void* data, int64_t bytes) {
+void collapse_into_huge_pages(const void* data, int64_t bytes) {
   if (bytes < kHugePage / 2) return;
   const auto* start = static_cast<const std::byte*>(data);
   const std::lock_guard lock(registry().mutex);

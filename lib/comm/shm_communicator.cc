@@ -164,7 +164,7 @@ void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
 
 /// Our memory, for the others to read.
 SharedPlace ShmCommunicator::offer(const void* data, int64_t bytes) const {
-  join_pages(data, bytes);
+  collapse_into_huge_pages(data, bytes);
   return find_shared(data, bytes);
 }
 

@@ -145,7 +145,7 @@ constexpr int64_t kStagedBytes = 64 << 10;
 constexpr int64_t kWindowBytes = 4 << 20;
 
 /// Bytes of peers that call i of a collective has mapped at a time: of their parts of a gather, of the message of
-/// a receive, else of what is this rank's of each. (Where the kernel has joined pages into huge ones, less than a
+/// a receive, else of what is this rank's of each. (Where the kernel has made huge pages, less than a
 /// window may map all of one.)
 int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
   const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;

@@ -230,7 +230,7 @@ void check_large(int ranks, bool shared) {
     float* const data = memory.data + kBegin;
     float* const own = data + group->rank() * kCount;
     const auto values = input<float>(group->rank(), all);
-    // The second time in memory whose pages were joined the first time.
+    // The second time in memory that the first time collapsed into huge pages.
     for (int round = 0; round < 2; ++round) {
       std::copy(values.begin(), values.end(), data);
       group->reduce_scatter(data, out.data, kCount, DType::kF32, ReduceOp::kSum, {"t"}).wait();
@@ -280,7 +280,7 @@ void touch(const CommBuffer& buffer) {
 
 }  // namespace
 
-TEST_CASE("joining pages takes no memory and changes none of it, however much of it is in use") {
+TEST_CASE("collapsing into huge pages takes no memory and changes none of it, however much of it is in use") {
   constexpr int64_t kBytes = 7 << 20;
   const CommBuffer buffer = allocate_shared(kBytes);
   const int fd = find_shared(buffer.data(), kBytes).fd;
@@ -289,7 +289,7 @@ TEST_CASE("joining pages takes no memory and changes none of it, however much of
   for (const int64_t filled : {int64_t{3} << 20, int64_t{4} << 20, kBytes}) {
     std::copy_n(values.begin(), filled / 8, buffer.as<uint64_t>());
     for (int round = 0; round < 2; ++round) {
-      join_pages(buffer.data(), kBytes);
+      collapse_into_huge_pages(buffer.data(), kBytes);
       REQUIRE(kept_bytes(fd) == filled);
       REQUIRE(same_bits(buffer.as<uint64_t>(), values.data(), static_cast<size_t>(filled / 8)));
     }
@@ -306,7 +306,7 @@ TEST_CASE("what a rank has read of its peers does not stay mapped, and so is non
     std::fill_n(data, kCount, 1.0F);
     std::vector<float> message(kSmall);
     const auto note = [&](int64_t& mapped) {
-      touch(shared);  // what was joined is mapped anew
+      touch(shared);  // what was collapsed is mapped anew
       group->barrier({"t"});
       if (group->rank() == 0) mapped = mapped_shared_bytes();
       group->barrier({"t"});
