@@ -71,7 +71,7 @@ def main():
     named = sum(right for right, _ in found)
     times = sorted(took for _, took in found)
     print(f"stopped processes: {named} of {stopped} named; from the stop to the end of the run {times[len(times) // 2]:.1f} s in the "
-          f"middle, {times[-1]:.1f} s at most (limit {LIMIT} s)")
+          f"median, {times[-1]:.1f} s at most (limit {LIMIT} s)")
     sys.exit(0 if good and 100 * (stopped - named) <= stopped else 1)
 
 

@@ -57,7 +57,6 @@ std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::strin
   return Error(full->code(), full->message(), cat(full->remedy(), "; ", remedy_for(loaded, on_disk)));
 }
 
-
 }  // namespace
 
 int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch) {

@@ -34,7 +34,7 @@ struct SaveResult {
   int64_t bytes = 0;
   /// All of them were read back from the disk, none from the kernel's memory or not at all.
   bool read_from_disk = true;
-  /// What of the save it took this rank to read its files back.
+  /// The part of the save's time in which this rank read its files back.
   double read_back_seconds = 0;
 };
 

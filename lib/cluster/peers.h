@@ -43,7 +43,7 @@ struct PeerView {
   ProcessState process = ProcessState::kUnknown;
   /// No sign of life on the control connection although there should have been some.
   bool silent = false;
-  /// Something of what it did has come here.
+  /// Its last heartbeat could be read: what it did is known.
   bool heard = true;
   /// Of the group at hand.
   CollectiveRecord record;

@@ -15,7 +15,7 @@ inline constexpr size_t kRankPhases = 3;
 /// Seconds by RankPhase.
 using RankSeconds = std::array<double, kRankPhases>;
 
-/// Finds stragglers, ranks that hold the others up: each tells how long it worked itself in the middle one of a
+/// Finds stragglers, ranks that hold the others up: each tells how long it worked itself in the median step of a
 /// window of steps, sorted by that, and one that took much longer than the ranks with the same work, in two windows that
 /// follow each other, is named. Single long steps change nothing.
 class SlowRanks {

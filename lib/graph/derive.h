@@ -14,7 +14,7 @@ struct LayerGraph;
 /// and runs forward operations again, each right before its first reader, to make what is not:
 /// results of cheap kinds, and what `policy` chooses not to keep.
 ///
-/// Gradients of norms' weights are in input_grad.
+/// Gradients of norms' weights are made with the input gradients (input_grad).
 ///
 /// An all-gather's gradient is a reduce-scatter and the other way round; an all-reduce's is the
 /// gradient itself. Where LinearAttrs says that an input's gradient is a share, it is summed over

@@ -9,7 +9,7 @@ namespace ftrun {
 namespace {
 
 /// `e`, the gradient that already reached x past the norm, is added by the norm's own kernel. The weight's gradient is
-/// in the list of the input's: it is cheap, and waiting it would keep dy, which nothing else reads.
+/// in the list of the input's: it is cheap, and deferred it would keep dy, which nothing else reads.
 void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd, ValueId weight) {
   const ValueId dy = d.result_gradient(y);
   const ValueId e = d.gradient(x);
