@@ -30,9 +30,9 @@ exclude each other (`train.steps` and `train.epochs`, a rate in `train` and in `
 Face Accelerate is read as the config it stands for.
 
 * DeepSpeed's keys stand at top level, exactly as in a DeepSpeed config, so that one file serves both
-  programs. The sections `model`, `data`, `train`, `parallel`, `partition`, `recompute`, `kernels`,
-  `comm`, `export` and the keys `output_dir`, `device`, `threads` are ftrun's own, as are `checkpoint.every`,
-  `every_minutes`, `background`, `if_busy` and `keep_last`.
+  programs. The sections `model`, `data`, `adapter`, `quantization`, `train`, `parallel`, `elastic`, `partition`,
+  `recompute`, `kernels`, `comm`, `export` and the keys `output_dir`, `device`, `threads` are ftrun's own, as are
+  `checkpoint.every`, `every_minutes`, `background`, `if_busy`, `keep_last` and `keep_best`.
 * Unknown keys are errors. Whole numbers may be written as `5e8`; numbers and true/false in quotes are
   read with a notice. `"auto"` leaves a key to ftrun, which prints what it took.
 * `train_batch_size` = `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × data-parallel

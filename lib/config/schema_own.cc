@@ -353,7 +353,7 @@ void declare_rest(Schema& s) {
   auto top = top_level(s, kOwn);
   top.key("output_dir", &Config::output_dir,
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
-  top.key("device", &Config::device, "Where ranks compute; auto: on processors, as training on GPUs has not run on one yet.");
+  top.key("device", &Config::device, "Where ranks compute; auto: on processors, as GPU training has not run on a GPU yet.");
   top.key("threads", &Config::threads, "Threads of a rank; 0 = cores / ranks on this machine.")
       .range(0, 4096)
       .in("threads");
