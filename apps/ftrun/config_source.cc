@@ -55,6 +55,16 @@ std::string numbered(size_t count, const char* noun) {
   return cat(count, " ", noun, count == 1 ? "" : "s");
 }
 
+/// What is wrong with the model that model.path names.
+void add_model_problem(const Config& config, const Error& error, Report& report) {
+  Problem problem;
+  problem.at = config.origins.position("model.path");
+  problem.message = error.message();
+  problem.remedy = error.remedy();
+  report.errors.push_back(said_once(problem));
+  report.model_is_wrong = true;
+}
+
 /// config.json of the model, when it can be read; what is wrong with it is a problem like any
 /// other.
 std::optional<ModelConfig> read_model(const Config& config, Report& report) {
@@ -64,20 +74,18 @@ std::optional<ModelConfig> read_model(const Config& config, Report& report) {
     return parse_model_config(read_file(path, kLargestModelConfig), path);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kUnsupported) throw;
-    report.errors.push_back(cat("error: ", error.what()));
-    report.model_is_wrong = true;
+    add_model_problem(config, error, report);
   }
   return std::nullopt;
 }
 
 /// What training would find when it opens the model.
-void check_weights(const ModelConfig& model, const std::string& path, Report& report) {
+void check_weights(const Config& config, const ModelConfig& model, Report& report) {
   try {
-    require_weights(build_model(model, {}, Mode::kEvaluate), ModelFolder(path));
+    require_weights(build_model(model, {}, Mode::kEvaluate), ModelFolder(config.model.path));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
-    report.errors.push_back(cat("error: ", error.what()));
-    report.model_is_wrong = true;
+    add_model_problem(config, error, report);
   }
 }
 
@@ -297,8 +305,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (result.model && !report.config_is_wrong) check_pipeline(result.config, *result.model, report);
   if (result.model && !report.config_is_wrong) check_trained(result.config, *result.model, report);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
-  if (source.reads_weights && result.model)
-    check_weights(*result.model, result.config.model.path, report);
+  if (source.reads_weights && result.model) check_weights(result.config, *result.model, report);
   if (source.reads_data) check_data_files(result.config, report);
   if (!report.errors.empty()) refuse(report);
   if (result.model) note_bubble(result.config, report);

@@ -1,14 +1,18 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "build_info.h"
 #include "cluster/failure_report.h"
 #include "commands.h"
@@ -49,12 +53,30 @@ int warn_of_output(int code) {
   return code;
 }
 
-/// A config without --config before it is told how to be given; all else is CLI11's to tell.
+bool is_option(const std::string& argument) { return argument.size() > 1 && argument[0] == '-' && argument != "--"; }
+
+/// "--confg=mine.yaml" for --config.
+[[noreturn]] void refuse_option(const CLI::App& command, const std::string& argument) {
+  const std::string option = argument.substr(0, argument.find('='));
+  std::vector<std::string> names;
+  for (const CLI::Option* known : command.get_options())
+    for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
+  const std::string near = nearest(option, names);
+  throw Error(ExitCode::kUsage, cat("the option ", option, " is unknown", near.empty() ? "" : cat(" (did you mean ", near, "?)")),
+              cat("ftrun ", command.get_parent() == nullptr ? "" : command.get_name() + " ", "--help lists the options"));
+}
+
+/// An option that is unknown, and a config without --config before it, are told with what to write instead; all else is
+/// CLI11's to tell.
 int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
-  for (const std::string& argument : app.remaining(true))
-    if (is_config_name(argument))
-      throw Error(ExitCode::kUsage, cat("the argument ", argument, " was not expected"),
-                  cat("give it as --config ", argument));
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const auto chosen = app.get_subcommands();
+    const std::vector<std::string> unknown = app.remaining(true);
+    if (const auto option = std::find_if(unknown.begin(), unknown.end(), is_option); option != unknown.end())
+      refuse_option(chosen.empty() ? app : *chosen.front(), *option);
+    if (const auto config = std::find_if(unknown.begin(), unknown.end(), is_config_name); config != unknown.end())
+      throw Error(ExitCode::kUsage, cat("the argument ", *config, " was not expected"), cat("give it as --config ", *config));
+  }
   const int code = app.exit(error);
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
 }

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -121,9 +122,9 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
       ->allow_extra_args(false);
   command
       .add_option("--restarts", options.restarts,
-                  "start failed ranks again from the newest checkpoint, so often in a row without a new one (3; 0: never)")
+                  "restarts of failed ranks in a row that save no new checkpoint, before the run is given up (default 3; 0: no restart)")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
 }
 
 }  // namespace

@@ -416,6 +416,8 @@ std::string writing_problem(const std::string& folder) {
   std::error_code error;
   fs::path at = fs::absolute(folder, error);
   while (!fs::exists(fs::symlink_status(at, error)) && at.has_relative_path()) at = at.parent_path();
+  if (!fs::exists(fs::status(at, error)))
+    return cat(at.string(), ": is a link to ", fs::read_symlink(at, error).string(), ", which is not there");
   if (!fs::is_directory(at, error)) return cat(at.string(), ": is not a folder");
   if (::faccessat(AT_FDCWD, at.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return "";
   return cat(at.string(), ": cannot be written: ", errno_text(errno));

@@ -30,8 +30,11 @@ bool is_step_folder(const std::string& folder) {
 void require_folder(const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
-    throw Error(ExitCode::kBadInput, cat(folder, ": is not a folder"),
-                "give a step folder, or the checkpoints folder of a run");
+    throw Error(ExitCode::kBadInput, cat(folder, ": is not a folder"), "give a run folder or a step folder");
+}
+
+[[noreturn]] void refuse_without_checkpoint(const std::string& folder, const char* remedy) {
+  throw Error(ExitCode::kBadInput, cat(folder, ": holds no checkpoint"), remedy);
 }
 
 std::vector<std::string> step_problems(const std::string& folder) {
@@ -61,7 +64,7 @@ std::vector<std::string> latest_problems(const std::string& root) {
   const std::string path = (fs::path(root) / "latest").string();
   const auto entries = list_checkpoints(root);
   std::error_code error;
-  if (entries.empty()) return {cat(root, ": holds no checkpoint")};
+  if (entries.empty()) refuse_without_checkpoint(root, "give a run that has saved one, or a step folder");
   if (!fs::exists(path, error)) return {cat(path, ": is missing")};
   const std::string newest = fs::path(entries.front().folder).filename().string();
   const std::string said = read_file(path);
@@ -176,8 +179,9 @@ std::string describe_root(const std::string& root) {
     rows.emplace_back(name, cat(checkpoint.manifest().files.size(), " ranks, ", human_bytes(bytes),
                                 ", ", human_count(checkpoint.meta().tokens), " tokens seen"));
   }
-  if (rows.empty()) return cat(root, ": holds no checkpoint\n");
-  return table(rows);
+  if (!rows.empty()) return table(rows);
+  if (fs::path(root).filename() == "checkpoints") return cat(root, ": holds no checkpoint\n");  // of a run that has saved none yet
+  refuse_without_checkpoint(root, "give the folder of a run, a checkpoint, a model or an adapter; of a data set its file or prefix");
 }
 
 // The keys of config.json that tell what the model is; absent ones are left out.

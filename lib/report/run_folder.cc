@@ -164,7 +164,6 @@ void refuse_foreign_content(const RunPaths& paths, RunStart start, bool had_lock
 }
 
 void make_root(const std::string& root) {
-  refuse_other_than_folder(root);
   std::error_code error;
   if (fs::is_directory(root, error)) return;
   const std::string parent = fs::path(root).parent_path().string();
@@ -182,6 +181,7 @@ std::string without_end_slashes(std::string path) {
 }  // namespace
 
 void refuse_other_than_folder(const std::string& output_dir) {
+  if (output_dir.empty()) throw Error(ExitCode::kUsage, "output_dir is empty", "name the folder that the run writes to");
   std::error_code error;
   const fs::file_status status = fs::status(output_dir, error);
   if (fs::exists(status) && !fs::is_directory(status))
@@ -200,8 +200,7 @@ std::optional<Error> folder_problem(const std::string& output_dir, RunStart star
 
 RunFolder::RunFolder(const std::string& output_dir, RunStart start)
     : paths_(without_end_slashes(output_dir)) {
-  if (output_dir.empty())
-    throw Error(ExitCode::kUsage, "output_dir is empty", "name the folder that the run writes to");
+  refuse_other_than_folder(paths_.root());
   if (start == RunStart::kResumeStep)
     if (const auto problem = absence_problem(paths_)) throw *problem;
   make_root(paths_.root());

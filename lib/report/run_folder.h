@@ -54,7 +54,7 @@ enum class RunStart {
 /// another process holds is not looked at, and nothing is made or changed.
 std::optional<Error> folder_problem(const std::string& output_dir, RunStart start);
 
-/// Error(kUsage) for an output_dir that is there and is not a folder.
+/// Error(kUsage) for an output_dir that is empty, or is there and is not a folder.
 void refuse_other_than_folder(const std::string& output_dir);
 
 /// The output folder of a run, held by one process until this object goes. The hold is a lock of

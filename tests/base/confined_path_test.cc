@@ -129,6 +129,8 @@ TEST_CASE("what this user may not read or write is told without trying") {
   fs::permissions(folder.file("sealed"), fs::perms(0555));
   CHECK(writing_problem(folder.file("closed/below")) == folder.file("closed") + ": is not a folder");
   if (::geteuid() == 0) CHECK(writing_problem(folder.file("not/yet")) == "");
+  fs::create_symlink("gone", folder.file("dead"));
+  CHECK(writing_problem(folder.file("dead/below")) == folder.file("dead") + ": is a link to gone, which is not there");
   const std::string refused = folder.file("sealed") + ": cannot be written: Permission denied";
   const AsNobody nobody;
   CHECK(reading_problem(folder.file("closed")) == "Permission denied");

@@ -447,6 +447,10 @@ TEST_CASE("a person can read what a checkpoint holds") {
   REQUIRE(all.find("step-00000100  2 ranks, ") == 0);
   REQUIRE(bad_input([&] { describe_checkpoint(run / "absent"); }) ==
           (run / "absent") + ": is not a folder");
+  fs::create_directories(run / "other/checkpoints");
+  REQUIRE(bad_input([&] { describe_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
+  REQUIRE(bad_input([&] { verify_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
+  REQUIRE(describe_checkpoint(run / "other/checkpoints") == (run / "other/checkpoints") + ": holds no checkpoint\n");
 }
 
 /// What a save into `root` says of where its files were read back from, and what its manifest says.

@@ -105,7 +105,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 'CONFIG:18:23: error: gradient_clipping: expected a number of at least 0, found "x"\n'
                 "CONFIG:36:22: error: train_batch_size 7 cannot be divided by micro 2 × accumulation 2 = 4\n"
                 "  remedy: the quotient is the number of data-parallel ranks; or give --nproc\n"
-                f"error: {root}/nothing/config.json: cannot be read: No such file or directory\n"
+                f"CONFIG:3:11: error: {root}/nothing/config.json: cannot be read: No such file or directory\n"
                 "  remedy: check the path and the permissions\n"
                 "5 problems in the config; nothing was started\n",
                 data={"packing": "tight"}, train={"stepz": 3}, gradient_clipping="x", train_batch_size=7,
@@ -139,6 +139,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for command in ((), ("train",), ("check",)):
             expect(ftrun(*command, config), 2, f"ftrun: the argument {config} was not expected\n"
                                                f"  remedy: give it as --config {config}\n")
+            expect(ftrun(*command, "--confg", config), 2, "ftrun: the option --confg is unknown (did you mean --config?)\n"
+                                                          f"  remedy: ftrun {' '.join((*command, ''))}--help lists the options\n")
         unknown = must(ftrun("trian"), 2)
         assert unknown.stderr.startswith("The following argument was not expected: trian\n"), unknown.stderr
 
@@ -163,17 +165,17 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def check_opens_the_inputs():
         folder = tiny_model(root / "check-mismatch", intermediate_size=64)
-        mismatch = (f"error: {folder}: the weights are not those of its config.json:\n" + "".join(
-            f"  tensor model.layers.{layer}.mlp.{name}.weight has shape {found}; expected {expected}\n"
-            for layer in (0, 1) for name, found, expected in (
-                ("gate_proj", [48, 32], [64, 32]), ("up_proj", [48, 32], [64, 32]), ("down_proj", [32, 48], [32, 64])))
-            + "  remedy: use the config.json and the weights of the same model\n")
         odd = root / "check-odd.bin"
         odd.write_bytes(ids.tobytes()[:4001])
         large = root / "check-large.jsonl"
         large.write_text('{"input_ids": [1, 2}\n' + '{"input_ids": [1, 2]}\n' * 60000)
         data = {"train": [str(odd), str(root / "none.bin")], "validation": str(large), "token_dtype": "uint16"}
         config = job.config("check-inputs", data=data, model={"path": str(folder)})
+        mismatch = (f"{config}:3:11: error: {folder}: the weights are not those of its config.json:\n" + "".join(
+            f"  tensor model.layers.{layer}.mlp.{name}.weight has shape {found}; expected {expected}\n"
+            for layer in (0, 1) for name, found, expected in (
+                ("gate_proj", [48, 32], [64, 32]), ("up_proj", [48, 32], [64, 32]), ("down_proj", [32, 48], [32, 64])))
+            + "  remedy: use the config.json and the weights of the same model\n")
         found = must(ftrun("check", "--config", config), 4)
         assert said(found).startswith(f"ftrun: {mismatch}"), found.stderr
         rest = re.sub(r"^\S+:\d+:\d+: error: ", "", said(found)[len(f"ftrun: {mismatch}"):], flags=re.M)
@@ -199,7 +201,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def model_folder_missing():
-        refused("nomodel", 4, f"ftrun: error: {root}/nothing/config.json: cannot be read: No such file or directory\n"
+        refused("nomodel", 4, f"ftrun: CONFIG:3:11: error: {root}/nothing/config.json: cannot be read: No such file or directory\n"
                               "  remedy: check the path and the permissions\n1 problem in the model; nothing was started\n",
                 model={"path": str(root / "nothing")})
 
@@ -240,7 +242,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def model_config_wrong():
         folder = tiny_model(root / "badconfig", hidden_size=-3)
         refused("badconfig-run", 4,
-                f"ftrun: error: {folder}/config.json: hidden_size: found -3; expected a whole number from 1 to 1048576\n"
+                f"ftrun: CONFIG:3:11: error: {folder}/config.json: hidden_size: found -3; expected a whole number from 1 to 1048576\n"
                 "1 problem in the model; nothing was started\n", model={"path": str(folder)})
 
     @case
@@ -391,6 +393,12 @@ with tempfile.TemporaryDirectory() as scratch:
     def output_folder_is_a_file():
         refused("file", 2, f"ftrun: output_dir {job.data}: it exists and is not a folder\n"
                            "  remedy: choose another output_dir\n", output_dir=str(job.data))
+
+    @case
+    def output_folder_without_a_name():
+        for command in (("check", "-q"), ("--nproc", 2)):
+            process = must(ftrun(*command, "--config", job.config("unnamed", **FEW, output_dir="")), 2)
+            assert said(process) == "ftrun: output_dir is empty\n  remedy: name the folder that the run writes to\n"
 
     @case
     def output_folder_cannot_be_written():
