@@ -143,7 +143,7 @@ class Chain {
     if (!before) culprit = other.global_rank;
     if (other.process == ProcessState::kGone) return name + ", which is gone";
     if (other.process == ProcessState::kStopped) return name + ", which is stopped";
-    if (other.silent) return name + ", which gives no sign of life";
+    if (other.silent) return name + ", which does not respond";
     if (before) {
       culprit = ring_culprit_;
       return name + ": they wait for each other";
@@ -191,7 +191,7 @@ std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   if (peer.process == ProcessState::kGone) return cat(who, " is gone");
   if (peer.process == ProcessState::kStopped) return cat(who, " is stopped");
   if (peer.record.state == State::kLeft) return cat(who, " has left the group");
-  if (peer.silent) return cat(who, " gives no sign of life", peer.heard ? "; " + last_seen(peer.record) : "");
+  if (peer.silent) return cat(who, " does not respond", peer.heard ? "; " + last_seen(peer.record) : "");
   if (between_two(mine.kind)) return "";  // sequences of two ranks are counted apart
   if (!is_there(peer.record, mine)) return cat(who, " has not entered it; ", last_seen(peer.record));
   if (peer.record.sequence == mine.sequence && !same_collective(peer.record, mine))

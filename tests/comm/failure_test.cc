@@ -237,7 +237,7 @@ TEST_CASE("dead ranks are blamed before late ones, and ranks that gave up last")
   late.record = record(0, State::kNone);
   late.silent = true;
   REQUIRE(explain_peers({self, late}, mine, 0).text ==
-          "rank 2 gives no sign of life; it has entered no collective of the group yet");
+          "rank 2 does not respond; it has entered no collective of the group yet");
 }
 
 TEST_CASE("the progress board survives its trip through the store") {

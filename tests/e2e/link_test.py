@@ -44,9 +44,9 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
             print(f"  {time.monotonic() - down:.1f} s after the link both were over" if rank else
                   f"  {time.monotonic() - down:.1f} s after the link rank 0 was over", flush=True)
             assert re.search(rf"ftrun: rank {rank} waited {LIMIT}\.\ds in .* of group .*: rank {1 - rank} \(process \d+ on {other}\) "
-                             "gives no sign of life", running.text()), running.text()
+                             "does not respond", running.text()), running.text()
         record = manifest(job.out("down"))
-        assert record["exit_code"] == 6 and " on south) gives no sign of life" in record["exit_reason"], record
+        assert record["exit_code"] == 6 and " on south) does not respond" in record["exit_reason"], record
         near.machines[1].link("up")
         first, _ = ended(near.start(config, "--resume", "auto"))
         assert "resumed from" in first.text(), first.text()
