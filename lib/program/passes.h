@@ -49,8 +49,8 @@ std::vector<Insertion> offload_outputs(Program& program,
 /// Adds to every instruction's waits: what it needs by what it reads and writes, the decision where
 /// it runs only in finite steps, and so much that compute is at most one bucket ahead of what takes
 /// gradients away. With `overlap` that is all; without, computation and communication also take turns
-/// in the order of the list (DeepSpeed's overlap_comm). Copies between tiers go on beside both. Keeps
-/// no wait that others imply.
+/// in the order of the list (DeepSpeed's overlap_comm), but for what several stages of a pipeline do together.
+/// Copies between tiers go on beside both. Keeps no wait that others imply.
 Program order_communication(Program program, bool overlap);
 
 /// Gives every buffer that is not persistent its place in its arena, from lifetimes.
