@@ -51,7 +51,7 @@ int verify(const std::string& path) {
     return 0;
   }
   throw Error(ExitCode::kBadInput, join(problems, "\n"),
-              "resume from another step (--resume STEP)");
+              "--resume auto goes on from the newest checkpoint that is undamaged, --resume STEP from that of another step");
 }
 
 }  // namespace

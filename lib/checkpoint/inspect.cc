@@ -176,7 +176,8 @@ std::string describe_root(const std::string& root) {
     const Checkpoint checkpoint(entry.folder);
     int64_t bytes = 0;
     for (const RankRecord& file : checkpoint.manifest().files) bytes += file.bytes;
-    rows.emplace_back(name, cat(checkpoint.manifest().files.size(), " ranks, ", human_bytes(bytes),
+    const size_t ranks = checkpoint.manifest().files.size();
+    rows.emplace_back(name, cat(ranks, ranks == 1 ? " rank, " : " ranks, ", human_bytes(bytes),
                                 ", ", human_count(checkpoint.meta().tokens), " tokens seen"));
   }
   if (!rows.empty()) return table(rows);
