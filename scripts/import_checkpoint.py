@@ -15,6 +15,11 @@ import shutil
 import struct
 import sys
 
+if __name__ == "__main__":
+    import environment
+
+    environment.need("numpy", "xxhash")
+
 from checkpoint_import.dcp_state import read_dcp
 from checkpoint_import.deepspeed_state import read_universal, read_zero
 from checkpoint_import.imported_state import KINDS, count

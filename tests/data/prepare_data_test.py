@@ -698,7 +698,8 @@ class PrepareData(unittest.TestCase):
         shutil.copytree(ROOT / "scripts", root / "scripts")
         python = os.path.realpath(sys.executable)
         for script, packages in (("prepare_data", "numpy, xxhash, tokenizers, jinja2, transformers"),
-                                 ("make_model", "numpy, gguf, tokenizers, xxhash")):
+                                 ("make_model", "numpy, gguf, tokenizers, xxhash"),
+                                 ("import_checkpoint", "numpy, xxhash")):
             command = [python, "-S", "-E", str(root / "scripts" / f"{script}.py"), "--help"]
             shutil.rmtree(root / ".venv", ignore_errors=True)
             done = subprocess.run(command, capture_output=True, text=True)
