@@ -5,6 +5,7 @@
 #   scripts/quickstart.sh [--out FOLDER] [option of ftrun...]
 # The run's folder is runs/quickstart unless --out says otherwise.
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,6s/^# *//p' "$0"; exit 0 ;; esac
 out=runs/quickstart
 if [ "${1:-}" = --out ]; then
   [ $# -ge 2 ] || { printf 'quickstart.sh: --out wants a folder\n' >&2; exit 2; }
