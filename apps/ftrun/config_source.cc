@@ -65,12 +65,22 @@ void add_model_problem(const Config& config, const Error& error, Report& report)
   report.model_is_wrong = true;
 }
 
+/// A name of the Hugging Face Hub is none.
+void require_model_folder(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error))
+    throw Error(ExitCode::kBadInput, cat(path, ": there is no such folder"),
+                "name a model folder on this machine, as seen from the working directory; ftrun downloads nothing (hf download NAME "
+                "--local-dir FOLDER does)");
+}
+
 /// config.json of the model, when it can be read; what is wrong with it is a problem like any
 /// other.
 std::optional<ModelConfig> read_model(const Config& config, Report& report) {
   if (config.model.path.empty()) return std::nullopt;
   const std::string path = config.model.path + "/config.json";
   try {
+    require_model_folder(config.model.path);
     return parse_model_config(read_file(path, kLargestModelConfig), path);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kUnsupported) throw;

@@ -16,6 +16,8 @@ from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, ft
 
 FEW = {"train": {"steps": 4}}
 NO_SHUFFLE = {"shuffle": False, "token_dtype": "uint16"}
+NO_MODEL = ("  remedy: name a model folder on this machine, as seen from the working directory; ftrun downloads nothing "
+            "(hf download NAME --local-dir FOLDER does)\n")
 
 
 def said(process):
@@ -105,8 +107,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 'CONFIG:18:23: error: gradient_clipping: expected a number of at least 0, found "x"\n'
                 "CONFIG:36:22: error: train_batch_size 7 cannot be divided by micro 2 × accumulation 2 = 4\n"
                 "  remedy: the quotient is the number of data-parallel ranks; or give --nproc\n"
-                f"CONFIG:3:11: error: {root}/nothing/config.json: cannot be read: No such file or directory\n"
-                "  remedy: check the path and the permissions\n"
+                f"CONFIG:3:11: error: {root}/nothing: there is no such folder\n{NO_MODEL}"
                 "5 problems in the config; nothing was started\n",
                 data={"packing": "tight"}, train={"stepz": 3}, gradient_clipping="x", train_batch_size=7,
                 model={"path": str(root / "nothing")})
@@ -201,9 +202,12 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def model_folder_missing():
-        refused("nomodel", 4, f"ftrun: CONFIG:3:11: error: {root}/nothing/config.json: cannot be read: No such file or directory\n"
-                              "  remedy: check the path and the permissions\n1 problem in the model; nothing was started\n",
-                model={"path": str(root / "nothing")})
+        refused("nomodel", 4, f"ftrun: CONFIG:3:11: error: {root}/nothing: there is no such folder\n{NO_MODEL}"
+                              "1 problem in the model; nothing was started\n", model={"path": str(root / "nothing")})
+        (root / "no-config").mkdir()
+        refused("noconfig", 4, f"ftrun: CONFIG:3:11: error: {root}/no-config/config.json: cannot be read: No such file or directory\n"
+                               "  remedy: check the path and the permissions\n1 problem in the model; nothing was started\n",
+                model={"path": str(root / "no-config")})
 
     @case
     def model_without_weights():
