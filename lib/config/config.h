@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/product_library.h"
+#include "base/sequence_packing.h"
 #include "config/deepspeed_config.h"
 #include "config/problem.h"
 
@@ -22,13 +24,6 @@ struct ModelSection {
   /// A Hugging Face folder: config.json, *.safetensors, tokenizer files.
   std::string path;
   bool operator==(const ModelSection&) const = default;
-};
-
-/// What shares a row of tokens.
-enum class Packing { kConcat, kDocuments, kNone };
-template <>
-struct EnumNames<Packing> {
-  static constexpr std::array<std::string_view, 3> kNames{"concat", "documents", "none"};
 };
 
 enum class DataFormat { kAuto, kMegatron, kLlmc, kNanogpt, kJsonl };
@@ -53,7 +48,7 @@ struct DataConfig {
   /// Of each entry of validation, where there are several sets: the name of its set.
   std::vector<std::string> validation_names;
   int64_t sequence_length = 1024;  // tokens
-  Packing packing = Packing::kConcat;
+  SequencePacking packing = SequencePacking::kConcat;
   DataFormat format = DataFormat::kAuto;
   TokenDtype token_dtype = TokenDtype::kAuto;
   bool shuffle = true;

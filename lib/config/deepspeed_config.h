@@ -6,16 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/enum_names.h"
+
 namespace ftrun {
-
-/// The names of an enumeration's values, in the order of their numbers, as a config writes them.
-template <typename E>
-struct EnumNames;
-
-template <typename E>
-std::string_view name_of(E value) {
-  return EnumNames<E>::kNames[static_cast<size_t>(value)];
-}
 
 // The sections whose keys are DeepSpeed's. Field names are the keys; defaults are those of
 // DeepSpeed's source. Fields marked "resolved" hold their final value only after resolve().

@@ -93,7 +93,7 @@ void resolve_data(Resolving& r) {
                 data.train.size(), data.train.size() == 1 ? " data set" : " data sets"),
             "give each data set a weight, or none: train_weights: []");
   if (r.given("data.packing") || !r.context.conversations) return;
-  r.config.data.packing = Packing::kDocuments;
+  r.config.data.packing = SequencePacking::kDocuments;
   r.decide("data.packing", "documents", "the samples of data.train are conversations");
 }
 

@@ -29,7 +29,7 @@ int64_t document_of(const TokenDataset& data, int64_t token) {
 std::string where(const SampleSet& samples, int64_t token) {
   const TokenPlace place = samples.data().place(token);
   std::string text = place.file + ": ";
-  if (samples.rows().packing() == PackingMode::kConcat) {
+  if (samples.rows().packing() == SequencePacking::kConcat) {
     const int64_t length = samples.sequence_length();
     const int64_t row = std::min(token / length, samples.size() - 1);
     text += cat("sample ", row, ", token ", token - row * length);
@@ -42,7 +42,7 @@ std::string where(const SampleSet& samples, int64_t token) {
 }
 
 int64_t count_long_documents(const SampleSet& samples) {
-  if (samples.rows().packing() == PackingMode::kConcat) return 0;
+  if (samples.rows().packing() == SequencePacking::kConcat) return 0;
   const TokenDataset& data = samples.data();
   int64_t count = 0;
   for (int64_t d = 0; d < data.documents(); ++d)
@@ -186,12 +186,12 @@ std::string data_report_text(const DataReport& report) {
         << "% padding";
     if (report.long_documents > 0)
       out << ", " << report.long_documents << " documents longer than a row "
-          << (report.packing == PackingMode::kNone ? "cut" : "split");
+          << (report.packing == SequencePacking::kNone ? "cut" : "split");
     out << "\n";
     for (const std::string& line : report.mix) out << line << "\n";
     if (report.dropped_pieces > 0)
       out << "warning: " << report.dropped_pieces
-          << (report.packing == PackingMode::kNone ? " documents" : " documents, or pieces of them,")
+          << (report.packing == SequencePacking::kNone ? " documents" : " documents, or pieces of them,")
           << " left out: none of their labels counts in the loss\n";
   }
   return out.str();

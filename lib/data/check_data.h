@@ -24,7 +24,7 @@ struct DataReport {
   int64_t long_documents = 0;
   /// Pieces that were left out for having no trained label.
   int64_t dropped_pieces = 0;
-  PackingMode packing = PackingMode::kConcat;
+  SequencePacking packing = SequencePacking::kConcat;
   /// mix_lines() of data sets that are mixed.
   std::vector<std::string> mix;
   double seconds = 0;

@@ -11,22 +11,10 @@ namespace {
 constexpr int64_t kBlockRows = 64;
 }  // namespace
 
-std::string_view packing_name(PackingMode packing) {
-  switch (packing) {
-    case PackingMode::kConcat:
-      return "concat";
-    case PackingMode::kDocuments:
-      return "documents";
-    case PackingMode::kNone:
-      return "none";
-  }
-  return "";
-}
-
-RowTable::RowTable(const TokenDataset& data, PackingMode packing, int64_t sequence_length, bool apart)
+RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length, bool apart)
     : data_(data), packing_(packing), length_(sequence_length) {
   require(length_ >= 1, "sequence length below 1");
-  const bool concat = packing_ == PackingMode::kConcat;
+  const bool concat = packing_ == SequencePacking::kConcat;
   if (apart)
     set_begins_ = concat ? data_.path_tokens() : data_.path_documents();
   else
@@ -62,7 +50,7 @@ bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dr
       continue;
     }
     piece = {start + cursor.offset, std::min(left, length_)};
-    cursor.offset = packing_ == PackingMode::kNone ? pairs : cursor.offset + piece.length;
+    cursor.offset = packing_ == SequencePacking::kNone ? pairs : cursor.offset + piece.length;
     if (data_.trained(piece.first_token + 1, piece.length) > 0) return true;
     ++dropped;
   }
@@ -72,13 +60,13 @@ bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dr
 /// Fills scratch.pieces from the cursor on, which is left where the next block begins; a block ends with
 /// its set. Returns the pieces left out.
 int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
-  const int64_t enough = kBlockRows * (packing_ == PackingMode::kNone ? 1 : length_);
+  const int64_t enough = kBlockRows * (packing_ == SequencePacking::kNone ? 1 : length_);
   const int64_t end = end_of_set(cursor.document);
   int64_t gathered = 0, dropped = 0;
   scratch.pieces.clear();
   for (Piece piece; gathered < enough && next_piece(cursor, end, piece, dropped);) {
     scratch.pieces.push_back(piece);
-    gathered += packing_ == PackingMode::kNone ? 1 : piece.length;
+    gathered += packing_ == SequencePacking::kNone ? 1 : piece.length;
   }
   return dropped;
 }
@@ -89,7 +77,7 @@ void RowTable::place_pieces(PackScratch& scratch) const {
   scratch.used.clear();
   size_t first_open = 0;
   for (const Piece& piece : scratch.pieces) {
-    size_t row = packing_ == PackingMode::kNone ? scratch.used.size() : first_open;
+    size_t row = packing_ == SequencePacking::kNone ? scratch.used.size() : first_open;
     while (row < scratch.used.size() && scratch.used[row] + piece.length > length_) ++row;
     if (row == scratch.used.size()) scratch.used.push_back(0);
     scratch.used[row] += piece.length;
@@ -125,7 +113,7 @@ void RowTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
 void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
   require(row >= 0 && row < rows_, "row outside the data set");
   out.clear();
-  if (packing_ == PackingMode::kConcat) {
+  if (packing_ == SequencePacking::kConcat) {
     const auto set = std::upper_bound(set_rows_.begin() + 1, set_rows_.end() - 1, row) - set_rows_.begin() - 1;
     const auto s = static_cast<size_t>(set);
     out.push_back({set_begins_[s] + (row - set_rows_[s]) * length_, length_});

@@ -1,24 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
+#include "base/sequence_packing.h"
 #include "data/token_dataset.h"
 
 namespace ftrun {
-
-/// How documents become rows of a fixed length.
-enum class PackingMode {
-  /// The stream cut every T tokens, whatever the documents: row i is tokens iT ... iT+T.
-  kConcat,
-  /// Several documents a row, first fit within a window; attention stays inside each document;
-  /// longer ones are split.
-  kDocuments,
-  /// One document a row, cut at T or padded.
-  kNone,
-};
-std::string_view packing_name(PackingMode packing);
 
 /// A run of tokens in a row: inputs are tokens first ... first+length-1 and their labels the tokens
 /// one further.
@@ -43,11 +31,11 @@ class RowTable {
  public:
   /// `data` must outlive this. With `apart` no row holds tokens of two of the paths that the data was
   /// opened with: the rows of the first come first, then those of the second.
-  RowTable(const TokenDataset& data, PackingMode packing, int64_t sequence_length, bool apart = false);
+  RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length, bool apart = false);
 
   int64_t size() const { return rows_; }
   int64_t sequence_length() const { return length_; }
-  PackingMode packing() const { return packing_; }
+  SequencePacking packing() const { return packing_; }
   /// The pieces of row r, in the order they lie in the row; their lengths sum to at most T.
   void pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
   /// Labels of row r that count in the loss.
@@ -78,7 +66,7 @@ class RowTable {
   void place_pieces(PackScratch& scratch) const;
 
   const TokenDataset& data_;
-  PackingMode packing_;
+  SequencePacking packing_;
   int64_t length_;
   // Of each set: where its tokens or (where documents count) its documents begin, and the end.
   std::vector<int64_t> set_begins_;

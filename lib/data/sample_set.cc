@@ -14,7 +14,7 @@ TokenFileOptions file_options(const SampleSetOptions& options) {
   return {.format = options.format,
           .dtype = options.dtype,
           .end_of_document = options.end_of_document,
-          .find_documents = options.packing != PackingMode::kConcat};
+          .find_documents = options.packing != SequencePacking::kConcat};
 }
 
 int64_t checked_length(const SampleSetOptions& options) {
@@ -76,7 +76,7 @@ MixedOrder SampleSet::order(bool shuffle, uint64_t seed, int64_t epoch_rows) con
 /// Cheap: stops at the first row that has something to learn from.
 void SampleSet::refuse_unusable() const {
   const int64_t length = sequence_length();
-  const bool concat = rows_.packing() == PackingMode::kConcat;
+  const bool concat = rows_.packing() == SequencePacking::kConcat;
   if (concat && size() == 0)
     throw Error(ExitCode::kBadInput,
                 cat(data_.name(), ": has ", data_.tokens(), " tokens; one row of sequence length ",
@@ -229,7 +229,7 @@ void StepReader::read(int64_t step, StepBatch& out) {
 /// scale is known before the first forward pass without a collective.
 int64_t StepReader::count_others(int64_t step) {
   const bool uniform =
-      samples_.data().all_trained() && samples_.rows().packing() == PackingMode::kConcat;
+      samples_.data().all_trained() && samples_.rows().packing() == SequencePacking::kConcat;
   const int64_t others = shape_.global_batch() - shape_.micro_batch * shape_.accumulation;
   if (uniform) return others * samples_.sequence_length();
   int64_t total = 0;

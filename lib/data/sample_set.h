@@ -16,7 +16,7 @@ namespace ftrun {
 struct SampleSetOptions {
   /// Positions of a row, T.
   int64_t sequence_length = 512;
-  PackingMode packing = PackingMode::kConcat;
+  SequencePacking packing = SequencePacking::kConcat;
   /// Element type of raw .bin files; by default what the .json beside them says.
   std::optional<DType> dtype;
   /// What kind of files these are; kAuto looks at name and content.

@@ -42,7 +42,7 @@ std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& lau
   const int index = gpu_of_rank(launch.local_rank, count_cuda_devices());
   return std::make_unique<Gpu>(
       open_cuda_kernels(index, {.cudnn = config.kernels.attention == AttentionChoice::kCudnn,
-                                .documents = config.data.packing == Packing::kDocuments}),
+                                .documents = config.data.packing == SequencePacking::kDocuments}),
       GpuOptions{.pin_memory = pins(config), .timed = config.wall_clock_breakdown,
                                             .step_graph = config.kernels.step_graph});
 }

@@ -13,7 +13,7 @@ namespace ftrun {
 inline SampleSetOptions sample_options(const DataConfig& data) {
   SampleSetOptions options;
   options.sequence_length = data.sequence_length;
-  options.packing = static_cast<PackingMode>(data.packing);
+  options.packing = data.packing;
   options.format = static_cast<TokenFormat>(data.format);
   if (data.token_dtype == TokenDtype::kUint16) options.dtype = DType::kU16;
   if (data.token_dtype == TokenDtype::kUint32) options.dtype = DType::kU32;

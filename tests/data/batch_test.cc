@@ -40,7 +40,7 @@ TEST_CASE("packed documents attend within themselves and pad with what does not 
   TempFolder folder;
   folder.write("x.bin", raw_u16({10, 11, 12, 20, 21, 30, 31, 32}));
   folder.write("x.idx", MegatronIndex({3, 2, 3}).bytes());
-  const SampleSet samples({folder.file("x")}, {.sequence_length = 6, .packing = PackingMode::kDocuments});
+  const SampleSet samples({folder.file("x")}, {.sequence_length = 6, .packing = SequencePacking::kDocuments});
   const Batch batch = batch_of(samples, {0});
   REQUIRE(batch.tokens == Ids{10, 11, 20, 30, 31, 0});
   REQUIRE(batch.labels == Ids{11, 12, 21, 31, 32, -100});
@@ -53,7 +53,7 @@ TEST_CASE("JSONL labels are shifted like the tokens they belong to", "[batch]") 
   TempFolder folder;
   const SampleSet samples(
       {folder.write("d.jsonl", R"({"input_ids":[1,2,3,4],"labels":[-100,-100,3,9]})")},
-      {.sequence_length = 5, .packing = PackingMode::kNone});
+      {.sequence_length = 5, .packing = SequencePacking::kNone});
   const Batch batch = batch_of(samples, {0});
   REQUIRE(batch.tokens == Ids{1, 2, 3, 0, 0});
   REQUIRE(batch.labels == Ids{-100, 3, 9, -100, -100});
@@ -87,7 +87,7 @@ TEST_CASE("an id that is only a label is checked too", "[batch]") {
                  "  remedy: prepare the data with this model's own tokenizer");
   const std::string lines = folder.write(
       "d.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":[1,2],\"labels\":[-100,700]}\n");
-  const SampleSet masked({lines}, {.sequence_length = 4, .packing = PackingMode::kNone});
+  const SampleSet masked({lines}, {.sequence_length = 4, .packing = SequencePacking::kNone});
   REQUIRE(error_of([&] { batch_of(masked, {1}, 100); }) ==
           lines + ": sample 1, token 1 (line 2, file offset 20): id 700 is outside the model's 100 "
                   "rows\n  remedy: prepare the data with this model's own tokenizer");
@@ -123,7 +123,7 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
   folder.write("x.bin", counting_u16(static_cast<int>(trained.size())));
   folder.write("x.idx", MegatronIndex(lengths).bytes());
   folder.write("x.mask", mask_bytes(trained));
-  for (const PackingMode packing : {PackingMode::kConcat, PackingMode::kDocuments, PackingMode::kNone}) {
+  for (const auto packing : {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
     const SampleSet samples({folder.file("x")}, {.sequence_length = 16, .packing = packing});
     for (const int64_t ranks : {1, 2, 3, 4}) {
       for (int64_t step = 0; step < 5; ++step) {
@@ -179,7 +179,7 @@ TEST_CASE("the global batch is the same tokens for any number of ranks", "[batch
   folder.write("x.bin", counting_u16(3000));
   std::vector<int32_t> lengths(100, 30);
   folder.write("x.idx", MegatronIndex(lengths).bytes());
-  for (const PackingMode packing : {PackingMode::kConcat, PackingMode::kDocuments, PackingMode::kNone}) {
+  for (const auto packing : {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
     const SampleSet samples({folder.file("x")}, {.sequence_length = 64, .packing = packing});
     const auto tokens_of_step = [&](int64_t ranks, int64_t step) {
       std::vector<int32_t> all;

@@ -62,26 +62,26 @@ TEST_CASE("conversations longer than a row are refused, wherever rows keep docum
   folder.write("chats.json", sidecar_text(side));
   const std::string chats = folder.file("chats.bin");
   SampleSetOptions options;
-  options.packing = PackingMode::kDocuments;
-  const auto errors = [&](int64_t length, PackingMode packing) {
+  options.packing = SequencePacking::kDocuments;
+  const auto errors = [&](int64_t length, SequencePacking packing) {
     options.sequence_length = length;
     options.packing = packing;
     std::vector<std::string> texts;
     for (const Error& error : too_long_conversations({chats}, options)) texts.emplace_back(error.what());
     return texts;
   };
-  CHECK(errors(65, PackingMode::kDocuments).empty());
-  CHECK(errors(8, PackingMode::kConcat).empty());
-  CHECK(errors(64, PackingMode::kDocuments) ==
+  CHECK(errors(65, SequencePacking::kDocuments).empty());
+  CHECK(errors(8, SequencePacking::kConcat).empty());
+  CHECK(errors(64, SequencePacking::kDocuments) ==
         std::vector<std::string>{chats + ": its longest conversation has 66 tokens, a row of data.sequence_length 64 holds 65: "
                                  "the rest would be trained on without what comes before it\n  remedy: set "
                                  "data.sequence_length to 65 or more, or prepare the data again with "
                                  "scripts/prepare_data.py --sequence-length 64 --too-long truncate, drop or split"});
-  REQUIRE(errors(64, PackingMode::kNone).size() == 1);
-  CHECK(errors(64, PackingMode::kNone).front().find("the rest would be cut off\n") != std::string::npos);
+  REQUIRE(errors(64, SequencePacking::kNone).size() == 1);
+  CHECK(errors(64, SequencePacking::kNone).front().find("the rest would be cut off\n") != std::string::npos);
   side.longest_conversation = std::nullopt;  // of an older version
   folder.write("chats.json", sidecar_text(side));
-  CHECK(errors(64, PackingMode::kDocuments).empty());
+  CHECK(errors(64, SequencePacking::kDocuments).empty());
 }
 
 }  // namespace ftrun

@@ -252,16 +252,16 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
               path + ": sample 3, token 14 (file offset 76): id 43 is outside the model's 43 rows",
               path + ": sample 3, token 15 (file offset 78): id 44 is outside the model's 43 rows"});
   const DataReport packed =
-      check_dataset({path}, {.sequence_length = 8, .packing = PackingMode::kDocuments}, 44);
+      check_dataset({path}, {.sequence_length = 8, .packing = SequencePacking::kDocuments}, 44);
   REQUIRE(packed.problems ==
           std::vector<std::string>{
               path + ": document 1, token 19 (file offset 78): id 44 is outside the model's 44 rows"});
-  const auto text = [&](PackingMode packing) {
+  const auto text = [&](SequencePacking packing) {
     return data_report_text(check_dataset({path}, {.sequence_length = 8, .packing = packing}, 100));
   };
   const std::string counts = "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n";
-  REQUIRE(text(PackingMode::kNone) == counts + "2 rows, 0% padding, 2 documents longer than a row cut\n");
-  REQUIRE(text(PackingMode::kDocuments) ==
+  REQUIRE(text(SequencePacking::kNone) == counts + "2 rows, 0% padding, 2 documents longer than a row cut\n");
+  REQUIRE(text(SequencePacking::kDocuments) ==
           counts + "5 rows, 5% padding, 2 documents longer than a row split\n");
   const DataReport many = check_dataset({path}, {.sequence_length = 8}, 5);
   REQUIRE(many.bad_ids == 40);
@@ -275,15 +275,15 @@ TEST_CASE("a check warns of documents that are left out", "[check]") {
   const std::string path = folder.write("x.bin", raw_u16({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
   folder.write("x.idx", MegatronIndex({4, 3, 3}).bytes());
   folder.write("x.mask", mask_bytes({1, 0, 0, 0, 0, 1, 1, 0, 0, 0}));
-  const auto text = [&](PackingMode packing) {
+  const auto text = [&](SequencePacking packing) {
     return data_report_text(check_dataset({path}, {.sequence_length = 8, .packing = packing}, 100));
   };
   const std::string counts =
       "10 tokens in 3 documents, 3 count in the loss; ids 1 to 10\n1 rows, ";
-  REQUIRE(text(PackingMode::kConcat) == counts + "0% padding\n");
-  REQUIRE(text(PackingMode::kNone) ==
+  REQUIRE(text(SequencePacking::kConcat) == counts + "0% padding\n");
+  REQUIRE(text(SequencePacking::kNone) ==
           counts + "75% padding\nwarning: 2 documents left out: none of their labels counts in the loss\n");
-  REQUIRE(text(PackingMode::kDocuments) ==
+  REQUIRE(text(SequencePacking::kDocuments) ==
           counts + "75% padding\nwarning: 2 documents, or pieces of them, left out: none of their "
                    "labels counts in the loss\n");
 }

@@ -46,7 +46,7 @@ TEST_CASE("its fingerprint and ftrun's are the same", "[fixture]") {
 }
 
 TEST_CASE("a masked chat trains on its answers alone", "[fixture]") {
-  const SampleSet samples({kPrefix}, {.sequence_length = 128, .packing = PackingMode::kNone});
+  const SampleSet samples({kPrefix}, {.sequence_length = 128, .packing = SequencePacking::kNone});
   RowReader reader(samples, 300);
   Batch batch;
   reader.start(batch, 1);

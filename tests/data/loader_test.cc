@@ -79,7 +79,7 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
     lines += R"({"input_ids":[1,2,3,4,5,6],"labels":[-100,2,3,4,5,6],"x":"y"})" "\n";
   folder.write("d.jsonl", lines);
   for (const char* name : {"x.bin", "d.jsonl"}) {
-    for (const PackingMode packing : {PackingMode::kConcat, PackingMode::kDocuments, PackingMode::kNone}) {
+    for (const auto packing : {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
       const SampleSet samples({folder.file(name)}, {.sequence_length = 16, .packing = packing});
       StepReader reader(samples, options_for().shape, SampleOrder(samples.size(), true, 1), kVocab);
       StepBatch batch;
@@ -87,7 +87,7 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
       const int64_t before = allocations_so_far();
       for (int64_t step = 3; step < 40; ++step) reader.read(step, batch);
       const int64_t during = allocations_so_far() - before;
-      INFO(name << " " << packing_name(packing));
+      INFO(name << " " << name_of(packing));
       REQUIRE(during == 0);
     }
   }

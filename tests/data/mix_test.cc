@@ -141,7 +141,7 @@ TEST_CASE("no row holds tokens of two data sets, whatever the packing", "[mix]")
     folder.write(std::string(name) + ".bin", ids_from(first, 5 * documents));
     folder.write(std::string(name) + ".idx", MegatronIndex(lengths).bytes());
   }
-  for (const PackingMode packing : {PackingMode::kConcat, PackingMode::kDocuments, PackingMode::kNone}) {
+  for (const auto packing : {SequencePacking::kConcat, SequencePacking::kDocuments, SequencePacking::kNone}) {
     SampleSetOptions options = mixed({1, 1}, 16);
     options.packing = packing;
     const SampleSet samples({folder.file("a.bin"), folder.file("b.bin")}, options);

@@ -48,16 +48,16 @@ std::vector<int32_t> varied_lengths(int count, int longest, uint32_t seed) {
 TEST_CASE("concat cuts the stream every T tokens and reads one more", "[packing]") {
   TempFolder folder;
   const TokenDataset data({write_documents(folder, {4, 3, 6})}, {});
-  REQUIRE(rows_of(RowTable(data, PackingMode::kConcat, 4)) ==
+  REQUIRE(rows_of(RowTable(data, SequencePacking::kConcat, 4)) ==
           std::vector<Row>{{{0, 4}}, {{4, 4}}, {{8, 4}}});
-  REQUIRE(RowTable(data, PackingMode::kConcat, 12).size() == 1);
-  REQUIRE(RowTable(data, PackingMode::kConcat, 13).size() == 0);
+  REQUIRE(RowTable(data, SequencePacking::kConcat, 12).size() == 1);
+  REQUIRE(RowTable(data, SequencePacking::kConcat, 13).size() == 0);
 }
 
 TEST_CASE("none gives each document its row, cut at T", "[packing]") {
   TempFolder folder;
   const TokenDataset data({write_documents(folder, {4, 1, 9, 2})}, {});
-  REQUIRE(rows_of(RowTable(data, PackingMode::kNone, 4)) ==
+  REQUIRE(rows_of(RowTable(data, SequencePacking::kNone, 4)) ==
           std::vector<Row>{{{0, 3}}, {{5, 4}}, {{14, 1}}});
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("documents packs first fit and splits what is longer than a row", "[pa
   TempFolder folder;
   // Pairs per document: 5, 3, 20, 2, 1, 4. The long one becomes 8 + 8 + 4.
   const TokenDataset data({write_documents(folder, {6, 4, 21, 3, 2, 5})}, {});
-  REQUIRE(rows_of(RowTable(data, PackingMode::kDocuments, 8)) ==
+  REQUIRE(rows_of(RowTable(data, SequencePacking::kDocuments, 8)) ==
           std::vector<Row>{{{0, 5}, {6, 3}}, {{10, 8}}, {{18, 8}}, {{26, 4}, {31, 2}, {34, 1}}, {{36, 4}}});
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("documents keeps every pair exactly once and wastes little", "[packing
     folder.write("x.bin", std::string(static_cast<size_t>(tokens * 2), '\1'));
     folder.write("x.idx", MegatronIndex(lengths).bytes());
     const TokenDataset data({folder.file("x.bin")}, {});
-    const RowTable table(data, PackingMode::kDocuments, 256);
+    const RowTable table(data, SequencePacking::kDocuments, 256);
     std::vector<int> seen(static_cast<size_t>(tokens));
     int64_t filled = 0;
     for (const Row& row : rows_of(table)) {
@@ -105,7 +105,7 @@ TEST_CASE("rows come out the same in any order of asking", "[packing]") {
   TempFolder folder;
   const std::vector<int32_t> lengths = varied_lengths(1200, 90, 3);
   const TokenDataset data({write_documents(folder, lengths)}, {});
-  for (const PackingMode packing : {PackingMode::kDocuments, PackingMode::kNone}) {
+  for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone}) {
     const RowTable table(data, packing, 64);
     const std::vector<Row> forward = rows_of(table);
     REQUIRE(forward.size() > 300);  // several blocks
@@ -126,15 +126,15 @@ TEST_CASE("pieces without a trained label are left out and counted", "[packing]"
   // Documents 0-3 (only its first token trained: never a label), 4-6 trained, 7-9 not.
   const TokenDataset data(
       {write_documents(folder, {4, 3, 3}, {1, 0, 0, 0, 0, 1, 1, 0, 0, 0})}, {});
-  for (const PackingMode packing : {PackingMode::kDocuments, PackingMode::kNone}) {
+  for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone}) {
     const RowTable table(data, packing, 8);
     REQUIRE(rows_of(table) == std::vector<Row>{{{4, 2}}});
     REQUIRE(table.dropped_pieces() == 2);
   }
   std::vector<Piece> pieces;
   PackScratch scratch;
-  REQUIRE(RowTable(data, PackingMode::kConcat, 4).counted(0, pieces, scratch) == 0);
-  REQUIRE(RowTable(data, PackingMode::kConcat, 4).counted(1, pieces, scratch) == 2);
+  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).counted(0, pieces, scratch) == 0);
+  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).counted(1, pieces, scratch) == 2);
 }
 
 TEST_CASE("a document never shares pieces with the next file", "[packing]") {
@@ -145,8 +145,8 @@ TEST_CASE("a document never shares pieces with the next file", "[packing]") {
   folder.write("b.idx", MegatronIndex({2, 2}).bytes());
   const TokenDataset data({folder.file("a"), folder.file("b")}, {});
   REQUIRE(data.documents() == 3);
-  REQUIRE(rows_of(RowTable(data, PackingMode::kNone, 8)) == std::vector<Row>{{{0, 2}}, {{3, 1}}, {{5, 1}}});
-  REQUIRE(rows_of(RowTable(data, PackingMode::kConcat, 6)) == std::vector<Row>{{{0, 6}}});
+  REQUIRE(rows_of(RowTable(data, SequencePacking::kNone, 8)) == std::vector<Row>{{{0, 2}}, {{3, 1}}, {{5, 1}}});
+  REQUIRE(rows_of(RowTable(data, SequencePacking::kConcat, 6)) == std::vector<Row>{{{0, 6}}});
 }
 
 TEST_CASE("data that cannot train is refused before the first step", "[packing]") {
@@ -158,11 +158,11 @@ TEST_CASE("data that cannot train is refused before the first step", "[packing]"
   REQUIRE(refused({.sequence_length = 3}) ==
           path + ": has 3 tokens; one row of sequence length 3 needs 4\n"
                  "  remedy: lower data.sequence_length, or use more text");
-  REQUIRE(refused({.sequence_length = 3, .packing = PackingMode::kDocuments}) ==
+  REQUIRE(refused({.sequence_length = 3, .packing = SequencePacking::kDocuments}) ==
           path + ": none of its 3 tokens counts in the loss: there is nothing to train on\n"
                  "  remedy: documents need at least two tokens each; write the data again");
   write_documents(folder, {4, 4}, {1, 0, 0, 0, 1, 0, 0, 0});
-  for (const PackingMode packing : {PackingMode::kDocuments, PackingMode::kNone})
+  for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone})
     REQUIRE(refused({.sequence_length = 3, .packing = packing}) ==
             path + ": none of its 8 tokens counts in the loss: there is nothing to train on\n"
                    "  remedy: every label is masked; write the data again with prompts masked but "

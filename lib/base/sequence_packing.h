@@ -1,0 +1,25 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "base/enum_names.h"
+
+namespace ftrun {
+
+/// data.packing: how documents become rows of T tokens.
+enum class SequencePacking {
+  /// The stream cut every T tokens, whatever the documents: row i is tokens iT ... iT+T.
+  kConcat,
+  /// Several documents a row, first fit within a window; attention stays inside each document;
+  /// longer ones are split.
+  kDocuments,
+  /// One document a row, cut at T or padded.
+  kNone,
+};
+template <>
+struct EnumNames<SequencePacking> {
+  static constexpr std::array<std::string_view, 3> kNames{"concat", "documents", "none"};
+};
+
+}  // namespace ftrun
