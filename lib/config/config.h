@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/data_format.h"
 #include "base/enum_names.h"
 #include "base/product_library.h"
 #include "base/sequence_packing.h"
@@ -24,13 +25,6 @@ struct ModelSection {
   /// A Hugging Face folder: config.json, *.safetensors, tokenizer files.
   std::string path;
   bool operator==(const ModelSection&) const = default;
-};
-
-enum class DataFormat { kAuto, kMegatron, kLlmc, kNanogpt, kJsonl };
-template <>
-struct EnumNames<DataFormat> {
-  static constexpr std::array<std::string_view, 5> kNames{"auto", "megatron", "llmc", "nanogpt",
-                                                          "jsonl"};
 };
 
 enum class TokenDtype { kAuto, kUint16, kUint32 };

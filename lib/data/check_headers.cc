@@ -12,12 +12,12 @@ namespace fs = std::filesystem;
 /// JSONL files up to here are parsed in milliseconds; larger ones are only begun.
 constexpr uintmax_t kWholeJsonlBytes = 1 << 20;
 
-bool is_large_jsonl(const std::string& path, TokenFormat format) {
+bool is_large_jsonl(const std::string& path, DataFormat format) {
   std::error_code error;
   const uintmax_t bytes = fs::is_regular_file(path, error) ? fs::file_size(path, error) : 0;
   if (error || bytes <= kWholeJsonlBytes) return false;
-  return format == TokenFormat::kJsonl ||
-         (format == TokenFormat::kAuto && fs::path(path).extension() == ".jsonl");
+  return format == DataFormat::kJsonl ||
+         (format == DataFormat::kAuto && fs::path(path).extension() == ".jsonl");
 }
 
 void check_first_line(const std::string& path) {

@@ -118,8 +118,8 @@ std::unique_ptr<TokenFile> open_flat_file(const std::string& path,
   MappedFile file(path);
   const RawFacts facts = raw_facts(path);
   const int32_t magic = i32_at(file.bytes(), 0);
-  const bool raw = options.format == TokenFormat::kNanogpt;
-  if (options.format == TokenFormat::kLlmc && !is_llmc(magic))
+  const bool raw = options.format == DataFormat::kNanogpt;
+  if (options.format == DataFormat::kLlmc && !is_llmc(magic))
     refuse_tokens(path, cat("offset 0: has ", magic, " where llm.c writes 20240520 or 20240801"),
            "set data.format to auto, or name an llm.c file");
   BinaryLayout layout =

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/data_format.h"
+#include "base/sequence_packing.h"
 #include "data/batch.h"
 #include "data/packing.h"
 #include "data/sample_order.h"
@@ -20,7 +22,7 @@ struct SampleSetOptions {
   /// Element type of raw .bin files; by default what the .json beside them says.
   std::optional<DType> dtype;
   /// What kind of files these are; kAuto looks at name and content.
-  TokenFormat format = TokenFormat::kAuto;
+  DataFormat format = DataFormat::kAuto;
   /// Of each path, when these are data sets that are mixed; empty: one stream.
   std::vector<double> weights;
   /// Id that ends a document in files without boundaries; by default what the .json says.

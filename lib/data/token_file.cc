@@ -58,12 +58,12 @@ std::vector<std::string> data_files_of(const std::string& folder) {
 }
 
 /// kMegatron, kJsonl, or kAuto for a flat file, whose first bytes decide.
-TokenFormat format_by_name(const std::string& path) {
+DataFormat format_by_name(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   const bool has_index = is_file(fs::path(path).replace_extension(".idx").string());
-  if (extension == ".jsonl") return TokenFormat::kJsonl;
-  if (extension == ".idx" || (extension == ".bin" && has_index)) return TokenFormat::kMegatron;
-  if (extension == ".bin") return TokenFormat::kAuto;
+  if (extension == ".jsonl") return DataFormat::kJsonl;
+  if (extension == ".idx" || (extension == ".bin" && has_index)) return DataFormat::kMegatron;
+  if (extension == ".bin") return DataFormat::kAuto;
   refuse_kind(path);
 }
 
@@ -83,10 +83,10 @@ std::unique_ptr<TokenFile> open_token_file(const std::string& given,
                                            const TokenFileOptions& options) {
   const std::string path = resolved(given);
   const std::string stem = fs::path(path).replace_extension().string();
-  switch (options.format == TokenFormat::kAuto ? format_by_name(path) : options.format) {
-    case TokenFormat::kMegatron:
+  switch (options.format == DataFormat::kAuto ? format_by_name(path) : options.format) {
+    case DataFormat::kMegatron:
       return open_megatron(stem);
-    case TokenFormat::kJsonl:
+    case DataFormat::kJsonl:
       return std::make_unique<JsonlFile>(path);
     default:
       return open_flat_file(path, options);

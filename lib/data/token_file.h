@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/data_format.h"
 #include "base/dtype.h"
 #include "base/file.h"
 #include "data/loss_mask.h"
@@ -76,12 +77,9 @@ class TokenFile {
   TrainedBits trained_;
 };
 
-/// Kinds of data files, as data.format names them.
-enum class TokenFormat { kAuto, kMegatron, kLlmc, kNanogpt, kJsonl };
-
 struct TokenFileOptions {
   /// kAuto looks at name and content; the others refuse a file of another kind.
-  TokenFormat format = TokenFormat::kAuto;
+  DataFormat format = DataFormat::kAuto;
   /// Element type of a raw .bin file; by default what the .json beside it says.
   std::optional<DType> dtype;
   /// Id that ends each document of a file without boundaries; by default what the .json says.

@@ -14,7 +14,7 @@ inline SampleSetOptions sample_options(const DataConfig& data) {
   SampleSetOptions options;
   options.sequence_length = data.sequence_length;
   options.packing = data.packing;
-  options.format = static_cast<TokenFormat>(data.format);
+  options.format = data.format;
   if (data.token_dtype == TokenDtype::kUint16) options.dtype = DType::kU16;
   if (data.token_dtype == TokenDtype::kUint32) options.dtype = DType::kU32;
   return options;

@@ -402,16 +402,16 @@ TEST_CASE("data.format decides where name and content could mislead", "[formats]
     return TokenDataset({path}, options).files()[0]->format();
   };
   REQUIRE(format_of({}) == "Megatron .bin/.idx, uint16");
-  REQUIRE(format_of({.format = TokenFormat::kNanogpt, .dtype = DType::kU16}) ==
+  REQUIRE(format_of({.format = DataFormat::kNanogpt, .dtype = DType::kU16}) ==
           "raw .bin, uint16 (as data.token_dtype says)");
-  REQUIRE(refusal(path, {.format = TokenFormat::kLlmc}) ==
+  REQUIRE(refusal(path, {.format = DataFormat::kLlmc}) ==
           path + ": offset 0: has 65536 where llm.c writes 20240520 or 20240801\n"
                  "  remedy: set data.format to auto, or name an llm.c file");
   std::filesystem::remove(folder.file("x.idx"));
-  REQUIRE(refusal(path, {.format = TokenFormat::kMegatron}) ==
+  REQUIRE(refusal(path, {.format = DataFormat::kMegatron}) ==
           path + ": its index " + folder.file("x.idx") + " does not exist\n"
                  "  remedy: set data.format to auto, or copy both files of the pair");
   // Raw tokens that begin like llm.c's magic.
   const std::string odd = folder.write("odd.bin", bytes_of<int32_t>({20240520, 5}));
-  REQUIRE(TokenDataset({odd}, {.format = TokenFormat::kNanogpt, .dtype = DType::kU16}).tokens() == 4);
+  REQUIRE(TokenDataset({odd}, {.format = DataFormat::kNanogpt, .dtype = DType::kU16}).tokens() == 4);
 }
