@@ -12,6 +12,7 @@
 #include "base/enum_names.h"
 #include "base/product_library.h"
 #include "base/sequence_packing.h"
+#include "base/unit_granularity.h"
 #include "config/deepspeed_config.h"
 #include "config/problem.h"
 
@@ -224,15 +225,9 @@ struct ElasticConfig {
   bool operator==(const ElasticConfig&) const = default;
 };
 
-enum class PartitionUnit { kBlock, kLayer, kModel };
-template <>
-struct EnumNames<PartitionUnit> {
-  static constexpr std::array<std::string_view, 3> kNames{"block", "layer", "model"};
-};
-
 /// partition
 struct PartitionConfig {
-  PartitionUnit unit = PartitionUnit::kLayer;
+  UnitGranularity unit = UnitGranularity::kLayer;
   bool operator==(const PartitionConfig&) const = default;
 };
 

@@ -112,7 +112,7 @@ void check_partition(Resolving& r) {
 }
 
 void check_unit(Resolving& r) {
-  if (r.config.partition.unit != PartitionUnit::kModel) return;
+  if (r.config.partition.unit != UnitGranularity::kModel) return;
   r.error("partition.unit",
           cat("partition.unit model makes one unit of all layers, and pipeline ",
               r.config.parallel.pipeline, " puts them on different ranks"),

@@ -1,8 +1,8 @@
 #include "partition/units.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -12,12 +12,6 @@
 
 namespace ftrun {
 namespace {
-
-constexpr std::array<std::pair<UnitGranularity, std::string_view>, 3> kNames{{
-    {UnitGranularity::kBlock, "block"},
-    {UnitGranularity::kLayer, "layer"},
-    {UnitGranularity::kModel, "model"},
-}};
 
 // Assigns parameters to units, in forward order.
 class UnitBuilder {
@@ -162,18 +156,6 @@ class UnitBuilder {
 };
 
 }  // namespace
-
-std::string_view granularity_name(UnitGranularity granularity) {
-  for (const auto& [value, name] : kNames)
-    if (value == granularity) return name;
-  bug("unknown granularity");
-}
-
-std::optional<UnitGranularity> granularity_from_name(std::string_view name) {
-  for (const auto& [value, known] : kNames)
-    if (known == name) return value;
-  return std::nullopt;
-}
 
 int64_t Partition::numel() const {
   int64_t elements = 0;

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "base/unit_granularity.h"
 #include "model/description.h"
 
 namespace ftrun {
@@ -57,14 +56,6 @@ struct Unit {
   /// And those that are fp32 where layers compute in 16 bits; they are small.
   bool fp32 = false;
 };
-
-/// What one unit holds: the attention or the MLP half of a block; a layer (default); everything.
-/// Whatever the choice, a tied matrix lies in one unit only (the embedding's, unless `model`).
-enum class UnitGranularity : uint8_t { kBlock, kLayer, kModel };
-
-/// "block", "layer", "model": the words of `partition.unit`.
-std::string_view granularity_name(UnitGranularity granularity);
-std::optional<UnitGranularity> granularity_from_name(std::string_view name);
 
 /// Where a parameter of a layer's graph starts.
 struct ParamPlace {

@@ -157,7 +157,7 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   ModelDescription train = training_model(config, model, rank);
   ModelDescription evaluate = evaluation_model(config, model, rank);
   plan.partition = build_units(
-      train, *granularity_from_name(name_of(config.partition.unit)),
+      train, config.partition.unit,
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
   plan.options = step_options(config, train, plan.partition, rank);
   plan.options.state.tensor_copies = kv_copies(model, tensor_split(config, rank));

@@ -351,7 +351,7 @@ TEST_CASE("another partition reads a checkpoint back bit by bit") {
     saved = fixtures::contents(rig.state);
     save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), {});
   }
-  for (const PartitionUnit unit : {PartitionUnit::kBlock, PartitionUnit::kModel}) {
+  for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel}) {
     Config config = layout(3, OffloadDevice::kNone, Numbers::kFp32, 64);
     config.partition.unit = unit;
     RankRig other(config, fixtures::small_model(), *alone.group);

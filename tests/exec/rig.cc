@@ -187,7 +187,7 @@ StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise
   if (plan.options.state.pipeline.stages() == 1) plan.options.schedule = otherwise.schedule;
   if (otherwise.trains) plan.train.model = freeze(std::move(plan.train.model), otherwise.trains);
   plan.partition = build_units(
-      plan.train.model, *granularity_from_name(name_of(config.partition.unit)),
+      plan.train.model, config.partition.unit,
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
   if (otherwise.owns_whole_parameters)
     plan.partition = own_whole_parameters(std::move(plan.partition), plan.train.model,

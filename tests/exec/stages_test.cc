@@ -230,7 +230,7 @@ TEST_CASE("so it is with a tied matrix, other optimizers, and units that fit one
 
 TEST_CASE("so it is in every partition of the model") {
   set_kernel_threads(1);
-  for (const PartitionUnit unit : {PartitionUnit::kBlock, PartitionUnit::kModel})
+  for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel})
     require_alike({0, 1, 2, 3}, 1, 64, [&](Config& c) { c.partition.unit = unit; },
                   fixtures::model_of_many_blocks(), half_of_variants);
 }

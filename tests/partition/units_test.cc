@@ -56,9 +56,9 @@ TEST_CASE("granularity model is one unit") {
 }
 
 TEST_CASE("granularities have the words of the config") {
-  for (const auto* word : {"block", "layer", "model"})
-    CHECK(granularity_name(granularity_from_name(word).value()) == word);
-  CHECK_FALSE(granularity_from_name("Layer").has_value());
+  CHECK(name_of(UnitGranularity::kBlock) == "block");
+  CHECK(name_of(UnitGranularity::kLayer) == "layer");
+  CHECK(name_of(UnitGranularity::kModel) == "model");
 }
 
 TEST_CASE("a fused parameter's tensors lie one after another") {

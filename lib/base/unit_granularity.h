@@ -1,0 +1,19 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "base/enum_names.h"
+
+namespace ftrun {
+
+/// partition.unit, what one unit holds: the attention or the MLP half of a block; a layer (default);
+/// everything. Whatever the choice, a tied matrix lies in one unit only (the embedding's, unless `model`).
+enum class UnitGranularity : uint8_t { kBlock, kLayer, kModel };
+template <>
+struct EnumNames<UnitGranularity> {
+  static constexpr std::array<std::string_view, 3> kNames{"block", "layer", "model"};
+};
+
+}  // namespace ftrun
