@@ -11,6 +11,7 @@
 #include "base/data_format.h"
 #include "base/enum_names.h"
 #include "base/product_library.h"
+#include "base/recompute_level.h"
 #include "base/sequence_packing.h"
 #include "base/unit_granularity.h"
 #include "config/deepspeed_config.h"
@@ -306,16 +307,9 @@ struct ExportConfig {
   bool operator==(const ExportConfig&) const = default;
 };
 
-enum class Recompute { kNone, kSelective, kFull };
-template <>
-struct EnumNames<Recompute> {
-  static constexpr std::array<std::string_view, 3> kNames{"none", "selective", "full"};
-};
-
 /// recompute: which activations are computed again in backward instead of kept.
 struct RecomputeConfig {
-  /// kSelective: what is cheap to redo inside a layer; kFull: all but the layer's input.
-  Recompute policy = Recompute::kNone;
+  RecomputeLevel policy = RecomputeLevel::kNone;
   /// Layers 0, every, 2 · every, ... are treated so; 1 = all.
   int64_t every = 1;
   bool operator==(const RecomputeConfig&) const = default;

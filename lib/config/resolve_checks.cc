@@ -190,7 +190,7 @@ bool configures_recompute(const Config& config) {
 
 void check_recompute(Resolving& r) {
   const RecomputeConfig& recompute = r.config.recompute;
-  const bool off = recompute.policy == Recompute::kNone;
+  const bool off = recompute.policy == RecomputeLevel::kNone;
   const Origins& origins = r.config.origins;
   if (off && recompute.every > 1 && origins.find("recompute.policy") == nullptr)
     r.error("recompute.every",

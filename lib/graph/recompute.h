@@ -1,20 +1,13 @@
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
+#include "base/recompute_level.h"
 #include "graph/op.h"
 
 namespace ftrun {
 
 struct LayerGraph;
-
-/// How much of what backward reads is made again instead of being kept from forward.
-enum class RecomputeLevel : uint8_t {
-  kNone,       // only results of cheap kinds (norms, gated products)
-  kSelective,  // what frees most bytes within a budget of operations run again
-  kFull,       // everything that can be: a block keeps its input alone
-};
 
 /// Which results of a layer's forward list are kept for its backward list. The rest is made again
 /// by the same operations on the same numbers, so gradients have the same bits under every policy.

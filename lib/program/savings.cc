@@ -78,12 +78,12 @@ class Alternatives {
   }
 
   void compute_again() {
-    const auto policy = [&](const char* name, Recompute wanted) {
+    const auto policy = [&](RecomputeLevel wanted) {
       if (config_.recompute.policy < wanted || config_.recompute.every > 1)
-        add(cat("recompute.policy: ", name), [&](Config& c) { c.recompute = {wanted, 1}; });
+        add(cat("recompute.policy: ", name_of(wanted)), [&](Config& c) { c.recompute = {wanted, 1}; });
     };
-    policy("full", Recompute::kFull);
-    if (config_.recompute.policy == Recompute::kNone) policy("selective", Recompute::kSelective);
+    policy(RecomputeLevel::kFull);
+    if (config_.recompute.policy == RecomputeLevel::kNone) policy(RecomputeLevel::kSelective);
   }
 
   void offload() {

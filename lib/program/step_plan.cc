@@ -127,7 +127,7 @@ StepOptions step_options(const Config& config, const ModelDescription& model, co
   options.reuse_distance = config.zero.max_reuse_distance;
   options.overlap = config.zero.overlap_comm;
   options.offload_activations = config.activation_checkpointing.cpu_checkpointing &&
-                                config.recompute.policy != Recompute::kNone;
+                                config.recompute.policy != RecomputeLevel::kNone;
   return options;
 }
 

@@ -14,9 +14,8 @@ namespace {
 
 RecomputeOptions recompute_options(const RecomputeConfig& config) {
   RecomputeOptions options;
+  options.policy.level = config.policy;
   options.every = config.every;
-  if (config.policy == Recompute::kSelective) options.policy.level = RecomputeLevel::kSelective;
-  if (config.policy == Recompute::kFull) options.policy.level = RecomputeLevel::kFull;
   return options;
 }
 

@@ -72,7 +72,7 @@ TEST_CASE("there is an example for every memory strategy, and it asks for what i
   REQUIRE(config("zero3").zero.stage == 3);
   REQUIRE(config("zero3-offload").zero.offload_param.device == OffloadDevice::kCpu);
   REQUIRE(config("zero3-offload").zero.offload_optimizer.device == OffloadDevice::kCpu);
-  REQUIRE(config("zero3-offload").recompute.policy == Recompute::kFull);
+  REQUIRE(config("zero3-offload").recompute.policy == RecomputeLevel::kFull);
   REQUIRE(config("zero3-nvme").zero.offload_param.device == OffloadDevice::kNvme);
   REQUIRE(config("zero3-nvme").zero.offload_optimizer.device == OffloadDevice::kNvme);
   REQUIRE(config("fp16").fp16.enabled);

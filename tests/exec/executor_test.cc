@@ -76,7 +76,7 @@ TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the se
     for (const bool half : {false, true}) {
       Config config = fixtures::run_of_stage(stage);
       (half ? config.fp16.enabled : config.bf16.enabled) = true;
-      config.recompute.policy = Recompute::kFull;
+      config.recompute.policy = RecomputeLevel::kFull;
       config.activation_checkpointing.cpu_checkpointing = true;
       fixtures::offload_to(config, OffloadDevice::kCpu);
       INFO("stage " << stage << (half ? " fp16" : " bf16"));

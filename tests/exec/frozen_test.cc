@@ -113,11 +113,11 @@ TEST_CASE("what trains gets the bits that it gets where all trains, however litt
   for (const auto& [what, only] : choices)
     for (const int64_t stage : {0, 3})
       for (const int tensor : {1, 2})
-        for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+        for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
           INFO(what << ", stage " << stage << ", " << tensor << " tensor ranks, recompute " << name_of(recompute));
           Config config = unclipped(fixtures::run_of_stage(stage));
           config.recompute.policy = recompute;
-          config.activation_checkpointing.cpu_checkpointing = recompute == Recompute::kFull;
+          config.activation_checkpointing.cpu_checkpointing = recompute == RecomputeLevel::kFull;
           const ModelConfig model = fixtures::model_of_many_blocks(false);
           const fixtures::TrainingMesh mesh{.tensor = tensor, .shards = 2, .micro_batches = 4};
           const Trained all = fixtures::train_on(config, model, mesh, 1);

@@ -154,11 +154,11 @@ Variants gpu_variants(int64_t stage, bool bf16) {
   // More than there are slots of pinned memory.
   with("five micro-batches", [](Config& c) { c.gradient_accumulation_steps = 5; });
   with("full recompute, inputs on the host", [](Config& c) {
-    c.recompute.policy = Recompute::kFull;
+    c.recompute.policy = RecomputeLevel::kFull;
     c.activation_checkpointing.cpu_checkpointing = true;
     c.zero.overlap_comm = true;
   });
-  with("selective recompute", [](Config& c) { c.recompute.policy = Recompute::kSelective; });
+  with("selective recompute", [](Config& c) { c.recompute.policy = RecomputeLevel::kSelective; });
   if (bf16)
     with("gradients in fp32, sent in bf16", [](Config& c) {
       c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
@@ -488,9 +488,9 @@ TEST_CASE("gpu: steps that are recorded once and started as a whole train the sa
   Config bf16 = fixtures::run_of_stage(2);
   bf16.bf16.enabled = true;
   Config again = fixtures::run_of_stage(3);
-  again.recompute.policy = Recompute::kFull;
+  again.recompute.policy = RecomputeLevel::kFull;
   Config dropping = fixtures::with_dropout(fixtures::run_of_stage(2));
-  dropping.recompute.policy = Recompute::kSelective;
+  dropping.recompute.policy = RecomputeLevel::kSelective;
   for (const Config& config : {sgd, five, bf16, again, dropping}) {
     const GpuOutcome expected = train_alone(config, nullptr);
     for (uint64_t seed = 1; seed <= 3; ++seed) {

@@ -44,8 +44,8 @@ std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes)
   along(std::vector{OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme},
         [](LatticeCell& c, OffloadDevice place) { c.place = place; });
   std::erase_if(cells, [](const LatticeCell& cell) { return !is_possible(cell); });
-  along(std::vector{Recompute::kNone, Recompute::kSelective, Recompute::kFull},
-        [](LatticeCell& c, Recompute recompute) { c.recompute = recompute; });
+  along(std::vector{RecomputeLevel::kNone, RecomputeLevel::kSelective, RecomputeLevel::kFull},
+        [](LatticeCell& c, RecomputeLevel recompute) { c.recompute = recompute; });
   along(std::vector<std::string>{"llama", "mistral", "qwen2", "qwen3"},
         [](LatticeCell& c, const std::string& family) { c.family = family; });
   along(std::vector{false, true}, [](LatticeCell& c, bool tied) { c.tied = tied; });

@@ -14,7 +14,7 @@ struct LatticeCell {
   TrainingMesh mesh;
   int64_t stage = 0;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
-  Recompute recompute = Recompute::kNone;
+  RecomputeLevel recompute = RecomputeLevel::kNone;
   /// "llama", "mistral" (windows), "qwen2" (biases of q, k and v), "qwen3" (norms of heads).
   std::string family = "llama";
   bool tied = false;

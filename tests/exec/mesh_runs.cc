@@ -88,7 +88,7 @@ std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_change
          c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 1;
        }},
       {"full recompute, inputs on the host", [](Config& c) {
-         c.recompute.policy = Recompute::kFull;
+         c.recompute.policy = RecomputeLevel::kFull;
          c.activation_checkpointing.cpu_checkpointing = true;
        }}};
   if (stage > 0)

@@ -38,7 +38,7 @@ TEST_CASE("a weight that is not a number is met where its layer first computes w
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true})
-      for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
         INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << " recompute " << name_of(recompute));
         Config config = run_nonfinite_in(stage, bf16);
         config.recompute.policy = recompute;

@@ -63,8 +63,8 @@ struct Run {
   std::function<void(Config&)> change;
 };
 
-void recompute_all(Config& c) { c.recompute.policy = Recompute::kFull; }
-void recompute_some(Config& c) { c.recompute.policy = Recompute::kSelective; }
+void recompute_all(Config& c) { c.recompute.policy = RecomputeLevel::kFull; }
+void recompute_some(Config& c) { c.recompute.policy = RecomputeLevel::kSelective; }
 void keep_on_host(Config& c) {
   recompute_all(c);
   c.activation_checkpointing.cpu_checkpointing = true;

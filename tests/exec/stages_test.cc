@@ -61,12 +61,12 @@ std::vector<std::pair<std::string, Config>> variants(const Config& plain) {
     c.zero.allgather_bucket_size = 50'000;
   });
   with("full recompute, inputs on the host", [](Config& c) {
-    c.recompute.policy = Recompute::kFull;
+    c.recompute.policy = RecomputeLevel::kFull;
     c.activation_checkpointing.cpu_checkpointing = true;
     c.zero.overlap_comm = true;
   });
   with("selective recompute of every other layer", [](Config& c) {
-    c.recompute.policy = Recompute::kSelective;
+    c.recompute.policy = RecomputeLevel::kSelective;
     c.recompute.every = 2;
   });
   if (plain.zero.stage == 0) return all;
@@ -344,7 +344,7 @@ TEST_CASE("neither the order of passes nor weight gradients apart from input gra
       const ModelConfig model = fixtures::model_of_many_blocks(tied);
       Config config = run_of(stage, 3, 64);
       config.zero.overlap_comm = true;
-      config.recompute.policy = tied ? Recompute::kNone : Recompute::kSelective;
+      config.recompute.policy = tied ? RecomputeLevel::kNone : RecomputeLevel::kSelective;
       config.activation_checkpointing.cpu_checkpointing = !tied;
       const Outcome expected = train(config, model);
       for (const ScheduleKind schedule : {ScheduleKind::kGpipe, ScheduleKind::kZbH1}) {

@@ -74,7 +74,7 @@ TEST_CASE("every family is split right, whatever is made again, kept or moved") 
       {"llama, inputs made again", model_with([](ModelConfig&) {}),
        [](Config& c) {
          c.zero.stage = 2;
-         c.recompute.policy = Recompute::kFull;
+         c.recompute.policy = RecomputeLevel::kFull;
        },
        {2, 2}},
       {"llama, tied", model_with([](ModelConfig&) {}, true),
@@ -86,7 +86,7 @@ TEST_CASE("every family is split right, whatever is made again, kept or moved") 
       {"mistral", model_with([](ModelConfig& m) { m.windows.assign(m.windows.size(), 3); }),
        [](Config& c) {
          c.zero.stage = 1;
-         c.recompute.policy = Recompute::kSelective;
+         c.recompute.policy = RecomputeLevel::kSelective;
        },
        {2, 1, 2}},
       {"qwen2", model_with([](ModelConfig& m) { m.qkv_bias = true; }), plain, {4, 2}},
@@ -106,7 +106,7 @@ TEST_CASE("every family is split right, whatever is made again, kept or moved") 
        [](Config& c) {
          c.zero.stage = 2;
          c.zero.offload_optimizer.device = OffloadDevice::kCpu;
-         c.recompute.policy = Recompute::kFull;
+         c.recompute.policy = RecomputeLevel::kFull;
          c.activation_checkpointing.cpu_checkpointing = true;
        },
        {4, 2}},

@@ -81,7 +81,7 @@ TEST_CASE("the config's words become options of the step") {
     config.zero.offload_optimizer.ratio = 0.5;
     config.zero.max_live_parameters = 77;
     config.zero.max_reuse_distance = 66;
-    config.recompute = {Recompute::kFull, 1};
+    config.recompute = {RecomputeLevel::kFull, 1};
     config.activation_checkpointing.cpu_checkpointing = true;
   });
   CHECK(plan.train.model.dtypes == ModelDtypes{DType::kBF16, DType::kF32});
@@ -245,7 +245,7 @@ TEST_CASE("the less of the first layers trains, the less a step takes: memory, t
       config.data.sequence_length = 64;
       config.train.only = {pattern};
       config.zero.param_persistence_threshold = 0;
-      config.recompute.policy = recompute ? Recompute::kFull : Recompute::kNone;
+      config.recompute.policy = recompute ? RecomputeLevel::kFull : RecomputeLevel::kNone;
       config.activation_checkpointing.cpu_checkpointing = recompute;
       return plan_steps(config, small_config(6, false), rank);
     };

@@ -99,7 +99,7 @@ TEST_CASE("cuda: adapters with dropout lose the elements that they lose on the p
   for (const bool bf16 : {false, true}) {
     Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));
     config.bf16.enabled = bf16;
-    config.recompute.policy = Recompute::kFull;
+    config.recompute.policy = RecomputeLevel::kFull;
     compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
   }
 }
@@ -118,7 +118,7 @@ TEST_CASE("cuda: what is computed again and what waits on the host changes no bi
   const auto expected = trained([](Config&) {});
   REQUIRE(trained([](Config&) {}) == expected);
   REQUIRE(trained([](Config& c) {
-            c.recompute.policy = Recompute::kFull;
+            c.recompute.policy = RecomputeLevel::kFull;
             c.activation_checkpointing.cpu_checkpointing = true;
             c.zero.overlap_comm = true;
           }) == expected);
