@@ -45,8 +45,8 @@ std::string stage_layers(const ModelDescription& model, const PipelineLayout& la
 }
 
 /// What the letters of the picture stand for.
-std::string legend(ScheduleKind kind, int chunks) {
-  const bool split = kind == ScheduleKind::kZbH1 || kind == ScheduleKind::kZbV;
+std::string legend(PipelineSchedule schedule, int chunks) {
+  const bool split = schedule == PipelineSchedule::kZbH1 || schedule == PipelineSchedule::kZbV;
   return cat("F forward, ", split ? "I input gradients, W weight gradients" : "B backward",
              " and the micro-batch",
              chunks > 1 ? cat(", a to ", static_cast<char>('a' + std::min(chunks, 26) - 1),
@@ -85,17 +85,17 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
                     " micro-batches cannot be drawn, at most ", kMostMicroBatches),
                 "write fewer gradient_accumulation_steps: the middle of a step is like itself");
   const auto count = static_cast<int32_t>(config.gradient_accumulation_steps);
-  const ScheduleKind kind = schedule_kind(config);
+  const PipelineSchedule schedule = pipeline_schedule(config);
   const ModelDescription model = training_model(config, model_config, 0);
   const PipelineLayout layout = pipeline_layout(config, model);
-  const auto lists = make_schedules(kind, stages, chunks, count);
+  const auto lists = make_schedules(schedule, stages, chunks, count);
   const ScheduleTimeline timeline =
-      run_timeline(lists, placement_of(kind), part_prices(model, layout));
+      run_timeline(lists, placement_of(schedule), part_prices(model, layout));
   return cat(
       "schedule ", name_of(config.parallel.schedule), ": ", stages, " stages, ",
       chunks > 1 ? cat(chunks, " parts each, ") : "", count,
       count == 1 ? " micro-batch\n" : " micro-batches\n", schedule_picture(timeline, width),
-      legend(kind, chunks), "\n", stages_table(model, layout, lists, timeline),
+      legend(schedule, chunks), "\n", stages_table(model, layout, lists, timeline),
       "work: of the dearest stage's; idle: of the step; in flight: most micro-batches of a part "
       "whose activations\nthe stage keeps, whole: those that do not wait for weight gradients "
       "alone\n",

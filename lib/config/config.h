@@ -15,6 +15,7 @@
 #include "base/sequence_packing.h"
 #include "base/unit_granularity.h"
 #include "config/deepspeed_config.h"
+#include "config/pipeline_schedule.h"
 #include "config/problem.h"
 
 namespace ftrun {
@@ -124,14 +125,6 @@ struct TrainConfig {
   LogConfig log;
   GenerateConfig generate;
   bool operator==(const TrainConfig&) const = default;
-};
-
-/// In which order the stages of a pipeline run their micro-batches (program/schedule.h).
-enum class PipelineSchedule { kGpipe, k1F1B, kInterleaved, kZbH1, kZbV };
-template <>
-struct EnumNames<PipelineSchedule> {
-  static constexpr std::array<std::string_view, 5> kNames{"gpipe", "1f1b", "interleaved", "zb-h1",
-                                                          "zbv"};
 };
 
 enum class AdapterType { kNone, kLora };

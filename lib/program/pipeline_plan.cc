@@ -14,8 +14,8 @@ constexpr int kMicroBatchesAStage = 4;
 
 double idle_share(const Config& config, int32_t micro_batches) {
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
-  const ScheduleKind kind = schedule_kind(config);
-  return run_timeline(make_schedules(kind, stages, chunks, micro_batches), placement_of(kind),
+  const PipelineSchedule schedule = pipeline_schedule(config);
+  return run_timeline(make_schedules(schedule, stages, chunks, micro_batches), placement_of(schedule),
                       equal_parts(stages * chunks))
       .idle_share();
 }
@@ -60,21 +60,8 @@ int pipeline_chunks(const Config& config) {
   return pipeline_stages(config) == 1 ? 1 : static_cast<int>(config.parallel.virtual_stages);
 }
 
-ScheduleKind schedule_kind(const Config& config) {
-  if (pipeline_stages(config) == 1) return ScheduleKind::k1F1B;
-  switch (config.parallel.schedule) {
-    case PipelineSchedule::kGpipe:
-      return ScheduleKind::kGpipe;
-    case PipelineSchedule::k1F1B:
-      return ScheduleKind::k1F1B;
-    case PipelineSchedule::kInterleaved:
-      return ScheduleKind::kInterleaved;
-    case PipelineSchedule::kZbH1:
-      return ScheduleKind::kZbH1;
-    case PipelineSchedule::kZbV:
-      return ScheduleKind::kZbV;
-  }
-  bug("a parallel.schedule");
+PipelineSchedule pipeline_schedule(const Config& config) {
+  return pipeline_stages(config) == 1 ? PipelineSchedule::k1F1B : config.parallel.schedule;
 }
 
 void require_pipeline(const Config& config, int64_t blocks) {
@@ -94,7 +81,7 @@ PipelineLayout pipeline_layout(const Config& config, const ModelDescription& mod
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
   if (stages == 1) return {};
   require_pipeline(config, model.block_count);
-  const ChunkPlacement placement = placement_of(schedule_kind(config));
+  const ChunkPlacement placement = placement_of(pipeline_schedule(config));
   if (!config.parallel.pipeline_layers.empty())
     return layout_of_blocks(stages, chunks, placement, config.parallel.pipeline_layers);
   return balance_stages(model, stages, chunks, placement, balance_by(config));

@@ -17,7 +17,7 @@ int pipeline_chunks(const Config& config);
 
 /// The schedule of parallel.schedule; 1F1B without a pipeline, as it keeps one micro-batch at a
 /// time.
-ScheduleKind schedule_kind(const Config& config);
+PipelineSchedule pipeline_schedule(const Config& config);
 
 /// Error(kUsage), with the arithmetic, where a model with that many blocks (decoder layers) cannot
 /// be cut as the config says.

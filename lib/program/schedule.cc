@@ -125,8 +125,8 @@ void v_shaped(Writer& out, int stages, int stage, int32_t micro_batches) {
 
 }  // namespace
 
-ChunkPlacement placement_of(ScheduleKind kind) {
-  return kind == ScheduleKind::kZbV ? ChunkPlacement::kV : ChunkPlacement::kLoop;
+ChunkPlacement placement_of(PipelineSchedule schedule) {
+  return schedule == PipelineSchedule::kZbV ? ChunkPlacement::kV : ChunkPlacement::kLoop;
 }
 
 int part_of(ChunkPlacement placement, int stages, int stage, int chunk) {
@@ -134,49 +134,49 @@ int part_of(ChunkPlacement placement, int stages, int stage, int chunk) {
   return back ? 2 * stages - 1 - stage : chunk * stages + stage;
 }
 
-int fixed_chunks(ScheduleKind kind) {
-  if (kind == ScheduleKind::kInterleaved) return 0;
-  return kind == ScheduleKind::kZbV ? 2 : 1;
+int fixed_chunks(PipelineSchedule schedule) {
+  if (schedule == PipelineSchedule::kInterleaved) return 0;
+  return schedule == PipelineSchedule::kZbV ? 2 : 1;
 }
 
-bool fits(ScheduleKind kind, int stages, int32_t micro_batches) {
-  return kind != ScheduleKind::kInterleaved ||
+bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches) {
+  return schedule != PipelineSchedule::kInterleaved ||
          micro_batches % round_size(stages, micro_batches) == 0;
 }
 
-std::vector<ScheduleAction> make_schedule(ScheduleKind kind, int stages, int chunks, int stage,
-                                          int32_t micro_batches) {
+std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages, int chunks,
+                                          int stage, int32_t micro_batches) {
   require(stage >= 0 && stage < stages, "a stage of the pipeline");
-  require(chunks > 0 && (fixed_chunks(kind) == 0 || fixed_chunks(kind) == chunks),
+  require(chunks > 0 && (fixed_chunks(schedule) == 0 || fixed_chunks(schedule) == chunks),
           "as many chunks as the schedule has");
-  require(micro_batches > 0 && fits(kind, stages, micro_batches),
+  require(micro_batches > 0 && fits(schedule, stages, micro_batches),
           "as many micro-batches as the schedule is made for");
   const int32_t warm = std::min<int32_t>(stages - stage, micro_batches);
   Writer out(chunks, micro_batches);
-  switch (kind) {
-    case ScheduleKind::kGpipe:
+  switch (schedule) {
+    case PipelineSchedule::kGpipe:
       gpipe(out, micro_batches);
       break;
-    case ScheduleKind::k1F1B:
+    case PipelineSchedule::k1F1B:
       one_forward_one_backward(out, warm, micro_batches);
       break;
-    case ScheduleKind::kInterleaved:
+    case PipelineSchedule::kInterleaved:
       interleaved(out, stages, chunks, stage, micro_batches);
       break;
-    case ScheduleKind::kZbH1:
+    case PipelineSchedule::kZbH1:
       zero_bubble(out, warm, stage, micro_batches);
       break;
-    case ScheduleKind::kZbV:
+    case PipelineSchedule::kZbV:
       v_shaped(out, stages, stage, micro_batches);
       break;
   }
   return out.take();
 }
 
-StageActions make_schedules(ScheduleKind kind, int stages, int chunks, int32_t micro_batches) {
+StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks, int32_t micro_batches) {
   StageActions lists;
   for (int stage = 0; stage < stages; ++stage)
-    lists.push_back(make_schedule(kind, stages, chunks, stage, micro_batches));
+    lists.push_back(make_schedule(schedule, stages, chunks, stage, micro_batches));
   return lists;
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "config/pipeline_schedule.h"
+
 namespace ftrun {
 
 /// What is done with a micro-batch in one pass over the layers of a chunk.
@@ -23,39 +25,29 @@ struct ScheduleAction {
   bool operator==(const ScheduleAction&) const = default;
 };
 
-/// In which order a stage runs its actions. Kinds differ in how many micro-batches are under way
-/// and in how long stages wait, not in what is computed.
-enum class ScheduleKind : uint8_t {
-  kGpipe,        // all forward passes, then all backward passes (Huang et al. 2019)
-  k1F1B,         // one forward, one backward (Narayanan et al. 2019, PipeDream-Flush)
-  kInterleaved,  // 1F1B over several chunks a stage (Narayanan et al. 2021)
-  kZbH1,         // 1F1B with weight gradients where a stage would be idle (Qi et al. 2024)
-  kZbV,          // the same over two chunks a stage that lie in a V (Qi et al. 2024)
-};
-
 /// Where the chunks of stages lie among the parts of a model that is cut into stages x chunks
 /// parts: chunk k of stage s is part k x stages + s, or (two chunks) chunk 1 is part 2 x stages - 1
 /// - s, so that the first stage has the first and the last part.
 enum class ChunkPlacement : uint8_t { kLoop, kV };
 
-ChunkPlacement placement_of(ScheduleKind kind);
+ChunkPlacement placement_of(PipelineSchedule schedule);
 /// The part that a chunk of a stage is.
 int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
-/// How many chunks a stage has in schedules of a kind; 0 for as many as the caller likes.
-int fixed_chunks(ScheduleKind kind);
-/// Whether a kind has a schedule for that many micro-batches: interleaved schedules go round the
+/// How many chunks a stage has in a schedule; 0 for as many as the caller likes.
+int fixed_chunks(PipelineSchedule schedule);
+/// Whether a schedule can have that many micro-batches: the interleaved one goes round the
 /// chunks in rounds of equal size, as near to one micro-batch a stage as they divide.
-bool fits(ScheduleKind kind, int stages, int32_t micro_batches);
+bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches);
 
 /// The actions of stage `stage` of `stages`, `chunks` chunks each, for `micro_batches`
 /// micro-batches. Within a phase and chunk micro-batches come in ascending order, so gradients are
 /// summed in it.
-std::vector<ScheduleAction> make_schedule(ScheduleKind kind, int stages, int chunks, int stage,
-                                          int32_t micro_batches);
+std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages, int chunks,
+                                          int stage, int32_t micro_batches);
 
 /// The actions of each stage, in the order in which it runs them.
 using StageActions = std::vector<std::vector<ScheduleAction>>;
-StageActions make_schedules(ScheduleKind kind, int stages, int chunks, int32_t micro_batches);
+StageActions make_schedules(PipelineSchedule schedule, int stages, int chunks, int32_t micro_batches);
 
 /// 'F', 'B', 'I' or 'W'.
 char phase_letter(Phase phase);

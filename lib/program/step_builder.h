@@ -16,7 +16,7 @@ namespace ftrun {
 struct StepOptions {
   /// Micro-batches of a step on each rank (gradient accumulation), and the order of their passes.
   int32_t micro_batches = 1;
-  ScheduleKind schedule = ScheduleKind::k1F1B;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
   StateOptions state;
   /// DeepSpeed's reduce_bucket_size and allgather_bucket_size, in elements.
   int64_t bucket_elements = 500'000'000;

@@ -113,7 +113,7 @@ int64_t disk_buffers(const Config& config) {
 StepOptions step_options(const Config& config, const ModelDescription& model, const Partition& partition,
                          int rank) {
   StepOptions options;
-  options.schedule = schedule_kind(config);
+  options.schedule = pipeline_schedule(config);
   options.micro_batches = static_cast<int32_t>(config.gradient_accumulation_steps);
   options.state = state_options(config, model, rank);
   const int64_t elements = padded_elements(partition, options.state);

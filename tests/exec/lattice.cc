@@ -24,7 +24,7 @@ bool is_possible(const LatticeCell& cell) {
   if (mesh.stages == 1 && cell.schedule != k1F1B) return false;
   if (cell.stage == 0 && cell.place != OffloadDevice::kNone) return false;
   return cell.schedule != kInterleaved ||
-         fits(ScheduleKind::kInterleaved, mesh.stages, mesh.micro_batches / mesh.data());
+         fits(PipelineSchedule::kInterleaved, mesh.stages, mesh.micro_batches / mesh.data());
 }
 
 std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes) {

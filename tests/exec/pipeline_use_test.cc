@@ -101,7 +101,7 @@ class TimedWorld {
 };
 
 /// A block in each part of the model, embedding and head beside the first and the last.
-Choice pipeline_of(ScheduleKind kind, int stages, bool overlap) {
+Choice pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
   const int chunks = fixed_chunks(kind) > 0 ? fixed_chunks(kind) : 2;
   const int parts = stages * chunks;
   const ModelConfig config = fixtures::small_config(parts, false);
@@ -150,8 +150,8 @@ void require_idle(const std::vector<IdleShare>& found, const std::vector<double>
 
 TEST_CASE("programs whose transfers take no time wait what their schedule makes them wait, whatever each action takes") {
   std::mt19937_64 random(5);
-  for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbH1,
-                                  ScheduleKind::kZbV})
+  for (const PipelineSchedule kind : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+                                      PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
     for (const auto& [stages, overlap] : {std::pair{2, true}, {2, false}, {4, true}, {4, false}}) {
       const Choice choice = pipeline_of(kind, stages, overlap);
       std::map<std::tuple<int, InstrKind, int32_t, int32_t>, double> known;
@@ -167,8 +167,8 @@ TEST_CASE("programs whose transfers take no time wait what their schedule makes 
 }
 
 TEST_CASE("no stage waits for anything of another within its actions") {
-  for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbH1,
-                                  ScheduleKind::kZbV})
+  for (const PipelineSchedule kind : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+                                      PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
     for (const bool overlap : {true, false}) {
       const Choice choice = pipeline_of(kind, 2, overlap);
       const InstrSeconds second = [&](int, const Instr& instr) { return is_of_block(choice, instr) ? 1.0 : 0.0; };
@@ -188,7 +188,7 @@ InstrSeconds one_and_two(const Choice& choice, const InstrSeconds& late = {}) {
 }
 
 TEST_CASE("a stage that is late shows in what the others wait, as measured and by the schedule") {
-  const Choice choice = pipeline_of(ScheduleKind::k1F1B, 2, false);
+  const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   require_idle(idle_of(choice, one_and_two(choice)), {3.0 / 27, 3.0 / 27}, {3.0 / 27, 3.0 / 27});
   // Each backward pass of the last stage takes one second more: a step is F0, eight times four seconds, B0.
   const auto always = [&](int rank, const Instr& instr) {
@@ -209,13 +209,13 @@ TEST_CASE("a stage that is late shows in what the others wait, as measured and b
 }
 
 TEST_CASE("what a stage does after its last action is no wait of its own, and the others wait for it") {
-  const Choice choice = pipeline_of(ScheduleKind::k1F1B, 2, false);
+  const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   const auto norm = [&](int rank, const Instr& instr) { return rank == 0 && instr.kind == InstrKind::kGradientNorm ? 3.0 : 0.0; };
   require_idle(idle_of(choice, one_and_two(choice, norm)), {3.0 / 30, 6.0 / 30}, {3.0 / 30, 6.0 / 30});
 }
 
 TEST_CASE("a transfer that is late is measured, and not the schedule's doing") {
-  const Choice choice = pipeline_of(ScheduleKind::k1F1B, 2, false);
+  const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   const auto send = [](int, const Instr& instr) { return instr.is_transfer() && instr.micro_batch == 0 ? 1.0 : 0.0; };
   const std::vector<IdleShare> found = idle_of(choice, one_and_two(choice, send));
   require_idle(found, {5.0 / 29, 5.0 / 29}, {3.0 / 27, 3.0 / 27});

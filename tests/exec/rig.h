@@ -58,7 +58,7 @@ const ModelFolder& model_folder(const ModelConfig& model);
 
 /// What no key of the config asks for.
 struct Otherwise {
-  ScheduleKind schedule = ScheduleKind::k1F1B;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Tensors that are updated; all when empty.
   std::function<bool(const TensorInfo&)> trains = nullptr;
   /// Each shard of a unit holds whole parameters (own_whole_parameters).

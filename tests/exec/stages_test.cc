@@ -19,7 +19,7 @@ constexpr int kSteps = 3;
 using Outcome = fixtures::TrainingOutcome;
 
 Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, int shards = kRanks,
-              ScheduleKind schedule = ScheduleKind::k1F1B) {
+              PipelineSchedule schedule = PipelineSchedule::k1F1B) {
   Outcome outcome;
   fixtures::WholeState whole;
   Config meshed = config;
@@ -347,10 +347,10 @@ TEST_CASE("neither the order of passes nor weight gradients apart from input gra
       config.recompute.policy = tied ? RecomputeLevel::kNone : RecomputeLevel::kSelective;
       config.activation_checkpointing.cpu_checkpointing = !tied;
       const Outcome expected = train(config, model);
-      for (const ScheduleKind schedule : {ScheduleKind::kGpipe, ScheduleKind::kZbH1}) {
+      for (const PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::kZbH1}) {
         // Lists that add in place add the head's and the embedding's gradient of a tied matrix in the
         // order of passes.
-        if (tied && stage < 2 && schedule == ScheduleKind::kGpipe) continue;
+        if (tied && stage < 2 && schedule == PipelineSchedule::kGpipe) continue;
         INFO("stage " << stage << ", tied " << tied << ", "
                       << schedule_text(make_schedule(schedule, 1, 1, 0, 3)));
         const Outcome outcome = train(config, model, 1, kRanks, schedule);

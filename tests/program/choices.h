@@ -129,7 +129,7 @@ inline StepOptions random_options(std::mt19937_64& random, const Built& built, M
   StepOptions options;
   options.micro_batches = static_cast<int32_t>(1 + random() % 3);
   options.schedule =
-      pick(random, {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::k1F1B, ScheduleKind::kZbH1});
+      pick(random, {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::k1F1B, PipelineSchedule::kZbH1});
   StateOptions& state = options.state;
   state.stage =
       mesh.replicas > 1 ? static_cast<int>(1 + random() % 3) : static_cast<int>(random() % 4);
@@ -184,7 +184,7 @@ inline Choice random_choice(std::mt19937_64& random) {
 }
 
 /// A pipeline of stages with any number of layers each, of a choice that has none yet.
-inline void choose_pipeline(std::mt19937_64& random, Choice& choice, ScheduleKind kind, int stages, int chunks) {
+inline void choose_pipeline(std::mt19937_64& random, Choice& choice, PipelineSchedule kind, int stages, int chunks) {
   const auto layers = static_cast<int32_t>(choice.built.model.layers.size());
   const int parts = stages * chunks;
   std::vector<int32_t> cuts(static_cast<size_t>(layers) - 1);
@@ -210,8 +210,8 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
     else if (mesh.replicas > 1) mesh.replicas = 1;
     else --mesh.shards;
   }
-  const ScheduleKind kind = pick(random, {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved,
-                                          ScheduleKind::kZbH1, ScheduleKind::kZbV});
+  const PipelineSchedule kind = pick(random, {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+                                              PipelineSchedule::kZbH1, PipelineSchedule::kZbV});
   const int fixed = fixed_chunks(kind);
   const int chunks = fixed > 0 ? fixed : static_cast<int>(1 + random() % 3);
   ModelConfig config = random_config(random, mesh.tensor);

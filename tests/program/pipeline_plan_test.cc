@@ -36,12 +36,12 @@ std::string refusal(const Config& config, int64_t blocks) {
 }
 
 TEST_CASE("the schedule of a config is the one it names, and 1F1B on one stage") {
-  CHECK(schedule_kind(piped(2, PipelineSchedule::kGpipe)) == ScheduleKind::kGpipe);
-  CHECK(schedule_kind(piped(2)) == ScheduleKind::k1F1B);
-  CHECK(schedule_kind(piped(2, PipelineSchedule::kInterleaved, 2)) == ScheduleKind::kInterleaved);
-  CHECK(schedule_kind(piped(2, PipelineSchedule::kZbH1)) == ScheduleKind::kZbH1);
-  CHECK(schedule_kind(piped(2, PipelineSchedule::kZbV, 2)) == ScheduleKind::kZbV);
-  CHECK(schedule_kind(piped(1, PipelineSchedule::kGpipe)) == ScheduleKind::k1F1B);
+  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kGpipe)) == PipelineSchedule::kGpipe);
+  CHECK(pipeline_schedule(piped(2)) == PipelineSchedule::k1F1B);
+  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kInterleaved, 2)) == PipelineSchedule::kInterleaved);
+  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kZbH1)) == PipelineSchedule::kZbH1);
+  CHECK(pipeline_schedule(piped(2, PipelineSchedule::kZbV, 2)) == PipelineSchedule::kZbV);
+  CHECK(pipeline_schedule(piped(1, PipelineSchedule::kGpipe)) == PipelineSchedule::k1F1B);
   CHECK(pipeline_chunks(piped(2, PipelineSchedule::kInterleaved, 3)) == 3);
   CHECK(pipeline_chunks(piped(1, PipelineSchedule::kZbV, 2)) == 1);
 }

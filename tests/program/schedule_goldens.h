@@ -16,7 +16,7 @@ namespace ftrun::fixtures {
 /// each is from): the actions of each stage, and what a run of them on equal parts comes to, where
 /// every phase of a part takes one unit of time, a whole backward pass two, and transfers none.
 struct ScheduleGolden {
-  ScheduleKind kind = ScheduleKind::kGpipe;
+  PipelineSchedule kind = PipelineSchedule::kGpipe;
   int stages = 0;
   int chunks = 0;
   int32_t micro_batches = 0;
@@ -30,7 +30,7 @@ inline std::string text(const ScheduleGolden& golden) {
 }
 
 /// Those of one name.
-inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name, ScheduleKind kind) {
+inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name, PipelineSchedule kind) {
   std::ifstream in(testing::reference_file("schedules.json"));
   std::vector<ScheduleGolden> goldens;
   const nlohmann::json all = nlohmann::json::parse(in);
@@ -49,12 +49,12 @@ inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name, Sch
 /// All that ftrun has too.
 inline std::vector<ScheduleGolden> schedule_goldens() {
   std::vector<ScheduleGolden> all;
-  for (const auto& [name, kind] : std::initializer_list<std::pair<const char*, ScheduleKind>>{
-           {"gpipe", ScheduleKind::kGpipe},
-           {"1f1b", ScheduleKind::k1F1B},
-           {"interleaved_1f1b", ScheduleKind::kInterleaved},
-           {"zb_h1", ScheduleKind::kZbH1},
-           {"zbv", ScheduleKind::kZbV}})
+  for (const auto& [name, kind] : std::initializer_list<std::pair<const char*, PipelineSchedule>>{
+           {"gpipe", PipelineSchedule::kGpipe},
+           {"1f1b", PipelineSchedule::k1F1B},
+           {"interleaved_1f1b", PipelineSchedule::kInterleaved},
+           {"zb_h1", PipelineSchedule::kZbH1},
+           {"zbv", PipelineSchedule::kZbV}})
     for (ScheduleGolden& golden : schedule_goldens(name, kind)) all.push_back(std::move(golden));
   return all;
 }

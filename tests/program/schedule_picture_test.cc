@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-std::string picture(ScheduleKind kind, int stages, int chunks, int32_t micro_batches, size_t width,
+std::string picture(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches, size_t width,
                     PhaseSeconds part = {1, 2, 1, 1}) {
   const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
   return schedule_picture(
@@ -25,25 +25,25 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 TEST_CASE("a picture has a row for each stage and a column for each moment") {
-  CHECK(picture(ScheduleKind::k1F1B, 2, 1, 3, 80) ==
+  CHECK(picture(PipelineSchedule::k1F1B, 2, 1, 3, 80) ==
         "stage 0 | F0 F1 ......B0    F2 B1    ...B2     |\n"
         "stage 1 | ...F0 B0    F1 B1    F2 B2    ...... |\n");
-  CHECK(picture(ScheduleKind::kGpipe, 2, 1, 2, 80) ==
+  CHECK(picture(PipelineSchedule::kGpipe, 2, 1, 2, 80) ==
         "stage 0 | F0 F1 .........B0    B1     |\n"
         "stage 1 | ...F0 F1 B0    B1    ...... |\n");
-  CHECK(picture(ScheduleKind::kZbH1, 2, 1, 2, 80) ==
+  CHECK(picture(PipelineSchedule::kZbH1, 2, 1, 2, 80) ==
         "stage 0 | F0 F1 ...I0 W0 I1 W1  |\n"
         "stage 1 | ...F0 I0 F1 I1 W0 W1  |\n");
 }
 
 TEST_CASE("parts of a stage have letters") {
-  CHECK(picture(ScheduleKind::kZbV, 2, 2, 1, 80) ==
+  CHECK(picture(PipelineSchedule::kZbV, 2, 2, 1, 80) ==
         "stage 0 | F0a ........F0b I0b W0b ........I0a W0a  |\n"
         "stage 1 | ....F0a F0b ........I0b W0b I0a W0a .... |\n");
 }
 
 TEST_CASE("actions take columns in proportion to their time") {
-  CHECK(picture(ScheduleKind::kGpipe, 2, 1, 1, 80, {2, 3, 2, 1}) ==
+  CHECK(picture(PipelineSchedule::kGpipe, 2, 1, 1, 80, {2, 3, 2, 1}) ==
         "stage 0 | F0 ........B0   |\n"
         "stage 1 | ...F0 B0   .... |\n");
 }
@@ -61,11 +61,11 @@ std::vector<std::string> labels(const std::string& row) {
 }
 
 TEST_CASE("a picture is no wider than asked, and its labels are whole and in order") {
-  for (const ScheduleKind kind :
-       {ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbV})
+  for (const PipelineSchedule kind :
+       {PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved, PipelineSchedule::kZbV})
     for (const size_t width : {40, 60, 80, 120, 200, 1000})
       for (const int stages : {2, 4, 11}) {
-        const int chunks = kind == ScheduleKind::k1F1B ? 1 : 2;
+        const int chunks = kind == PipelineSchedule::k1F1B ? 1 : 2;
         const int32_t count = 2 * stages;
         const std::string drawn = picture(kind, stages, chunks, count, width);
         INFO(width << '\n' << drawn);
@@ -100,7 +100,7 @@ TEST_CASE("a picture is no wider than asked, and its labels are whole and in ord
 }
 
 TEST_CASE("what does not fit keeps its begin and its end") {
-  const std::string drawn = picture(ScheduleKind::k1F1B, 2, 1, 50, 60);
+  const std::string drawn = picture(PipelineSchedule::k1F1B, 2, 1, 50, 60);
   const std::vector<std::string> lines = lines_of(drawn);
   INFO(drawn);
   CHECK(lines[0].size() == 60);
@@ -111,19 +111,19 @@ TEST_CASE("what does not fit keeps its begin and its end") {
 }
 
 TEST_CASE("of many stages the first and the last are drawn") {
-  const std::vector<std::string> lines = lines_of(picture(ScheduleKind::k1F1B, 40, 1, 40, 100));
+  const std::vector<std::string> lines = lines_of(picture(PipelineSchedule::k1F1B, 40, 1, 40, 100));
   REQUIRE(lines.size() == 16);
   CHECK(lines[0].starts_with("stage 0  | "));
   CHECK(lines[7].starts_with("stage 7  | "));
   CHECK(lines[8] == "         | ... ");
   CHECK(lines[9].starts_with("stage 33 | "));
   CHECK(lines[15].starts_with("stage 39 | "));
-  CHECK(lines_of(picture(ScheduleKind::k1F1B, 16, 1, 16, 100)).size() == 16);
+  CHECK(lines_of(picture(PipelineSchedule::k1F1B, 16, 1, 16, 100)).size() == 16);
 }
 
 TEST_CASE("the begin of a deep pipeline is drawn up to the first backward pass of every stage") {
   for (const int stages : {8, 16})
-    for (const std::string& line : lines_of(picture(ScheduleKind::k1F1B, stages, 1, 64, 120))) {
+    for (const std::string& line : lines_of(picture(PipelineSchedule::k1F1B, stages, 1, 64, 120))) {
       INFO(line);
       CHECK(line.substr(0, line.find(" ... ")).find('B') != std::string::npos);
       // Where no number of two digits has room, there are none.
@@ -134,7 +134,7 @@ TEST_CASE("the begin of a deep pipeline is drawn up to the first backward pass o
 TEST_CASE("actions too short for a name are drawn without one") {
   const std::vector<PhaseSeconds> parts{{1e-6, 2e-6, 1e-6, 1e-6}, {1, 2, 1, 1}};
   const std::string drawn = schedule_picture(
-      run_timeline(make_schedules(ScheduleKind::k1F1B, 2, 1, 2), ChunkPlacement::kLoop, parts), 60);
+      run_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 2), ChunkPlacement::kLoop, parts), 60);
   CHECK(drawn ==
         "stage 0 | .................. |\n"
         "stage 1 | F0 B0    F1 B1     |\n");

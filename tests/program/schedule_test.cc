@@ -18,35 +18,35 @@ namespace {
 
 using namespace fixtures;
 
-constexpr ScheduleKind kKinds[] = {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved,
-                                    ScheduleKind::kZbH1, ScheduleKind::kZbV};
+constexpr PipelineSchedule kKinds[] = {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+                                       PipelineSchedule::kZbH1, PipelineSchedule::kZbV};
 
-std::string text(ScheduleKind kind, int stages, int stage, int32_t micro_batches, int chunks = 1) {
+std::string text(PipelineSchedule kind, int stages, int stage, int32_t micro_batches, int chunks = 1) {
   return schedule_text(make_schedule(kind, stages, chunks, stage, micro_batches));
 }
 
 TEST_CASE("schedules are those of their papers") {
-  CHECK(text(ScheduleKind::kGpipe, 4, 1, 3) == "F0.0 F0.1 F0.2 B0.0 B0.1 B0.2");
-  CHECK(text(ScheduleKind::k1F1B, 4, 0, 4) == "F0.0 F0.1 F0.2 F0.3 B0.0 B0.1 B0.2 B0.3");
-  CHECK(text(ScheduleKind::k1F1B, 4, 2, 5) ==
+  CHECK(text(PipelineSchedule::kGpipe, 4, 1, 3) == "F0.0 F0.1 F0.2 B0.0 B0.1 B0.2");
+  CHECK(text(PipelineSchedule::k1F1B, 4, 0, 4) == "F0.0 F0.1 F0.2 F0.3 B0.0 B0.1 B0.2 B0.3");
+  CHECK(text(PipelineSchedule::k1F1B, 4, 2, 5) ==
         "F0.0 F0.1 B0.0 F0.2 B0.1 F0.3 B0.2 F0.4 B0.3 B0.4");
-  CHECK(text(ScheduleKind::k1F1B, 4, 3, 3) == "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2");
-  CHECK(text(ScheduleKind::kInterleaved, 2, 1, 4, 2) ==
+  CHECK(text(PipelineSchedule::k1F1B, 4, 3, 3) == "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2");
+  CHECK(text(PipelineSchedule::kInterleaved, 2, 1, 4, 2) ==
         "F0.0 F0.1 F1.0 B1.0 F1.1 B1.1 F0.2 B0.0 F0.3 B0.1 F1.2 B1.2 F1.3 B1.3 B0.2 B0.3");
-  CHECK(text(ScheduleKind::kZbH1, 4, 0, 5) ==
+  CHECK(text(PipelineSchedule::kZbH1, 4, 0, 5) ==
         "F0.0 F0.1 F0.2 F0.3 I0.0 W0.0 F0.4 I0.1 W0.1 I0.2 W0.2 I0.3 W0.3 I0.4 W0.4");
-  CHECK(text(ScheduleKind::kZbH1, 4, 2, 8) ==
+  CHECK(text(PipelineSchedule::kZbH1, 4, 2, 8) ==
         "F0.0 F0.1 I0.0 F0.2 I0.1 F0.3 I0.2 W0.0 F0.4 I0.3 W0.1 F0.5 I0.4 W0.2 F0.6 I0.5 W0.3 F0.7 "
         "I0.6 W0.4 I0.7 W0.5 W0.6 W0.7");
-  CHECK(text(ScheduleKind::kZbH1, 8, 6, 4) ==
+  CHECK(text(PipelineSchedule::kZbH1, 8, 6, 4) ==
         "F0.0 F0.1 I0.0 F0.2 I0.1 F0.3 I0.2 I0.3 W0.0 W0.1 W0.2 W0.3");
-  CHECK(text(ScheduleKind::kZbV, 2, 1, 4, 2) ==
+  CHECK(text(PipelineSchedule::kZbV, 2, 1, 4, 2) ==
         "F0.0 F1.0 F0.1 F1.1 I1.0 W1.0 F0.2 I0.0 W0.0 F1.2 I1.1 W1.1 F0.3 I0.1 W0.1 F1.3 I1.2 W1.2 "
         "I0.2 I1.3 I0.3 W0.2 W1.3 W0.3");
 }
 
 TEST_CASE("schedules are those that other systems run, action by action", "[.needs-reference]") {
-  std::map<ScheduleKind, int> compared;
+  std::map<PipelineSchedule, int> compared;
   for (const ScheduleGolden& golden : schedule_goldens()) {
     INFO(text(golden));
     REQUIRE(golden.lists.size() == static_cast<size_t>(golden.stages));
@@ -55,18 +55,18 @@ TEST_CASE("schedules are those that other systems run, action by action", "[.nee
               golden.lists[static_cast<size_t>(stage)]);
     ++compared[golden.kind];
   }
-  CHECK(compared == std::map<ScheduleKind, int>{{ScheduleKind::kGpipe, 16},
-                                                {ScheduleKind::k1F1B, 16},
-                                                {ScheduleKind::kInterleaved, 45},
-                                                {ScheduleKind::kZbH1, 16},
-                                                {ScheduleKind::kZbV, 16}});
+  CHECK(compared == std::map<PipelineSchedule, int>{{PipelineSchedule::kGpipe, 16},
+                                                    {PipelineSchedule::k1F1B, 16},
+                                                    {PipelineSchedule::kInterleaved, 45},
+                                                    {PipelineSchedule::kZbH1, 16},
+                                                    {PipelineSchedule::kZbV, 16}});
 }
 
 /// Calls `check` for every kind, up to 6 stages, 1 to 3 chunks where a kind lets one choose, and up to
 /// 13 micro-batches, fewer than stages too.
 template <typename Check>
 void for_all_schedules(const Check& check) {
-  for (const ScheduleKind kind : kKinds)
+  for (const PipelineSchedule kind : kKinds)
     for (int stages = 1; stages < 7; ++stages)
       for (int chunks = 1; chunks < 4; ++chunks)
         for (int32_t count = 1; count < 14; ++count) {
@@ -76,7 +76,7 @@ void for_all_schedules(const Check& check) {
 }
 
 TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
-  for_all_schedules([](ScheduleKind kind, int stages, int chunks, int32_t count) {
+  for_all_schedules([](PipelineSchedule kind, int stages, int chunks, int32_t count) {
     for (int stage = 0; stage < stages; ++stage) {
       INFO(text(kind, stages, stage, count, chunks));
       std::map<std::pair<Phase, int32_t>, std::vector<int32_t>> by_phase;  // and chunk
@@ -85,7 +85,7 @@ TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
       std::vector<int32_t> all(static_cast<size_t>(count));
       std::iota(all.begin(), all.end(), 0);
       for (const auto& [phase, micro_batches] : by_phase) REQUIRE(micro_batches == all);
-      const bool split = kind == ScheduleKind::kZbH1 || kind == ScheduleKind::kZbV;
+      const bool split = kind == PipelineSchedule::kZbH1 || kind == PipelineSchedule::kZbV;
       REQUIRE(by_phase.size() == static_cast<size_t>(chunks) * (split ? 3 : 2));
     }
   });
@@ -104,7 +104,7 @@ bool can_run(const Done& done, Phase phase, int part, int parts, int32_t micro_b
 }
 
 /// Runs the lists of all stages in turn, each as far as it comes; the number of actions that ran.
-size_t run_all(ScheduleKind kind, int stages, int chunks, int32_t count) {
+size_t run_all(PipelineSchedule kind, int stages, int chunks, int32_t count) {
   const StageActions lists = make_schedules(kind, stages, chunks, count);
   std::vector<int32_t> cuts(static_cast<size_t>(stages * chunks) + 1);
   std::iota(cuts.begin(), cuts.end(), 0);
@@ -130,7 +130,7 @@ size_t run_all(ScheduleKind kind, int stages, int chunks, int32_t count) {
 
 TEST_CASE("a pipeline that runs a schedule comes to its end") {
   size_t schedules = 0;
-  for_all_schedules([&](ScheduleKind kind, int stages, int chunks, int32_t count) {
+  for_all_schedules([&](PipelineSchedule kind, int stages, int chunks, int32_t count) {
     INFO(static_cast<int>(kind) << ", stages " << stages << ", chunks " << chunks << ", " << count);
     size_t all = 0;
     for (int stage = 0; stage < stages; ++stage)
@@ -142,14 +142,14 @@ TEST_CASE("a pipeline that runs a schedule comes to its end") {
 }
 
 TEST_CASE("interleaved schedules need rounds of equal size") {
-  CHECK(fits(ScheduleKind::kInterleaved, 4, 8));
-  CHECK(fits(ScheduleKind::kInterleaved, 4, 3));
-  CHECK(fits(ScheduleKind::kInterleaved, 4, 10));  // two rounds of 5
-  CHECK_FALSE(fits(ScheduleKind::kInterleaved, 4, 9));
-  CHECK(fits(ScheduleKind::k1F1B, 4, 9));
-  CHECK_THROWS(make_schedule(ScheduleKind::kInterleaved, 4, 2, 0, 9));
-  CHECK_THROWS(make_schedule(ScheduleKind::kZbV, 4, 1, 0, 8));
-  CHECK_THROWS(make_schedule(ScheduleKind::k1F1B, 4, 2, 0, 8));
+  CHECK(fits(PipelineSchedule::kInterleaved, 4, 8));
+  CHECK(fits(PipelineSchedule::kInterleaved, 4, 3));
+  CHECK(fits(PipelineSchedule::kInterleaved, 4, 10));  // two rounds of 5
+  CHECK_FALSE(fits(PipelineSchedule::kInterleaved, 4, 9));
+  CHECK(fits(PipelineSchedule::k1F1B, 4, 9));
+  CHECK_THROWS(make_schedule(PipelineSchedule::kInterleaved, 4, 2, 0, 9));
+  CHECK_THROWS(make_schedule(PipelineSchedule::kZbV, 4, 1, 0, 8));
+  CHECK_THROWS(make_schedule(PipelineSchedule::k1F1B, 4, 2, 0, 8));
 }
 
 /// Compute instructions of layers, as "F" for all of a forward pass and so on.
@@ -165,18 +165,18 @@ std::string passes_of(const Program& program) {
 
 TEST_CASE("a step runs the actions of its schedule") {
   const Built built = build(small_config(2, false));
-  const auto of = [&](ScheduleKind kind) {
+  const auto of = [&](PipelineSchedule kind) {
     return passes_of(built.step({.micro_batches = 2, .schedule = kind}));
   };
-  CHECK(of(ScheduleKind::k1F1B) == "forward 0, backward 0, forward 1, backward 1");
-  CHECK(of(ScheduleKind::kGpipe) == "forward 0, forward 1, backward 0, backward 1");
-  CHECK(of(ScheduleKind::kZbH1) ==
+  CHECK(of(PipelineSchedule::k1F1B) == "forward 0, backward 0, forward 1, backward 1");
+  CHECK(of(PipelineSchedule::kGpipe) == "forward 0, forward 1, backward 0, backward 1");
+  CHECK(of(PipelineSchedule::kZbH1) ==
         "forward 0, input_grad 0, weight_grad 0, forward 1, input_grad 1, weight_grad 1");
 }
 
 TEST_CASE("weight gradients that wait find what input gradients left them, each value once") {
   const Built built = build(small_config(3, false));
-  const Program program = built.step({.schedule = ScheduleKind::kZbH1});
+  const Program program = built.step({.schedule = PipelineSchedule::kZbH1});
   INFO(program_text(program));
   std::map<std::pair<int32_t, ValueId>, std::vector<InstrKind>> touched;
   size_t deferred = 0;

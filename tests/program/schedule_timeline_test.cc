@@ -12,7 +12,7 @@ namespace {
 
 using namespace fixtures;
 
-ScheduleTimeline timeline(ScheduleKind kind, int stages, int chunks, int32_t micro_batches,
+ScheduleTimeline timeline(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches,
                           const PhaseSeconds& part = {1, 2, 1, 1}, double transfer = 0) {
   const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
   return run_timeline(make_schedules(kind, stages, chunks, micro_batches), placement_of(kind),
@@ -49,17 +49,17 @@ TEST_CASE("timelines of equal parts are those of another simulator", "[.needs-re
 
 /// The bubble that the papers give, in seconds: `t` are those of a stage's whole share of the
 /// model.
-double bubble(ScheduleKind kind, int stages, int chunks, const PhaseSeconds& t) {
+double bubble(PipelineSchedule kind, int stages, int chunks, const PhaseSeconds& t) {
   const double others = stages - 1;
   switch (kind) {
-    case ScheduleKind::kGpipe:
-    case ScheduleKind::k1F1B:
+    case PipelineSchedule::kGpipe:
+    case PipelineSchedule::k1F1B:
       return others * (t.forward + t.backward);
-    case ScheduleKind::kInterleaved:
+    case PipelineSchedule::kInterleaved:
       return others * (t.forward + t.backward) / chunks;
-    case ScheduleKind::kZbH1:
+    case PipelineSchedule::kZbH1:
       return others * (t.forward + t.input_grad - t.weight_grad);
-    case ScheduleKind::kZbV:
+    case PipelineSchedule::kZbV:
       return others * (t.input_grad - t.weight_grad);
   }
   return -1;
@@ -76,9 +76,9 @@ PhaseSeconds random_seconds(std::mt19937_64& random) {
 
 TEST_CASE("bubbles are those of the papers' formulas") {
   std::mt19937_64 random(4);
-  for (const ScheduleKind kind :
-       {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbH1,
-        ScheduleKind::kZbV})
+  for (const PipelineSchedule kind :
+       {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+        PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
     for (int i = 0; i < 200; ++i) {
       const int stages = static_cast<int>(1 + random() % 8);
       const int chunks =
@@ -91,8 +91,8 @@ TEST_CASE("bubbles are those of the papers' formulas") {
       const double work = count * (share.forward + share.backward);
       // The V's formula counts each stage's own span, as does its paper: no stage waits for others
       // before the optimizer.
-      double span = kind == ScheduleKind::kZbV ? 0 : line.makespan;
-      if (kind == ScheduleKind::kZbV)
+      double span = kind == PipelineSchedule::kZbV ? 0 : line.makespan;
+      if (kind == PipelineSchedule::kZbV)
         for (const StageTimeline& stage : line.stages) span = std::max(span, stage.own_span());
       INFO(static_cast<int>(kind) << ", stages " << stages << ", chunks " << chunks << ", " << count
                                   << ": " << part.forward << " " << part.input_grad << " "
@@ -102,43 +102,43 @@ TEST_CASE("bubbles are those of the papers' formulas") {
 }
 
 TEST_CASE("stages keep as many micro-batches as the papers say") {
-  const auto most = [](ScheduleKind kind, int stages, int chunks, int stage, int32_t count) {
+  const auto most = [](PipelineSchedule kind, int stages, int chunks, int stage, int32_t count) {
     return most_in_flight(make_schedule(kind, stages, chunks, stage, count));
   };
   for (int stages = 1; stages < 9; ++stages)
     for (int stage = 0; stage < stages; ++stage)
       for (const int32_t count : {1, 2, stages, 2 * stages, 5 * stages}) {
         INFO("stage " << stage << " of " << stages << ", micro-batches " << count);
-        REQUIRE(most(ScheduleKind::kGpipe, stages, 1, stage, count) == count);
-        REQUIRE(most(ScheduleKind::k1F1B, stages, 1, stage, count) ==
+        REQUIRE(most(PipelineSchedule::kGpipe, stages, 1, stage, count) == count);
+        REQUIRE(most(PipelineSchedule::k1F1B, stages, 1, stage, count) ==
                 std::min(count, stages - stage));
         if (count < stages) continue;
-        REQUIRE(most(ScheduleKind::kZbH1, stages, 1, stage, count) == stages);
+        REQUIRE(most(PipelineSchedule::kZbH1, stages, 1, stage, count) == stages);
         for (const int chunks : {2, 3}) {
           if (count % stages != 0) continue;
-          REQUIRE(most(ScheduleKind::kInterleaved, stages, chunks, stage, count) ==
+          REQUIRE(most(PipelineSchedule::kInterleaved, stages, chunks, stage, count) ==
                   std::min(chunks * count, (chunks - 1) * stages + 2 * (stages - 1 - stage) + 1));
         }
         if (count >= 2 * stages)
-          REQUIRE(most(ScheduleKind::kZbV, stages, 2, stage, count) == 2 * stages);
+          REQUIRE(most(PipelineSchedule::kZbV, stages, 2, stage, count) == 2 * stages);
       }
 }
 
 TEST_CASE("a transfer between stages is waited for, and none is needed within one") {
   // Two micro-batches down two stages and up again: each way is gone once where nothing hides it.
-  CHECK(timeline(ScheduleKind::kGpipe, 2, 1, 2).makespan == 9);
-  CHECK(timeline(ScheduleKind::kGpipe, 2, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 10);
-  CHECK(timeline(ScheduleKind::kGpipe, 3, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 14);
+  CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2).makespan == 9);
+  CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 10);
+  CHECK(timeline(PipelineSchedule::kGpipe, 3, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 14);
   // One micro-batch down the V and up: chunk 1 begins where chunk 0 ended.
-  CHECK(timeline(ScheduleKind::kZbV, 1, 2, 1, {1, 2, 1, 1}, 100).makespan == 6);
-  const ScheduleTimeline v = timeline(ScheduleKind::kZbV, 2, 2, 1, {1, 2, 1, 1}, 10);
+  CHECK(timeline(PipelineSchedule::kZbV, 1, 2, 1, {1, 2, 1, 1}, 100).makespan == 6);
+  const ScheduleTimeline v = timeline(PipelineSchedule::kZbV, 2, 2, 1, {1, 2, 1, 1}, 10);
   CHECK(v.stages[1].actions[0].start == 11);
   CHECK(v.stages[1].actions[1].start == 12);
   CHECK(v.stages[0].actions[1].start == 23);
 }
 
 TEST_CASE("each action begins when the one before it has ended and its inputs are there") {
-  const ScheduleTimeline line = timeline(ScheduleKind::k1F1B, 2, 1, 2, {1, 3, 2, 1});
+  const ScheduleTimeline line = timeline(PipelineSchedule::k1F1B, 2, 1, 2, {1, 3, 2, 1});
   std::string shown;
   for (const StageTimeline& stage : line.stages) {
     for (const TimedAction& timed : stage.actions)
@@ -155,14 +155,14 @@ TEST_CASE("each action begins when the one before it has ended and its inputs ar
 TEST_CASE("unequal parts: the dearest is never idle once its inputs come in time") {
   const std::vector<PhaseSeconds> parts{{1, 2, 1, 1}, {3, 6, 3, 3}};
   const ScheduleTimeline line =
-      run_timeline(make_schedules(ScheduleKind::k1F1B, 2, 1, 8), ChunkPlacement::kLoop, parts);
+      run_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 8), ChunkPlacement::kLoop, parts);
   CHECK(line.makespan == 1 + 8 * 9 + 2);
   CHECK(line.stages[1].own_span() == line.stages[1].busy);
   CHECK(line.idle_share(0) == Approx(1 - 24.0 / 75));
 }
 
 TEST_CASE("lists that wait for each other have no timeline") {
-  auto lists = make_schedules(ScheduleKind::k1F1B, 2, 1, 2);
+  auto lists = make_schedules(PipelineSchedule::k1F1B, 2, 1, 2);
   std::swap(lists[1][0], lists[1][1]);
   CHECK_THROWS(run_timeline(lists, ChunkPlacement::kLoop, equal_parts(2)));
 }

@@ -17,7 +17,7 @@ namespace {
 
 using namespace fixtures;
 
-MutatedCase staged(ScheduleKind kind, int zero, bool overlap, Mesh mesh, int64_t layers) {
+MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int64_t layers) {
   ModelConfig config = small_config(layers, true);
   config.feed_forward = 48;
   config.vocab_rows = 64;
@@ -41,12 +41,12 @@ MutatedCase staged(ScheduleKind kind, int zero, bool overlap, Mesh mesh, int64_t
   return {name, std::move(choice)};
 }
 
-constexpr ScheduleKind kKinds[] = {ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbH1,
-                                   ScheduleKind::kZbV};
+constexpr PipelineSchedule kKinds[] = {PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+                                       PipelineSchedule::kZbH1, PipelineSchedule::kZbV};
 
 std::vector<MutatedCase> three_axes() {
   std::vector<MutatedCase> all;
-  for (const ScheduleKind kind : kKinds)
+  for (const PipelineSchedule kind : kKinds)
     for (const int zero : {1, 3})
       all.push_back(staged(kind, zero, (static_cast<int>(kind) + zero) % 4 != 0, {.shards = 2, .tensor = 2, .stages = 2}, 2));
   return all;
@@ -365,7 +365,7 @@ std::string fault_of_blocking(const Choice& choice) {
 }
 
 TEST_CASE("each of two stages of 1F1B that blocks in its send waits for the other to receive") {
-  CHECK(fault_of_blocking(staged(ScheduleKind::k1F1B, 0, true, {.stages = 2}, 2).choice) ==
+  CHECK(fault_of_blocking(staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice) ==
         "rank 1 enters instruction 10 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 over pp@1>0 and "
         "waits for rank 0, which has not reached instruction 7 (receive layer 0 mb 0)");
 }
@@ -373,13 +373,13 @@ TEST_CASE("each of two stages of 1F1B that blocks in its send waits for the othe
 TEST_CASE("with sends that block, 1F1B and its kin hang before step 1, and GPipe does not") {
   for (const int stages : {2, 4})
     for (const int zero : {1, 3}) {
-      const auto fault = [&](ScheduleKind kind) {
+      const auto fault = [&](PipelineSchedule kind) {
         return fault_of_blocking(
             staged(kind, zero, true, {.shards = stages == 2 ? 2 : 1, .tensor = stages == 2 ? 2 : 1, .stages = stages}, 2 * stages).choice);
       };
       INFO(stages << " stages, ZeRO " << zero);
-      CHECK(fault(ScheduleKind::kGpipe) == "");
-      for (const ScheduleKind kind : kKinds) {
+      CHECK(fault(PipelineSchedule::kGpipe) == "");
+      for (const PipelineSchedule kind : kKinds) {
         const std::string found = fault(kind);
         INFO(static_cast<int>(kind) << ": " << found);
         CHECK(tells_enough(found));

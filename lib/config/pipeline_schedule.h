@@ -1,0 +1,26 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "base/enum_names.h"
+
+namespace ftrun {
+
+/// parallel.schedule: in which order the stages of a pipeline run their micro-batches. Schedules differ
+/// in how many micro-batches are under way and in how long stages wait, not in what is computed.
+enum class PipelineSchedule : uint8_t {
+  kGpipe,        // all forward passes, then all backward passes (Huang et al. 2019)
+  k1F1B,         // one forward, one backward (Narayanan et al. 2019, PipeDream-Flush)
+  kInterleaved,  // 1F1B over several chunks a stage (Narayanan et al. 2021)
+  kZbH1,         // 1F1B with weight gradients where a stage would be idle (Qi et al. 2024)
+  kZbV,          // the same over two chunks a stage that lie in a V (Qi et al. 2024)
+};
+template <>
+struct EnumNames<PipelineSchedule> {
+  static constexpr std::array<std::string_view, 5> kNames{"gpipe", "1f1b", "interleaved", "zb-h1",
+                                                          "zbv"};
+};
+
+}  // namespace ftrun
