@@ -22,17 +22,17 @@ double parameters_of(const ModelDescription& model, const Layer& layer) {
   return static_cast<double>(elements);
 }
 
-double weight_of(const ModelDescription& model, const Layer& layer, BalanceBy by) {
+double weight_of(const ModelDescription& model, const Layer& layer, PipelinePartition by) {
   switch (by) {
-    case BalanceBy::kPrice: {
+    case PipelinePartition::kCost: {
       const PhaseSeconds prices = phase_prices(model.graph_of(layer));
       return prices.forward + prices.backward;
     }
-    case BalanceBy::kParameters:
+    case PipelinePartition::kParameters:
       return parameters_of(model, layer);
-    case BalanceBy::kLayers:
+    case PipelinePartition::kLayers:
       return 1;
-    case BalanceBy::kBlocks:
+    case PipelinePartition::kBlocks:
       return layer.kind == LayerKind::kBlock ? 1 : 0;
   }
   bug("what parts of a pipeline are balanced by");
@@ -167,7 +167,7 @@ PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement
 }
 
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
-                              ChunkPlacement placement, BalanceBy by) {
+                              ChunkPlacement placement, PipelinePartition by) {
   require(model.mode == Mode::kTrain, "a pipeline is balanced by what training costs");
   std::vector<double> weights;
   for (const Layer& layer : model.layers) weights.push_back(weight_of(model, layer, by));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "config/pipeline_partition.h"
 #include "model/description.h"
 #include "program/pipeline_layout.h"
 #include "program/schedule_timeline.h"
@@ -11,14 +12,6 @@ namespace ftrun {
 
 // Where a model is cut for a pipeline. The slowest part sets the pace of all of them, so the cut is
 // the one whose dearest part is the cheapest there is.
-
-/// By what the parts are made as equal as they can be.
-enum class BalanceBy : uint8_t {
-  kPrice,       // time of forward and backward (graph/cost.h)
-  kParameters,  // elements of parameters; a tied output matrix counts in the head too
-  kLayers,      // number of layers, embedding and head among them
-  kBlocks,      // number of blocks
-};
 
 /// What each phase of a micro-batch costs in a layer or part, in op_price's unit.
 PhaseSeconds phase_prices(const LayerGraph& graph);
@@ -40,6 +33,7 @@ PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement
 /// The layout whose parts are equal by `by`. Every rank gets the same of a model built for
 /// training.
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
-                              ChunkPlacement placement, BalanceBy by = BalanceBy::kPrice);
+                              ChunkPlacement placement,
+                              PipelinePartition by = PipelinePartition::kCost);
 
 }  // namespace ftrun

@@ -20,20 +20,10 @@ double idle_share(const Config& config, int32_t micro_batches) {
       .idle_share();
 }
 
-BalanceBy balance_by(const Config& config) {
+PipelinePartition balance_by(const Config& config) {
   const auto partition = pipeline_partition(config.pipeline.partition);
   require(partition.has_value(), "pipeline.partition was checked");
-  switch (*partition) {
-    case PipelinePartition::kCost:
-      return BalanceBy::kPrice;
-    case PipelinePartition::kParameters:
-      return BalanceBy::kParameters;
-    case PipelinePartition::kLayers:
-      return BalanceBy::kLayers;
-    case PipelinePartition::kBlocks:
-      return BalanceBy::kBlocks;
-  }
-  bug("a pipeline.partition");
+  return *partition;
 }
 
 void require_sum(const ParallelConfig& mesh, int64_t blocks) {
