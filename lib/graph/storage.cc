@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/round_up.h"
@@ -14,6 +16,8 @@ namespace {
 /// further one is begun after this many looks: a twentieth of a second of work.
 constexpr int kMostTries = 24;
 constexpr int64_t kMostLooks = 5'000'000;
+/// Requests that are moved into gaps of another arena: the largest few are nearly all of what there is to gain.
+constexpr int kMostMoves = 16;
 
 /// The most bytes that live at one time: no layout is smaller.
 int64_t fullest_moment(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
@@ -122,14 +126,152 @@ void promote_highest(std::span<const StorageRequest> requests, const StorageLayo
   std::rotate(order.begin(), highest, highest + 1);
 }
 
+bool takes_part(const StorageRequest& request) { return request.bytes > 0 && request.first <= request.last; }
+
+bool meet(const StorageRequest& a, const StorageRequest& b) { return a.first <= b.last && b.first <= a.last; }
+
+/// The gaps of a packed arena, and the requests that are moved into them.
+class Gaps {
+ public:
+  Gaps(const PackedArena& arena, int64_t alignment) : bytes_(arena.bytes), alignment_(alignment) {
+    for (size_t i = 0; i < arena.requests.size(); ++i)
+      if (arena.offset[i] >= 0) taken_.push_back({arena.requests[i], arena.offset[i]});
+  }
+
+  /// The lowest place that is free all the life of `request`; -1: there is none.
+  int64_t place(const StorageRequest& request) const {
+    int64_t place = -1;
+    each_gap(request, [&](int64_t offset, int64_t bytes) {
+      if (place < 0 && request.bytes <= bytes) place = offset;
+    });
+    return place;
+  }
+
+  /// Bytes of the largest gap at one time: nothing larger has a place that lives then.
+  int64_t largest(int64_t time) const {
+    int64_t most = 0;
+    each_gap({1, time, time}, [&](int64_t, int64_t bytes) { most = std::max(most, bytes); });
+    return most;
+  }
+
+  void add(const StorageRequest& request, int64_t offset) { taken_.push_back({request, offset}); }
+
+ private:
+  struct Placed {
+    StorageRequest request;
+    int64_t offset = 0;
+  };
+
+  /// Calls `found` with the aligned offset and the bytes of each gap that lasts all the life of `request`.
+  template <typename Found>
+  void each_gap(const StorageRequest& request, const Found& found) const {
+    std::vector<std::pair<int64_t, int64_t>> taken;
+    for (const Placed& other : taken_)
+      if (meet(other.request, request)) taken.emplace_back(other.offset, other.offset + other.request.bytes);
+    std::sort(taken.begin(), taken.end());
+    taken.emplace_back(bytes_, bytes_);
+    int64_t offset = 0;
+    for (const auto& [begin, end] : taken) {
+      if (offset < begin) found(offset, begin - offset);
+      offset = std::max(offset, round_up(end, alignment_));
+    }
+  }
+
+  int64_t bytes_;
+  int64_t alignment_;
+  std::vector<Placed> taken_;
+};
+
+/// What requests have together, time by time.
+class LiveBytes {
+ public:
+  LiveBytes(std::span<const StorageRequest> requests, int64_t alignment) : alignment_(alignment) {
+    int64_t begin = std::numeric_limits<int64_t>::max(), end = std::numeric_limits<int64_t>::min();
+    for (const StorageRequest& request : requests) {
+      if (!takes_part(request)) continue;
+      begin = std::min(begin, request.first);
+      end = std::max(end, request.last + 1);
+    }
+    if (begin >= end) return;
+    begin_ = begin;
+    live_.resize(static_cast<size_t>(end - begin) + 1);
+    for (const StorageRequest& request : requests) {
+      if (!takes_part(request)) continue;
+      live_[index(request.first)] += round_up(request.bytes, alignment);
+      live_[index(request.last + 1)] -= round_up(request.bytes, alignment);
+    }
+    std::partial_sum(live_.begin(), live_.end(), live_.begin());
+  }
+
+  void remove(const StorageRequest& request) {
+    for (int64_t at = request.first; at <= request.last; ++at)
+      live_[index(at)] -= round_up(request.bytes, alignment_);
+  }
+
+  /// The first time at which there is most, and how much: nothing at no time where there are no requests.
+  std::pair<int64_t, int64_t> fullest() const {
+    const auto most = std::max_element(live_.begin(), live_.end());
+    return most == live_.end() ? std::pair<int64_t, int64_t>{} : std::pair{begin_ + (most - live_.begin()), *most};
+  }
+
+ private:
+  size_t index(int64_t at) const { return static_cast<size_t>(at - begin_); }
+
+  int64_t alignment_;
+  int64_t begin_ = 0;
+  std::vector<int64_t> live_;
+};
+
+/// Of the requests that live at `time` and have no place yet the largest that fits into a gap, and its place there;
+/// -1: none fits.
+std::pair<size_t, int64_t> largest_that_fits(std::span<const StorageRequest> requests,
+                                             std::span<const int64_t> offset, int64_t time, const Gaps& gaps) {
+  size_t largest = 0;
+  int64_t place = -1;
+  const int64_t room = gaps.largest(time);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const StorageRequest& request = requests[i];
+    if (!takes_part(request) || request.first > time || request.last < time || offset[i] >= 0) continue;
+    if (request.bytes > room || (place >= 0 && request.bytes <= requests[largest].bytes)) continue;
+    const int64_t gap = gaps.place(request);
+    if (gap < 0) continue;
+    largest = i;
+    place = gap;
+  }
+  return {largest, place};
+}
+
 }  // namespace
+
+std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const PackedArena& arena,
+                               int64_t alignment, int64_t enough) {
+  std::vector<int64_t> offset(requests.size(), -1);
+  Gaps gaps(arena, alignment);
+  LiveBytes staying(requests, alignment);
+  auto [time, most] = staying.fullest();
+  int64_t least = most;
+  std::vector<size_t> moved;
+  size_t useful = 0;  // of those moved: after them there was less than ever before
+  while (most > enough && moved.size() < kMostMoves) {
+    const auto [request, place] = largest_that_fits(requests, offset, time, gaps);
+    if (place < 0) break;
+    gaps.add(requests[request], place);
+    staying.remove(requests[request]);
+    offset[request] = place;
+    moved.push_back(request);
+    std::tie(time, most) = staying.fullest();
+    if (most >= least) continue;
+    least = most;
+    useful = moved.size();
+  }
+  for (size_t i = useful; i < moved.size(); ++i) offset[moved[i]] = -1;
+  return offset;
+}
 
 StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t alignment) {
   std::vector<size_t> order(requests.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::erase_if(order, [&](size_t at) {
-    return requests[at].bytes == 0 || requests[at].first > requests[at].last;
-  });
+  std::erase_if(order, [&](size_t at) { return !takes_part(requests[at]); });
   // Largest first, then earliest, is the usual good greedy for interval packing.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return requests[a].bytes != requests[b].bytes ? requests[a].bytes > requests[b].bytes

@@ -30,4 +30,17 @@ struct StorageLayout {
 /// nearly always as small as what lives at the fullest time.
 StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t alignment);
 
+/// An arena that has been packed, and what lies in it.
+struct PackedArena {
+  std::span<const StorageRequest> requests;
+  std::span<const int64_t> offset;  // by request, as in StorageLayout
+  int64_t bytes = 0;
+};
+
+/// Which of `requests`, which would be packed into an arena of their own, lie in gaps of `arena` instead: their
+/// byte offsets there; -1 for those that stay. They are chosen so that what is left has less at its fullest
+/// time, the largest first and a few only; none more than are needed for no more than `enough` bytes.
+std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const PackedArena& arena,
+                               int64_t alignment, int64_t enough);
+
 }  // namespace ftrun

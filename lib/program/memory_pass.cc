@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <vector>
+
+#include "base/round_up.h"
 #include "program/lifetime.h"
 #include "program/passes.h"
 
@@ -7,21 +11,53 @@ namespace {
 /// What O_DIRECT asks of memory; the host arena is what disks are read into.
 constexpr int64_t kDiskAlignment = 4096;
 
+/// Lifetimes of the buffers of one arena; of no bytes for all others.
+std::vector<StorageRequest> requests_of(const Program& program, const std::vector<StorageRequest>& lives, Arena arena) {
+  std::vector<StorageRequest> requests(lives.size());
+  for (size_t i = 0; i < lives.size(); ++i)
+    if (!program.buffers[i].persistent && arena_of(program.buffers[i]) == arena) requests[i] = lives[i];
+  return requests;
+}
+
+/// Gives the buffers of one arena their places.
+void pack_arena(Program& program, const std::vector<StorageRequest>& lives, Arena arena) {
+  const std::vector<StorageRequest> requests = requests_of(program, lives, arena);
+  const StorageLayout layout =
+      pack_storage(requests, arena == Arena::kHost ? kDiskAlignment : kStorageAlignment);
+  for (size_t i = 0; i < requests.size(); ++i)
+    if (layout.offset[i] >= 0) program.buffers[i].arena_offset = layout.offset[i];
+  program.arena_bytes[static_cast<size_t>(arena)] = layout.bytes;
+}
+
+/// What peers read is gradients mostly: there is little of it where activations are most. The largest of the
+/// device's buffers lie there then.
+void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives, const ArenaBytes& there) {
+  const std::vector<StorageRequest> shared = requests_of(program, lives, Arena::kShared);
+  std::vector<int64_t> taken(shared.size(), -1);
+  for (size_t i = 0; i < shared.size(); ++i)
+    if (shared[i].bytes > 0) taken[i] = program.buffers[i].arena_offset;
+  int64_t& bytes = program.arena_bytes[static_cast<size_t>(Arena::kShared)];
+  const int64_t room = std::max(bytes, there[static_cast<size_t>(Arena::kShared)]);
+  const std::vector<int64_t> place = fill_gaps(requests_of(program, lives, Arena::kDevice), {shared, taken, room},
+                                               kStorageAlignment, there[static_cast<size_t>(Arena::kDevice)]);
+  for (size_t i = 0; i < place.size(); ++i) {
+    if (place[i] < 0) continue;
+    Buffer& buffer = program.buffers[i];
+    buffer.in_gap = true;
+    buffer.arena_offset = place[i];
+    bytes = std::max(bytes, round_up(place[i] + buffer.bytes, kStorageAlignment));
+  }
+}
+
 }  // namespace
 
-Program plan_memory(Program program) {
+Program plan_memory(Program program, const ArenaBytes& there) {
   const std::vector<StorageRequest> lives = buffer_lifetimes(program);
-  for (size_t a = 0; a < kArenaCount; ++a) {
-    std::vector<StorageRequest> requests(lives.size());
-    for (size_t i = 0; i < lives.size(); ++i)
-      if (!program.buffers[i].persistent && static_cast<size_t>(arena_of(program.buffers[i])) == a)
-        requests[i] = lives[i];
-    const bool host = static_cast<Arena>(a) == Arena::kHost;
-    const StorageLayout layout = pack_storage(requests, host ? kDiskAlignment : kStorageAlignment);
-    for (size_t i = 0; i < requests.size(); ++i)
-      if (layout.offset[i] >= 0) program.buffers[i].arena_offset = layout.offset[i];
-    program.arena_bytes[a] = layout.bytes;
-  }
+  for (Buffer& buffer : program.buffers) buffer.in_gap = false;
+  pack_arena(program, lives, Arena::kShared);
+  use_gaps_of_shared_arena(program, lives, there);
+  pack_arena(program, lives, Arena::kDevice);
+  pack_arena(program, lives, Arena::kHost);
   return program;
 }
 

@@ -153,7 +153,7 @@ int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, in
   if (instr.kind == InstrKind::kReceive) return std::min(in.bytes, kWindowBytes);
   const bool gathers = instr.kind == InstrKind::kAllGather;
   const int64_t whole = gathers ? in.bytes * ranks : in.bytes;
-  if (!program.at(in.buffer).peer_visible || whole <= kStagedBytes) return 0;
+  if (!in_shared_memory(program.at(in.buffer)) || whole <= kStagedBytes) return 0;
   return std::min(whole / ranks, kWindowBytes) * (ranks - 1);
 }
 

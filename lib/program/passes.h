@@ -53,8 +53,10 @@ std::vector<Insertion> offload_outputs(Program& program,
 /// Copies between tiers go on beside both. Keeps no wait that others imply.
 Program order_communication(Program program, bool overlap);
 
-/// Gives every buffer that is not persistent its place in its arena, from lifetimes.
-Program plan_memory(Program program);
+/// Gives every buffer that is not persistent its place in its arena, from lifetimes; private ones of the device lie in
+/// gaps of what peers can read where that makes the arenas smaller. `there` are arenas that the rank has anyway, for
+/// another program: this one needs no more of one as long as there is room in the other.
+Program plan_memory(Program program, const ArenaBytes& there = {});
 
 /// Marks each disk request that may start while the one before it on the lane still runs
 /// (DiskRequest): the two share no bytes, also not in an arena. The disk then always has

@@ -55,7 +55,7 @@ std::string_view category_name(Category category) {
 
 Arena arena_of(const Buffer& buffer) {
   if (buffer.tier == Tier::kHost) return Arena::kHost;
-  return buffer.peer_visible ? Arena::kShared : Arena::kDevice;
+  return in_shared_memory(buffer) ? Arena::kShared : Arena::kDevice;
 }
 
 bool runs_along_tensor(const ProgramGroup& group) { return group.ranks.name.starts_with("tp"); }
@@ -192,6 +192,7 @@ void put_buffer(std::ostringstream& out, const Buffer& buffer) {
   else
     out << "  unused";
   if (buffer.peer_visible) out << "  peer-visible";
+  if (buffer.in_gap) out << "  in a gap of what is peer-visible";
   if (buffer.shadow_offset >= 0) out << "  shadow+" << buffer.shadow_offset;
   out << '\n';
 }

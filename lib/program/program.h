@@ -63,6 +63,8 @@ struct Buffer {
   std::optional<Persistent> persistent;
   /// Allocated through the communicator, so that ranks of the same machine can read it.
   bool peer_visible = false;
+  /// Not read by peers, but in a gap of the arena of what is; set by plan_memory.
+  bool in_gap = false;
   /// Byte offset in its arena, set by plan_memory; -1 for persistent buffers.
   int64_t arena_offset = -1;
   /// Of its elements; U8 where values of several dtypes lie in it.
@@ -77,10 +79,13 @@ struct Buffer {
 };
 
 /// Arenas hold the buffers that are not persistent: those of the device that are private to the
-/// rank, those that peers can read, those of the host.
+/// rank, those that lie where peers can read, those of the host.
 enum class Arena : uint8_t { kDevice, kShared, kHost };
 inline constexpr size_t kArenaCount = 3;
+using ArenaBytes = std::array<int64_t, kArenaCount>;
 Arena arena_of(const Buffer& buffer);
+/// Whether peers can read it in place, persistent or not.
+inline bool in_shared_memory(const Buffer& buffer) { return buffer.peer_visible || buffer.in_gap; }
 
 /// Bytes [offset, offset + bytes) of a buffer.
 struct Range {
@@ -245,7 +250,7 @@ struct Program {
   /// Among the stages of the pipeline.
   ShardPlace stage;
   /// Bytes of each arena; set by plan_memory.
-  std::array<int64_t, kArenaCount> arena_bytes{};
+  ArenaBytes arena_bytes{};
 
   BufferId add(Buffer buffer) {
     buffers.push_back(std::move(buffer));

@@ -514,7 +514,7 @@ Step StepBuilder::finish() {
   add(gather_parameters(program_, store_, gather_limits()));
   add(reduce_gradients(program_, store_, options_.bucket_elements));
   Program program = weave(std::move(program_), std::move(moves));
-  program = plan_memory(order_communication(std::move(program), options_.overlap));
+  program = plan_memory(order_communication(std::move(program), options_.overlap), options_.arenas);
   program = overlap_disk_requests(std::move(program));
   return {std::move(program), store_.pieces(), store_.parameter_holders()};
 }

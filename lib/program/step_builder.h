@@ -30,6 +30,8 @@ struct StepOptions {
   bool overlap = true;
   /// The layers' inputs wait for backward on the host (cpu_checkpointing).
   bool offload_activations = false;
+  /// What the rank has for a step of training, of its other programs (plan_memory).
+  ArenaBytes arenas{};
 };
 
 /// A program, and where the model's state lies in its persistent buffers.

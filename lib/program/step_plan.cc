@@ -162,10 +162,11 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   plan.options = step_options(config, train, plan.partition, rank);
   plan.options.state.tensor_copies = kv_copies(model, tensor_split(config, rank));
   plan.evaluation_micro_batches = evaluation_micro_batches(config, plan.options.state);
-  StepOptions evaluation = plan.options;
-  evaluation.micro_batches = plan.evaluation_micro_batches;
   Step step = build_training_step(train, plan.partition, plan.options);
   plan.train = program_plan(std::move(train), std::move(step));
+  StepOptions evaluation = plan.options;
+  evaluation.micro_batches = plan.evaluation_micro_batches;
+  evaluation.arenas = plan.train.program.arena_bytes;
   step = build_evaluation_step(evaluate, plan.partition, evaluation);
   plan.evaluate = program_plan(std::move(evaluate), std::move(step));
   return plan;
@@ -191,7 +192,9 @@ ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t
   split.sequence = split.sequence && tokens % split.degree == 0;
   ModelDescription model =
       build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes, {}, split, plan.train.model.adapter);
-  Step step = build_logits_step(model, plan.partition, plan.options);
+  StepOptions options = plan.options;
+  options.arenas = plan.train.program.arena_bytes;
+  Step step = build_logits_step(model, plan.partition, options);
   return program_plan(std::move(model), std::move(step));
 }
 

@@ -158,5 +158,67 @@ TEST_CASE("a hole between two that live on is used") {
   CHECK(pack_storage(requests, 64).bytes == 384);
 }
 
+int64_t fullest_of(const std::vector<StorageRequest>& requests, const std::vector<int64_t>& moved) {
+  int64_t fullest = 0;
+  for (int64_t at = -1; at < 64; ++at) {
+    int64_t live = 0;
+    for (size_t i = 0; i < requests.size(); ++i)
+      live += moved[i] < 0 && alive(requests[i], at) ? aligned(requests[i].bytes, 64) : 0;
+    fullest = std::max(fullest, live);
+  }
+  return fullest;
+}
+
+TEST_CASE("what fills gaps of another arena meets nothing there, and makes its own emptier") {
+  std::mt19937_64 random(25);
+  int filled = 0, enough_was = 0;
+  for (int round = 0; round < 500; ++round) {
+    const std::vector<StorageRequest> hosts = random_requests(random), guests = random_requests(random);
+    const StorageLayout layout = pack_storage(hosts, 64);
+    const int64_t room = layout.bytes + (round % 3 == 0 ? 700 : 0);
+    const std::vector<int64_t> stay(guests.size(), -1);
+    const int64_t whole = fullest_of(guests, stay);
+    const int64_t enough = round % 2 == 0 ? 0 : whole * 9 / 10;
+    const std::vector<int64_t> gap = fill_gaps(guests, {hosts, layout.offset, room}, 64, enough);
+    REQUIRE(gap.size() == guests.size());
+    if (gap == stay) continue;
+    ++filled;
+    REQUIRE(fullest_of(guests, gap) < whole);
+    // The last one moved was needed.
+    if (fullest_of(guests, gap) <= enough) ++enough_was;
+    std::vector<StorageRequest> all = hosts;
+    StorageLayout both{layout.offset, room, 0};
+    for (size_t i = 0; i < guests.size(); ++i) {
+      if (gap[i] < 0) continue;
+      REQUIRE(gap[i] % 64 == 0);
+      REQUIRE(gap[i] + guests[i].bytes <= room);
+      all.push_back(guests[i]);
+      both.offset.push_back(gap[i]);
+    }
+    for (int64_t at = 0; at < 64; ++at) REQUIRE(apart(all, both, at));
+  }
+  CHECK(filled > 200);
+  CHECK(enough_was > 50);
+}
+
+TEST_CASE("the largest that lives at the fullest time goes where there is room all its life") {
+  // One host all the time, and one beside it in the second half.
+  const std::vector<StorageRequest> hosts{{640, 0, 19}, {640, 10, 19}};
+  const StorageLayout layout = pack_storage(hosts, 64);
+  REQUIRE(layout.bytes == 1280);
+  const auto gaps = [&](const std::vector<StorageRequest>& guests, int64_t enough = 0) {
+    return fill_gaps(guests, {hosts, layout.offset, layout.bytes}, 64, enough);
+  };
+  using Places = std::vector<int64_t>;
+  const int64_t free = layout.offset[0] == 0 ? 640 : 0;
+  // The second is too large, the third lives too long.
+  CHECK(gaps({{512, 5, 9}, {704, 5, 9}, {576, 5, 10}, {64, 5, 9}}) == Places{free, -1, -1, free + 512});
+  CHECK(gaps({{512, 5, 9}, {64, 5, 9}}, 64) == Places{free, -1});
+  CHECK(gaps({{512, 5, 9}, {64, 5, 9}}, 576) == Places{-1, -1});
+  // Nothing is gained where another time is as full.
+  CHECK(gaps({{512, 5, 9}, {512, 10, 12}}) == Places{-1, -1});
+  CHECK(gaps({}) == Places{});
+}
+
 }  // namespace
 }  // namespace ftrun

@@ -135,6 +135,53 @@ TEST_CASE("planning again gives the same places") {
   CHECK(program_text(plan_memory(program)) == program_text(program));
 }
 
+/// A step at stage 3 of two ranks: the gradients' buckets are in use when few activations are.
+Program sharded_step() {
+  ModelConfig config = small_config(8, true);
+  config.vocab_rows = 2048;
+  StepOptions options{.state = states(2), .bucket_elements = 4096};
+  options.state.stage = 3;
+  return build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 64}).step(options);
+}
+
+/// Bytes of an arena of its own for what `takes` says.
+template <typename Takes>
+int64_t packed_alone(const Program& program, Takes takes) {
+  std::vector<StorageRequest> lives = buffer_lifetimes(program);
+  for (size_t i = 0; i < lives.size(); ++i)
+    if (program.buffers[i].persistent || !takes(program.buffers[i])) lives[i] = {};
+  return pack_storage(lives, kStorageAlignment).bytes;
+}
+
+TEST_CASE("what is private lies in gaps of what peers read where that makes the arenas smaller") {
+  const Program program = sharded_step();
+  const int64_t visible = packed_alone(program, [](const Buffer& b) { return b.peer_visible; });
+  const int64_t hidden = packed_alone(program, [](const Buffer& b) { return !b.peer_visible; });
+  const int64_t one = packed_alone(program, [](const Buffer&) { return true; });
+  CAPTURE(visible, hidden, one);
+  CHECK(program.arena(Arena::kShared) == visible);
+  CHECK(program.arena(Arena::kDevice) < hidden);
+  // Two arenas are nearly as small as one would be.
+  CHECK(arena_total(program) <= one + (visible + hidden - one) / 4);
+  CHECK(std::any_of(program.buffers.begin(), program.buffers.end(), [](const Buffer& b) { return b.in_gap; }));
+  CHECK(shared_too_early(program).empty());
+  CHECK(program_text(plan_memory(program)) == program_text(program));
+}
+
+TEST_CASE("a program takes what the rank has of one arena before it needs more of the other") {
+  const Program program = sharded_step();
+  const auto gaps = [](const Program& p) {
+    return std::count_if(p.buffers.begin(), p.buffers.end(), [](const Buffer& b) { return b.in_gap; });
+  };
+  const Program enough = plan_memory(program, {int64_t{1} << 40, 0, 0});
+  CHECK(gaps(enough) == 0);
+  CHECK(enough.arena(Arena::kShared) == program.arena(Arena::kShared));
+  const Program room = plan_memory(program, {0, 2 * program.arena(Arena::kShared), 0});
+  CHECK(room.arena(Arena::kDevice) < program.arena(Arena::kDevice));
+  CHECK(room.arena(Arena::kShared) <= 2 * program.arena(Arena::kShared));
+  CHECK(shared_too_early(room).empty());
+}
+
 /// Tensor ranks of a model whose dimensions divide.
 struct Split {
   Built built;
