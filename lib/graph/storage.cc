@@ -18,6 +18,8 @@ constexpr int kMostTries = 24;
 constexpr int64_t kMostLooks = 5'000'000;
 /// Requests that are moved into gaps of another arena: the largest few are nearly all of what there is to gain.
 constexpr int kMostMoves = 16;
+/// Of less than this part of all that lives there is next to nothing to gain.
+constexpr int64_t kLeastPart = 1000;
 
 /// The most bytes that live at one time: no layout is smaller.
 int64_t fullest_moment(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
@@ -254,7 +256,7 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
   size_t useful = 0;  // of those moved: after them there was less than ever before
   while (most > enough && moved.size() < kMostMoves) {
     const auto [request, place] = largest_that_fits(requests, offset, time, gaps);
-    if (place < 0) break;
+    if (place < 0 || requests[request].bytes < most / kLeastPart) break;
     gaps.add(requests[request], place);
     staying.remove(requests[request]);
     offset[request] = place;
