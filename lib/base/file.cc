@@ -57,6 +57,15 @@ std::string wanted_and_free(const std::string& path, int64_t wanted) {
   return cat(" (", human_bytes(wanted), " wanted", there, ")");
 }
 
+/// A signal, as the one that asks a run to end, may interrupt calls to file systems of a network or of FUSE.
+template <typename Call>
+int uninterrupted(Call call) {
+  int result = 0;
+  do result = call();
+  while (result < 0 && errno == EINTR);
+  return result;
+}
+
 /// The file system has no such call, or not on this kind of file: no matter of rights or space.
 bool is_refused(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
@@ -93,7 +102,7 @@ struct Modes {
 class PosixWritableFile : public WritableFile {
  public:
   PosixWritableFile(std::string path, mode_t mode) : path_(std::move(path)) {
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    fd_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode); });
     if (fd_ < 0) disk_error(path_, "create", errno);
   }
   ~PosixWritableFile() override {
@@ -126,13 +135,11 @@ class PosixWritableFile : public WritableFile {
   void reserve(int64_t size) override {
     if (size <= 0) return;
     // Not posix_fallocate: where the file system cannot, it would write a byte into every block.
-    int result = 0;
-    do result = ::fallocate(fd_, 0, 0, size);
-    while (result != 0 && errno == EINTR);
+    const int result = uninterrupted([&] { return ::fallocate(fd_, 0, 0, size); });
     if (result != 0 && !is_refused(errno)) disk_error(path_, "reserve", errno, size);
   }
   void sync() override {
-    if (::fsync(fd_) != 0) sync_error(path_, errno);
+    if (uninterrupted([&] { return ::fsync(fd_); }) != 0) sync_error(path_, errno);
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
@@ -195,11 +202,11 @@ class PosixFileSystem : public FileSystem {
     if (error) disk_error(path, "remove", error.value());
   }
   void sync_folder(const std::string& path) override {
-    const int fd = ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = uninterrupted([&] { return ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     // A folder that may be entered but not listed cannot be synced by us.
     if (fd < 0 && errno == EACCES) return;
     if (fd < 0) disk_error(path, "open folder", errno);
-    const int result = ::fsync(fd);
+    const int result = uninterrupted([&] { return ::fsync(fd); });
     const int error_number = errno;
     ::close(fd);
     // Some file systems (of a network, of FUSE) cannot sync a folder; they order renames themselves. SMB servers
@@ -318,7 +325,7 @@ void write_file_atomic(FileSystem& files, const std::string& path, std::string_v
   try {
     write_synced(files, temporary, content);
     files.rename(temporary, path);
-  } catch (const Error&) {
+  } catch (...) {
     remove_quietly(files, temporary);
     throw;
   }
@@ -338,12 +345,12 @@ std::string read_file(const std::string& path, int64_t most) {
 bool drop_cached(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   // What is not on the disk yet stays in memory.
-  if (!fd || ::fsync(fd.get()) != 0) return false;
+  if (!fd || uninterrupted([&] { return ::fsync(fd.get()); }) != 0) return false;
   return ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && !is_cached(path);
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int fd = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
   if (fd < 0) read_error(path, errno_text(errno));
   struct stat info{};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -25,6 +26,17 @@
 
 // File systems of networks and of FUSE lack calls that a disk's have. Here the kernel refuses them to a process, whatever
 // its file system can.
+
+/// So many of the next calls are interrupted, as a signal does on a network file system or on FUSE.
+static int interruptions = 0;
+
+/// Instead of the C library's, for all of this executable.
+extern "C" int fsync(int fd) {
+  if (interruptions == 0) return static_cast<int>(::syscall(SYS_fsync, fd));
+  --interruptions;
+  errno = EINTR;
+  return -1;
+}
 
 namespace ftrun {
 namespace {
@@ -107,6 +119,17 @@ TEST_CASE("a file system that cannot sync files is named as what it is") {
     });
     CHECK(text == cat("5: ", folder.file("f"), ": fsync failed: ", errno_text(error_number),
                       " | this file system cannot tell when a file is on its disk: write to another one (output_dir)"));
+  }
+}
+
+TEST_CASE("what a signal interrupts while a file or a folder is synced is done all the same") {
+  const TemporaryFolder folder;
+  const auto file = posix_files().create(folder.file("f"));
+  file->write("1", 1);
+  for (const auto& sync : {std::function<void()>([&] { file->sync(); }), std::function<void()>([&] { posix_files().sync_folder(folder.path()); })}) {
+    interruptions = 2;
+    CHECK_NOTHROW(sync());
+    CHECK(std::exchange(interruptions, 0) == 0);
   }
 }
 
