@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <exception>
 #include <filesystem>
 #include <system_error>
 
+#include "base/as_error.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -34,8 +36,8 @@ void remove_or_warn(FileSystem& files, const std::string& old, const std::string
     for (const std::string& name : files.list(going))
       if (name != mark) files.remove_all((fs::path(going) / name).string());
     files.remove_all(going);
-  } catch (const Error& error) {
-    log_warning(cat(folder, ": ", what, " could not be removed: ", error.message()));
+  } catch (const std::exception& exception) {
+    log_warning(cat(folder, ": ", what, " could not be removed: ", as_error(exception).message()));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "base/as_error.h"
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -207,14 +208,14 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   try {
     make_lasting(files, options.root, name);
     if (options.best) write_best(files, options.root, *options.best);
-  } catch (const Error& error) {
-    return error.message();
+  } catch (const std::exception& exception) {
+    return as_error(exception).message();
   }
   remove_replaced(files, old, below(options.root, name));
   try {
     remove_old(files, options, manifest.serial);
-  } catch (const Error& error) {
-    log_warning(cat("an old checkpoint could not be removed: ", error.message()));
+  } catch (const std::exception& exception) {
+    log_warning(cat("an old checkpoint could not be removed: ", as_error(exception).message()));
   }
   return "";
 }

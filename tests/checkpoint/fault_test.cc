@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <new>
 #include <random>
 #include <set>
 #include <string>
@@ -198,6 +199,37 @@ TEST_CASE("a checkpoint that was replaced and cannot be removed is a warning, an
     REQUIRE(posix_files().list(scene.root) == std::vector<std::string>{"latest", "step-00000002"});
     REQUIRE(resumed_version(scene.root) == 3);
   }
+}
+
+namespace {
+
+/// Has no memory left for one call.
+class ForgetfulFileSystem final : public FaultFileSystem {
+ public:
+  using FaultFileSystem::FaultFileSystem;
+  std::string no_memory_for;
+  void rename(const std::string& from, const std::string& to) override {
+    if (!no_memory_for.empty() && to.ends_with(no_memory_for)) throw std::bad_alloc();
+    FaultFileSystem::rename(from, to);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a lack of memory after the new checkpoint is in place costs neither it nor the one that it replaces") {
+  Scene scene;
+  ForgetfulFileSystem files(scene.run.path());
+  save_step(files, scene.root, 1, 1);
+  files.no_memory_for = "/latest";
+  const auto errors = save_step(files, scene.root, 1, 2);
+  REQUIRE(errors[0].find("checkpoint step-00000001 was written, but what follows a save failed: out of memory") == 0);
+  REQUIRE(errors[1] == errors[0]);
+  REQUIRE(resumed_version(scene.root) == 2);
+  // The one that it replaces, which is known to be on the disk.
+  const std::vector<std::string> names = posix_files().list(scene.root);
+  REQUIRE(names.size() == 3);
+  REQUIRE(names[2].starts_with("step-00000001.tmp-"));
+  REQUIRE(Checkpoint(scene.root + "/" + names[2]).meta().step == 1);
 }
 
 TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads", "[long]") {
