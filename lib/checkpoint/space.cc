@@ -46,10 +46,17 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
   found.saves = saves_to_come(wanted, done) + (wanted.keep_best ? 1 : 0);
   // All are kept, and how many that will be is not known: the next two.
   const bool open_end = wanted.keep_last == 0 && (wanted.steps == 0 || wanted.by_minutes);
-  const int64_t at_once = wanted.keep_last > 0 ? wanted.keep_last + (wanted.keep_best ? 2 : 1) : found.there + (open_end ? 2 : found.saves);
+  const int64_t last = std::min<int64_t>(wanted.keep_last, std::numeric_limits<int32_t>::max());
+  const int64_t at_once = last > 0 ? last + (wanted.keep_best ? 2 : 1) : found.there + (open_end ? 2 : found.saves);
   const int64_t most = std::min(at_once, found.there + found.saves) - found.there;
   found.more = std::max(most, std::min<int64_t>(found.saves, 1));
   return found;
+}
+
+/// Of that many; no more than a file system of unknown size is taken to have.
+int64_t bytes_of(int64_t count, const SpaceWanted& wanted) {
+  const bool counts = count <= kFreeUnknown / std::max<int64_t>(wanted.checkpoint_bytes, 1);
+  return counts ? count * wanted.checkpoint_bytes : kFreeUnknown;
 }
 
 /// The file system of a folder, or of the one that it will be made in.
@@ -129,7 +136,7 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
     const Free there = free_bytes(files, wanted, wanted.exported, old_export);
     if (wanted.export_bytes > there.bytes) refuse_without_space(wanted.exported, export_text(wanted), wanted.export_bytes, there);
   }
-  const int64_t all = count.more * wanted.checkpoint_bytes + exported;
+  const int64_t all = std::min(bytes_of(count.more, wanted) + exported, kFreeUnknown);
   if (all <= free.bytes) return "";
   return cat(space_text(wanted.checkpoints, wanted_text(wanted, count, together), all, free),
              ": the run may end with a full disk");

@@ -1,5 +1,6 @@
 #include "checkpoint/space.h"
 
+#include <limits>
 #include <string>
 
 #include "base/error.h"
@@ -72,6 +73,19 @@ TEST_CASE("space for less than one checkpoint, or one and the export, is refused
   alone.export_bytes = 0;
   REQUIRE(said(run, alone, 300 * kMiB) == "");
   REQUIRE(said(run, alone, 100 * kMiB) != "");
+}
+
+TEST_CASE("more checkpoints than a number of bytes can count are too many") {
+  const TempFolder run;
+  SpaceWanted wanted = wanted_in(run);
+  wanted.keep_last = 0;
+  wanted.every = 1;
+  wanted.steps = 1'000'000'000;
+  wanted.checkpoint_bytes = 10 * 1024 * kMiB;
+  REQUIRE(said(run, wanted, 1000 * 1024 * kMiB).find("1000000000 checkpoints of 10.00 GiB") != std::string::npos);
+  REQUIRE(said(run, wanted, kFreeUnknown) == "");
+  wanted.keep_last = std::numeric_limits<int64_t>::max();
+  REQUIRE(said(run, wanted, 1000 * 1024 * kMiB) != "");
 }
 
 TEST_CASE("no more checkpoints are counted than the run will save") {
