@@ -201,12 +201,18 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
   std::string head;
   put_number(head, static_cast<uint32_t>(body.size()));
   const std::lock_guard lock(mutex_);
-  send_all(fd_.get(), head + body);
-  const auto size = number_at<uint32_t>(receive(fd_.get(), sizeof(uint32_t)), 0);
-  if (size == 0 || size > kMostStoredBytes) lost("an answer without sense");
-  Reply reply{.answer = StoreAnswer::kRefused, .bytes = receive(fd_.get(), size), .fields = {}};
-  reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
-  return reply;
+  try {
+    send_all(fd_.get(), head + body);
+    const auto size = number_at<uint32_t>(receive(fd_.get(), sizeof(uint32_t)), 0);
+    if (size == 0 || size > kMostStoredBytes) lost("an answer without sense");
+    Reply reply{.answer = StoreAnswer::kRefused, .bytes = receive(fd_.get(), size), .fields = {}};
+    reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
+    return reply;
+  } catch (const std::exception&) {
+    // What is left of this answer, for which there may have been no memory, is none to the next question.
+    ::shutdown(fd_.get(), SHUT_RDWR);
+    throw;
+  }
 }
 
 JobStore::Reply JobStore::must(StoreOperation operation, const std::vector<std::string_view>& asked, size_t results,

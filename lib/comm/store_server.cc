@@ -35,6 +35,8 @@ using Clock = std::chrono::steady_clock;
 /// After a shortage of descriptors or memory accepting waits for a moment.
 constexpr std::chrono::milliseconds kShortage{100};
 constexpr size_t kReadBytes = 64 << 10;
+/// Room for requests that a connection keeps: that of heartbeats.
+constexpr size_t kKeptBytes = 16 << 10;
 /// So many connections that have something to say, or can take more, are served before the next ones are asked for.
 constexpr size_t kEvents = 256;
 
@@ -350,7 +352,7 @@ void StoreServer::Loop::note(Peer& peer) {
   if (!peer.out.empty()) wanted |= EPOLLOUT;
   if (wanted != peer.events) watch(EPOLL_CTL_MOD, peer.fd.get(), wanted, &peer);
   peer.events = wanted;
-  peer.counted.set(peer.in.size() + peer.out.bytes.size() + (peer.waiting ? peer.waiting->bytes : 0));
+  peer.counted.set(peer.in.capacity() + peer.out.bytes.size() + (peer.waiting ? peer.waiting->bytes : 0));
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
 }
 
@@ -366,13 +368,18 @@ bool StoreServer::Loop::take_input(Peer& peer) {
   while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
     const auto size = number_at<uint32_t>(peer.in, 0);
     if (size > kMostRequestBytes) return false;
-    if (peer.in.size() < sizeof size + size) return true;
+    if (peer.in.size() < sizeof size + size) {
+      peer.in.reserve(sizeof size + size);
+      return true;
+    }
     auto request = parse(std::string_view(peer.in).substr(sizeof size, size));
     peer.in.erase(0, sizeof size + size);
     if (!request) return false;
     start(peer, std::move(*request));
     if (!send_next(peer)) return false;
   }
+  // Or each rank that has once said much would hold room for it to its end.
+  if (peer.in.empty() && peer.in.capacity() > kKeptBytes) std::string().swap(peer.in);
   return true;
 }
 

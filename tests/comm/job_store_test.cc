@@ -196,6 +196,32 @@ TEST_CASE("a client does not trust a store that does not know the token") {
   impostor.join();
 }
 
+TEST_CASE("what is left of an answer without sense is no answer to the next question") {
+  const ListenSocket socket = listen_on("127.0.0.1", 0);
+  std::thread server([&] {
+    const OwnedFd fd(::accept(socket.fd.get(), nullptr, nullptr));
+    const auto say = [&](const std::string& bytes) { return ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); };
+    const std::string challenge(kChallengeBytes, 'c'), own = member_bytes(rank_of(0));
+    say(std::string(kStoreGreeting) + challenge);
+    std::string heard;
+    if (!reads(fd.get(), kHelloBytes, heard)) return;
+    const StoreVerdict verdict = StoreVerdict::kAdmitted;
+    say(static_cast<char>(verdict) + own + server_proof(kToken, challenge, heard.substr(0, kChallengeBytes), verdict, own));
+    std::string answers;
+    put_number(answers, uint32_t{0});
+    put_number(answers, uint32_t{1});
+    answers += static_cast<char>(StoreAnswer::kDone);
+    if (reads(fd.get(), 1, heard)) say(answers);
+    while (reads(fd.get(), 1, heard)) continue;
+  });
+  const auto find = [&] { return std::optional(StorePlace{"127.0.0.1", socket.port, kToken}); };
+  auto client = c10::make_intrusive<JobStore>(find, rank_of(1), std::chrono::steady_clock::now() + 20s, false);
+  CHECK_THROWS_WITH(client->check({"key"}), Catch::Contains("an answer without sense"));
+  CHECK_THROWS_WITH(client->check({"key"}), Catch::Contains("the connection to the job's store is lost"));
+  client.reset();
+  server.join();
+}
+
 TEST_CASE("garbage, half requests, floods and connections that say nothing keep no rank from the store") {
   const Served served({.strangers = 16, .handshake_ms = 60'000, .members = 64});
   std::atomic<bool> over = false;
@@ -436,6 +462,18 @@ TEST_CASE("a value that is stored and being sent is counted once, and no more wh
     set_all();
   }
   REQUIRE(served.server->most_bytes() < stored + kBytes / 2);
+}
+
+TEST_CASE("the room that a long request took is not kept for each connection that has made one") {
+  const Served served;
+  constexpr int64_t kBytes = 8 << 20;
+  std::vector<c10::intrusive_ptr<JobStore>> connections;
+  for (int i = 0; i < 8; ++i) {
+    connections.push_back(served.client());
+    connections.back()->set("key", std::vector<uint8_t>(kBytes, 7));
+  }
+  // The value, the one that replaces it, and its request.
+  REQUIRE(served.server->most_bytes() <= 3 * kBytes + (1 << 20));
 }
 
 TEST_CASE("a store whose process has no descriptor left says so once, and takes who comes when it has") {
