@@ -97,6 +97,7 @@ struct BoardTable {
   static constexpr int64_t kBytes = 16 << 10;
 
   struct Group {
+    static constexpr uint32_t kFree = 0, kOpen = 1, kLeft = 2;
     std::atomic<uint32_t> used;
     Shown<ShownGroup> group;
     Shown<CollectiveRecord> record;

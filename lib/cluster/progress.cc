@@ -76,10 +76,28 @@ ProgressBoard::~ProgressBoard() {
   std::erase(boards().all, this);
 }
 
+/// A group of this name is opened anew.
+void ProgressBoard::forget_left(const std::string& group) {
+  for (BoardTable::Group& cell : table_.groups) {
+    const ShownGroup shown = cell.group.read();
+    const bool same = group.compare(0, sizeof shown.name - 1, std::string_view(shown.name)) == 0;
+    if (same && cell.used.load() == BoardTable::Group::kLeft) cell.used.store(BoardTable::Group::kFree);
+  }
+}
+
+/// What was left is shown for as long as there is room.
+ProgressBoard::Cells::iterator ProgressBoard::free_cell() {
+  for (const uint32_t use : {BoardTable::Group::kFree, BoardTable::Group::kLeft}) {
+    const auto found = std::ranges::find_if(table_.groups, [&](const auto& cell) { return cell.used.load() == use; });
+    if (found != table_.groups.end()) return found;
+  }
+  return table_.groups.end();
+}
+
 ProgressBoard::Slot* ProgressBoard::open(const std::string& group, const std::vector<int>& members) {
   const std::lock_guard lock(mutex_);
-  const auto free = std::find_if(table_.groups.begin(), table_.groups.end(),
-                                 [](const BoardTable::Group& cell) { return cell.used.load() == 0; });
+  forget_left(group);
+  const auto free = free_cell();
   std::unique_ptr<BoardTable::Group> own;
   if (free == table_.groups.end()) own = std::make_unique<BoardTable::Group>();
   BoardTable::Group& cell = own ? *own : *free;
@@ -87,7 +105,7 @@ ProgressBoard::Slot* ProgressBoard::open(const std::string& group, const std::ve
   group.copy(shown.name, sizeof shown.name - 1);
   cell.group.write(shown);
   cell.record.write({});
-  cell.used.store(1, std::memory_order_release);
+  cell.used.store(BoardTable::Group::kOpen, std::memory_order_release);
   Slot* slot = slots_.emplace_back(std::make_unique<Slot>(cell)).get();
   slot->own_ = std::move(own);
   return slot;
@@ -95,7 +113,8 @@ ProgressBoard::Slot* ProgressBoard::open(const std::string& group, const std::ve
 
 void ProgressBoard::close(Slot* slot) {
   const std::lock_guard lock(mutex_);
-  slot->cell_.used.store(0, std::memory_order_release);
+  if (slot->read().state != CollectiveRecord::State::kAborted) slot->mark(CollectiveRecord::State::kLeft);
+  slot->cell_.used.store(BoardTable::Group::kLeft, std::memory_order_release);
   std::erase_if(slots_, [slot](const auto& owned) { return owned.get() == slot; });
 }
 

@@ -42,7 +42,8 @@ class ProgressBoard {
   ProgressBoard& operator=(const ProgressBoard&) = delete;
 
   int rank() const { return rank_; }
-  /// One slot for a communicator among these global ranks; lives until close().
+  /// One slot for a communicator among these global ranks; lives until close(). From then on it is shown that the rank has left
+  /// the group, or had given it up.
   Slot* open(const std::string& group, const std::vector<int>& members = {});
   void close(Slot* slot);
 
@@ -69,6 +70,10 @@ class ProgressBoard {
   std::string describe() const;
 
  private:
+  using Cells = decltype(BoardTable::groups);
+  void forget_left(const std::string& group);
+  Cells::iterator free_cell();
+
   const int rank_;
   std::unique_ptr<BoardTable> own_;
   BoardTable& table_;

@@ -78,7 +78,7 @@ RankState read_state(const BoardTable& table) {
     if (has(now)) state.lanes.push_back(now);
   }
   for (const BoardTable::Group& group : table.groups)
-    if (group.used.load(std::memory_order_acquire) != 0)
+    if (group.used.load(std::memory_order_acquire) != BoardTable::Group::kFree)
       state.groups.push_back(group_of(group.group.read(), group.record.read(), kMostRanks));
   return state;
 }

@@ -157,13 +157,7 @@ Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t
   if (is_recording()) recording_->records.push_back(record);
   pending.collective.in = in;
   pending.collective.out = out;
-  if (!copies_alone()) {
-    try {
-      begin(pending.collective);
-    } catch (const Failure& what) {
-      fail(record, what);
-    }
-  }
+  if (!copies_alone()) or_break(record, [&] { begin(pending.collective); });
   pending_.push_back(pending);
   return {this, pending.id};
 }
@@ -191,11 +185,7 @@ void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
   }
   replays_ = !recorded.empty();
   if (!replays_) return;
-  try {
-    replay_begins(recorded.front());
-  } catch (const Failure& what) {
-    fail(recorded.front(), what);
-  }
+  or_break(recorded.front(), [&] { replay_begins(recorded.front()); });
 }
 
 void Communicator::end_replay() {
@@ -236,15 +226,7 @@ void Communicator::finish(size_t index) {
   } else {
     const bool shows = slot_ != nullptr && !device_runs();
     if (shows) slot_->enter(work.record);
-    try {
-      complete(work);
-    } catch (const Failure& failure) {
-      fail(work.record, failure);
-    } catch (const std::exception& exception) {
-      broken_ = as_error(exception).message();
-      abort(broken_);
-      throw;
-    }
+    or_break(work.record, [&] { complete(work); });
     if (shows) slot_->finish();
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -282,16 +264,41 @@ void Communicator::account(const CollectiveRecord& record, double seconds) {
   }
 }
 
-void Communicator::fail(const CollectiveRecord& record, const Failure& what) {
-  const Error error = give_up(record, what);
-  broken_ = error.message();
-  throw error;
+/// What a back end throws ends the group: this rank does not take part, and the others must not wait for it.
+template <typename Calls>
+void Communicator::or_break(const CollectiveRecord& record, Calls calls) {
+  try {
+    calls();
+  } catch (const Failure& failure) {
+    const Error error = give_up(record, failure);
+    broken_ = error.message();
+    throw error;
+  } catch (const std::exception& exception) {
+    broken_ = as_error(exception).message();
+    show_aborted(record);
+    abort(broken_);
+    throw;
+  }
+}
+
+/// The device may stand in another one.
+void Communicator::show_aborted(const CollectiveRecord& record) {
+  if (slot_ == nullptr) return;
+  if (!device_runs()) slot_->enter(record);
+  slot_->mark(CollectiveRecord::State::kAborted);
+}
+
+CollectiveRecord Communicator::show_connecting(std::string_view how) {
+  CollectiveRecord record{.kind = CollectiveKind::kBarrier};
+  how.copy(record.site, sizeof record.site - 1);
+  if (slot_ != nullptr) slot_->enter(record);
+  return record;
 }
 
 Error Communicator::give_up(const CollectiveRecord& record, const Failure& what) {
   std::optional<Error> picture;
   if (what.late) picture = failure(record, what);
-  if (slot_ != nullptr) slot_->mark(CollectiveRecord::State::kAborted);
+  show_aborted(record);
   abort(what.what);
   return picture ? *picture : failure(record, what);
 }

@@ -215,6 +215,8 @@ class Communicator {
   /// The same of a group that is given up for it. Of a wait that took too long the picture is taken first:
   /// giving up frees the others, who then are elsewhere.
   Error give_up(const CollectiveRecord& record, const Failure& failure);
+  /// Shows that the group connects; what that is called where it fails.
+  CollectiveRecord show_connecting(std::string_view how);
   const Setup& setup() const { return setup_; }
   ProgressBoard::Slot* slot() const { return slot_; }
 
@@ -233,7 +235,9 @@ class Communicator {
   void check_arguments(const CollectiveRecord& record, const void* in, const void* out) const;
   void account(const CollectiveRecord& record, double seconds);
   int64_t next_sequence(const CollectiveRecord& record);
-  [[noreturn]] void fail(const CollectiveRecord& record, const Failure& failure);
+  template <typename Calls>
+  void or_break(const CollectiveRecord& record, Calls calls);
+  void show_aborted(const CollectiveRecord& record);
 
   Setup setup_;
   ProgressBoard::Slot* slot_ = nullptr;

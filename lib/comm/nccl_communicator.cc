@@ -276,10 +276,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// NCCL waits without end for members that do not come: a thread waits, and this one for as long as the
   /// time limit says. The first sum makes the network carry something before a step relies on it.
   void connect() {
-    CollectiveRecord record{.kind = CollectiveKind::kBarrier};
-    std::string_view("connecting over NCCL").copy(record.site, sizeof record.site - 1);
-    record.state = CollectiveRecord::State::kEntered;
-    if (slot() != nullptr) slot()->enter(record);
+    const CollectiveRecord record = show_connecting("connecting over NCCL");
     const ncclUniqueId id = exchanged_id();
     struct Opened {
       ncclComm_t comm = nullptr;
