@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <iterator>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -23,6 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 constexpr int64_t kStagingBytes = 4 << 20;  // for pieces that are exchanged and added here
 // A collective gives up by itself at the timeout; only if it does not do we. Messages do not.
 constexpr std::chrono::milliseconds kSlack{2000};
@@ -54,14 +57,8 @@ class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(Setup setup, Rendezvous& rendezvous, int64_t checked)
       : Communicator(std::move(setup)), rendezvous_(rendezvous), unchecked_after_(checked) {
-    auto options = c10d::ProcessGroupGloo::Options::create(this->setup().timeout);
-    // Not fewer: with one thread every operation takes milliseconds.
-    options->threads = 2;
-    options->devices = {choose_device(rendezvous, members())};
-    const auto exchange = [&](const std::string& own) { return rendezvous.exchange_text("gloo/" + name(), own, members()); };
     const std::set<OpenSocket> before = tcp_connections();
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<GlooAddresses>(exchange), this->rank(),
-                                                         this->size(), options);
+    group_ = connect();
     std::ranges::set_difference(tcp_connections(), before, std::inserter(sockets_, sockets_.end()));
     received_before_ = received_bytes(sockets_);
   }
@@ -116,6 +113,7 @@ class GlooCommunicator final : public Communicator {
     WorkPtr header_work, data_work;
   };
 
+  GroupPtr connect();
   void await(const WorkPtr& work);
   void await_message(const WorkPtr& work);
   Failure failure_of(const std::exception& error, Clock::time_point start);
@@ -147,7 +145,7 @@ class GlooCommunicator final : public Communicator {
 
   Rendezvous& rendezvous_;
   const int64_t unchecked_after_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  GroupPtr group_;
   std::vector<std::byte> outgoing_, incoming_;
   std::vector<SendInFlight> sends_;
   int64_t next_handle_ = 1;
@@ -157,6 +155,39 @@ class GlooCommunicator final : public Communicator {
   std::set<OpenSocket> sockets_;
   int64_t received_before_ = 0;
 };
+
+/// Where a member does not come any more, Gloo waits for its connection to the end of the time limit: a thread waits, and this one
+/// looks whether a member is lost. Once the addresses are exchanged the thread uses nothing of ours, so that it can be left.
+GroupPtr GlooCommunicator::connect() {
+  const CollectiveRecord record = show_connecting("connecting over Gloo");
+  const auto met = std::make_shared<std::atomic<bool>>(false);
+  const auto addresses = c10::make_intrusive<GlooAddresses>([this, met](const std::string& own) {
+    auto all = rendezvous_.exchange_text("gloo/" + name(), own, members());
+    *met = true;
+    return all;
+  });
+  auto options = c10d::ProcessGroupGloo::Options::create(setup().timeout);
+  // Not fewer: with one thread every operation takes milliseconds.
+  options->threads = 2;
+  options->devices = {choose_device(rendezvous_, members())};
+  std::packaged_task<GroupPtr()> task([addresses, options, rank = rank(), size = size()] {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(addresses, rank, size, options);
+  });
+  std::future<GroupPtr> opened = task.get_future();
+  std::thread thread(std::move(task));
+  auto look_at = Clock::now() + kPeerSlice;
+  while (opened.wait_for(kWaitSlice) != std::future_status::ready) {
+    if (!*met || Clock::now() < look_at) continue;
+    look_at = Clock::now() + kPeerSlice;
+    if (!rendezvous_.any_lost(members(), name())) continue;
+    thread.detach();  // to the end of the process, which is near
+    throw failure(record, {"lost a peer in", ""});
+  }
+  thread.join();
+  GroupPtr group = opened.get();
+  if (slot() != nullptr) slot()->finish();
+  return group;
+}
 
 /// What Gloo's exception says of the others. Throws where it says that memory is lacking here.
 Communicator::Failure GlooCommunicator::failure_of(const std::exception& error, Clock::time_point start) {

@@ -60,6 +60,21 @@ void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<in
   }
 }
 
+std::unique_ptr<Communicator> make(CommBackend backend, Communicator::Setup setup, Rendezvous& rendezvous,
+                                   const CommOptions& options) {
+  switch (backend) {
+    case CommBackend::kGloo:
+      return make_gloo_communicator(std::move(setup), rendezvous, options.checked_collectives);
+    case CommBackend::kSharedMemory:
+      return make_shm_communicator(std::move(setup), rendezvous);
+    case CommBackend::kNccl:
+      return make_nccl_communicator(std::move(setup), rendezvous, options.device);
+    case CommBackend::kAuto:
+      break;
+  }
+  bug("no back end was chosen");
+}
+
 }  // namespace
 
 std::string_view backend_name(CommBackend backend) {
@@ -93,17 +108,13 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
     return std::make_unique<SelfCommunicator>(std::move(setup));
   const CommBackend backend = choose(rendezvous, members, options);
   agree(rendezvous, name, members, backend);
-  switch (backend) {
-    case CommBackend::kGloo:
-      return make_gloo_communicator(std::move(setup), rendezvous, options.checked_collectives);
-    case CommBackend::kSharedMemory:
-      return make_shm_communicator(std::move(setup), rendezvous);
-    case CommBackend::kNccl:
-      return make_nccl_communicator(std::move(setup), rendezvous, options.device);
-    case CommBackend::kAuto:
-      break;
+  try {
+    return make(backend, std::move(setup), rendezvous, options);
+  } catch (...) {
+    // The others would wait for it while they connect.
+    rendezvous.give_up(name, "it could not be opened");
+    throw;
   }
-  bug("no back end was chosen");
 }
 
 }  // namespace ftrun

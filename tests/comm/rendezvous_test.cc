@@ -56,6 +56,47 @@ TEST_CASE("a connection beside another one exchanges apart from it, and neither 
   REQUIRE(failures == std::vector<std::string>(2));
 }
 
+namespace {
+
+/// Another port beside that of an address of Gloo's, at which nobody listens.
+std::string with_other_port(std::string address, int step) {
+  const size_t at = address.find(std::string("\x7f\0\0\1", 4));  // 127.0.0.1 of a sockaddr_in, behind its port
+  require(at != std::string::npos && at >= 2, "an address over IPv4");
+  uint16_t port = 0;
+  address.copy(reinterpret_cast<char*>(&port), sizeof port, at - sizeof port);
+  port = htons(static_cast<uint16_t>(ntohs(port) + step));
+  return address.replace(at - sizeof port, sizeof port, reinterpret_cast<const char*>(&port), sizeof port);
+}
+
+/// What rank 0 says of a group over Gloo whose other rank gives its address and is never heard of again.
+std::string connecting_alone(int step) {
+  const std::string name = cat("group", step);
+  return run_ranks(2, [&](Rendezvous& rendezvous) {
+    if (rendezvous.rank() == 0) {
+      open_communicator(rendezvous, name, {0, 1}, {.backend = CommBackend::kGloo, .timeout = 15s});
+      return;
+    }
+    rendezvous.exchange_text("open/" + name, name + " of ranks 0,1 over gloo");
+    const auto store = prefixed_store(rendezvous, "x/gloo");
+    const std::vector<uint8_t> address = store->get(name + "/1/0");
+    rendezvous.exchange_text("gloo/" + name, with_other_port({address.begin() + 1, address.end()}, step));
+    rendezvous.give_up(name, "the test's");
+  })[0];
+}
+
+}  // namespace
+
+TEST_CASE("a member that is lost between its address and its connection is not waited for to the end of the time limit") {
+  // Of two ranks one connects to the other, which waits: which of them does what their ports say.
+  const std::vector<std::string> told{connecting_alone(-1), connecting_alone(1)};
+  const auto waited = [](const std::string& text) {
+    return text.starts_with("rank 0 lost a peer in barrier #0 (connecting over Gloo) of group group");
+  };
+  const auto refused = [](const std::string& text) { return text.starts_with("rank 0 could not connect group group"); };
+  CAPTURE(told);
+  REQUIRE(((waited(told[0]) && refused(told[1])) || (refused(told[0]) && waited(told[1]))));
+}
+
 TEST_CASE("an exchange names the ranks that did not come") {
   auto all = Rendezvous::in_process(3, 300ms);
   REQUIRE_THROWS_WITH(
