@@ -1,9 +1,11 @@
 """kill -9 at the calls by which a save opens and changes files, one after another, in the foreground and in the background (kill_at_call.cc
 says what it sees): the next start goes on from a checkpoint whose save had returned or a newer one, and the run ends with the bits
 of an undisturbed one. Of each kind of call one is taken, drawn from a seed; all of them with FTRUN_SOAK_CALLS=all
-(scripts/soak.sh)."""
+(scripts/soak.sh). What a kill cannot show, as the kernel keeps what was written, the calls do: each is on the disk before the next
+one names it."""
 import collections
 import os
+import pathlib
 import random
 import re
 import subprocess
@@ -19,6 +21,8 @@ EVERY_CALL = os.environ.get("FTRUN_SOAK_CALLS") == "all"
 TRAINING = {"train": {"steps": 4}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
             "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 2}}}
 Called = collections.namedtuple("Called", "number name path")
+WRITES = ("write", "writev", "pwrite64", "pwritev", "pwritev2")
+SYNCS = ("fsync", "fdatasync")
 
 
 def saving(background):
@@ -41,12 +45,52 @@ def steps_told(text, what):
     return [int(step) for step in re.findall(rf"{what} \S*step-(\d+)", text)]
 
 
+def require_latest_is_there(out):
+    latest = out / "checkpoints" / "latest"
+    if latest.exists():
+        assert (out / "checkpoints" / latest.read_text() / "checkpoint.json").exists(), f"latest names {latest.read_text()!r}"
+
+
+def require_order(root, calls):
+    """Files, their folder, its name, `latest`: each is on the disk before the next is begun, and only then an old checkpoint goes."""
+    below = [call._replace(path=call.path.replace(str(root.resolve()), "").replace(str(root), "")) for call in calls]
+
+    def last(names, path, before):
+        """The last such call; 0: none."""
+        return max((call.number for call in below if call.name in names and call.path == path and call.number < before), default=0)
+
+    def synced(path, before):
+        """When what was written of a file was."""
+        sync = last(SYNCS, path, before)
+        assert 0 < last(WRITES, path, before) < sync, f"{path} is not on the disk before call {before}"
+        return sync
+
+    def renames(source, target):
+        """Those calls, and what had another name before."""
+        found = [(call.number, re.fullmatch(f"({source}) {target}", call.path)) for call in below if call.name.startswith("rename")]
+        return [(number, match[1]) for number, match in found if match]
+
+    pointers = renames(r"/latest\.tmp-\w+", "/latest")
+    for step, (pointed, pointer) in enumerate(pointers, 1):
+        name = f"/step-{step:08}"
+        [(moved, made)] = renames(rf"{name}\.tmp-\w+", name)
+        files = {call.path for call in below if call.name in WRITES and call.path.startswith(f"{made}/")}
+        assert sorted(pathlib.PurePath(file).suffix for file in files) == [".json", ".safetensors"], files
+        assert last(SYNCS, made, moved) > max(synced(file, moved) for file in files), f"{made} is not on the disk before its name"
+        assert moved < last(SYNCS, "", pointed), f"the name {name} is not on the disk before latest"
+        assert moved < synced(pointer, pointed), f"latest does not follow {name}"
+        for gone, _ in renames(f"/step-{step - 2:08}", rf"/step-{step - 2:08}\.tmp-\w+"):
+            assert pointed < last(SYNCS, "", gone), f"an old checkpoint goes before {name} is on the disk"
+    assert len(pointers) == 4 and len(renames("/step-.*", r"/step-.*\.tmp-\w+")) == 2, below
+
+
 def kill_and_go_on(name, number, background):
     """The call at which it was killed; None where the run ended before it came."""
     process, calls = started_until(name, number, background)
     if process.returncode == 0:
         return None
     assert process.returncode == 137 and len(calls) == number, (process.returncode, number, calls, process.stderr[-2000:])
+    require_latest_is_there(job.out(name))
     saved = max(steps_told(process.stdout + process.stderr, "saved"), default=0)
     resumed = must(ftrun("--config", job.config(name, **saving(background)), "--resume", "auto"))
     found = max(steps_told(resumed.stdout + resumed.stderr, "resumed from"), default=0)
@@ -83,9 +127,11 @@ with tempfile.TemporaryDirectory() as scratch:
         process, calls = started_until(f"counted-{way}", 0, background)
         assert process.returncode == 0, process.stderr[-2000:]
         same_run(job.out("straight"), job.out(f"counted-{way}"))
+        assert sorted(steps_told(process.stdout + process.stderr, "saved")) == [1, 2, 3, 4], process.stdout + process.stderr
         # What a save cannot do without: else the tracing sees nothing.
         assert {"pwrite64", "fsync", "close"} <= {call.name for call in calls}, calls
         assert any(call.name.startswith("mkdir") and ".tmp-" in call.path for call in calls), calls
+        require_order(job.out(f"counted-{way}") / "checkpoints", calls)
         calls = of_two_saves(calls)
         assert any(call.name == "rmdir" or call.name.startswith("unlink") for call in calls), calls
         numbers = [call.number for call in calls] if EVERY_CALL else one_of_each(calls, which)
