@@ -146,6 +146,28 @@ with tempfile.TemporaryDirectory() as scratch:
         finally:
             subprocess.run(["umount", small], check=True)
 
+    @needs("mount")
+    def checkpoints_have_what_the_disk_tier_leaves():
+        small = pathlib.Path(scratch) / "tight"
+        small.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=7m", "none", small], check=True)
+
+        def checked(config, code=0):
+            done = must(ftrun("check", "--quiet", "--config", config, "--nproc", 2), code)
+            return done.stdout + done.stderr
+        try:
+            out = {"output_dir": str(small / "run")}
+            told = checked(on_disk("beside", small / "swap", **out, checkpoint={"every": 1}), 5)
+            assert (f"ftrun: {small}/run/checkpoints: 1 checkpoint of 2.21 MiB: 2.21 MiB needed, 2.12 MiB free beside 4.88 MiB of the "
+                    "disk tier\n") in told, told
+            # By the clock there may be as many as by steps.
+            for when in ({"every": 1}, {"every": 0, "every_minutes": 1}):
+                told = checked(job.config("apart", **job.settings(2, stage=3, **out, checkpoint=when | {"keep_last": 2})))
+                assert (f"warning: {small}/run/checkpoints: 3 checkpoints of 2.21 MiB (keep_last 2, one under way, 0 there) and the exported "
+                        "model of 755.25 KiB: 7.38 MiB needed, 7.00 MiB free: the run may end with a full disk\n") in told, told
+        finally:
+            subprocess.run(["umount", small], check=True)
+
     # --- what is left ------------------------------------------------------------------------
 
     def used_space(folder):
