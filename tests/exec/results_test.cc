@@ -1,7 +1,6 @@
 #include "exec/results.h"
 
 #include <array>
-#include <chrono>
 #include <filesystem>
 
 #include "base/error.h"
@@ -13,8 +12,6 @@
 
 namespace ftrun {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// small_model() as a folder that a run can start from.
 void write_model(const std::string& folder) {
@@ -56,15 +53,13 @@ TEST_CASE("what fails on the writer inside a piece ends the export of all ranks 
   const fixtures::Scratch scratch;
   write_model(scratch.path + "/model");
   const Config config = run_in(scratch.path);
-  const auto start = Clock::now();
   const auto fail = [](int rank, int piece) {
     if (rank == 0 && piece == 2) throw Error(ExitCode::kEnvironment, "Input/output error");
   };
   const std::vector<std::string> told = export_on_two(config, fail, [](int, const ExportOutcome&) {});
-  // The groups' own limit is 20 seconds.
-  REQUIRE(Clock::now() - start < std::chrono::seconds(10));
   REQUIRE(told[0] == "Input/output error");
-  REQUIRE_THAT(told[1], Catch::Contains("rank 0"));
+  // At the groups' limit it would say that it has waited.
+  REQUIRE_THAT(told[1], Catch::StartsWith("rank 1 lost a peer in ") && Catch::Contains("rank 0"));
   REQUIRE_FALSE(std::filesystem::exists(export_folder(config)));
 }
 
