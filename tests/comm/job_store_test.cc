@@ -183,7 +183,8 @@ TEST_CASE("a client does not trust a store that does not know the token") {
   const ListenSocket socket = listen_on("127.0.0.1", 0);
   std::thread impostor([&] {
     const OwnedFd fd(::accept(socket.fd.get(), nullptr, nullptr));
-    const std::string greeting = std::string(kStoreGreeting) + std::string(kChallengeBytes, 'c');
+    std::string greeting(kStoreGreeting);
+    greeting.append(kChallengeBytes, 'c');
     [[maybe_unused]] ssize_t done = ::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
     std::string text;
     if (!reads(fd.get(), kHelloBytes, text)) return;
