@@ -288,9 +288,12 @@ TEST_CASE("collapsing into huge pages takes no memory and changes none of it, ho
   // Of the second huge page a half, then all of it; of the last one there is but a half.
   for (const int64_t filled : {int64_t{3} << 20, int64_t{4} << 20, kBytes}) {
     std::copy_n(values.begin(), filled / 8, buffer.as<uint64_t>());
+    // Where shared memory comes in huge pages at once that is more.
+    const int64_t kept = kept_bytes(fd);
+    REQUIRE(kept >= filled);
     for (int round = 0; round < 2; ++round) {
       collapse_into_huge_pages(buffer.data(), kBytes);
-      REQUIRE(kept_bytes(fd) == filled);
+      REQUIRE(kept_bytes(fd) == kept);
       REQUIRE(same_bits(buffer.as<uint64_t>(), values.data(), static_cast<size_t>(filled / 8)));
     }
   }
