@@ -31,11 +31,12 @@ Config run_in(const std::string& scratch) {
   return config;
 }
 
-/// What each of two ranks throws while they export together; `before_piece` is called first for each.
+/// What each of two ranks throws while they export together; `before_piece` is called first for each. One that fails stays until
+/// the other has failed, too: else the end of its groups would tell the other.
 std::vector<std::string> export_on_two(const Config& config,
                                        const std::function<void(int rank, int piece)>& before_piece,
                                        const std::function<void(int rank, const ExportOutcome&)>& then) {
-  return fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+  return fixtures::on_ranks(2, [&](Rendezvous& rendezvous, Communicator& group) {
     TrainingSetup setup(config, PlannedModel(config, group.rank()), RankGroups::of_one(group), "results");
     setup.state().load(setup.folder());
     int pieces = 0;
@@ -45,7 +46,12 @@ std::vector<std::string> export_on_two(const Config& config,
       group.all_reduce(&votes, 1, DType::kF64, ReduceOp::kSum, {"votes"}).wait();
       return votes > 0;
     };
-    then(group.rank(), export_weights(config, setup, group.rank() == 0, vote));
+    try {
+      then(group.rank(), export_weights(config, setup, group.rank() == 0, vote));
+    } catch (const Error&) {
+      rendezvous.exchange_text("failed", "", Patience::kWhileAlive);
+      throw;
+    }
   });
 }
 
