@@ -335,7 +335,7 @@ void declare_rest(Schema& s) {
            "Longest wait for another rank in a collective; 0 or auto: ten times the slowest step of the run so far, "
            "at least ten minutes, and half an hour until the first step is done. Work that a rank does alone is "
            "waited for while its heartbeat continues.")
-      .at_least(0)
+      .range(0, 604'800)  // a week: more would be no limit, and no longer fit the clocks and polls that wait
       .defaults_to("auto")
       .in("seconds");
   comm.key("deterministic", &CommConfig::deterministic,
