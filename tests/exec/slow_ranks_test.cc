@@ -5,6 +5,7 @@
 #include <random>
 #include <utility>
 
+#include "base/error.h"
 #include "base/text.h"
 
 #include <catch2/catch.hpp>
