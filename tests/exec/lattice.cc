@@ -160,12 +160,45 @@ std::vector<LatticeCell> covering_cells(const std::vector<TrainingMesh>& meshes)
   return cells;
 }
 
+bool is_within(const Differences& found, bool norm) {
+  return found.loss < kLossBound && norm &&
+         std::all_of(found.weights.begin(), found.weights.end(),
+                     [](const auto& one) { return one.second < weight_bound(one.first); });
+}
+
+Lattice::Reference& Lattice::reference(const LatticeCell& cell) {
+  Reference& reference = references_[cat(cell.family, " ", cell.tied, " ", cell.mesh.micro_batches)];
+  if (reference.alone.losses.empty())
+    reference.alone = train_on(run_of_stage(0), cell.model(), {.micro_batches = cell.mesh.micro_batches}, steps_);
+  return reference;
+}
+
 Differences Lattice::run(const LatticeCell& cell) {
+  return differences(train_on(cell.config(), cell.model(), cell.mesh, steps_), reference(cell).alone);
+}
+
+LatticeFigures Lattice::measure(const LatticeCell& cell) {
   const ModelConfig model = cell.model();
-  TrainingOutcome& alone = alone_[cat(cell.family, " ", cell.tied, " ", cell.mesh.micro_batches)];
-  if (alone.losses.empty())
-    alone = train_on(run_of_stage(0), model, {.micro_batches = cell.mesh.micro_batches}, steps_);
-  return differences(train_on(cell.config(), model, cell.mesh, steps_), alone);
+  const Config one = run_of_stage(0);
+  const int micro_batches = cell.mesh.micro_batches;
+  Reference& of = reference(cell);
+  if (of.exact_norms.empty()) of.exact_norms = exact_norms(one, model, micro_batches, steps_);
+  const TrainingOutcome found = train_on(cell.config(), model, cell.mesh, steps_);
+  const std::vector<double> errors = errors_of(found.norms, of.exact_norms);
+  const std::vector<double> own = errors_of(of.alone.norms, of.exact_norms);
+  LatticeFigures figures;
+  figures.differences = differences(found, of.alone);
+  figures.norm_error = *std::max_element(errors.begin(), errors.end());
+  figures.own_norm_error = *std::max_element(own.begin(), own.end());
+  bool norm = figures.differences.norm < kNormBound;
+  if (!norm) {
+    if (!of.fresh) of.fresh = std::make_unique<FreshSteps>(one, model, micro_batches, steps_);
+    figures.fresh_norm_error = of.fresh->worst_norm(cell.config(), cell.mesh);
+    figures.own_fresh_norm_error = of.fresh->worst_norm(one, {.micro_batches = micro_batches});
+    norm = no_worse(errors, own, kTimesOwnError) && figures.fresh_norm_error < kFreshNormBound;
+  }
+  figures.within = is_within(figures.differences, norm);
+  return figures;
 }
 
 }  // namespace ftrun::fixtures

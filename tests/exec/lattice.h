@@ -1,10 +1,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "exact_training.h"
 #include "mesh_runs.h"
 
 namespace ftrun::fixtures {
@@ -42,15 +44,45 @@ std::vector<LatticeCell> covering_cells(const std::vector<TrainingMesh>& meshes)
 using AxisPair = std::tuple<size_t, std::string, size_t, std::string>;
 std::vector<AxisPair> pairs_of(const LatticeCell& cell);
 
+/// A cell beside one process and beside fp64.
+struct LatticeFigures {
+  Differences differences;
+  /// Largest errors of a step's gradient norm against fp64, and those of one process.
+  double norm_error = 0;
+  double own_norm_error = 0;
+  /// The same where each step begins with the weights of fp64: of a cell whose norm is beyond kNormBound.
+  double fresh_norm_error = 0;
+  double own_fresh_norm_error = 0;
+  bool within = false;
+};
+/// How many times one process's own error a cell's may be whose norm is beyond kNormBound, and what a step's norm
+/// may be off by from the weights of fp64.
+inline constexpr double kTimesOwnError = 3;
+inline constexpr double kFreshNormBound = 1e-5;
+
+/// Loss and weights; and the norm if `norm` is so.
+bool is_within(const Differences& found, bool norm);
+
 /// Runs cells against one process, which it asks once for each model and global batch.
 class Lattice {
  public:
   explicit Lattice(int64_t steps) : steps_(steps) {}
   Differences run(const LatticeCell& cell);
+  /// run(), and how far rounding takes the cell and one process from fp64.
+  LatticeFigures measure(const LatticeCell& cell);
 
  private:
+  struct Reference {
+    TrainingOutcome alone;
+    /// When measure() was asked.
+    std::vector<double> exact_norms;
+    /// When a cell's norm was beyond kNormBound.
+    std::unique_ptr<FreshSteps> fresh;
+  };
+  Reference& reference(const LatticeCell& cell);
+
   const int64_t steps_;
-  std::map<std::string, TrainingOutcome> alone_;
+  std::map<std::string, Reference> references_;
 };
 
 }  // namespace ftrun::fixtures

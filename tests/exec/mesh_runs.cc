@@ -54,15 +54,16 @@ Config meshed(Config config, const TrainingMesh& mesh) {
   return config;
 }
 
+Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number) {
+  return random_batch(model.batch, static_cast<uint64_t>(step * 100 + number), model.vocab_rows);
+}
+
 void give_batches(RankRig& rig, int64_t step) {
   const StateOptions& place = rig.plan.options.state;
   rig.batches.resize(static_cast<size_t>(rig.config.gradient_accumulation_steps));
   for (size_t slot = 0; slot < rig.batches.size(); ++slot) {
-    const auto number = slot * static_cast<size_t>(data_ranks(place)) +
-                        static_cast<size_t>(data_index(place));
-    rig.batches[slot] =
-        random_batch(rig.plan.train.model.batch, static_cast<uint64_t>(step) * 100 + number,
-                     rig.plan.train.model.vocab_rows);
+    const auto number = static_cast<int64_t>(slot) * data_ranks(place) + data_index(place);
+    rig.batches[slot] = batch_of_step(rig.plan.train.model, step, number);
   }
 }
 

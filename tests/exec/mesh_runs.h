@@ -60,6 +60,9 @@ double weight_bound(const std::string& parameter);
 /// The same run on a mesh: the same global batch.
 Config meshed(Config config, const TrainingMesh& mesh);
 
+/// Micro-batch `number` of a step's global batch.
+Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number);
+
 /// Data-parallel rank d takes micro-batches d, d + n, ... of n ranks.
 void give_batches(RankRig& rig, int64_t step);
 

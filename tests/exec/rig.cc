@@ -139,6 +139,17 @@ float weight_of(const std::string& tensor, int64_t index) {
   return small_number(xxh3(tensor.data(), tensor.size()) + static_cast<uint64_t>(index));
 }
 
+ModelFolder write_model_folder(const std::string& path, const ModelConfig& model, const WeightOf& weight) {
+  ExportOptions options;
+  options.folder = path;
+  options.config_json = "{}";
+  export_model(posix_files(), options, tensors_of(model), [&](const ExportPiece& piece, std::span<float> out) {
+    for (int64_t i = piece.begin; i < piece.end; ++i)
+      out[static_cast<size_t>(i - piece.begin)] = weight(piece.tensor, i);
+  });
+  return ModelFolder(path);
+}
+
 const ModelFolder& model_folder(const ModelConfig& model) {
   static std::mutex mutex;
   static const Scratch scratch;
@@ -146,15 +157,7 @@ const ModelFolder& model_folder(const ModelConfig& model) {
   const std::lock_guard lock(mutex);
   std::unique_ptr<ModelFolder>& folder = folders[config_text(model)];
   if (folder) return *folder;
-  ExportOptions options;
-  options.folder = cat(scratch.path, "/", folders.size());
-  options.config_json = "{}";
-  export_model(posix_files(), options, tensors_of(model),
-               [](const ExportPiece& piece, std::span<float> out) {
-                 for (int64_t i = piece.begin; i < piece.end; ++i)
-                   out[static_cast<size_t>(i - piece.begin)] = weight_of(piece.tensor, i);
-               });
-  folder = std::make_unique<ModelFolder>(options.folder);
+  folder = std::make_unique<ModelFolder>(write_model_folder(cat(scratch.path, "/", folders.size()), model, weight_of));
   return *folder;
 }
 
@@ -223,9 +226,9 @@ StepRun RankRig::prepared(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
   run.scalars = step_scalars_of(config.optimizer, config.scheduler, step);
-  run.scalars.loss_scale = 0.01F;
+  run.scalars.loss_scale = kLossScale;
   run.scalars.dropout_key = dropout_key(11, step);
-  run.decide = step_policy({.clip_norm = 1.0});
+  run.decide = step_policy({.clip_norm = kClipNorm});
   run.optimizer = optimizer_options(config.optimizer);
   return run;
 }

@@ -29,6 +29,10 @@ ModelConfig model_of_many_blocks(bool tied = false);
 /// Rows of 8 tokens, two in a micro-batch, two micro-batches in a step.
 Config small_run();
 
+/// What RankRig::prepared() trains with.
+inline constexpr float kLossScale = 0.01F;
+inline constexpr double kClipNorm = 1.0;
+
 /// ZeRO `stage`, with nothing small enough to be left on every rank.
 Config run_of_stage(int64_t stage);
 
@@ -52,6 +56,12 @@ void offload_to(Config& config, OffloadDevice device);
 
 /// Element `index` of a tensor as model_folder() holds it: in [-0.2, 0.2), by its name and place.
 float weight_of(const std::string& tensor, int64_t index);
+
+/// Element `index` of a tensor.
+using WeightOf = std::function<float(const std::string& tensor, int64_t index)>;
+
+/// Makes the folder `path`, a Hugging Face folder with a model of these weights.
+ModelFolder write_model_folder(const std::string& path, const ModelConfig& model, const WeightOf& weight);
 
 /// A Hugging Face folder with the model's weights, made when first asked for.
 const ModelFolder& model_folder(const ModelConfig& model);

@@ -92,9 +92,15 @@ Lockstep::Lockstep(std::vector<ModelDescription> ranks)
     places_[rank].resize(ranks_[rank].layers.size());
     for (size_t layer = 0; layer < ranks_[rank].layers.size(); ++layer) {
       allocate(rank, layer);
-      fill_parameters(rank, layer);
+      fill_parameters(rank, layer, [](const TensorInfo& tensor) { return parameter(tensor).data; });
     }
   }
+}
+
+void Lockstep::set_parameters(const NamedNumbers& tensors) {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank)
+    for (size_t layer = 0; layer < ranks_[rank].layers.size(); ++layer)
+      fill_parameters(rank, layer, [&](const TensorInfo& tensor) { return tensors.at(tensor.name); });
 }
 
 const LayerGraph& Lockstep::graph(size_t rank, size_t layer) const {
@@ -117,19 +123,20 @@ void Lockstep::allocate(size_t rank, size_t layer) {
   }
 }
 
-void Lockstep::fill_parameters(size_t rank, size_t layer) {
+void Lockstep::fill_parameters(size_t rank, size_t layer, const ReadParameter& read) {
   const ModelDescription& model = ranks_[rank];
   const LayerGraph& g = graph(rank, layer);
   for (const GraphParam& param : model.layers[layer].params) {
     size_t at = 0;
     for (const TensorId id : param.tensors) {
       const TensorInfo& tensor = model.tensor(id);
-      const Array whole = parameter(tensor);
+      const std::vector<double> whole = read(tensor);
+      REQUIRE(static_cast<int64_t>(whole.size()) == tensor.numel());
       visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t i = begin; i < end; ++i)
           store(g.at(param.value).dtype,
                 places_[rank][layer].storage[static_cast<size_t>(param.value)], at++,
-                whole.data[static_cast<size_t>(i)]);
+                whole[static_cast<size_t>(i)]);
       });
     }
     REQUIRE(static_cast<int64_t>(at) == element_count(g.at(param.value).dims));

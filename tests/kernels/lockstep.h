@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ class Lockstep {
  public:
   /// The ranks of one model, by their index.
   explicit Lockstep(std::vector<ModelDescription> ranks);
+
+  /// Whole parameters by the tensor's name, in place of what the constructor drew.
+  void set_parameters(const NamedNumbers& tensors);
 
   /// Forward and, when training, backward lists of all layers; `accumulate` adds to the gradients.
   /// `deferred`: all weight gradients of a layer after its input gradients, in scratch of their own.
@@ -66,7 +70,8 @@ class Lockstep {
 
   const LayerGraph& graph(size_t rank, size_t layer) const;
   void allocate(size_t rank, size_t layer);
-  void fill_parameters(size_t rank, size_t layer);
+  using ReadParameter = std::function<std::vector<double>(const TensorInfo&)>;
+  void fill_parameters(size_t rank, size_t layer, const ReadParameter& read);
   void give(size_t layer, const TokenBatch& batch);
   void give_ints(size_t layer, Port port, const std::vector<int32_t>& numbers);
   void hand_over(size_t from, ValueRole from_role, size_t to, ValueRole to_role, Port port);
