@@ -335,7 +335,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"export.enabled", {"lib/exec/trainer.cc", "config_.model_export.enabled"}},
       {"export.dtype", {"lib/exec/export_options.h", "config.model_export.dtype"}},
       // How a pipeline is cut and run.
-      {"parallel.schedule", {"lib/program/pipeline_plan.cc", "switch (config.parallel.schedule)"}},
+      {"parallel.schedule", {"lib/program/pipeline_plan.cc", ": config.parallel.schedule;"}},
       {"parallel.virtual_stages", {"lib/program/pipeline_plan.cc", "config.parallel.virtual_stages"}},
       {"parallel.pipeline_layers", {"lib/program/pipeline_plan.cc", "config.parallel.pipeline_layers"}},
       {"pipeline.partition", {"lib/program/pipeline_plan.cc", "pipeline_partition(config.pipeline.partition)"}},
