@@ -21,21 +21,49 @@ constexpr int kMostMoves = 16;
 /// Of less than this part of all that lives there is next to nothing to gain.
 constexpr int64_t kLeastPart = 1000;
 
-/// The most bytes that live at one time: no layout is smaller.
-int64_t fullest_moment(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
-                       int64_t alignment) {
-  std::vector<std::pair<int64_t, int64_t>> changes;
-  for (const size_t at : order) {
-    const int64_t bytes = round_up(requests[at].bytes, alignment);
-    changes.emplace_back(requests[at].first, bytes);
-    changes.emplace_back(requests[at].last + 1, -bytes);
+bool takes_part(const StorageRequest& request) { return request.bytes > 0 && request.first <= request.last; }
+
+bool meet(const StorageRequest& a, const StorageRequest& b) { return a.first <= b.last && b.first <= a.last; }
+
+/// What requests have together, time by time.
+class LiveBytes {
+ public:
+  LiveBytes(std::span<const StorageRequest> requests, int64_t alignment) : alignment_(alignment) {
+    int64_t begin = std::numeric_limits<int64_t>::max(), end = std::numeric_limits<int64_t>::min();
+    for (const StorageRequest& request : requests) {
+      if (!takes_part(request)) continue;
+      begin = std::min(begin, request.first);
+      end = std::max(end, request.last + 1);
+    }
+    if (begin >= end) return;
+    begin_ = begin;
+    live_.resize(static_cast<size_t>(end - begin) + 1);
+    for (const StorageRequest& request : requests) {
+      if (!takes_part(request)) continue;
+      live_[index(request.first)] += round_up(request.bytes, alignment);
+      live_[index(request.last + 1)] -= round_up(request.bytes, alignment);
+    }
+    std::partial_sum(live_.begin(), live_.end(), live_.begin());
   }
-  std::sort(changes.begin(), changes.end());
-  int64_t live = 0;
-  int64_t most = 0;
-  for (const auto& [time, bytes] : changes) most = std::max(most, live += bytes);
-  return most;
-}
+
+  void remove(const StorageRequest& request) {
+    for (int64_t at = request.first; at <= request.last; ++at)
+      live_[index(at)] -= round_up(request.bytes, alignment_);
+  }
+
+  /// The first time at which there is most, and how much: nothing at no time where there are no requests.
+  std::pair<int64_t, int64_t> fullest() const {
+    const auto most = std::max_element(live_.begin(), live_.end());
+    return most == live_.end() ? std::pair<int64_t, int64_t>{} : std::pair{begin_ + (most - live_.begin()), *most};
+  }
+
+ private:
+  size_t index(int64_t at) const { return static_cast<size_t>(at - begin_); }
+
+  int64_t alignment_;
+  int64_t begin_ = 0;
+  std::vector<int64_t> live_;
+};
 
 /// Finds those of a set of requests that live at some time of an interval: a tree over the requests in
 /// the order of their beginnings, where each node knows the latest end below it.
@@ -92,25 +120,47 @@ class LiveTree {
   int64_t looks_ = 0;
 };
 
+/// Bytes [begin, end) of an arena.
+using Extent = std::pair<int64_t, int64_t>;
+
+/// Calls `found` with the aligned beginning and the end of each gap that `taken` leaves of `bytes` bytes, the lowest first,
+/// until it returns true. Sorts `taken`.
+template <typename Found>
+void find_gap(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, const Found& found) {
+  std::sort(taken.begin(), taken.end());
+  int64_t offset = 0;
+  for (const auto& [begin, end] : taken) {
+    if (offset < begin && found(offset, begin)) return;
+    offset = std::max(offset, round_up(end, alignment));
+  }
+  if (offset < bytes) found(offset, bytes);
+}
+
+/// The lowest place of that many bytes; -1: there is none.
+int64_t lowest_place(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, int64_t wanted) {
+  int64_t place = -1;
+  find_gap(taken, bytes, alignment, [&](int64_t begin, int64_t end) {
+    if (end - begin < wanted) return false;
+    place = begin;
+    return true;
+  });
+  return place;
+}
+
 /// Gives each request, in turn, the lowest place that is free all its life.
 StorageLayout place(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
                     int64_t alignment, LiveTree& live) {
   StorageLayout layout;
   layout.offset.assign(requests.size(), -1);
   live.clear();
-  std::vector<std::pair<int64_t, int64_t>> taken;
+  std::vector<Extent> taken;
   for (const size_t at : order) {
     const StorageRequest& request = requests[at];
     taken.clear();
     live.meeting(request, [&](size_t other) {
       taken.emplace_back(layout.offset[other], layout.offset[other] + requests[other].bytes);
     });
-    std::sort(taken.begin(), taken.end());
-    int64_t offset = 0;
-    for (const auto& [begin, end] : taken) {
-      if (offset + request.bytes <= begin) break;
-      offset = std::max(offset, round_up(end, alignment));
-    }
+    const int64_t offset = lowest_place(taken, std::numeric_limits<int64_t>::max(), alignment, request.bytes);
     layout.offset[at] = offset;
     layout.bytes = std::max(layout.bytes, offset + request.bytes);
     live.add(at);
@@ -128,10 +178,6 @@ void promote_highest(std::span<const StorageRequest> requests, const StorageLayo
   std::rotate(order.begin(), highest, highest + 1);
 }
 
-bool takes_part(const StorageRequest& request) { return request.bytes > 0 && request.first <= request.last; }
-
-bool meet(const StorageRequest& a, const StorageRequest& b) { return a.first <= b.last && b.first <= a.last; }
-
 /// The gaps of a packed arena, and the requests that are moved into them.
 class Gaps {
  public:
@@ -142,17 +188,18 @@ class Gaps {
 
   /// The lowest place that is free all the life of `request`; -1: there is none.
   int64_t place(const StorageRequest& request) const {
-    int64_t place = -1;
-    each_gap(request, [&](int64_t offset, int64_t bytes) {
-      if (place < 0 && request.bytes <= bytes) place = offset;
-    });
-    return place;
+    std::vector<Extent> taken = taken_beside(request);
+    return lowest_place(taken, bytes_, alignment_, request.bytes);
   }
 
   /// Bytes of the largest gap at one time: nothing larger has a place that lives then.
   int64_t largest(int64_t time) const {
+    std::vector<Extent> taken = taken_beside({1, time, time});
     int64_t most = 0;
-    each_gap({1, time, time}, [&](int64_t, int64_t bytes) { most = std::max(most, bytes); });
+    find_gap(taken, bytes_, alignment_, [&](int64_t begin, int64_t end) {
+      most = std::max(most, end - begin);
+      return false;
+    });
     return most;
   }
 
@@ -164,64 +211,16 @@ class Gaps {
     int64_t offset = 0;
   };
 
-  /// Calls `found` with the aligned offset and the bytes of each gap that lasts all the life of `request`.
-  template <typename Found>
-  void each_gap(const StorageRequest& request, const Found& found) const {
-    std::vector<std::pair<int64_t, int64_t>> taken;
+  std::vector<Extent> taken_beside(const StorageRequest& request) const {
+    std::vector<Extent> taken;
     for (const Placed& other : taken_)
       if (meet(other.request, request)) taken.emplace_back(other.offset, other.offset + other.request.bytes);
-    std::sort(taken.begin(), taken.end());
-    taken.emplace_back(bytes_, bytes_);
-    int64_t offset = 0;
-    for (const auto& [begin, end] : taken) {
-      if (offset < begin) found(offset, begin - offset);
-      offset = std::max(offset, round_up(end, alignment_));
-    }
+    return taken;
   }
 
   int64_t bytes_;
   int64_t alignment_;
   std::vector<Placed> taken_;
-};
-
-/// What requests have together, time by time.
-class LiveBytes {
- public:
-  LiveBytes(std::span<const StorageRequest> requests, int64_t alignment) : alignment_(alignment) {
-    int64_t begin = std::numeric_limits<int64_t>::max(), end = std::numeric_limits<int64_t>::min();
-    for (const StorageRequest& request : requests) {
-      if (!takes_part(request)) continue;
-      begin = std::min(begin, request.first);
-      end = std::max(end, request.last + 1);
-    }
-    if (begin >= end) return;
-    begin_ = begin;
-    live_.resize(static_cast<size_t>(end - begin) + 1);
-    for (const StorageRequest& request : requests) {
-      if (!takes_part(request)) continue;
-      live_[index(request.first)] += round_up(request.bytes, alignment);
-      live_[index(request.last + 1)] -= round_up(request.bytes, alignment);
-    }
-    std::partial_sum(live_.begin(), live_.end(), live_.begin());
-  }
-
-  void remove(const StorageRequest& request) {
-    for (int64_t at = request.first; at <= request.last; ++at)
-      live_[index(at)] -= round_up(request.bytes, alignment_);
-  }
-
-  /// The first time at which there is most, and how much: nothing at no time where there are no requests.
-  std::pair<int64_t, int64_t> fullest() const {
-    const auto most = std::max_element(live_.begin(), live_.end());
-    return most == live_.end() ? std::pair<int64_t, int64_t>{} : std::pair{begin_ + (most - live_.begin()), *most};
-  }
-
- private:
-  size_t index(int64_t at) const { return static_cast<size_t>(at - begin_); }
-
-  int64_t alignment_;
-  int64_t begin_ = 0;
-  std::vector<int64_t> live_;
 };
 
 /// Of the requests that live at `time` and have no place yet the largest that fits into a gap, and its place there;
@@ -281,7 +280,7 @@ StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t ali
   });
   LiveTree live(requests, order);
   StorageLayout best = place(requests, order, alignment, live);
-  const int64_t bound = fullest_moment(requests, order, alignment);
+  const int64_t bound = LiveBytes(requests, alignment).fullest().second;  // no layout is smaller
   StorageLayout layout = best;
   for (int tries = 1; tries < kMostTries && live.looks() < kMostLooks && best.bytes > bound;
        ++tries) {

@@ -20,25 +20,23 @@ std::vector<StorageRequest> requests_of(const Program& program, const std::vecto
 }
 
 /// Gives the buffers of one arena their places.
-void pack_arena(Program& program, const std::vector<StorageRequest>& lives, Arena arena) {
+StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& lives, Arena arena) {
   const std::vector<StorageRequest> requests = requests_of(program, lives, arena);
   const StorageLayout layout =
       pack_storage(requests, arena == Arena::kHost ? kDiskAlignment : kStorageAlignment);
   for (size_t i = 0; i < requests.size(); ++i)
     if (layout.offset[i] >= 0) program.buffers[i].arena_offset = layout.offset[i];
   program.arena_bytes[static_cast<size_t>(arena)] = layout.bytes;
+  return layout;
 }
 
 /// What peers read is gradients mostly: there is little of it where activations are most. The largest of the
 /// device's buffers lie there then.
-void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives, const ArenaBytes& there) {
-  const std::vector<StorageRequest> shared = requests_of(program, lives, Arena::kShared);
-  std::vector<int64_t> taken(shared.size(), -1);
-  for (size_t i = 0; i < shared.size(); ++i)
-    if (shared[i].bytes > 0) taken[i] = program.buffers[i].arena_offset;
+void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives, const StorageLayout& shared,
+                              const ArenaBytes& there) {
   int64_t& bytes = program.arena_bytes[static_cast<size_t>(Arena::kShared)];
   const int64_t room = std::max(bytes, there[static_cast<size_t>(Arena::kShared)]);
-  const std::vector<int64_t> place = fill_gaps(requests_of(program, lives, Arena::kDevice), {shared, taken, room},
+  const std::vector<int64_t> place = fill_gaps(requests_of(program, lives, Arena::kDevice), {lives, shared.offset, room},
                                                kStorageAlignment, there[static_cast<size_t>(Arena::kDevice)]);
   for (size_t i = 0; i < place.size(); ++i) {
     if (place[i] < 0) continue;
@@ -54,8 +52,8 @@ void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest
 Program plan_memory(Program program, const ArenaBytes& there) {
   const std::vector<StorageRequest> lives = buffer_lifetimes(program);
   for (Buffer& buffer : program.buffers) buffer.in_gap = false;
-  pack_arena(program, lives, Arena::kShared);
-  use_gaps_of_shared_arena(program, lives, there);
+  const StorageLayout shared = pack_arena(program, lives, Arena::kShared);
+  use_gaps_of_shared_arena(program, lives, shared, there);
   pack_arena(program, lives, Arena::kDevice);
   pack_arena(program, lives, Arena::kHost);
   return program;
