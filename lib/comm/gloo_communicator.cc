@@ -6,8 +6,8 @@
 #include <cstring>
 #include <future>
 #include <iterator>
+#include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "comm/c10d_types.h"
 #include "comm/gloo_addresses.h"
+#include "comm/in_thread.h"
 #include "comm/out_of_memory.h"
 #include "comm/reduce.h"
 #include "comm/socket_bytes.h"
@@ -173,20 +174,16 @@ GroupPtr GlooCommunicator::connect() {
   std::packaged_task<GroupPtr()> task([addresses, options, rank = rank(), size = size()] {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(addresses, rank, size, options);
   });
-  std::future<GroupPtr> opened = task.get_future();
-  std::thread thread(std::move(task));
   auto look_at = Clock::now() + kPeerSlice;
-  while (opened.wait_for(kWaitSlice) != std::future_status::ready) {
-    if (!*met || Clock::now() < look_at) continue;
+  const auto lost = [&] {
+    if (!*met || Clock::now() < look_at) return false;
     look_at = Clock::now() + kPeerSlice;
-    if (!rendezvous_.any_lost(members(), name())) continue;
-    thread.detach();  // to the end of the process, which is near
-    throw failure(record, {"lost a peer in", ""});
-  }
-  thread.join();
-  GroupPtr group = opened.get();
+    return rendezvous_.any_lost(members(), name());
+  };
+  const std::optional<GroupPtr> group = run_in_thread(std::move(task), kWaitSlice, lost);
+  if (!group) throw failure(record, {"lost a peer in", ""});
   if (slot() != nullptr) slot()->finish();
-  return group;
+  return *group;
 }
 
 /// What Gloo's exception says of the others. Throws where it says that memory is lacking here.

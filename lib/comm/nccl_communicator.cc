@@ -7,7 +7,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
-#include <thread>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +15,7 @@
 #include "base/library_error.h"
 #include "base/text.h"
 #include "comm/device_communicator.h"
+#include "comm/in_thread.h"
 
 namespace ftrun {
 namespace {
@@ -301,28 +302,22 @@ class NcclCommunicator final : public DeviceCommunicator {
           if (status != ncclSuccess) made.trouble = words_of(status, made.comm);
           return made;
         });
-    std::future<Opened> future = task.get_future();
-    std::thread thread(std::move(task));
     const auto start = std::chrono::steady_clock::now();
     const auto waited = [&] { return std::chrono::steady_clock::now() - start; };
     const auto hopeless = [&] {
       return waited() > setup().timeout || (waited() > std::chrono::seconds(1) && peer_lost());
     };
-    bool ready = false;
-    while (!ready && !hopeless()) ready = future.wait_for(std::chrono::milliseconds(100)) == std::future_status::ready;
-    if (!ready) {
-      thread.detach();  // to the end of the process, which is near
+    const std::optional<Opened> opened = run_in_thread(std::move(task), std::chrono::milliseconds(100), hopeless);
+    if (!opened) {
       const double seconds = std::chrono::duration<double>(waited()).count();
       throw failure(record, {cat("waited ", human_seconds(seconds), " in"), ""});
     }
-    thread.join();
-    const Opened opened = future.get();
-    if (!opened.trouble.empty())
+    if (!opened->trouble.empty())
       throw Error(ExitCode::kPeerLost,
                   cat("rank ", rendezvous_.rank(), " could not connect group ", name(), " over NCCL: ",
-                      opened.trouble),
+                      opened->trouble),
                   "NCCL_DEBUG=INFO tells more; NCCL refuses two ranks on one GPU");
-    comm_ = opened.comm;
+    comm_ = opened->comm;
     if (slot() != nullptr) slot()->finish();
   }
 

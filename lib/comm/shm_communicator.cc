@@ -30,6 +30,16 @@ int64_t window_at(const std::byte* place) {
   return kWindowBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) % kWindowBytes / kWidest * kWidest;
 }
 
+/// Calls `use` with the offset and the bytes of each window of a peer's memory: bytes [begin, end) from `memory`.
+template <typename Use>
+void each_window(const std::byte* memory, int64_t begin, int64_t end, Use use) {
+  for (int64_t at = begin; at < end;) {
+    const int64_t bytes = std::min(window_at(memory + at), end - at);
+    use(at, bytes);
+    at += bytes;
+  }
+}
+
 class ShmCommunicator final : public Communicator {
  public:
   ShmCommunicator(Setup setup, Rendezvous& rendezvous)
@@ -201,25 +211,20 @@ void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t 
 /// of their memory, so that windows of one begin where those of the others do.
 template <typename Use>
 void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
-  const std::byte* next = inputs_[static_cast<size_t>((rank() + 1) % size())];
-  for (int64_t at = begin; at < end;) {
-    const int64_t bytes = std::min(window_at(next + at), end - at);
+  each_window(inputs_[static_cast<size_t>((rank() + 1) % size())], begin, end, [&](int64_t at, int64_t bytes) {
     use(at, bytes);
     for (int peer = 0; peer < size(); ++peer)
       if (peer != rank()) drop_mapped_pages(inputs_[static_cast<size_t>(peer)] + at, bytes);
-    at += bytes;
-  }
+  });
 }
 
 /// What `peer` has at `place`, in windows as well.
 void ShmCommunicator::copy_from(int peer, const SharedPlace& place, void* to, int64_t bytes) {
   std::byte* from = group_.memory(peer, place);
-  for (int64_t at = 0; at < bytes;) {
-    const int64_t some = std::min(window_at(from + at), bytes - at);
+  each_window(from, 0, bytes, [&](int64_t at, int64_t some) {
     copy_between(peer, static_cast<std::byte*>(to) + at, from + at, some);
     drop_mapped_pages(from + at, some);
-    at += some;
-  }
+  });
 }
 
 /// Moves `total` elements through the staging areas: `fill` brings ours of a piece, `use` takes
