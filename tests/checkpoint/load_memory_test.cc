@@ -55,32 +55,32 @@ std::string saved_tensor(const TempFolder& temp, bool columns) {
   return temp / step_folder_name(columns ? 2 : 1);
 }
 
-/// Reads a box in bf16; returns the memory that it took beside the box itself.
-int64_t beside_when_rounding(const std::string& folder, const Box& box) {
-  std::vector<uint16_t> state;
+/// Reads a box as `dtype` into `state`; returns the memory that it took beside the box itself.
+template <typename T>
+int64_t beside_a_read(const std::string& folder, const Box& box, DType dtype, std::vector<T>& state) {
   const int64_t peak = peak_of([&] {
     state.resize(static_cast<size_t>(box.numel()));
     Checkpoint checkpoint(folder);
-    checkpoint.read({"w", "param", DType::kBF16, {kLoadedRows, kLoadedColumns}, box, state.data(), nullptr});
+    checkpoint.read({"w", "param", dtype, {kLoadedRows, kLoadedColumns}, box, state.data(), nullptr});
   });
-  return peak - box.numel() * 2;
+  return peak - box.numel() * static_cast<int64_t>(sizeof(T));
 }
 
-/// Reads a box; returns the memory that it took beside the box itself.
+int64_t beside_when_rounding(const std::string& folder, const Box& box) {
+  std::vector<uint16_t> state;
+  return beside_a_read(folder, box, DType::kBF16, state);
+}
+
 int64_t beside_when_reading(const std::string& folder, const Box& box) {
   std::vector<float> state;
-  const int64_t peak = peak_of([&] {
-    state.resize(static_cast<size_t>(box.numel()));
-    Checkpoint checkpoint(folder);
-    checkpoint.read({"w", "param", DType::kF32, {kLoadedRows, kLoadedColumns}, box, state.data(), nullptr});
-  });
+  const int64_t beside = beside_a_read(folder, box, DType::kF32, state);
   int64_t wrong = 0;
   for (int64_t i = 0; i < box.numel(); ++i) {
     const int64_t row = box.offset[0] + i / box.extent[1];
     wrong += state[static_cast<size_t>(i)] == loaded_value(row * kLoadedColumns + box.offset[1] + i % box.extent[1]) ? 0 : 1;
   }
   REQUIRE(wrong == 0);
-  return peak - box.numel() * 4;
+  return beside;
 }
 
 }  // namespace

@@ -462,21 +462,26 @@ TEST_CASE("units hold what a rank uses of tensors, and all ranks' parts come fro
   }
 }
 
-TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back bit by bit") {
-  Alone alone;
-  // Every state has values of its own.
-  const fixtures::Scratch first;
+/// Saves whole states whose values are each of their own, and returns them.
+Contents save_whole(const std::string& root, const std::vector<StateInfo>& states) {
   std::vector<StateSlice> whole;
   std::vector<std::vector<std::byte>> values;
-  for (const StateInfo& state : ranks_of(kSplits[0], *alone.group)[0]->state->states()) {
+  for (const StateInfo& state : states) {
     const Box box = whole_box(state.shape);
     values.push_back(
         folder_weights(state.tensor + state.kind, static_cast<size_t>(box.numel()), state.dtype));
     whole.push_back(
         {state.tensor, state.kind, state.dtype, state.shape, box, values.back().data(), nullptr});
   }
-  save_checkpoint(posix_files(), {first.path}, {}, whole, {});
-  const Contents expected = contents_of(whole);
+  save_checkpoint(posix_files(), {root}, {}, whole, {});
+  return contents_of(whole);
+}
+
+TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back bit by bit") {
+  Alone alone;
+  const fixtures::Scratch first;
+  const Contents expected =
+      save_whole(first.path, ranks_of(kSplits[0], *alone.group)[0]->state->states());
   for (const SplitLayout& writer : kSplits) {
     const fixtures::Scratch scratch;
     {
@@ -500,15 +505,9 @@ TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back
 TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another precision") {
   Alone alone;
   const fixtures::Scratch scratch;
-  std::vector<StateSlice> whole;
-  std::vector<std::vector<std::byte>> values;
-  for (const StateInfo& state : ranks_of(kSplits[0], *alone.group)[0]->state->states()) {
-    const Box box = whole_box(state.shape);
-    values.push_back(folder_weights(state.tensor + state.kind, static_cast<size_t>(box.numel()), DType::kBF16));
-    whole.push_back({state.tensor, state.kind, DType::kBF16, state.shape, box, values.back().data(), nullptr});
-  }
-  save_checkpoint(posix_files(), {scratch.path}, {}, whole, {});
-  const Contents expected = converted(contents_of(whole), DType::kBF16, DType::kF32);
+  std::vector<StateInfo> states = ranks_of(kSplits[0], *alone.group)[0]->state->states();
+  for (StateInfo& state : states) state.dtype = DType::kBF16;
+  const Contents expected = converted(save_whole(scratch.path, states), DType::kBF16, DType::kF32);
   for (const SplitLayout& reader : kSplits) {
     INFO(reader.degree << " tensor-parallel, " << name_of_layout(reader.layout));
     const auto ranks = ranks_of(reader, *alone.group);
