@@ -49,6 +49,9 @@ ProcStat read_stat(int pid) {
   return stat;
 }
 
+bool has_left(const ProcStat& stat) { return stat.state == 0 || stat.state == 'Z' || stat.state == 'X'; }
+bool stands_still(const ProcStat& stat) { return stat.state == 'T' || stat.state == 't'; }
+
 double seconds_since(int64_t unix_ns) {
   const auto now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch());
   return static_cast<double>(now.count() - unix_ns) * 1e-9;
@@ -242,17 +245,15 @@ PeerIdentity parse_identity(const std::string& text) {
   return identity;
 }
 
-bool is_stopped(int pid) {
-  const char state = read_stat(pid).state;
-  return state == 'T' || state == 't';
-}
+bool is_stopped(int pid) { return stands_still(read_stat(pid)); }
+
+bool is_gone(int pid) { return has_left(read_stat(pid)); }
 
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   if (peer.machine != self.machine || peer.pid <= 0) return ProcessState::kUnknown;
   const ProcStat stat = read_stat(peer.pid);
-  if (stat.state == 0 || stat.start_ticks != peer.start_ticks) return ProcessState::kGone;
-  if (stat.state == 'Z' || stat.state == 'X') return ProcessState::kGone;
-  return stat.state == 'T' || stat.state == 't' ? ProcessState::kStopped : ProcessState::kRunning;
+  if (has_left(stat) || stat.start_ticks != peer.start_ticks) return ProcessState::kGone;
+  return stands_still(stat) ? ProcessState::kStopped : ProcessState::kRunning;
 }
 
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,

@@ -33,6 +33,8 @@ PeerIdentity parse_identity(const std::string& text);
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
 /// Whether a process of this machine is stopped.
 bool is_stopped(int pid);
+/// Whether it has ended, or its first thread has and the others end now: only then can it be waited for.
+bool is_gone(int pid);
 /// Looks under /proc; kUnknown for a rank of another machine.
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self);
 

@@ -147,7 +147,7 @@ class Supervisor {
       handle_signals();
       read_everything();
       reap();
-      end_hang();
+      stop_after_failure();
       enforce_deadline();
     }
     read_everything();
@@ -166,6 +166,8 @@ class Supervisor {
     int number = 0;
     RankProcess process;
     bool running = true;
+    /// It was on its way out before it was told to stop.
+    bool ended_before_told = false;
   };
 
   int first_rank() const { return options_.node * local_ranks_; }
@@ -187,7 +189,7 @@ class Supervisor {
   std::string doing(const Rank& rank) const;
   bool holds_up_others(const Rank& rank) const;
   bool is_hang() const;
-  void end_hang();
+  void stop_after_failure();
   void enforce_deadline();
   void signal_all(int signal);
 
@@ -212,7 +214,8 @@ class Supervisor {
   std::optional<Clock::time_point> hang_ends_at_;
   int forwarded_ = 0;      // the first signal we passed on
   Clock::time_point forwarded_at_;
-  bool stopping_ = false;  // a rank failed and the others were told to end
+  bool failed_ = false;    // a rank ended otherwise than asked
+  bool stopping_ = false;  // and the others were told to end
 };
 
 std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {
@@ -348,16 +351,19 @@ void Supervisor::reap() {
 
 void Supervisor::note_end(Rank& rank, int status) {
   rank.running = false;
-  RankEnd end{.rank = rank.number, .unix_ns = unix_time_ns(), .told_to_stop = stopping_, .doing = doing(rank)};
+  read_reports();  // its last words
+  RankEnd end{.rank = rank.number,
+              .unix_ns = unix_time_ns(),
+              .told_to_stop = stopping_ && !rank.ended_before_told,
+              .doing = doing(rank)};
   if (WIFSIGNALED(status)) {
     end.signal = WTERMSIG(status);
     end.exit_code = 128 + end.signal;
   } else {
     end.exit_code = WEXITSTATUS(status);
   }
+  failed_ |= !ended_as_asked(end.exit_code, end.signal, forwarded_);
   ends_.push_back(end);
-  const bool orderly = ended_as_asked(end.exit_code, end.signal, forwarded_);
-  if (!orderly && !stopping_) stop_others();
 }
 
 /// What a rank last showed of itself.
@@ -381,9 +387,16 @@ bool Supervisor::is_hang() const {
   return std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& r) { return holds_up_others(r); });
 }
 
-/// Those who tell of it need not have ended: their ends may take what the store of a stopped rank 0 does not give.
-void Supervisor::end_hang() {
-  if (stopping_ || !is_hang()) return hang_ends_at_.reset();
+/// Where a rank failed, the others are stopped. A rank that is blamed for it has a moment before: it may be about to
+/// tell of a failure of its own, and one that was killed is not waited for before its last thread has ended, though
+/// the others see sooner that it is gone. Those who tell of a hang need not have ended: their ends may take what the
+/// store of a stopped rank 0 does not give.
+void Supervisor::stop_after_failure() {
+  if (stopping_ || !is_hang()) {
+    hang_ends_at_.reset();
+    if (failed_ && !stopping_) stop_others();
+    return;
+  }
   if (!hang_ends_at_) hang_ends_at_ = Clock::now() + options_.moment_to_tell;
   const bool stopped = std::any_of(ranks_.begin(), ranks_.end(),
                                    [this](const Rank& r) { return holds_up_others(r) && is_stopped(r.process.pid); });
@@ -398,8 +411,9 @@ void Supervisor::stop_others() {
   const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running && is_stopped(r.process.pid); });
   // Who waited for a rank that hangs has nothing to finish.
   kill_at_ = Clock::now() + (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
-  for (const Rank& rank : ranks_) {
+  for (Rank& rank : ranks_) {
     if (!rank.running) continue;
+    rank.ended_before_told = is_gone(rank.process.pid);
     // A rank that is stopped hears no SIGTERM, and one that held up the others for their whole patience is not
     // waited for once more.
     if (holds_up_others(rank) || is_stopped(rank.process.pid))

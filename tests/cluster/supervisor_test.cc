@@ -310,6 +310,17 @@ TEST_CASE("a rank that is named and tells of its own failure a moment later is t
   REQUIRE(failure.reason == "disk full");
 }
 
+TEST_CASE("a killed rank is the cause, though the others saw that it is gone before it could be waited for") {
+  // The longer one outlasts the moment that the blamed rank has, so it is told to stop while it ends.
+  for (const auto moment : {60000ms, 1ms}) {
+    FailureSummary failure;
+    const std::vector<std::string> lost = {"fadeif", "0", "300", "blameif", "1", "0", "rank 0 is gone", "only", "1", "exit", "6"};
+    REQUIRE(supervise(2, lost, {.moment_to_tell = moment, .on_failure = [&](const FailureSummary& summary) { failure = summary; }}).code == 137);
+    REQUIRE(failure.rank == 0);
+    REQUIRE_THAT(failure.text, Catch::Contains("then rank 1: exit code 6"));
+  }
+}
+
 TEST_CASE("kill -9 of the supervisor leaves no rank behind") {
   const Folder folder;
   const pid_t supervisor = spawn_supervisor(

@@ -3,9 +3,11 @@
 //   print TEXT | error TEXT | raw TEXT (no line end; \r and \n as escapes) | env NAME | sleep MS |
 //   exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports it) |
 //   stopif RANK (stops itself) | killif RANK (kills itself) |
+//   fadeif RANK MS (its first thread ends at once, so that others see it as gone; so long later another kills it) |
 //   touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N |
 //   store | before N (the rest is for the starts before the Nth restart)
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -13,6 +15,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cluster/failure_report.h"
@@ -42,6 +45,14 @@ void fail(int rank, int code, const std::string& message) {
 void blame(int rank, int culprit, const std::string& message) {
   ftrun::report_failure(
       {.rank = rank, .unix_ns = ftrun::unix_time_ns(), .exit_code = 6, .doing = "step 3", .message = message, .culprit = culprit});
+}
+
+void fade(int ms) {
+  std::thread([ms] {
+    ::usleep(static_cast<useconds_t>(ms) * 1000);
+    ::kill(::getpid(), SIGKILL);
+  }).detach();
+  ::syscall(SYS_exit, 0);  // of this thread alone
 }
 
 bool store_socket_listens() {
@@ -74,6 +85,7 @@ int main(int argc, char** argv) {
     if (verb == "before" && std::stoi(words[++i]) <= std::atoi(std::getenv("FTRUN_RESTART"))) break;
     if (verb == "stopif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGSTOP);
     if (verb == "killif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGKILL);
+    if (verb == "fadeif" && std::stoi(words[++i]) == rank) fade(std::stoi(words[i + 1]));
     if (verb == "fail") fail(rank, std::stoi(words[i + 1]), words[i + 2]);
     if (verb == "blameif" && std::stoi(words[++i]) == rank) blame(rank, std::stoi(words[i + 1]), words[i + 2]);
     if (verb == "touch")
