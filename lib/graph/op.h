@@ -166,7 +166,7 @@ struct RopeTableAttrs {
 struct CrossEntropyAttrs {
   bool with_gradients = true;
   /// Tokens whose logits are in memory at once.
-  int64_t chunk_tokens = 512;
+  int64_t chunk_tokens = 256;
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
 

@@ -171,7 +171,7 @@ TEST_CASE(
     "tensor-parallel ranks add the gradients of several micro-batches, whose tokens fill several "
     "chunks",
     "[long]") {
-  const BatchShape shape{88, 12};  // 1056 tokens: chunks of 512, 512 and 32
+  const BatchShape shape{88, 12};  // 1056 tokens: four chunks of 256 and one of 32
   for (const size_t which : {0, 5, 6}) {
     const ModelConfig config = config_of(cases()[which]);
     // The first chunk of the second one counts nothing.
