@@ -66,8 +66,13 @@ bool is_option(const std::string& argument) { return argument.size() > 1 && argu
               cat("ftrun ", command.get_parent() == nullptr ? "" : command.get_name() + " ", "--help lists the options"));
 }
 
-/// An option that is unknown, and a config without --config before it, are told with what to write instead; all else is
-/// CLI11's to tell.
+/// "chek" for check; no other argument is one letter or two away from a command.
+[[noreturn]] void refuse_command(const std::string& argument, const std::string& near) {
+  throw Error(ExitCode::kUsage, cat("the command ", argument, " is unknown (did you mean ", near, "?)"), "ftrun --help lists the commands");
+}
+
+/// A command or an option that is unknown, and a config without --config before it, are told with what to write instead; all
+/// else is CLI11's to tell.
 int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const auto chosen = app.get_subcommands();
@@ -76,6 +81,10 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
       refuse_option(chosen.empty() ? app : *chosen.front(), *option);
     if (const auto config = std::find_if(unknown.begin(), unknown.end(), is_config_name); config != unknown.end())
       throw Error(ExitCode::kUsage, cat("the argument ", *config, " was not expected"), cat("give it as --config ", *config));
+    std::vector<std::string> commands;
+    for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
+    if (const std::string near = unknown.empty() ? "" : nearest(unknown.front(), commands); chosen.empty() && !near.empty())
+      refuse_command(unknown.front(), near);
   }
   const int code = app.exit(error);
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);

@@ -143,7 +143,8 @@ class PosixWritableFile : public WritableFile {
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
-    if (fd >= 0 && ::close(fd) != 0) disk_error(path_, "close", errno);
+    // A signal that comes meanwhile leaves it closed on Linux, and what is to be on disk was synced before.
+    if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) disk_error(path_, "close", errno);
   }
 
  private:

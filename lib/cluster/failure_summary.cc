@@ -98,15 +98,20 @@ bool same_failure(const Failure& a, const Failure& b) {
          !a.message.empty();
 }
 
-/// "0" or "0, 1, 2": the ranks that failed as `failure`'s did.
-std::string ranks_of(const Failure& failure, const std::vector<Failure>& failures) {
-  std::vector<int> ranks{failure.rank};
-  for (const Failure& other : failures)
-    if (other.rank != failure.rank && same_failure(other, failure)) ranks.push_back(other.rank);
+/// "0" or "0, 1, 2", whatever the order they ended in.
+std::string list_text(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   std::vector<std::string> names;
   for (const int rank : ranks) names.push_back(std::to_string(rank));
   return join(names, ", ");
+}
+
+/// The ranks that failed as `failure`'s did.
+std::string ranks_of(const Failure& failure, const std::vector<Failure>& failures) {
+  std::vector<int> ranks{failure.rank};
+  for (const Failure& other : failures)
+    if (other.rank != failure.rank && same_failure(other, failure)) ranks.push_back(other.rank);
+  return list_text(std::move(ranks));
 }
 
 std::string line_of(const Failure& failure, const std::string& ranks, int64_t since_ns,
@@ -120,13 +125,13 @@ std::string line_of(const Failure& failure, const std::string& ranks, int64_t si
 }
 
 std::string stopped_ranks(const RankEnds& all, const std::vector<Failure>& failures) {
-  std::vector<std::string> ranks;
+  std::vector<int> ranks;
   for (const RankEnd& end : all.ends) {
     const bool told = std::any_of(failures.begin(), failures.end(),
                                   [&](const Failure& f) { return f.rank == end.rank; });
-    if (end.told_to_stop && !told) ranks.push_back(std::to_string(end.rank));
+    if (end.told_to_stop && !told) ranks.push_back(end.rank);
   }
-  return ranks.empty() ? "" : "\n  stopped because of it: rank " + join(ranks, ", ");
+  return ranks.empty() ? "" : "\n  stopped because of it: rank " + list_text(std::move(ranks));
 }
 
 /// All ended as asked: 0, or 75, or 128 + the signal that was passed on.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/round_up.h"
+#include "base/shm_sizes.h"
 #include "base/text.h"
 #include "comm/copy_bytes.h"
 #include "comm/reduce.h"
@@ -15,19 +16,15 @@ namespace ftrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Up to here one meeting with a copy is cheaper than reading in place, which needs two.
-constexpr int64_t kSmallBytes = 64 << 10;
 constexpr int64_t kPushBytes = 16 << 10;  // reduced and passed on while it is in the cache
 constexpr int64_t kAlignElements = 64;  // slices begin on cache lines
-// What is mapped of each peer at a time: little, as it counts as our memory, but whole huge pages.
-constexpr int64_t kWindowBytes = 4 << 20;
 // A copy of a send has at least the first; one up to the second is kept for the next send.
 constexpr int64_t kLeastCopyBytes = 256 << 10, kMostSpareBytes = 64 << 20;
 
 /// Bytes from a place of a peer's memory to where the next window begins, in whole elements of any type.
 int64_t window_at(const std::byte* place) {
   constexpr int64_t kWidest = 8;
-  return kWindowBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) % kWindowBytes / kWidest * kWidest;
+  return kShmWindowBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) % kShmWindowBytes / kWidest * kWidest;
 }
 
 /// Calls `use` with the offset and the bytes of each window of a peer's memory: bytes [begin, end) from `memory`.
@@ -249,7 +246,7 @@ void ShmCommunicator::in_pieces(const Collective& work, bool announced, int64_t 
 
 void ShmCommunicator::all_reduce_now(const Collective& work) {
   const int64_t bytes = payload_bytes(work.record);
-  if (bytes <= kSmallBytes) return all_reduce_small(work);
+  if (bytes <= kShmStagedBytes) return all_reduce_small(work);
   announce(work, offer(work.in, bytes));
   if (everyone_shares(work.record)) return all_reduce_in_place(work);
   all_reduce_staged(work);
@@ -336,7 +333,7 @@ void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting
 void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int64_t bytes = payload_bytes(record) * size();
-  if (bytes <= kSmallBytes) return reduce_scatter_staged(work, false);
+  if (bytes <= kShmStagedBytes) return reduce_scatter_staged(work, false);
   announce(work, offer(work.in, bytes));
   if (!everyone_shares(record)) return reduce_scatter_staged(work, true);
   collect_inputs(work);
@@ -372,7 +369,7 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
 void ShmCommunicator::all_gather_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int64_t bytes = payload_bytes(record);
-  if (bytes * size() <= kSmallBytes) return all_gather_staged(work, false);
+  if (bytes * size() <= kShmStagedBytes) return all_gather_staged(work, false);
   announce(work, offer(work.in, bytes));
   if (!everyone_shares(record)) return all_gather_staged(work, true);
   collect_inputs(work);
@@ -411,7 +408,7 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
   const int64_t bytes = payload_bytes(work.record);
   const int root = work.record.peer;
   auto* data = static_cast<std::byte*>(work.out);
-  if (bytes > kSmallBytes) {
+  if (bytes > kShmStagedBytes) {
     announce(work, rank() == root ? find_shared(data, bytes) : SharedPlace{});
     const SharedPlace place = group_.announcement(root, work.record.sequence).in;
     if (place.shared()) {
@@ -420,7 +417,7 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
     }
   }
   in_pieces(
-      work, bytes > kSmallBytes, bytes, ShmGroup::kHalfBytes,
+      work, bytes > kShmStagedBytes, bytes, ShmGroup::kHalfBytes,
       [&](std::byte* staging, int64_t at, int64_t count) {
         if (rank() == root) copy_bytes(staging, data + at, count);
       },

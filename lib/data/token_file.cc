@@ -88,9 +88,12 @@ std::unique_ptr<TokenFile> open_token_file(const std::string& given,
       return open_megatron(stem);
     case DataFormat::kJsonl:
       return std::make_unique<JsonlFile>(path);
-    default:
-      return open_flat_file(path, options);
+    case DataFormat::kAuto:
+    case DataFormat::kLlmc:
+    case DataFormat::kNanogpt:
+      break;
   }
+  return open_flat_file(path, options);
 }
 
 void check_mapping_not_cut(const MappedFile& file) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/shm_sizes.h"
 #include "base/text.h"
 #include "program/lifetime.h"
 #include "program/state_spec.h"
@@ -139,22 +140,17 @@ int64_t model_state_bytes(const MemoryPlan& plan) {
 
 namespace {
 
-/// Collectives of no more bytes than this go through a small staging area instead.
-constexpr int64_t kStagedBytes = 64 << 10;
-/// Larger ones, and messages, map so much of each peer's memory at a time.
-constexpr int64_t kWindowBytes = 4 << 20;
-
 /// Bytes of peers that call i of a collective has mapped at a time: of their parts of a gather, of the message of
 /// a receive, else of what is this rank's of each. (Where the kernel has made huge pages, less than a
 /// window may map all of one.)
 int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
   const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
   const Range& in = in_place ? instr.writes[i] : instr.reads[i];
-  if (instr.kind == InstrKind::kReceive) return std::min(in.bytes, kWindowBytes);
+  if (instr.kind == InstrKind::kReceive) return std::min(in.bytes, kShmWindowBytes);
   const bool gathers = instr.kind == InstrKind::kAllGather;
   const int64_t whole = gathers ? in.bytes * ranks : in.bytes;
-  if (!in_shared_memory(program.at(in.buffer)) || whole <= kStagedBytes) return 0;
-  return std::min(whole / ranks, kWindowBytes) * (ranks - 1);
+  if (!in_shared_memory(program.at(in.buffer)) || whole <= kShmStagedBytes) return 0;
+  return std::min(whole / ranks, kShmWindowBytes) * (ranks - 1);
 }
 
 /// What each instruction has mapped of peers while it runs: one of its calls at a time.

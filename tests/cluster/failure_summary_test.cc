@@ -86,11 +86,8 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
   const FailureSummary summary = summarize_failures(
       {.ends = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5},
                 {.rank = 1, .unix_ns = 4 * kSecond, .exit_code = 4},
-                {.rank = 2,
-                 .unix_ns = 5 * kSecond,
-                 .exit_code = 143,
-                 .signal = SIGTERM,
-                 .told_to_stop = true}},
+                {.rank = 10, .unix_ns = 5 * kSecond, .exit_code = 143, .signal = SIGTERM, .told_to_stop = true},
+                {.rank = 2, .unix_ns = 5 * kSecond, .exit_code = 143, .signal = SIGTERM, .told_to_stop = true}},
        .reports = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5, .message = "disk full"},
                    {.rank = 1,
                     .unix_ns = 2 * kSecond,
@@ -103,7 +100,7 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
   REQUIRE(summary.text ==
           "rank 1: exit code 4, 2.0s after the start, in step 7: bad file\n"
           "  then rank 0: exit code 5, 1.0s later: disk full\n"
-          "  stopped because of it: rank 2\n"
+          "  stopped because of it: rank 2, 10\n"
           "  its log: run/logs/rank-1.log");
   REQUIRE(summary.rank == 1);
   REQUIRE(summary.reason == "bad file");

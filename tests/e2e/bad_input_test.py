@@ -142,8 +142,10 @@ with tempfile.TemporaryDirectory() as scratch:
                                                f"  remedy: give it as --config {config}\n")
             expect(ftrun(*command, "--confg", config), 2, "ftrun: the option --confg is unknown (did you mean --config?)\n"
                                                           f"  remedy: ftrun {' '.join((*command, ''))}--help lists the options\n")
-        unknown = must(ftrun("trian"), 2)
-        assert unknown.stderr.startswith("The following argument was not expected: trian\n"), unknown.stderr
+        expect(ftrun("trian"), 2, "ftrun: the command trian is unknown (did you mean train?)\n"
+                                  "  remedy: ftrun --help lists the commands\n")
+        unknown = must(ftrun("dosomething"), 2)
+        assert unknown.stderr.startswith("The following argument was not expected: dosomething\n"), unknown.stderr
 
     @case
     def what_gpus_cannot_do_yet():
