@@ -145,8 +145,8 @@ class Supervisor {
     while (running() > 0) {
       wait_for_something();
       handle_signals();
-      read_everything();
       reap();
+      read_everything();  // the last words of those that ended, too
       stop_after_failure();
       enforce_deadline();
     }
@@ -351,7 +351,6 @@ void Supervisor::reap() {
 
 void Supervisor::note_end(Rank& rank, int status) {
   rank.running = false;
-  read_reports();  // its last words
   RankEnd end{.rank = rank.number,
               .unix_ns = unix_time_ns(),
               .told_to_stop = stopping_ && !rank.ended_before_told,
@@ -407,7 +406,6 @@ void Supervisor::stop_after_failure() {
 
 void Supervisor::stop_others() {
   stopping_ = true;
-  read_reports();
   const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running && is_stopped(r.process.pid); });
   // Who waited for a rank that hangs has nothing to finish.
   kill_at_ = Clock::now() + (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);

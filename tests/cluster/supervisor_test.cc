@@ -311,11 +311,13 @@ TEST_CASE("a rank that is named and tells of its own failure a moment later is t
 }
 
 TEST_CASE("a killed rank is the cause, though the others saw that it is gone before it could be waited for") {
-  // The longer one outlasts the moment that the blamed rank has, so it is told to stop while it ends.
+  FailureSummary failure;
+  const auto note = [&](const FailureSummary& summary) { failure = summary; };
+  const std::vector<std::string> lost = {"fadeif", "0", "300", "blameif", "1", "0", "rank 0 is gone", "only", "1", "exit", "6"};
+  // Rank 0 ends within the longer moment; after the shorter one it is told to stop while it ends.
   for (const auto moment : {60000ms, 1ms}) {
-    FailureSummary failure;
-    const std::vector<std::string> lost = {"fadeif", "0", "300", "blameif", "1", "0", "rank 0 is gone", "only", "1", "exit", "6"};
-    REQUIRE(supervise(2, lost, {.moment_to_tell = moment, .on_failure = [&](const FailureSummary& summary) { failure = summary; }}).code == 137);
+    failure = {};
+    REQUIRE(supervise(2, lost, {.moment_to_tell = moment, .on_failure = note}).code == 137);
     REQUIRE(failure.rank == 0);
     REQUIRE_THAT(failure.text, Catch::Contains("then rank 1: exit code 6"));
   }
