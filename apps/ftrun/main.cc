@@ -66,8 +66,12 @@ bool is_option(const std::string& argument) { return argument.size() > 1 && argu
               cat("ftrun ", command.get_parent() == nullptr ? "" : command.get_name() + " ", "--help lists the options"));
 }
 
-/// "chek" for check; no other argument is one letter or two away from a command.
-[[noreturn]] void refuse_command(const std::string& argument, const std::string& near) {
+/// "chek" for check; what is near no command is no mistyped one, and is not refused here.
+void refuse_command_near(const CLI::App& app, const std::string& argument) {
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
+  const std::string near = nearest(argument, commands);
+  if (near.empty()) return;
   throw Error(ExitCode::kUsage, cat("the command ", argument, " is unknown (did you mean ", near, "?)"), "ftrun --help lists the commands");
 }
 
@@ -81,10 +85,7 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
       refuse_option(chosen.empty() ? app : *chosen.front(), *option);
     if (const auto config = std::find_if(unknown.begin(), unknown.end(), is_config_name); config != unknown.end())
       throw Error(ExitCode::kUsage, cat("the argument ", *config, " was not expected"), cat("give it as --config ", *config));
-    std::vector<std::string> commands;
-    for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
-    if (const std::string near = unknown.empty() ? "" : nearest(unknown.front(), commands); chosen.empty() && !near.empty())
-      refuse_command(unknown.front(), near);
+    if (chosen.empty() && !unknown.empty()) refuse_command_near(app, unknown.front());
   }
   const int code = app.exit(error);
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
