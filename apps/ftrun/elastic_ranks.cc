@@ -129,9 +129,7 @@ RanksOfStart ElasticRanks::ranks() const {
 
 void ElasticRanks::add_to(Restart& restart) const {
   if (overrides_.empty()) return;
-  std::vector<std::string> left;
-  for (const int64_t number : ranks().left) left.push_back(std::to_string(number));
-  restart.environment.push_back(cat(kLeftRanks, "=", join(left, ",")));
+  restart.environment.push_back(cat(kLeftRanks, "=", join_numbers(ranks().left, ",")));
   restart.environment.push_back(cat(kWhyLeft, "=", why_left_));
   restart.local_ranks = static_cast<int>(first_numbers_.size());
   for (const std::string& override : overrides_) restart.arguments.insert(restart.arguments.end(), {"--set", override});

@@ -26,6 +26,13 @@ std::string percent_text(double share, int digits);
 std::string first_line(std::string_view text);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
+/// "0, 1, 2": join() of whole numbers.
+template <typename Numbers>
+std::string join_numbers(const Numbers& numbers, std::string_view separator) {
+  std::vector<std::string> texts;
+  for (const auto number : numbers) texts.push_back(std::to_string(number));
+  return join(texts, separator);
+}
 
 /// Edits (insert, delete, replace, swap of neighbours) that turn one text into the other.
 int edit_distance(std::string_view a, std::string_view b);

@@ -86,9 +86,7 @@ std::string saved_steps(const std::string& root) {
   for (const CheckpointEntry& entry : list_checkpoints(root))
     if (entry.problem.empty()) steps.push_back(entry.step);
   std::sort(steps.begin(), steps.end());
-  std::vector<std::string> texts;
-  for (const int64_t step : steps) texts.push_back(std::to_string(step));
-  return join(texts, ", ");
+  return join_numbers(steps, ", ");
 }
 
 // A step that was never saved, or was removed since.

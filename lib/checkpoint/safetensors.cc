@@ -23,9 +23,7 @@ namespace {
 }  // namespace
 
 std::string shape_text(const std::vector<int64_t>& shape) {
-  std::vector<std::string> parts;
-  for (const int64_t dimension : shape) parts.push_back(std::to_string(dimension));
-  return cat("[", join(parts, ", "), "]");
+  return cat("[", join_numbers(shape, ", "), "]");
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)

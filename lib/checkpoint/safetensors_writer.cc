@@ -43,10 +43,8 @@ std::string little_endian(uint64_t value) {
 }
 
 std::string header_entry(const TensorSpec& tensor, int64_t begin) {
-  std::vector<std::string> shape;
-  for (const int64_t dimension : tensor.shape) shape.push_back(std::to_string(dimension));
   return cat(quoted(tensor.name), ":{\"dtype\":\"", dtype_name(tensor.dtype), "\",\"shape\":[",
-             join(shape, ","), "],\"data_offsets\":[", begin, ",", begin + tensor_bytes(tensor),
+             join_numbers(tensor.shape, ","), "],\"data_offsets\":[", begin, ",", begin + tensor_bytes(tensor),
              "]}");
 }
 

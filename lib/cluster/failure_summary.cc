@@ -101,9 +101,7 @@ bool same_failure(const Failure& a, const Failure& b) {
 /// "0" or "0, 1, 2", whatever the order they ended in.
 std::string list_text(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  std::vector<std::string> names;
-  for (const int rank : ranks) names.push_back(std::to_string(rank));
-  return join(names, ", ");
+  return join_numbers(ranks, ", ");
 }
 
 /// The ranks that failed as `failure`'s did.

@@ -43,9 +43,7 @@ std::string ranks_text(const std::vector<int>& members) {
   if (members.size() > kListed)
     return cat(members.size(), " ranks ", members.front(), "..", members.back(), " (",
                hex64(xxh3(members.data(), members.size() * sizeof(int))), ")");
-  std::vector<std::string> ranks;
-  for (const int member : members) ranks.push_back(std::to_string(member));
-  return cat("ranks ", join(ranks, ","));
+  return cat("ranks ", join_numbers(members, ","));
 }
 
 /// Members meet before the back end opens, so that an absent one is named.

@@ -236,10 +236,8 @@ std::string features_text(const ModelConfig& config) {
 }
 
 std::string tokens_text(const ModelConfig& config) {
-  std::vector<std::string> eos;
-  for (int64_t id : config.eos_ids) eos.push_back(std::to_string(id));
   const auto one = [](std::optional<int64_t> id) { return id ? std::to_string(*id) : "none"; };
-  return cat("eos ", eos.empty() ? "none" : join(eos, ","), " bos ", one(config.bos_id), " pad ",
+  return cat("eos ", config.eos_ids.empty() ? "none" : join_numbers(config.eos_ids, ","), " bos ", one(config.bos_id), " pad ",
              one(config.pad_id));
 }
 

@@ -44,13 +44,6 @@ std::vector<int64_t> degrees(const ModelConfig& config, Fits fits) {
   return found;
 }
 
-/// "1, 3, 9"
-std::string numbers_text(const std::vector<int64_t>& values) {
-  std::vector<std::string> words;
-  for (const int64_t value : values) words.push_back(std::to_string(value));
-  return join(words, ", ");
-}
-
 /// "7 = 3 x 2 + 1"
 std::string division_text(int64_t count, int64_t degree) {
   return cat(count, " = ", count / degree, " x ", degree, " + ", count % degree);
@@ -61,10 +54,10 @@ std::string problem_text(const ModelConfig& config, const Shared& shared, int64_
   if (shared.or_held_by_several)
     return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
                division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
-               "; degrees that do: ", numbers_text(fit));
+               "; degrees that do: ", join_numbers(fit, ", "));
   return cat(shared.what, " cannot be shared out among ", degree,
              " ranks: ", division_text(shared.count, degree),
-             "; degrees that divide: ", numbers_text(fit), shared.remedy);
+             "; degrees that divide: ", join_numbers(fit, ", "), shared.remedy);
 }
 
 }  // namespace
@@ -94,7 +87,7 @@ void require_tensor_split(const ModelConfig& config, const BatchShape& batch,
               cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
                   join(problems, "\n  ")),
               cat("degrees that divide all of these: ",
-                  numbers_text(tensor_split_degrees(config, batch, split.sequence))));
+                  join_numbers(tensor_split_degrees(config, batch, split.sequence), ", ")));
 }
 
 ModelConfig local_config(const ModelConfig& config, const TensorSplit& split) {

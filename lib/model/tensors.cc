@@ -26,9 +26,7 @@ std::unordered_map<std::string, const Dims*> by_name(
 }  // namespace
 
 std::string dims_text(const Dims& dims) {
-  std::vector<std::string> parts;
-  for (int64_t dim : dims) parts.push_back(std::to_string(dim));
-  return cat("[", join(parts, ", "), "]");
+  return cat("[", join_numbers(dims, ", "), "]");
 }
 
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name) {

@@ -179,11 +179,9 @@ Partition build_units(const ModelDescription& model, UnitGranularity granularity
 std::string partition_text(const Partition& partition) {
   std::string text;
   for (const Unit& unit : partition.units) {
-    std::vector<std::string> layers;
-    for (int layer : unit.layers) layers.push_back(std::to_string(layer));
     text += cat("unit ", unit.id, " ", unit.name, ": ", unit.padded, " elements (", unit.numel,
                 " in ", unit.slices.size(), unit.slices.size() == 1 ? " tensor" : " tensors",
-                "), layers ", join(layers, ","), "\n");
+                "), layers ", join_numbers(unit.layers, ","), "\n");
   }
   return text;
 }

@@ -18,9 +18,7 @@ int64_t in_thousandths(double value) {
 /// ", with 2 ranks (left: rank 1, 3)".
 std::string fewer_ranks_text(const RanksOfStart& start) {
   if (start.left.empty()) return "";
-  std::vector<std::string> numbers;
-  for (const int64_t rank : start.left) numbers.push_back(std::to_string(rank));
-  return cat(", with ", start.count, start.count == 1 ? " rank" : " ranks", " (left: rank ", join(numbers, ", "), ")");
+  return cat(", with ", start.count, start.count == 1 ? " rank" : " ranks", " (left: rank ", join_numbers(start.left, ", "), ")");
 }
 
 }  // namespace

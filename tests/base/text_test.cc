@@ -74,6 +74,8 @@ TEST_CASE("split keeps empty parts and join undoes it") {
   CHECK(split(",x,", ',') == std::vector<std::string>{"", "x", ""});
   CHECK(join({}, ", ").empty());
   CHECK(join({"a"}, ", ") == "a");
+  CHECK(join_numbers(std::vector<int>{}, ", ").empty());
+  CHECK(join_numbers(std::vector<int64_t>{10, -2, 3}, ", ") == "10, -2, 3");
   for (const std::string text : {"", ",", "a", "a,,b", ",a,"})
     CHECK(join(split(text, ','), ",") == text);
 }
