@@ -17,7 +17,7 @@ namespace {
 constexpr int kMostTries = 24;
 constexpr int64_t kMostLooks = 5'000'000;
 /// Requests that are moved into gaps of another arena: the largest few are nearly all of what there is to gain.
-constexpr int kMostMoves = 16;
+constexpr int kMostMoves = 64;
 /// Of less than this part of all that lives there is next to nothing to gain.
 constexpr int64_t kLeastPart = 1000;
 

@@ -44,7 +44,6 @@ enum class Persistent : int32_t {
   kFp32Parameters,
   kSecondaryShards,
   kPackedSecondaryShards,
-  kGradients,
   kMaster,
   kLoss,
   kNorm,
@@ -241,8 +240,7 @@ struct Program {
   std::vector<Buffer> buffers;
   std::vector<Instr> instrs;
   /// Bytes of persistent buffers that hold something when the step begins: parameters and optimizer
-  /// state, and the zeros between gradients, which no list writes. All else is written before it is
-  /// read.
+  /// state. All else is written before it is read.
   std::vector<Range> given;
   /// Of its collectives, in the order in which communicators are opened. Every program of a rank has
   /// the same.

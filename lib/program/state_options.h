@@ -53,6 +53,9 @@ struct StateOptions {
   int32_t optimizer_states = 2;
   /// Elements of state in another tier that one update takes at a time.
   int64_t update_elements = int64_t{2} << 20;
+  /// Gradients of units that backward makes one after another lie in one buffer until it has as many bytes. A
+  /// buffer takes memory from the first of them to their update, so other memory of the step can lie there before.
+  int64_t gradient_buffer_bytes = int64_t{1} << 16;
   /// Numbers of the gradient norm that ranks exchange at most, unless there are more units: 1 MiB.
   int64_t most_norm_slots = int64_t{1} << 17;
   /// What is saved has a place for a copy, from which a checkpoint is written while training goes on.

@@ -52,7 +52,41 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
   if (micro_batches > 0 && options_.snapshots) place_snapshots();
 }
 
-/// One buffer for each tier that holds wanted units, laid out one unit after another.
+/// What is not persistent has the number of its first unit in its name.
+BufferId UnitStore::add_buffer(const HomeOptions& options, Tier tier, int64_t elements, UnitId first) {
+  std::string name = options.name;
+  if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
+  if (!options.which) name += cat(".", first);
+  const BufferId buffer = program_.add({.name = std::move(name),
+                                        .tier = tier,
+                                        .category = options.category,
+                                        .bytes = options.format.bytes(elements),
+                                        .persistent = options.which,
+                                        .peer_visible = options.peer_visible && tier == Tier::kDevice,
+                                        .dtype = options.format.dtype,
+                                        .packed = options.format.packed});
+  if (options.which) program_.given.push_back(program_.whole(buffer));
+  return buffer;
+}
+
+/// Units that lie one after another, by the buffers that they lie in: in one where it is persistent, else in
+/// several, each of which has memory only while something of it is there.
+std::vector<std::vector<UnitId>> UnitStore::by_buffer(const HomeOptions& options, const FlatLayout& layout,
+                                                      const std::vector<int64_t>& elements) const {
+  std::vector<std::vector<UnitId>> buffers;
+  int64_t bytes = 0;
+  bool open = false;
+  for (const UnitId id : layout.order) {
+    const int64_t own = elements[static_cast<size_t>(id)];
+    if (own == 0) continue;
+    if (!open) buffers.emplace_back();
+    bytes = (open ? bytes : 0) + options.format.bytes(own);
+    buffers.back().push_back(id);
+    open = options.which || bytes < options_.gradient_buffer_bytes;
+  }
+  return buffers;
+}
+
 std::vector<UnitStore::Home> UnitStore::place(
     const HomeOptions& options, const std::function<Part(const StateSpec&)>& part_of) {
   std::vector<Part> parts;
@@ -66,23 +100,14 @@ std::vector<UnitStore::Home> UnitStore::place(
       elements[u] = parts[u].cut ? cut_.held(id) : cut_.whole(id);
     }
     const FlatLayout layout = flat_layout(elements, options.order);
-    if (layout.total == 0) continue;
-    const std::string name =
-        tier == Tier::kDevice ? options.name : cat(options.name, ".", tier_name(tier));
-    const BufferId buffer =
-        program_.add({.name = name,
-                      .tier = tier,
-                      .category = options.category,
-                      .bytes = options.format.bytes(layout.total),
-                      .persistent = options.which,
-                      .peer_visible = options.peer_visible && tier == Tier::kDevice,
-                      .dtype = options.format.dtype,
-                      .packed = options.format.packed});
-    if (options.category != Category::kGradients) program_.given.push_back(program_.whole(buffer));
-    for (size_t u = 0; u < elements.size(); ++u)
-      if (elements[u] > 0)
-        homes[u] = {buffer, layout.offset[u],
-                    parts[u].cut ? cut_.begin(static_cast<UnitId>(u)) : 0, options.format};
+    for (const std::vector<UnitId>& units : by_buffer(options, layout, elements)) {
+      const int64_t begin = layout.at(units.front());
+      const int64_t end = layout.at(units.back()) + elements[static_cast<size_t>(units.back())];
+      const BufferId buffer = add_buffer(options, tier, end - begin, units.front());
+      for (const UnitId id : units)
+        homes[static_cast<size_t>(id)] = {buffer, layout.at(id) - begin,
+                                          parts[static_cast<size_t>(id)].cut ? cut_.begin(id) : 0, options.format};
+    }
   }
   return homes;
 }
@@ -112,7 +137,7 @@ void UnitStore::place_parameters() {
 }
 
 void UnitStore::place_training_state() {
-  gradients_ = place({.which = Persistent::kGradients,
+  gradients_ = place({.which = std::nullopt,
                       .name = buffer_names::kGradients,
                       .category = Category::kGradients,
                       .format = specs_.front().gradient,
@@ -123,10 +148,6 @@ void UnitStore::place_training_state() {
                                    .wanted = spec.trainable,
                                    .cut = spec.cuts_gradients};
                      });
-  for (const Unit& u : partition_.units)
-    if (spec(u.id).held && spec(u.id).trainable && !spec(u.id).reduces_micro_batches)
-      for (const Range& gap : gaps(range(home(gradients_, u.id), 0, cut_.whole(u.id)), u.id))
-        program_.given.push_back(gap);
   const auto optimizer = [](const StateSpec& spec) {
     return Part{.tier = spec.optimizer, .wanted = spec.trainable, .cut = spec.cuts_optimizer};
   };
@@ -378,7 +399,6 @@ std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
 
 /// What lies between tensors is reduced, summed and updated like them.
 std::vector<Instr> UnitStore::clear_padding(const GradientUse& use) const {
-  if (!spec(use.unit).reduces_micro_batches) return {};
   Instr clear;
   clear.kind = InstrKind::kClear;
   clear.unit = use.unit;

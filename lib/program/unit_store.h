@@ -69,7 +69,7 @@ class UnitStore {
 
   /// Brings a unit's parameters to where they are used. The last one fills all of the buffer.
   std::vector<Instr> gather(const ParameterUse& use, size_t number);
-  /// Zeroes what lists leave unwritten of a gradient; nothing where that is zero from step to step.
+  /// Zeroes what lists leave unwritten of a gradient; nothing where they write all of it.
   std::vector<Instr> clear_padding(const GradientUse& use) const;
   /// `first`: nothing of this step is where the sum goes.
   Reduction reduction(const GradientUse& use, bool first);
@@ -98,7 +98,8 @@ class UnitStore {
     StorageFormat format;
   };
   struct HomeOptions {
-    Persistent which;
+    /// Nothing: gradients, which live within a step.
+    std::optional<Persistent> which;
     std::string name;
     Category category;
     StorageFormat format;
@@ -140,6 +141,9 @@ class UnitStore {
   bool has_data_peers() const { return data_ranks(options_) > 1; }
   std::vector<Home> place(const HomeOptions& options,
                           const std::function<Part(const StateSpec&)>& part_of);
+  std::vector<std::vector<UnitId>> by_buffer(const HomeOptions& options, const FlatLayout& layout,
+                                             const std::vector<int64_t>& elements) const;
+  BufferId add_buffer(const HomeOptions& options, Tier tier, int64_t elements, UnitId first);
   void place_parameters();
   void place_training_state();
   void list_pieces(bool trains);

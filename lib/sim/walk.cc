@@ -19,14 +19,16 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-/// Sums of what each member holds of a whole, and of copies of a matrix on two stages: where they lie does
-/// not matter.
+bool runs_along(const ProgramGroup& group, const char* axes) { return axes_of(group.ranks) == axes; }
+
+/// Sums of copies of a matrix on two stages, each of which has other units beside it.
+bool adds_copies_of_stages(const Program& program, const Instr& instr) {
+  const ProgramGroup& group = program.group(instr.group());
+  return instr.unit >= 0 && (runs_along(group, "pp") || runs_along(group, "pp/ends"));
+}
+
+/// Sums of what each member holds of a whole: where it lies does not matter.
 bool adds_parts(const Program& program, const Instr& instr) {
-  const auto runs_along = [](const ProgramGroup& group, const char* axes) {
-    return axes_of(group.ranks) == axes;
-  };
-  const ProgramGroup& own = program.group(instr.group());
-  if (instr.unit >= 0 && (runs_along(own, "pp") || runs_along(own, "pp/ends"))) return true;
   return runs_along(program.group(instr.group()), "dp_replicate") &&
          std::any_of(program.groups.begin(), program.groups.end(),
                      [&](const ProgramGroup& group) { return runs_along(group, "dp_shard"); });
@@ -49,6 +51,7 @@ std::string announcement_of(const Program& program, const Instr& instr) {
   text.append(" ").append(dtype_name(instr.exchange().dtype));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
+  if (adds_copies_of_stages(program, instr)) return text.append(" of unit ").append(std::to_string(instr.unit));
   const bool parts = adds_parts(program, instr);
   for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
     text.append(" ").append(program.at(range.buffer).name).append("+").append(std::to_string(parts ? 0 : range.offset));

@@ -182,7 +182,7 @@ TEST_CASE("what is counted as allocated is what the process's address space grew
 TEST_CASE("pages count as touched when they were written, and stay counted") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  Buffer shared = persistent(Persistent::kGradients, "gradients", 64 * 4096, Category::kGradients);
+  Buffer shared = persistent(Persistent::kMaster, "master", 64 * 4096, Category::kOptimizer);
   shared.peer_visible = true;
   const Program program =
       with_buffers({shared, persistent(Persistent::kParameters, "weights", 3000 * 4096 + 1, Category::kParameters),
@@ -202,7 +202,7 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
     return memory.touched(Tier::kDevice).persistent[static_cast<size_t>(which)];
   };
   REQUIRE(category(Category::kParameters) == 3 * 4096);
-  REQUIRE(category(Category::kGradients) == 5 * 4096);
+  REQUIRE(category(Category::kOptimizer) == 5 * 4096);
   REQUIRE(memory.touched(Tier::kHost).arenas == 4096);
   ::madvise(memory.at(program, {1, 0, 1}), 3001 * 4096, MADV_DONTNEED);
   REQUIRE(category(Category::kParameters) == 3 * 4096);
@@ -212,7 +212,7 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
 TEST_CASE("memory is zero at first, whether peers may see it or not") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  Buffer shared = persistent(Persistent::kGradients, "gradients", 10'000, Category::kGradients);
+  Buffer shared = persistent(Persistent::kMaster, "master", 10'000, Category::kOptimizer);
   shared.peer_visible = true;
   const Program program =
       with_buffers({shared, persistent(Persistent::kParameters, "weights", 10'000, Category::kParameters),
@@ -231,8 +231,8 @@ TEST_CASE("a buffer of two sizes is a defect, and so is one that nobody made") {
       memory.allocate(with_buffers({persistent(Persistent::kParameters, "weights", 8192, Category::kParameters)}, {})),
       Catch::Contains("buffer weights has 4096 bytes in one program and 8192 in another"));
   const Program unknown =
-      with_buffers({persistent(Persistent::kGradients, "gradients", 64, Category::kGradients)}, {});
-  REQUIRE_THROWS_WITH(memory.at(unknown, {0, 0, 64}), Catch::Contains("no buffer gradients"));
+      with_buffers({persistent(Persistent::kMaster, "master", 64, Category::kOptimizer)}, {});
+  REQUIRE_THROWS_WITH(memory.at(unknown, {0, 0, 64}), Catch::Contains("no buffer master"));
 }
 
 TEST_CASE("memory that the machine does not have is refused with the amount") {

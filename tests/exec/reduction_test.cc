@@ -85,16 +85,17 @@ Config run_with(const Setting& setting, ConfigDtype wire) {
   return config;
 }
 
-/// A persistent buffer of a rank.
-Floats buffer_of(const RankRig& rig, const std::string& name) {
+/// All of a rank's parameters, or all of its gradients: nothing in the step lies where those were once they are there.
+Floats values_of(const RankRig& rig, Category category) {
   const Program& program = rig.plan.train.program;
+  Floats values;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
-    if (program.buffers[b].name != name) continue;
+    if (program.buffers[b].category != category) continue;
     const int64_t bytes = program.buffers[b].bytes;
     const auto* from = reinterpret_cast<const float*>(rig.memory.at(program, {static_cast<BufferId>(b), 0, bytes}));
-    return {from, from + bytes / 4};
+    values.insert(values.end(), from, from + bytes / 4);
   }
-  throw std::logic_error("no buffer " + name);
+  return values;
 }
 
 struct Result {
@@ -114,10 +115,10 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
   run.scalars.loss_scale = scale.loss_scale;
   run.decide = step_policy({.gradient_multiple = scale.multiple});
   Result result;
-  result.weights_before = buffer_of(rig, buffer_names::kParameters);
+  result.weights_before = values_of(rig, Category::kParameters);
   rig.train_executor.run(run);
-  result.gradients = buffer_of(rig, buffer_names::kGradients);
-  result.weights_after = buffer_of(rig, buffer_names::kParameters);
+  result.gradients = values_of(rig, Category::kGradients);
+  result.weights_after = values_of(rig, Category::kParameters);
   result.norm = run.gradient_norm;
   result.finite = run.finite;
   return result;

@@ -25,12 +25,13 @@ TEST_CASE("whatever the bucket size, every byte of the gradients is reduced exac
       const Program program = built.step({.micro_batches = 1 + round % 3, .bucket_elements = size});
       INFO("bucket of " << size << "\n" << program_text(program));
       int64_t end = 0;
-      // Backward order is the order of the buffer: buckets follow each other without gaps.
-      for (const Range& range : gradient_reduces(program)) {
-        REQUIRE(range.offset == end);
-        end += range.bytes;
-      }
-      REQUIRE(end == program.at(buffer_named(program, buffer_names::kGradients)).bytes);
+      // Gradients lie as backward makes them: buckets follow each other without gaps.
+      for (const std::vector<Range>& bucket : gradient_reduces(program))
+        for (const Range& range : bucket) {
+          REQUIRE(gradient_offset(program, range) == end);
+          end += range.bytes;
+        }
+      REQUIRE(end == gradient_bytes(program));
     }
   }
 }
@@ -50,8 +51,10 @@ TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
         wanted.back() += elements;
       }
       std::vector<int64_t> found;
-      for (const Range& range : gradient_reduces(built.step({.bucket_elements = size})))
-        found.push_back(range.bytes / 4);
+      for (const std::vector<Range>& bucket : gradient_reduces(built.step({.bucket_elements = size}))) {
+        found.push_back(0);
+        for (const Range& range : bucket) found.back() += range.bytes / 4;
+      }
       REQUIRE(found == wanted);
     }
   }
@@ -64,12 +67,13 @@ TEST_CASE("a bucket leaves right after the backward that writes its last gradien
     for (const int64_t size : kBucketSizes) {
       const Program program = built.step({.micro_batches = 2, .bucket_elements = size});
       for (const size_t i : all_of(program, InstrKind::kAllReduce)) {
-        const Range& range = program.instrs[i].writes[0];
-        if (program.at(range.buffer).name != buffer_names::kGradients) continue;
+        const std::vector<Range>& bucket = program.instrs[i].writes;
+        if (!is_gradient(program, bucket[0])) continue;
         size_t last_write = 0;
         for (const size_t b : all_of(program, InstrKind::kBackward))
           for (const Range& write : program.instrs[b].writes)
-            if (overlaps(write, range)) last_write = b;
+            if (std::any_of(bucket.begin(), bucket.end(), [&](const Range& range) { return overlaps(write, range); }))
+              last_write = b;
         size_t before = i - 1;
         while (program.instrs[before].kind == InstrKind::kAllReduce) --before;
         INFO(program_text(program) << "bucket at " << i);
@@ -98,7 +102,6 @@ TEST_CASE("ranges that do not follow each other are reduced together, but apart"
   program.buffers = {{.name = "gradients",
                       .category = Category::kGradients,
                       .bytes = 4096,
-                      .persistent = Persistent::kGradients,
                       .dtype = DType::kF32}};
   program.groups = {{{"dp_shard@0", {0, 1}}, {2, 0}}};
   BucketFiller filler(program, kHuge);
@@ -168,7 +171,7 @@ TEST_CASE("gathers of updated parameters leave in buckets too") {
 
 TEST_CASE("a closed bucket takes no more, and buckets come in the order of their last collective") {
   Program program;
-  program.buffers = {{.name = "gradients", .bytes = 4096, .persistent = Persistent::kGradients, .dtype = DType::kF32}};
+  program.buffers = {{.name = "gradients", .bytes = 4096, .dtype = DType::kF32}};
   const auto sum = [](InstrKind kind, int64_t offset) {
     Instr instr{.kind = kind, .detail = Exchange()};
     instr.reads = instr.writes = {{0, offset, 256}};

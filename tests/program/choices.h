@@ -149,6 +149,7 @@ inline StepOptions random_options(std::mt19937_64& random, const Built& built, M
   options.reuse_distance = pick<int64_t>(random, {0, 0, 10'000, 40'000, 1'000'000});
   options.overlap = random() % 3 != 0;
   options.offload_activations = random() % 3 == 0;
+  state.gradient_buffer_bytes = pick<int64_t>(random, {1, 40'000, 1'000'000});
   return options;
 }
 

@@ -102,13 +102,42 @@ inline BufferId buffer_named(const Program& program, const std::string& name) {
   throw std::logic_error("no buffer " + name);
 }
 
-/// Reduced ranges of the gradient buffer, in the order of the program.
-inline std::vector<Range> gradient_reduces(const Program& program) {
-  std::vector<Range> ranges;
+inline bool is_gradient(const Program& program, const Range& range) {
+  return program.at(range.buffer).category == Category::kGradients;
+}
+
+/// Where a range of gradients begins among all of a rank's, in bytes: their buffers one after another.
+inline int64_t gradient_offset(const Program& program, const Range& range) {
+  int64_t before = 0;
+  for (BufferId b = 0; b < range.buffer; ++b)
+    if (program.at(b).category == Category::kGradients) before += program.at(b).bytes;
+  return before + range.offset;
+}
+
+/// The range that begins there.
+inline Range gradients_at(const Program& program, int64_t offset, int64_t bytes) {
+  for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
+    if (program.at(b).category != Category::kGradients) continue;
+    if (offset < program.at(b).bytes) return {b, offset, bytes};
+    offset -= program.at(b).bytes;
+  }
+  throw std::logic_error("no gradients there");
+}
+
+/// Bytes of all of a rank's gradients.
+inline int64_t gradient_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.category == Category::kGradients) bytes += buffer.bytes;
+  return bytes;
+}
+
+/// Ranges of gradients that each all-reduce sums, in the order of the program.
+inline std::vector<std::vector<Range>> gradient_reduces(const Program& program) {
+  std::vector<std::vector<Range>> found;
   for (const size_t i : all_of(program, InstrKind::kAllReduce))
-    for (const Range& range : program.instrs[i].writes)
-      if (program.at(range.buffer).name == buffer_names::kGradients) ranges.push_back(range);
-  return ranges;
+    if (is_gradient(program, program.instrs[i].writes[0])) found.push_back(program.instrs[i].writes);
+  return found;
 }
 
 /// happens[j][i]: instruction i is done before instruction j starts, by the order of lanes and

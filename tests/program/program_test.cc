@@ -104,26 +104,26 @@ TEST_CASE("the ranks of a run have one hash, although their programs differ") {
 }
 
 TEST_CASE("every field that the ranks must agree on changes the hash") {
-  // 12 is the reduction of the loss (see untied_step.golden).
+  // 15 is the reduction of the loss (see untied_step.golden).
   const Program good = build(small_config(1, true)).step({.micro_batches = 2});
   const uint64_t hash = program_hash(good);
   const std::pair<const char*, std::function<void(Program&)>> changes[] = {
       {"name", [](Program& p) { p.name = "evaluate"; }},
-      {"kind", [](Program& p) { p.instrs[12].kind = InstrKind::kAllGather; }},
-      {"bytes read", [](Program& p) { p.instrs[12].reads[0].bytes -= 8; }},
-      {"bytes written", [](Program& p) { p.instrs[12].writes[0].bytes -= 8; }},
-      {"ranges", [](Program& p) { p.instrs[12].writes.push_back(p.instrs[12].writes[0]); }},
-      {"buffer", [](Program& p) { p.instrs[12].writes[0].buffer = 0; }},
-      {"predicate", [](Program& p) { p.instrs[12].if_finite = true; }},
+      {"kind", [](Program& p) { p.instrs[15].kind = InstrKind::kAllGather; }},
+      {"bytes read", [](Program& p) { p.instrs[15].reads[0].bytes -= 8; }},
+      {"bytes written", [](Program& p) { p.instrs[15].writes[0].bytes -= 8; }},
+      {"ranges", [](Program& p) { p.instrs[15].writes.push_back(p.instrs[15].writes[0]); }},
+      {"buffer", [](Program& p) { p.instrs[15].writes[0].buffer = 0; }},
+      {"predicate", [](Program& p) { p.instrs[15].if_finite = true; }},
       {"layer", [](Program& p) { p.instrs[2].layer = 7; }},
       {"micro-batch", [](Program& p) { p.instrs[2].micro_batch = 7; }},
       {"accumulate", [](Program& p) { p.instrs[2].ops().accumulate = true; }},
       {"group", [](Program& p) {
          p.groups.push_back({{"tp@0", {0, 1}}, {2, 0}});
-         p.instrs[12].exchange().group = 1;
+         p.instrs[15].exchange().group = 1;
        }},
-      {"no group", [](Program& p) { p.instrs[12].detail = {}; }},
-      {"dtype", [](Program& p) { p.instrs[12].exchange().dtype = DType::kBF16; }},
+      {"no group", [](Program& p) { p.instrs[15].detail = {}; }},
+      {"dtype", [](Program& p) { p.instrs[15].exchange().dtype = DType::kBF16; }},
       {"order", [](Program& p) { std::swap(p.instrs[2], p.instrs[3]); }},
   };
   for (const auto& [what, change] : changes) {
@@ -150,9 +150,9 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     REQUIRE(account.of(Category::kBuckets) == 0);
     REQUIRE(account.of(Category::kStaging) == 0);
     REQUIRE(account.of(Category::kBuffers) == numbers);
-    // Everything in the arena is an activation here, and nearly nothing is lost between them.
-    REQUIRE(account.of(Category::kActivations) <= program.arena(Arena::kDevice));
-    REQUIRE(account.total == flat * (2 + round % 3) + numbers + program.arena(Arena::kDevice));
+    // Everything in the arena is an activation or a gradient here, and what each has at most need not be at one time.
+    REQUIRE(std::max(account.of(Category::kActivations), flat) <= arena_total(program));
+    REQUIRE(account.total == flat * (1 + round % 3) + numbers + arena_total(program));
     REQUIRE(memory_plan({&program}).at(Tier::kHost).total == 0);
     REQUIRE(memory_plan({&program}).at(Tier::kNvme).total == 0);
   }
@@ -173,7 +173,11 @@ TEST_CASE(
 
 TEST_CASE("SmolLM2's gradients leave in buckets of one layer, the embedding's last and alone") {
   const Built built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
-  const auto ranges = gradient_reduces(built.step({.bucket_elements = 5'000'000}));
+  std::vector<Range> ranges;
+  for (const std::vector<Range>& bucket : gradient_reduces(built.step({.bucket_elements = 5'000'000}))) {
+    REQUIRE(bucket.size() == 1);
+    ranges.push_back(bucket[0]);
+  }
   // Head's norm and a block (3.5 M elements) a bucket; the next block does not fit.
   REQUIRE(ranges.size() == 31);
   CHECK(ranges.front().bytes == (4096 + 3543040) * 4);

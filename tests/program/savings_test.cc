@@ -27,6 +27,8 @@ ModelConfig deep_model() {
 std::vector<std::string> advice(const std::function<void(Config&)>& change) {
   Config config;
   config.train_micro_batch_size_per_gpu = 4;
+  // Gradients of the first micro-batch are there beside the activations of the second.
+  config.gradient_accumulation_steps = 2;
   config.data.sequence_length = 32;
   // Nothing is gathered ahead or together.
   config.zero.prefetch_bucket_size = 0;

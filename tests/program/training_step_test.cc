@@ -61,6 +61,7 @@ std::vector<Case> random_cases(uint64_t seed, int count) {
     c.options.state.optimizer_states = static_cast<int32_t>(random() % 3);
     c.options.bucket_elements = int64_t{1} << (random() % 20);
     c.options.overlap = random() % 2 == 0;
+    c.options.state.gradient_buffer_bytes = random() % 2 == 0 ? 1 : 1 << 16;
     c.options.state.decays = [](const TensorInfo& tensor) { return tensor.shape.size() > 1; };
     cases.push_back(std::move(c));
   }
@@ -119,11 +120,9 @@ TEST_CASE("a gradient is overwritten first, then added to, reduced once and used
   for (const Case& c : random_cases(43, 40)) {
     const Program program = c.built.step(c.options);
     const FlatLayout layout = flat_layout(c.built.partition, FlatOrder::kBackward);
-    const BufferId gradients = buffer_named(program, buffer_names::kGradients);
     for (const Unit& unit : c.built.partition.units) {
       for (const Slice& slice : unit.slices) {
-        const Range range{gradients, (layout.at(unit.id) + slice.position_in_unit) * 4,
-                          slice.extent * 4};
+        const Range range = gradients_at(program, (layout.at(unit.id) + slice.position_in_unit) * 4, slice.extent * 4);
         const std::string& name = c.built.model.tensor(slice.tensor).name;
         // A tied matrix has the embedding's and the head's gradient in every micro-batch.
         const bool twice = c.built.model.tied && name == "model.embed_tokens.weight";
@@ -150,7 +149,7 @@ TEST_CASE("each stride of each unit goes into the norm on one rank, with a slot 
         for (size_t i = 0; i < sum.reads.size(); ++i) {
           REQUIRE(sum.writes[i].buffer == norm);
           REQUIRE(++slots[sum.writes[i].offset] == 1);
-          REQUIRE(covered.emplace(sum.reads[i].offset, sum.reads[i].bytes).second);
+          REQUIRE(covered.emplace(gradient_offset(program, sum.reads[i]), sum.reads[i].bytes).second);
         }
         const bool exchanged = ranks > 1;
         REQUIRE((program.instrs[at + 1].kind == InstrKind::kAllReduce) == exchanged);
@@ -168,7 +167,7 @@ TEST_CASE("each stride of each unit goes into the norm on one rank, with a slot 
 }
 
 /// Tensors (or padding: -1) of the parameter elements that an update writes and of the gradient
-/// elements that it reads, element by element.
+/// elements that it reads, element by element. The range counts from the beginning of the layout.
 std::vector<TensorId> tensors_of(const Built& built, const FlatLayout& layout, const Range& range) {
   std::vector<TensorId> out(static_cast<size_t>(range.bytes / 4), -1);
   for (const Unit& unit : built.partition.units)
@@ -191,7 +190,7 @@ TEST_CASE("updates cover every parameter once, each with its own gradient, state
       REQUIRE(instr.if_finite);
       REQUIRE(static_cast<int>(instr.writes.size()) == 1 + c.options.state.optimizer_states);
       const auto tensors = tensors_of(c.built, parameters, instr.writes[0]);
-      REQUIRE(tensors == tensors_of(c.built, gradients, instr.reads[0]));
+      REQUIRE(tensors == tensors_of(c.built, gradients, {-1, gradient_offset(program, instr.reads[0]), instr.reads[0].bytes}));
       for (int32_t s = 0; s < c.options.state.optimizer_states; ++s) {
         const Range& state = instr.writes[static_cast<size_t>(1 + s)];
         REQUIRE(program.at(state.buffer).name == optimizer_buffer_name(s));

@@ -19,9 +19,9 @@ using Faults = std::vector<std::string>;
 constexpr int kRanks = 4;
 
 // The program that tests break, by position (see untied_step.golden): 0 begin, 1 load_batch mb 0,
-// 2-4 forward, 5-7 backward, 8 load_batch mb 1, 9-11 forward, 12 all_reduce of the loss, 13
-// backward layer 2, 14 all_reduce, 15 backward layer 1, 16 all_reduce, 17 backward layer 0, 18
-// all_reduce, 19 gradient_norm, 20 all_reduce of the norm, 21 decide, 22-24 update.
+// 2-3, 5 forward, 6, 8, 10 backward, 11 load_batch mb 1, 12-14 forward, 15 all_reduce of the loss, 16
+// backward layer 2, 17 all_reduce, 18 backward layer 1, 19 all_reduce, 20 backward layer 0, 21
+// all_reduce, 22 gradient_norm, 23 all_reduce of the norm, 24 decide, 25-27 update; clears between them.
 Program good() {
   return build(small_config(1, false))
       .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1}, kRanks);
@@ -42,7 +42,7 @@ Faults against_good(const Program& rank1) {
 
 TEST_CASE("a good program has no faults, alone or on many ranks") {
   const Program program = good();
-  REQUIRE(program.instrs.size() == 25);
+  REQUIRE(program.instrs.size() == 28);
   CHECK(check(program).empty());
   const std::vector<const Program*> ranks(kRanks, &program);
   CHECK(check_programs(ranks).empty());
@@ -51,17 +51,17 @@ TEST_CASE("a good program has no faults, alone or on many ranks") {
 }
 
 TEST_CASE("a reduction that does not wait for its gradients is named with what it misses") {
-  CHECK(check(broken([](Program& p) { p.instrs[14].waits.clear(); })) ==
-        Faults{"instruction 14 (all_reduce unit 2) does not wait for instruction 13 (backward "
+  CHECK(check(broken([](Program& p) { p.instrs[17].waits.clear(); })) ==
+        Faults{"instruction 17 (all_reduce unit 2) does not wait for instruction 16 (backward "
                "layer 2 mb "
                "1), which touches "
                "the same bytes"});
 }
 
 TEST_CASE("a disk request that starts early where it must not is named") {
-  CHECK(check(broken([](Program& p) { p.instrs[14].detail = DiskRequest{true}; }))
+  CHECK(check(broken([](Program& p) { p.instrs[17].detail = DiskRequest{true}; }))
             .at(1) ==
-        "instruction 14 (all_reduce unit 2) starts early, but no disk request comes before it");
+        "instruction 17 (all_reduce unit 2) starts early, but no disk request comes before it");
   Program program;
   program.buffers = {{.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = Persistent::kParameters},
                      {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};
@@ -92,11 +92,11 @@ TEST_CASE("whichever wait is dropped, the checker notices") {
 }
 
 TEST_CASE("a norm that does not wait meets every reduction") {
-  const Faults faults = check(broken([](Program& p) { p.instrs[19].waits.clear(); }));
+  const Faults faults = check(broken([](Program& p) { p.instrs[22].waits.clear(); }));
   for (const int unit : {0, 1, 2})
     CHECK(std::count(
               faults.begin(), faults.end(),
-              cat("instruction 19 (gradient_norm) does not wait for instruction ", 18 - 2 * unit,
+              cat("instruction 22 (gradient_norm) does not wait for instruction ", 21 - 2 * unit,
                   " (all_reduce unit ", unit, "), which touches the same bytes")) == 1);
 }
 
@@ -120,21 +120,21 @@ TEST_CASE("what depends on the decision waits for it, even where it touches noth
 
 TEST_CASE("waits point backwards") {
   const std::string end = ", which does not come before it";
-  CHECK(check(broken([](Program& p) { p.instrs[4].waits = {14}; })) ==
-        Faults{"instruction 4 (forward layer 2 mb 0) waits for instruction 14" + end});
-  CHECK(check(broken([](Program& p) { p.instrs[4].waits = {4}; })) ==
-        Faults{"instruction 4 (forward layer 2 mb 0) waits for instruction 4" + end});
-  CHECK(check(broken([](Program& p) { p.instrs[4].waits = {-1}; })) ==
-        Faults{"instruction 4 (forward layer 2 mb 0) waits for instruction -1" + end});
-  CHECK(check(broken([](Program& p) { p.instrs[4].waits = {1000}; })) ==
-        Faults{"instruction 4 (forward layer 2 mb 0) waits for instruction 1000" + end});
+  CHECK(check(broken([](Program& p) { p.instrs[5].waits = {17}; })) ==
+        Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction 17" + end});
+  CHECK(check(broken([](Program& p) { p.instrs[5].waits = {5}; })) ==
+        Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction 5" + end});
+  CHECK(check(broken([](Program& p) { p.instrs[5].waits = {-1}; })) ==
+        Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction -1" + end});
+  CHECK(check(broken([](Program& p) { p.instrs[5].waits = {1000}; })) ==
+        Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction 1000" + end});
 }
 
 TEST_CASE("what nothing wrote is not read") {
   CHECK(check(broken([](Program& p) { p.instrs[1].writes.erase(p.instrs[1].writes.begin()); })) ==
         Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
                "written",
-               "instruction 7 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+               "instruction 10 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
                "written"});
 }
 
@@ -142,7 +142,7 @@ TEST_CASE("bytes that only a part of a buffer's writes reach are not read") {
   CHECK(check(broken([](Program& p) { p.instrs[1].writes[0].bytes = 12; })) ==
         Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
                "written",
-               "instruction 7 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+               "instruction 10 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
                "written"});
   // Two writes that meet, in either order, are as good as one.
   for (const bool swapped : {false, true})
@@ -163,45 +163,45 @@ TEST_CASE("a layer that runs before the one it reads from is noticed") {
 }
 
 TEST_CASE("ranges stay inside their buffers") {
-  CHECK(check(broken([](Program& p) { p.instrs[19].reads[0].bytes += 4; })) ==
-        Faults{"instruction 19 (gradient_norm) touches bytes 32768+16388 of gradients, which has "
+  CHECK(check(broken([](Program& p) { p.instrs[22].reads[0].bytes += 4; })) ==
+        Faults{"instruction 22 (gradient_norm) touches bytes 32768+16388 of gradients.2, which has "
                "49152"});
-  CHECK(check(broken([](Program& p) { p.instrs[21].reads[0].offset = -8; })) ==
-        Faults{"instruction 21 (decide) touches bytes -8+96 of norm, which has 96"});
-  CHECK(check(broken([](Program& p) { p.instrs[21].reads[0].bytes = -1; })) ==
-        Faults{"instruction 21 (decide) touches bytes 0+-1 of norm, which has 96"});
+  CHECK(check(broken([](Program& p) { p.instrs[24].reads[0].offset = -8; })) ==
+        Faults{"instruction 24 (decide) touches bytes -8+96 of norm, which has 96"});
+  CHECK(check(broken([](Program& p) { p.instrs[24].reads[0].bytes = -1; })) ==
+        Faults{"instruction 24 (decide) touches bytes 0+-1 of norm, which has 96"});
 }
 
 TEST_CASE("ranges so large that their end has no number are outside too") {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   CHECK(check(broken([](Program& p) {
-          p.instrs[21].reads[0] = {p.instrs[21].reads[0].buffer, 8, kMost};
+          p.instrs[24].reads[0] = {p.instrs[24].reads[0].buffer, 8, kMost};
         })) ==
-        Faults{cat("instruction 21 (decide) touches bytes 8+", kMost, " of norm, which has 96")});
+        Faults{cat("instruction 24 (decide) touches bytes 8+", kMost, " of norm, which has 96")});
 }
 
 TEST_CASE("ranges name buffers that there are") {
-  CHECK(check(broken([](Program& p) { p.instrs[21].reads[0].buffer = 37; })) ==
-        Faults{"instruction 21 (decide) touches buffer 37, but there are 37"});
+  CHECK(check(broken([](Program& p) { p.instrs[24].reads[0].buffer = 37; })) ==
+        Faults{"instruction 24 (decide) touches buffer 37, but there are 37"});
   CHECK(check(broken([](Program& p) {
-          p.instrs[21].writes = {{-1, 0, 8}};
-        })) == Faults{"instruction 21 (decide) touches buffer -1, but there are 37"});
+          p.instrs[24].writes = {{-1, 0, 8}};
+        })) == Faults{"instruction 24 (decide) touches buffer -1, but there are 37"});
 }
 
 TEST_CASE("a collective writes a range for each that it reads") {
-  CHECK(check(broken([](Program& p) { p.instrs[14].writes.clear(); })) ==
-        Faults{"instruction 14 (all_reduce unit 2) is a collective of 1 ranges into 0"});
-  CHECK(check(broken([](Program& p) { p.instrs[14].writes.push_back(p.instrs[16].writes[0]); })) ==
-        Faults{"instruction 14 (all_reduce unit 2) is a collective of 1 ranges into 2"});
+  CHECK(check(broken([](Program& p) { p.instrs[17].writes.clear(); })) ==
+        Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 0"});
+  CHECK(check(broken([](Program& p) { p.instrs[17].writes.push_back(p.instrs[19].writes[0]); })) ==
+        Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 2"});
 }
 
 TEST_CASE("what a step has to write anew of persistent buffers is not read before") {
   CHECK(check(broken([](Program& p) { p.instrs[0].writes.pop_back(); })) ==
-        Faults{"instruction 20 (all_reduce) reads bytes 0+96 of norm before they are written"});
-  // The zeros between gradients are given, what lists write is not.
-  const Faults faults = check(broken([](Program& p) { p.given.resize(2); }));
+        Faults{"instruction 23 (all_reduce) reads bytes 0+96 of norm before they are written"});
+  // Between tensors too: lists write tensors only.
+  const Faults faults = check(broken([](Program& p) { p.instrs[7].writes.pop_back(); }));
   CHECK(std::count(faults.begin(), faults.end(),
-                   "instruction 14 (all_reduce unit 2) reads bytes 0+16384 of gradients before they "
+                   "instruction 19 (all_reduce unit 1) reads bytes 16384+16384 of gradients.2 before they "
                    "are written") == 1);
 }
 
@@ -251,15 +251,15 @@ TEST_CASE("what is added to is read too") {
   });
   CHECK(std::count(faults.begin(), faults.end(),
                    cat("instruction ", sum, " (accumulate unit 2) reads bytes 0+16384 of "
-                       "gradients.host before they are written")) == 1);
+                       "gradients.host.2 before they are written")) == 1);
 }
 
 TEST_CASE("an instruction has the ranges and the lane of its kind") {
   const std::string end = ", a form that its kind does not allow";
-  CHECK(check(broken([](Program& p) { p.instrs[21].reads.pop_back(); })) ==
-        Faults{"instruction 21 (decide) on the compute lane reads 1 range and writes 0" + end});
-  CHECK(check(broken([](Program& p) { p.instrs[24].if_finite = false; })) ==
-        Faults{"instruction 24 (update unit 2) on the compute lane reads 3 ranges and writes 2" + end});
+  CHECK(check(broken([](Program& p) { p.instrs[24].reads.pop_back(); })) ==
+        Faults{"instruction 24 (decide) on the compute lane reads 1 range and writes 0" + end});
+  CHECK(check(broken([](Program& p) { p.instrs[27].if_finite = false; })) ==
+        Faults{"instruction 27 (update unit 2) on the compute lane reads 3 ranges and writes 2" + end});
   const size_t copy = all_of(sharded(), InstrKind::kCopy).at(0);
   CHECK(of_sharded([&](Program& p) { p.instrs[copy].lane = Lane::kToDevice; }).at(0) ==
         cat("instruction ", copy, " (copy unit 2) on the to device lane reads 1 range and writes 1", end));
@@ -273,9 +273,9 @@ TEST_CASE("a list touches what it is bound to, and writes the gradients that it 
         Faults{"instruction 2 (forward layer 0 mb 0) touches bytes 16384+64 of parameters, which it "
                "is not bound to"});
   // Gradients that it adds to are read and written.
-  CHECK(check(broken([](Program& p) { p.instrs[13].writes.erase(p.instrs[13].writes.begin()); }))
+  CHECK(check(broken([](Program& p) { p.instrs[16].writes.erase(p.instrs[16].writes.begin()); }))
             .at(0) ==
-        "instruction 13 (backward layer 2 mb 1) reads bytes 0+64 of gradients and does not add to "
+        "instruction 16 (backward layer 2 mb 1) reads bytes 0+64 of gradients.2 and does not add to "
         "them");
 }
 
@@ -285,7 +285,7 @@ TEST_CASE("an arena that is too small for one of its buffers is noticed") {
   const auto last =
       std::max_element(program.buffers.begin(), program.buffers.end(),
                        [&](const Buffer& a, const Buffer& b) { return end(a) < end(b); });
-  program.arena_bytes[0] = end(*last) - 1;
+  program.arena_bytes[static_cast<size_t>(arena_of(*last))] = end(*last) - 1;
   const Faults faults = check(program);
   CHECK(std::count(faults.begin(), faults.end(),
                    "buffer " + last->name + " lies outside the arena") == 1);
@@ -306,68 +306,68 @@ TEST_CASE("buffers that live at the same time do not share bytes") {
 }
 
 std::string reduce_of(int unit, const char* dtype = "F32", int64_t bytes = 16384) {
-  return cat("instruction ", 18 - 2 * unit, " (all_reduce unit ", unit, ") with ", bytes,
-             " bytes of gradients as ", dtype, " over dp_shard@0");
+  return cat("instruction ", 21 - 2 * unit, " (all_reduce unit ", unit, ") with ", bytes,
+             " bytes of gradients.2 as ", dtype, " over dp_shard@0");
 }
 
 TEST_CASE("ranks that enter a collective with another size or dtype are named") {
   const Program smaller =
-      broken([](Program& p) { p.instrs[16].writes[0].bytes = p.instrs[16].reads[0].bytes = 64; });
+      broken([](Program& p) { p.instrs[19].writes[0].bytes = p.instrs[19].reads[0].bytes = 64; });
   CHECK(against_good(smaller) == Faults{"collective 2: rank 0 enters " + reduce_of(1) +
                                         ", rank 1 enters " + reduce_of(1, "F32", 64)});
-  const Program half = broken([](Program& p) { p.instrs[18].exchange().dtype = DType::kBF16; });
+  const Program half = broken([](Program& p) { p.instrs[21].exchange().dtype = DType::kBF16; });
   CHECK(
       against_good(half) ==
       Faults{
-          "rank 1: instruction 18 (all_reduce unit 0) uses gradients as BF16, but its dtype is F32",
+          "rank 1: instruction 21 (all_reduce unit 0) uses gradients.2 as BF16, but its dtype is F32",
           "collective 3: rank 0 enters " + reduce_of(0) + ", rank 1 enters " +
               reduce_of(0, "BF16")});
 }
 
 TEST_CASE("a rank that reduces the loss where others reduce gradients is named") {
-  const Program other = broken([](Program& p) { std::swap(p.instrs[12], p.instrs[14]); });
+  const Program other = broken([](Program& p) { std::swap(p.instrs[15], p.instrs[17]); });
   CHECK(
       against_good(other).back() ==
-      "collective 0: rank 0 enters instruction 12 (all_reduce) with 24 bytes of loss as "
-      "F64 over dp_shard@0, rank 1 enters instruction 12 (all_reduce unit 2) with 16384 bytes of gradients as F32 over dp_shard@0");
+      "collective 0: rank 0 enters instruction 15 (all_reduce) with 24 bytes of loss as "
+      "F64 over dp_shard@0, rank 1 enters instruction 15 (all_reduce unit 2) with 16384 bytes of gradients.2 as F32 over dp_shard@0");
 }
 
 TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
   const Program other = broken([](Program& p) {
     const BufferId parameters = buffer_named(p, buffer_names::kParameters);
-    p.instrs[14].reads[0].buffer = p.instrs[14].writes[0].buffer = parameters;
+    p.instrs[17].reads[0].buffer = p.instrs[17].writes[0].buffer = parameters;
   });
   CHECK(against_good(other).back() == "collective 1: rank 0 enters " + reduce_of(2) +
-                                          ", rank 1 enters instruction 14 (all_reduce unit 2) with "
+                                          ", rank 1 enters instruction 17 (all_reduce unit 2) with "
                                           "16384 bytes of parameters as F32 over dp_shard@0");
 }
 
 TEST_CASE("ranks that meet for two different units of one size are named") {
   const Program other = broken([](Program& p) {
-    std::swap(p.instrs[14].reads, p.instrs[16].reads);
-    std::swap(p.instrs[14].writes, p.instrs[16].writes);
-    std::swap(p.instrs[14].unit, p.instrs[16].unit);
+    std::swap(p.instrs[17].reads, p.instrs[19].reads);
+    std::swap(p.instrs[17].writes, p.instrs[19].writes);
+    std::swap(p.instrs[17].unit, p.instrs[19].unit);
   });
   CHECK(against_good(other).back() == "collective 1: rank 0 enters " + reduce_of(2) +
-                                          ", rank 1 enters instruction 14 (all_reduce unit 1) with "
-                                          "16384 bytes of gradients as F32 over dp_shard@0");
+                                          ", rank 1 enters instruction 17 (all_reduce unit 1) with "
+                                          "16384 bytes of gradients.2 as F32 over dp_shard@0");
 }
 
 TEST_CASE("ranks that enter a different number of collectives are counted") {
-  const Program fewer = broken([](Program& p) { p.instrs[20].detail = {}; });
-  CHECK(against_good(fewer).back() == "rank 0 enters instruction 20 (all_reduce) with 96 bytes of norm as F64 over dp_shard@0 and "
+  const Program fewer = broken([](Program& p) { p.instrs[23].detail = {}; });
+  CHECK(against_good(fewer).back() == "rank 0 enters instruction 23 (all_reduce) with 96 bytes of norm as F64 over dp_shard@0 and "
         "waits for rank 1, which has no further collective");
 }
 
 TEST_CASE("the faulty rank is named by its number") {
   const Program a = good();
-  const Program b = broken([](Program& p) { p.instrs[20].detail = {}; });
+  const Program b = broken([](Program& p) { p.instrs[23].detail = {}; });
   const Program* ranks[] = {&a, &a, &b, &a};
   CHECK(check_programs(ranks).back().ends_with("waits for rank 2, which has no further collective"));
 }
 
 TEST_CASE("faults of a program that several ranks share are said once") {
-  const Program program = broken([](Program& p) { p.instrs[14].waits.clear(); });
+  const Program program = broken([](Program& p) { p.instrs[17].waits.clear(); });
   const std::vector<const Program*> ranks(kRanks, &program);
   CHECK(check_programs(ranks).size() == 1);
 }
@@ -427,8 +427,8 @@ TEST_CASE("ranks that enter collectives of two groups in opposite orders wait fo
   program = moved(program, loss, share);
   REQUIRE(check(program).empty());
   CHECK(of_all(steps) ==
-        Faults{"rank 0 enters instruction 28 (reduce_scatter layer 3 mb 0) with 128 bytes of "
-               "scratch.b3.0 as F32 over tp@0 and waits for rank 1, which enters instruction 28 "
+        Faults{"rank 0 enters instruction 29 (reduce_scatter layer 3 mb 0) with 128 bytes of "
+               "scratch.b3.0 as F32 over tp@0 and waits for rank 1, which enters instruction 29 "
                "(all_reduce) with 24 bytes of loss as F64 over dp_shard+tp@0"});
 }
 
@@ -445,7 +445,7 @@ TEST_CASE("an instruction runs over a group that there is, on that group's lane"
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, 0);
   CHECK(of_changed([&](Program& p) { p.instrs[loss].exchange().group = 7; }) ==
-        Faults{"rank 1: instruction 28 (all_reduce) runs over group 7, but there are 3"});
+        Faults{"rank 1: instruction 29 (all_reduce) runs over group 7, but there are 3"});
   CHECK(of_changed([&](Program& p) { p.instrs[share].lane = lane_of(0); }).at(0) ==
         "rank 1: instruction 3 (reduce_scatter layer 0 mb 0) on the communication lane reads 1 "
         "range and "
@@ -503,9 +503,9 @@ TEST_CASE("lists of one graph end at the same operation on all ranks") {
   for (const size_t i : all_of(program, InstrKind::kBackward))
     if (program.instrs[i].layer == 1) last = i;
   CHECK(of_changed([&](Program& p) { --p.instrs[last].ops().op_count; }).at(0) ==
-        "the list of instruction 64 (backward layer 1 mb 0) on rank 1 ends after 23 operations, "
+        "the list of instruction 67 (backward layer 1 mb 0) on rank 1 ends after 23 operations, "
         "that of "
-        "instruction 64 (backward layer 1 mb 0) on rank 0 after 24");
+        "instruction 67 (backward layer 1 mb 0) on rank 0 after 24");
 }
 
 }  // namespace

@@ -366,8 +366,8 @@ std::string fault_of_blocking(const Choice& choice) {
 
 TEST_CASE("each of two stages of 1F1B that blocks in its send waits for the other to receive") {
   CHECK(fault_of_blocking(staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice) ==
-        "rank 1 enters instruction 10 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 over pp@1>0 and "
-        "waits for rank 0, which has not reached instruction 7 (receive layer 0 mb 0)");
+        "rank 1 enters instruction 16 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 over pp@1>0 and "
+        "waits for rank 0, which has not reached instruction 8 (receive layer 0 mb 0)");
 }
 
 TEST_CASE("with sends that block, 1F1B and its kin hang before step 1, and GPipe does not") {
