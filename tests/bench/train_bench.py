@@ -70,7 +70,7 @@ WAYS = {
     "ZeRO 3, optimizer and parameters on disk": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={DISK}",
                                                  f"zero_optimization.offload_param={DISK}"],
 }
-CATEGORIES = ("parameters", "gradients", "optimizer", "temporary")
+CATEGORIES = ("parameters", "optimizer", "temporary")
 
 
 # --- one run -------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def table(args):
     if "ways" in names:
         found = args.results.of("ways")
         print(f"\n{sum(r['quiet'] for r in found)} of {len(found)} rounds quiet")
-        print("| 2 ranks, MiB of a rank | " + " | ".join(CATEGORIES) + " | peak of the process | tokens/s |\n" + "|---" * 7 + "|")
+        print("| 2 ranks, MiB of a rank | " + " | ".join(CATEGORIES) + " | peak of the process | tokens/s |\n" + "|---" * (3 + len(CATEGORIES)) + "|")
         print("\n".join(ways_rows(found)))
     for name in ("bound", "disk"):
         if name in names:

@@ -128,7 +128,7 @@ with tempfile.TemporaryDirectory() as scratch:
         def planned(p):
             text = must(ftrun("plan", "--config", job.config("plan", **(still | {"adapter": LORA | {"lora_dropout": p}})))).stdout
             device = {category: int(bytes) for category, bytes in re.findall(r"^device +(\w+) +(\d+) ", text, re.M)}
-            return device["all"] - sum(device[kept] for kept in ("parameters", "gradients", "optimizer", "buffers"))
+            return device["all"] - sum(device[kept] for kept in ("parameters", "optimizer", "buffers"))
 
         page = os.sysconf("SC_PAGE_SIZE")
         taken = [line["memory"]["temporary"] for line in steps(a)]

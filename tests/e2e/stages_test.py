@@ -35,14 +35,16 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def stages_hold_what_they_say():
         """Bytes of state a rank holds, by category; padding is at most a block a unit."""
-        def held(stage, category):
-            return steps(job.out(f"fp32-{stage}"))[-1]["memory"][category]
+        def kept(category):
+            return [steps(job.out(f"fp32-{stage}"))[-1]["memory"][category] for stage in STAGES]
 
-        for category, sharded_from in (("optimizer", 1), ("gradients", 2), ("parameters", 3)):
-            whole = held(0, category)
+        # They have no memory of their own, only a part of each step's.
+        gradients = [StepText(job.plan(f"gradients-{stage}", 3, "--program", stage=stage)).bytes("device", "gradients")
+                     for stage in STAGES]
+        for held, sharded_from in ((kept("optimizer"), 1), (gradients, 2), (kept("parameters"), 3)):
             for stage in STAGES:
-                expected = whole / 3 if stage >= sharded_from else whole
-                assert expected <= held(stage, category) <= 1.5 * expected, (category, stage, held(stage, category), expected)
+                expected = held[0] / 3 if stage >= sharded_from else held[0]
+                assert expected <= held[stage] <= 1.5 * expected, (sharded_from, stage, held, expected)
 
     @case
     def stage_1_may_reduce_whole_gradients():
