@@ -264,7 +264,7 @@ with tempfile.TemporaryDirectory() as scratch:
         process = subprocess.run([BINARY, "--config", str(config)], env=environment(), capture_output=True, text=True,
                                  timeout=120, preexec_fn=lower)
         assert process.returncode == 5, (process.returncode, process.stderr[-2000:])
-        assert re.search(r"out of memory: the arena of temporary buffers \(most at \w+ layer \d+.*: activations \S+ \S+\) needs "
+        assert re.search(r"out of memory: the arena of temporary buffers \(most at \w+ layer \d+.*: gradients \S+ \S+, activations \S+ \S+\) needs "
                          r"\S+ \S+ in the device tier, \S+ \S+ are left of its address space \(ulimit -v\), the rank has "
                          r"\S+ \S+ already: .*Cannot allocate memory\n" + REMEDY, process.stderr), process.stderr
 
