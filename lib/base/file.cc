@@ -334,12 +334,8 @@ void write_file_atomic(FileSystem& files, const std::string& path, std::string_v
 }
 
 std::string read_file(const std::string& path, int64_t most) {
-  const MappedFile file(path);  // which reads nothing yet
+  const MappedFile file(path, most);
   const auto bytes = file.bytes();
-  if (const auto size = static_cast<int64_t>(bytes.size()); size > most)
-    throw Error(ExitCode::kBadInput,
-                cat(path, ": has ", human_bytes(size), ", at most ", human_bytes(most), " are read"),
-                "the file is not what its name says: check the path");
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -350,25 +346,21 @@ bool drop_cached(const std::string& path) {
   return ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && !is_cached(path);
 }
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int fd = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
-  if (fd < 0) read_error(path, errno_text(errno));
+MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
+  const OwnedFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  if (!fd) read_error(path, errno_text(errno));
   struct stat info{};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    read_error(path, "not a regular file");
-  }
+  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) read_error(path, "not a regular file");
+  if (info.st_size > most)
+    throw Error(ExitCode::kBadInput,
+                cat(path, ": has ", human_bytes(info.st_size), ", at most ", human_bytes(most), " are read"),
+                "the file is not what its name says: check the path");
   size_ = static_cast<size_t>(info.st_size);
-  if (size_ > 0) {
-    // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private one as well.
-    void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-    const int error_number = errno;
-    ::close(fd);
-    if (data == MAP_FAILED) read_error(path, errno_text(error_number));
-    data_ = static_cast<const std::byte*>(data);
-  } else {
-    ::close(fd);
-  }
+  if (size_ == 0) return;
+  // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private one as well.
+  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (data == MAP_FAILED) read_error(path, errno_text(errno));
+  data_ = static_cast<const std::byte*>(data);
 }
 
 MappedFile::~MappedFile() {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -88,7 +89,8 @@ bool drop_cached(const std::string& path);
 /// A file mapped read-only; pages are shared with every process that maps it.
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path);
+  /// Maps no more than `most` bytes: a larger file is refused (Error).
+  explicit MappedFile(const std::string& path, int64_t most = std::numeric_limits<int64_t>::max());
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

@@ -1,5 +1,5 @@
-"""Two ranks on two machines that one link joins: a quick one, a slow one that is no reason to give up, and one that goes down in
-mid-step. Left out (exit 77) where this machine cannot be two."""
+"""Two ranks on two machines that one link joins: a quick one, a slow one that is no reason to give up, one that goes down in
+mid-step, and one that breaks while a checkpoint is written. Left out (exit 77) where this machine cannot be two."""
 import re
 import tempfile
 import time
@@ -53,6 +53,30 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         assert "resumed from" in first.text(), first.text()
         job.run("straight", "--nproc", 2, **LONG)
         same_run(job.out("straight"), job.out("down"))
+
+    @case
+    def link_that_breaks_while_a_checkpoint_is_written_costs_no_other():
+        config = job.config("saving", **LONG)
+        folder = job.out("saving") / "checkpoints"
+        ranks = near.start(config)
+        ranks[0].await_line("step 15/")
+        # Ranks that meet to finish a checkpoint take several times as long.
+        near.cable.delay = 0.05
+        end = time.monotonic() + 60
+        while not list(folder.glob("step-*.tmp-*")):
+            assert time.monotonic() < end, ranks[0].text()
+            time.sleep(0.001)
+        near.cable.cut = True
+        assert list(folder.glob("step-00000020.tmp-*")) and not (folder / "step-00000020").exists(), list(folder.iterdir())
+        for rank, (running, other) in enumerate(zip(ranks, ("south", "north"))):
+            running.wait(6)
+            assert f"rank {1 - rank} (process " in running.text() and f"on {other}) does not respond" in running.text(), running.text()
+        assert (folder / "step-00000010").exists() and not (folder / "step-00000020").exists(), list(folder.iterdir())
+        near.cable.cut, near.cable.delay = False, 0.0
+        first, _ = ended(near.start(config, "--resume", "auto"))
+        assert "step-00000010" in first.text(), first.text()
+        same_run(job.out("straight"), job.out("saving"))
+        assert not list(folder.glob("*.tmp-*")), list(folder.iterdir())
 
     @case
     def slow_link_is_no_failure_and_its_time_is_told():

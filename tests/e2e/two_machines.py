@@ -64,6 +64,7 @@ class Cable:
         self.ends = ends
         # Seconds that a packet takes, and bytes a second that go in; None: as many as come.
         self.delay, self.rate = 0.0, None
+        self.cut = False  # what goes in does not come out
         self.carried = 0
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._carry, daemon=True)
@@ -98,7 +99,7 @@ class Cable:
             return
         now = time.monotonic()
         begin = max(free[which], now)
-        if begin - now > LONGEST_QUEUE:
+        if self.cut or begin - now > LONGEST_QUEUE:
             return
         free[which] = begin + (len(packet) / self.rate if self.rate else 0)
         queue.append((free[which] + self.delay, packet))
