@@ -182,7 +182,7 @@ void declare_zero(Schema& s) {
       .or_null()
       .defaults_to("true at stage 3, else false");
   zero.key("contiguous_gradients", &ZeroConfig::contiguous_gradients,
-           "Gradients lie in flat buffers; here always.")
+           "Gradients lie in flat buffers; here always, one of each unit.")
       .notice();
   zero.key("reduce_scatter", &ZeroConfig::reduce_scatter,
            "Gradients of stage 1: reduce-scatter instead of all-reduce.");

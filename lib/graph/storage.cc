@@ -16,8 +16,8 @@ namespace {
 /// further one is begun after this many looks: a twentieth of a second of work.
 constexpr int kMostTries = 24;
 constexpr int64_t kMostLooks = 5'000'000;
-/// Requests that are moved into gaps of another arena: the largest few are nearly all of what there is to gain.
-constexpr int kMostMoves = 64;
+/// Looks at what lies in an arena for the gaps that it leaves: a tenth of a second of work.
+constexpr int64_t kMostGapLooks = 20'000'000;
 /// Of less than this part of all that lives there is next to nothing to gain.
 constexpr int64_t kLeastPart = 1000;
 
@@ -205,6 +205,9 @@ class Gaps {
 
   void add(const StorageRequest& request, int64_t offset) { taken_.push_back({request, offset}); }
 
+  /// Placed requests that were looked at.
+  int64_t looks() const { return looks_; }
+
  private:
   struct Placed {
     StorageRequest request;
@@ -212,6 +215,7 @@ class Gaps {
   };
 
   std::vector<Extent> taken_beside(const StorageRequest& request) const {
+    looks_ += static_cast<int64_t>(taken_.size());
     std::vector<Extent> taken;
     for (const Placed& other : taken_)
       if (meet(other.request, request)) taken.emplace_back(other.offset, other.offset + other.request.bytes);
@@ -221,6 +225,7 @@ class Gaps {
   int64_t bytes_;
   int64_t alignment_;
   std::vector<Placed> taken_;
+  mutable int64_t looks_ = 0;
 };
 
 /// Of the requests that live at `time` and have no place yet the largest that fits into a gap, and its place there;
@@ -253,7 +258,7 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
   int64_t least = most;
   std::vector<size_t> moved;
   size_t useful = 0;  // of those moved: after them there was less than ever before
-  while (most > enough && moved.size() < kMostMoves) {
+  while (most > enough && gaps.looks() < kMostGapLooks) {
     const auto [request, place] = largest_that_fits(requests, offset, time, gaps);
     if (place < 0 || requests[request].bytes < most / kLeastPart) break;
     gaps.add(requests[request], place);

@@ -39,7 +39,7 @@ struct PackedArena {
 
 /// Which of `requests`, which would be packed into an arena of their own, lie in gaps of `arena` instead: their
 /// byte offsets there; -1 for those that stay. They are chosen so that what is left has less at its fullest
-/// time, the largest first and a few only; none more than are needed for no more than `enough` bytes.
+/// time, the largest first; none more than are needed for no more than `enough` bytes.
 std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const PackedArena& arena,
                                int64_t alignment, int64_t enough);
 

@@ -30,8 +30,8 @@ StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& li
   return layout;
 }
 
-/// What peers read is gradients mostly: there is little of it where activations are most. The largest of the
-/// device's buffers lie there then.
+/// What peers read is gradients and buckets, but for what tensor-parallel ranks exchange: there is little of it where
+/// activations are most. The largest of the device's buffers lie there then.
 void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives, const StorageLayout& shared,
                               const ArenaBytes& there) {
   int64_t& bytes = program.arena_bytes[static_cast<size_t>(Arena::kShared)];

@@ -42,7 +42,7 @@ struct Step {
 };
 
 /// Names of the persistent buffers in messages; those in another tier than the device carry its name
-/// after a dot.
+/// after a dot. Those of gradients, which are not persistent, end in the first unit that lies in them.
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
 inline constexpr const char* kPackedParameters = "parameters.packed";

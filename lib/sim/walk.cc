@@ -51,7 +51,8 @@ std::string announcement_of(const Program& program, const Instr& instr) {
   text.append(" ").append(dtype_name(instr.exchange().dtype));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
-  if (adds_copies_of_stages(program, instr)) return text.append(" of unit ").append(std::to_string(instr.unit));
+  if (adds_copies_of_stages(program, instr))
+    return text.append(" ").append(category_name(program.at(instr.writes[0].buffer).category)).append(" of unit ").append(std::to_string(instr.unit));
   const bool parts = adds_parts(program, instr);
   for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
     text.append(" ").append(program.at(range.buffer).name).append("+").append(std::to_string(parts ? 0 : range.offset));

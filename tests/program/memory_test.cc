@@ -191,6 +191,22 @@ TEST_CASE("what is private lies in gaps of what peers read where that makes the 
   CHECK(program_text(plan_memory(program)) == program_text(program));
 }
 
+TEST_CASE("however deep the model, two arenas are nearly as small as one") {
+  ModelConfig config = small_config(60, true);
+  config.hidden = 64;
+  config.feed_forward = 128;
+  config.head_size = 16;
+  const Built built = build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 128});
+  for (const int stage : {0, 2}) {
+    StepOptions options{.state = states(2), .bucket_elements = 1};
+    options.state.stage = stage;
+    const Program two = built.step(options, 2);
+    const int64_t one = packed_alone(two, [](const Buffer&) { return true; });
+    CAPTURE(stage, one, two.arena(Arena::kDevice), two.arena(Arena::kShared));
+    CHECK(arena_total(two) <= one + one / 50);
+  }
+}
+
 TEST_CASE("a program takes what the rank has of one arena before it needs more of the other") {
   const Program program = sharded_step();
   const auto gaps = [](const Program& p) {

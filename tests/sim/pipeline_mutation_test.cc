@@ -285,6 +285,23 @@ TEST_CASE("a sum of the loss or of a tied gradient between other transfers: refu
   CHECK(harmless > 0);
 }
 
+TEST_CASE("a stage that adds up its parameters where the other adds up a tied matrix's gradient is refused") {
+  std::vector<Step> steps = staged(PipelineSchedule::k1F1B, 0, true, {.stages = 2}, 2).choice.steps();
+  REQUIRE(check_programs(programs_of(steps)).empty());
+  Program& last = steps[1].program;
+  const auto sum = std::find_if(last.instrs.begin(), last.instrs.end(), [&](const Instr& instr) {
+    return instr.kind == InstrKind::kAllReduce && instr.unit >= 0;
+  });
+  REQUIRE(sum != last.instrs.end());
+  REQUIRE(last.at(sum->writes[0].buffer).category == Category::kGradients);
+  const BufferId parameters = find_persistent(last, Persistent::kParameters);
+  sum->reads = sum->writes = {{parameters, 0, sum->writes[0].bytes}};
+  const std::vector<std::string> faults = check_programs(programs_of(steps));
+  CHECK(std::any_of(faults.begin(), faults.end(), [](const std::string& fault) {
+    return fault.find(" bytes of parameters as F32 over pp") != std::string::npos;
+  }));
+}
+
 TEST_CASE("whichever wait of three axes is left out: refused, or no order is lost") {
   size_t refused = 0;
   size_t harmless = 0;
