@@ -203,7 +203,7 @@ TEST_CASE("however deep the model, two arenas are nearly as small as one") {
     const Program two = built.step(options, 2);
     const int64_t one = packed_alone(two, [](const Buffer&) { return true; });
     CAPTURE(stage, one, two.arena(Arena::kDevice), two.arena(Arena::kShared));
-    CHECK(arena_total(two) <= one + one / 50);
+    CHECK(arena_total(two) <= one + one / 16);
   }
 }
 
