@@ -13,7 +13,9 @@
 namespace ftrun {
 namespace {
 
-thread_local bool memory_is_refused = false;
+// Aligned: where all thread-local data is one byte, mold 1.10 may let the pages that the loader makes read-only begin in front of
+// the first one that is mapped, and the program does not start.
+alignas(16) thread_local bool memory_is_refused = false;
 
 /// LibTorch's own allocator, until a thread is refused what it asks for: then that throws as its own one does.
 class RefusingAllocator final : public at::Allocator {
