@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -73,16 +74,18 @@ BufferId UnitStore::add_buffer(const HomeOptions& options, Tier tier, int64_t el
 /// several, each of which has memory only while something of it is there.
 std::vector<std::vector<UnitId>> UnitStore::by_buffer(const HomeOptions& options, const FlatLayout& layout,
                                                       const std::vector<int64_t>& elements) const {
+  const int64_t enough = options.which ? std::numeric_limits<int64_t>::max() : options_.gradient_buffer_bytes;
   std::vector<std::vector<UnitId>> buffers;
-  int64_t bytes = 0;
-  bool open = false;
+  int64_t wanted = 0;  // bytes that the last buffer still lacks
   for (const UnitId id : layout.order) {
     const int64_t own = elements[static_cast<size_t>(id)];
     if (own == 0) continue;
-    if (!open) buffers.emplace_back();
-    bytes = (open ? bytes : 0) + options.format.bytes(own);
+    if (wanted <= 0) {
+      buffers.emplace_back();
+      wanted = enough;
+    }
     buffers.back().push_back(id);
-    open = options.which || bytes < options_.gradient_buffer_bytes;
+    wanted -= options.format.bytes(own);
   }
   return buffers;
 }

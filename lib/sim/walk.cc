@@ -52,7 +52,10 @@ std::string announcement_of(const Program& program, const Instr& instr) {
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
   if (adds_copies_of_stages(program, instr))
-    return text.append(" ").append(category_name(program.at(instr.writes[0].buffer).category)).append(" of unit ").append(std::to_string(instr.unit));
+    return text.append(" ")
+        .append(category_name(program.at(instr.writes[0].buffer).category))
+        .append(" of unit ")
+        .append(std::to_string(instr.unit));
   const bool parts = adds_parts(program, instr);
   for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
     text.append(" ").append(program.at(range.buffer).name).append("+").append(std::to_string(parts ? 0 : range.offset));

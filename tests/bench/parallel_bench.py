@@ -183,7 +183,7 @@ def stage_bytes(args, model, schedule, stages, micro_batches):
 
 def compare_memory(args):
     """One micro-batch's activations are what two GPipe runs of 4 and 8 micro-batches differ in, a quarter of it; what else lies
-    in the same memory (scratch, gradients between layers) is the rest of the former."""
+    in the same memory (scratch, gradients) is the rest of the former."""
     model = random_model.make(MEMORY_SHAPE, args.scratch / "model")[0]
     print("| stages | schedule | stage | parameters | optimizer | temporary | bound | of it in flight | process |")
     print("|---|---|---|---|---|---|---|---|---|")

@@ -3,9 +3,8 @@ killed, fails or comes too often costs nothing but itself."""
 import json
 import signal
 import tempfile
-import time
 
-from runner import Job, case, checkpoints, ftrun, manifest, must, numbers, run_cases, same_run, start, steps
+from runner import Job, await_save, case, checkpoints, ftrun, manifest, must, numbers, run_cases, same_run, start, steps
 
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
 FEW = {"train": {"steps": 12}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}}, "optimizer": ADAMW,
@@ -61,14 +60,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def kill_while_writing(name, ranks, which, **keys):
         """Ends a run with -9 when its `which`-th checkpoint has begun to be written and is not there; False where it came too late."""
-        root = job.out(name) / "checkpoints"
         running = start("--config", job.config(name, **FEW, **often(), **keys), "--nproc", ranks)
         wanted = f"step-{2 * which:08d}"
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and running.process.poll() is None:
-            if list(root.glob(f"{wanted}.tmp-*")):
-                break
-            time.sleep(0.0005)
+        await_save(running, job.out(name), 60, wanted)
         if running.process.poll() is None:
             running.kill_all()
         return wanted not in checkpoints(job.out(name))

@@ -4,7 +4,7 @@ import re
 import tempfile
 import time
 
-from runner import Job, case, manifest, run_cases, same_run, skip, steps
+from runner import Job, await_save, being_written, case, manifest, run_cases, same_run, skip, steps
 from two_machines import TwoMachines, missing
 
 if why := missing():
@@ -62,12 +62,9 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         ranks[0].await_line("step 15/")
         # Ranks that meet to finish a checkpoint take several times as long.
         near.cable.delay = 0.05
-        end = time.monotonic() + 60
-        while not list(folder.glob("step-*.tmp-*")):
-            assert time.monotonic() < end, ranks[0].text()
-            time.sleep(0.001)
+        await_save(ranks[0], job.out("saving"), 60, "step-00000020")
         near.cable.cut = True
-        assert list(folder.glob("step-00000020.tmp-*")) and not (folder / "step-00000020").exists(), list(folder.iterdir())
+        assert being_written(job.out("saving"), "step-00000020") and not (folder / "step-00000020").exists(), list(folder.iterdir())
         for rank, (running, other) in enumerate(zip(ranks, ("south", "north"))):
             running.wait(6)
             assert f"rank {1 - rank} (process " in running.text() and f"on {other}) does not respond" in running.text(), running.text()

@@ -410,6 +410,18 @@ def alive(pid):
     return state != "Z" or threads > 1
 
 
+def being_written(out, checkpoint="step-*"):
+    """Folders of a run's checkpoints of that name that are not complete."""
+    return list((pathlib.Path(out) / "checkpoints").glob(f"{checkpoint}.tmp-*"))
+
+
+def await_save(running, out, seconds, checkpoint="step-*"):
+    """Until a checkpoint is being written; no longer than this, nor than the run."""
+    end = time.monotonic() + seconds
+    while not being_written(out, checkpoint) and time.monotonic() < end and running.process.poll() is None:
+        time.sleep(0.0005)
+
+
 def await_gone(pids, seconds):
     end = time.monotonic() + seconds
     while any(alive(pid) for pid in pids):

@@ -11,7 +11,7 @@ import random
 import tempfile
 import time
 
-from runner import Job, await_gone, checkpoints, children, ftrun, must, same_run, start, tiny_model, tiny_weights
+from runner import Job, await_gone, await_save, being_written, checkpoints, children, ftrun, must, same_run, start, tiny_model, tiny_weights
 
 parser = argparse.ArgumentParser()
 parser.add_argument("source")
@@ -46,17 +46,6 @@ def kinds(scratch):
         "accumulation, mid-epoch": (2, {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 5,
                                         "dataloader_drop_last": True} | zero(2)),
     }
-
-
-def being_written(out):
-    return list((out / "checkpoints").glob("step-*.tmp-*"))
-
-
-def await_save(running, out, seconds):
-    """Until a checkpoint is being written; no longer than this, nor than the run."""
-    end = time.monotonic() + seconds
-    while not being_written(out) and time.monotonic() < end and running.process.poll() is None:
-        time.sleep(0.0005)
 
 
 class Soak:

@@ -88,12 +88,17 @@ TEST_CASE("the arena does not grow with micro-batches after the second, and grow
   CHECK(arena(6, 2) - arena(5, 2) == kept);
 }
 
-TEST_CASE("gradients of a step of one micro-batch lie where activations were") {
-  ModelConfig config = small_config(8, false);
+/// Layers whose activations are more than their gradients.
+Built wide(int64_t layers, bool tied, int64_t tokens) {
+  ModelConfig config = small_config(layers, tied);
   config.hidden = 64;
   config.feed_forward = 128;
   config.head_size = 16;
-  const Built built = build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 64});
+  return build(config, Mode::kTrain, UnitGranularity::kLayer, {1, tokens});
+}
+
+TEST_CASE("gradients of a step of one micro-batch lie where activations were") {
+  const Built built = wide(8, false, 64);
   for (const int ranks : {1, 2})
     for (const int stage : {0, 2, 3}) {
       const auto step = [&](int32_t micro_batches) {
@@ -192,11 +197,7 @@ TEST_CASE("what is private lies in gaps of what peers read where that makes the 
 }
 
 TEST_CASE("however deep the model, two arenas are nearly as small as one") {
-  ModelConfig config = small_config(200, true);
-  config.hidden = 64;
-  config.feed_forward = 128;
-  config.head_size = 16;
-  const Built built = build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 128});
+  const Built built = wide(200, true, 128);
   for (const int stage : {0, 2}) {
     StepOptions options{.state = states(2), .bucket_elements = 1};
     options.state.stage = stage;

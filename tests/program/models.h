@@ -106,12 +106,18 @@ inline bool is_gradient(const Program& program, const Range& range) {
   return program.at(range.buffer).category == Category::kGradients;
 }
 
+/// Bytes of a rank's gradients in the first `buffers` of its buffers.
+inline int64_t gradient_bytes(const Program& program, size_t buffers) {
+  int64_t bytes = 0;
+  for (size_t b = 0; b < buffers; ++b)
+    if (program.buffers[b].category == Category::kGradients) bytes += program.buffers[b].bytes;
+  return bytes;
+}
+inline int64_t gradient_bytes(const Program& program) { return gradient_bytes(program, program.buffers.size()); }
+
 /// Where a range of gradients begins among all of a rank's, in bytes: their buffers one after another.
 inline int64_t gradient_offset(const Program& program, const Range& range) {
-  int64_t before = 0;
-  for (BufferId b = 0; b < range.buffer; ++b)
-    if (program.at(b).category == Category::kGradients) before += program.at(b).bytes;
-  return before + range.offset;
+  return gradient_bytes(program, static_cast<size_t>(range.buffer)) + range.offset;
 }
 
 /// The range that begins there.
@@ -122,14 +128,6 @@ inline Range gradients_at(const Program& program, int64_t offset, int64_t bytes)
     offset -= program.at(b).bytes;
   }
   throw std::logic_error("no gradients there");
-}
-
-/// Bytes of all of a rank's gradients.
-inline int64_t gradient_bytes(const Program& program) {
-  int64_t bytes = 0;
-  for (const Buffer& buffer : program.buffers)
-    if (buffer.category == Category::kGradients) bytes += buffer.bytes;
-  return bytes;
 }
 
 /// Ranges of gradients that each all-reduce sums, in the order of the program.
