@@ -1,7 +1,7 @@
 // Times each kernel at the shapes of SmolLM2-135M against ATen and against this machine's own
 // limits (matrix products, in-place add), all in one run.
 //
-//   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512] [--only word]
+//   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512|avx512_bf16] [--only word]
 //                [--dtype F32|BF16|F16] [--products mkl|onednn|openblas]
 //
 // The dtype is that of activations; gradients of parameters are F32, and so is ATen's side.
@@ -401,7 +401,7 @@ Options parse(int argc, char** argv) {
     else if (key == "--products")
       use_products(product_library(text));
     else if (key == "--isa")
-      set_isa(text == "avx2" ? Isa::kAvx2 : Isa::kAvx512);
+      set_isa(text == "avx2" ? Isa::kAvx2 : text == "avx512" ? Isa::kAvx512 : Isa::kAvx512Bf16);
   }
   return options;
 }

@@ -85,7 +85,7 @@ double relative_error(const Array& actual, const Array& expected);
 double tolerance(DType dtype);
 
 /// Runs `body` for each dtype of activations. With which instruction set is the CTest entry's to say:
-/// `kernels` is held to AVX2, `kernels.avx512` needs the other.
+/// `kernels` is held to AVX2; those named after another need it.
 template <class Body>
 void for_each_backend(Body body) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) body(dtype);

@@ -82,8 +82,7 @@ void pack_keys_and_values(const Attention<S>& a, const S* qkv) {
     const int64_t count = a.block_tokens(block), size = a.attrs.head_size,
                   padded = a.place.padded_head;
     vec.pack_columns(from + a.key_column(head), a.width, count, size, padded, keys + task * a.tile);
-    vec.pack_rows(from + a.value_column(head), a.width, count, size, padded, 1.0,
-                  values + task * a.tile);
+    vec.pack_rows(from + a.value_column(head), a.width, count, size, padded, values + task * a.tile);
   });
 }
 
@@ -173,7 +172,7 @@ template <class T>
 struct KeyBlock {
   KeyBlock(int64_t tile, int64_t scores)
       : keys(static_cast<T*>(
-            thread_scratch(sizeof(T) * static_cast<size_t>(7 * tile + 2 * scores)))),
+            thread_scratch(sizeof(T) * static_cast<size_t>(7 * tile + 5 * scores / 2)))),
         keys_transposed(keys + tile),
         values_transposed(keys + 2 * tile),
         dk(keys + 3 * tile),
@@ -196,7 +195,7 @@ KeyBlock<Compute<S>> pack_key_block(const Backward<S>& b, int64_t row, int64_t k
   const int64_t padded = b.place.padded_head;
   const S* const from = b.qkv + b.first_token(row, block) * b.width;
   const S* const keys = from + b.key_column(kv_head);
-  vec.pack_rows(keys, b.width, count, size, padded, 1.0, packed.keys);
+  vec.pack_rows(keys, b.width, count, size, padded, packed.keys);
   vec.pack_columns(keys, b.width, count, size, padded, packed.keys_transposed);
   vec.pack_columns(from + b.value_column(kv_head), b.width, count, size, padded,
                    packed.values_transposed);
@@ -247,7 +246,7 @@ void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int6
   const int64_t count = b.block_tokens(key_block), size = b.attrs.head_size;
   const int64_t padded = b.place.padded_head;
   S* const out = b.dqkv + b.first_token(row, key_block) * b.width;
-  vec.unpack_sum(key.dk, 1, 0, count, size, padded, 1.0, out + b.key_column(kv_head), b.width);
+  vec.unpack_sum(key.dk, 1, 0, count, size, padded, b.attrs.scale, out + b.key_column(kv_head), b.width);
   vec.unpack_sum(key.dv, 1, 0, count, size, padded, 1.0, out + b.value_column(kv_head), b.width);
 }
 

@@ -17,6 +17,11 @@ constexpr int kTileVectors = 4;
 
 #include "kernels/cpu/attention_tiles.inc"
 #include "kernels/cpu/flat_kernels.inc"
-}  // namespace
 #include "kernels/cpu/vector_table.inc"
+}  // namespace
+constinit const VectorKernels<float> kFloat = make_table<float>();
+constinit const VectorKernels<double> kDouble = make_table<double>();
+constinit const VectorKernels<BFloat16> kBFloat16 = make_table<BFloat16>();
+constinit const VectorKernels<Float16> kFloat16 = make_table<Float16>();
+constinit const FlatKernels kFlat = make_flat_table();
 }  // namespace ftrun::avx512

@@ -82,7 +82,7 @@ void gemm(const Gemm& shape, const BFloat16* a, int64_t lda, const BFloat16* b, 
 }
 
 bool multiplies_bf16() {
-  return isa_in_use() == Isa::kAvx512 && product_rule_in_use().bf16.has_value();
+  return isa_in_use() >= Isa::kAvx512 && product_rule_in_use().bf16.has_value();
 }
 
 template void gemm(const Gemm&, const float*, int64_t, const float*, int64_t, double, float*,

@@ -72,11 +72,13 @@ using OneDnnProduct = int (*)(char transa, char transb, int64_t m, int64_t n, in
                               float beta, float* c, int64_t ldc);
 
 constexpr int kOneDnnSuccess = 0;
+/// dnnl_cpu_isa_avx512_core: a bit for each instruction set.
+constexpr int kOneDnnAvx512 = 0x27;
 
 struct OneDnn {
   OneDnnProduct fp32 = nullptr;
   OneDnnProduct bf16 = nullptr;
-  /// On processors without AVX-512 its function is there and refuses.
+  /// Its function is there and refuses where it does not use AVX-512.
   bool multiplies_bf16 = false;
   std::string version;
 };
@@ -92,13 +94,12 @@ OneDnn load_onednn() {
   if (handle == nullptr) return library;
   library.fp32 = symbol<OneDnnProduct>(handle, "dnnl_sgemm");
   library.bf16 = symbol<OneDnnProduct>(handle, "dnnl_gemm_bf16bf16f32");
-  if (library.bf16 != nullptr) {
-    const BFloat16 one{0x3F80};
-    float product = 0;
-    const int status =
-        library.bf16('N', 'N', 1, 1, 1, 1.0F, &one, 1, &one, 1, 0.0F, &product, 1);
-    library.multiplies_bf16 = status == kOneDnnSuccess && product == 1;
-  }
+  // What it may use, which its own variables can hold below what the processor has. A product as a trial would compile kernels
+  // that a run in fp32 never calls: a twentieth of what a rank takes to start.
+  using InstructionSets = int (*)();
+  const auto instruction_sets = symbol<InstructionSets>(handle, "dnnl_get_effective_cpu_isa");
+  library.multiplies_bf16 = library.bf16 != nullptr && instruction_sets != nullptr &&
+                            (instruction_sets() & kOneDnnAvx512) == kOneDnnAvx512;
   using Version = const int* (*)();
   if (const auto version = symbol<Version>(handle, "dnnl_version")) {
     const int* const parts = version();
@@ -175,7 +176,7 @@ bool is_amd(const Processor& processor) {
 
 std::optional<ProductLibrary> bf16_rule(const Processor& processor,
                                         const LibrariesAtHand& at_hand) {
-  if (processor.isa != Isa::kAvx512) return std::nullopt;
+  if (processor.isa < Isa::kAvx512) return std::nullopt;
   if (processor.amx_bf16) return ProductLibrary::kMkl;
   if (processor.avx512_bf16 && at_hand.onednn) return ProductLibrary::kOneDnn;
   return std::nullopt;
@@ -248,7 +249,7 @@ ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_h
     if (rule.bf16 && rule.bf16 != pinned) rule.bf16.reset();
     return rule;
   }
-  if (is_amd(processor) && processor.isa == Isa::kAvx512) {
+  if (is_amd(processor) && processor.isa >= Isa::kAvx512) {
     if (at_hand.onednn)
       rule.fp32 = ProductLibrary::kOneDnn;
     else if (at_hand.openblas)

@@ -69,7 +69,7 @@ void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& c
 
 /// Whether the library can be called here; MKL always can.
 bool has_product_library(ProductLibrary library);
-/// Whether it multiplies bf16 as it is stored on this processor: tried once, of 1 x 1.
+/// Whether it multiplies bf16 as it is stored on this processor.
 bool has_bf16_products(ProductLibrary library);
 /// "openblas 0.3.34": the library with its version.
 std::string describe_product_library(ProductLibrary library);

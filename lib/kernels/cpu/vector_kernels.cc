@@ -1,5 +1,6 @@
 #include "kernels/cpu/vector_kernels.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <string_view>
@@ -10,11 +11,13 @@ namespace ftrun {
 
 namespace {
 
-/// LibTorch's own variable holds its kernels, and so ours, to AVX2 on processors that have more.
+/// LibTorch's own variable holds its kernels, and so ours, to less than some processors have.
 Isa wanted_isa() {
   const Isa best = best_isa();
-  const char* const held = std::getenv("ATEN_CPU_CAPABILITY");
-  return held != nullptr && std::string_view(held) == "avx2" ? Isa::kAvx2 : best;
+  const char* const variable = std::getenv("ATEN_CPU_CAPABILITY");
+  const std::string_view held = variable == nullptr ? "" : variable;
+  if (held == "avx2") return Isa::kAvx2;
+  return held == "avx512" ? std::min(best, Isa::kAvx512) : best;
 }
 
 std::atomic<Isa>& chosen_isa() {
@@ -27,7 +30,7 @@ std::atomic<Isa>& chosen_isa() {
 Isa best_isa() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return Isa::kAvx512;
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd") ? Isa::kAvx512Bf16 : Isa::kAvx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("f16c"))
     return Isa::kAvx2;
@@ -46,26 +49,28 @@ Isa isa_in_use() {
 
 template <>
 const VectorKernels<float>& vector_kernels<float>() {
-  return chosen_isa() == Isa::kAvx512 ? avx512::kFloat : avx2::kFloat;
+  return chosen_isa() >= Isa::kAvx512 ? avx512::kFloat : avx2::kFloat;
 }
 
 template <>
 const VectorKernels<double>& vector_kernels<double>() {
-  return chosen_isa() == Isa::kAvx512 ? avx512::kDouble : avx2::kDouble;
+  return chosen_isa() >= Isa::kAvx512 ? avx512::kDouble : avx2::kDouble;
 }
 
 template <>
 const VectorKernels<BFloat16>& vector_kernels<BFloat16>() {
-  return chosen_isa() == Isa::kAvx512 ? avx512::kBFloat16 : avx2::kBFloat16;
+  const Isa isa = chosen_isa();
+  if (isa == Isa::kAvx512Bf16) return avx512_bf16::kBFloat16;
+  return isa == Isa::kAvx512 ? avx512::kBFloat16 : avx2::kBFloat16;
 }
 
 template <>
 const VectorKernels<Float16>& vector_kernels<Float16>() {
-  return chosen_isa() == Isa::kAvx512 ? avx512::kFloat16 : avx2::kFloat16;
+  return chosen_isa() >= Isa::kAvx512 ? avx512::kFloat16 : avx2::kFloat16;
 }
 
 const FlatKernels& flat_kernels() {
-  return chosen_isa() == Isa::kAvx512 ? avx512::kFlat : avx2::kFlat;
+  return chosen_isa() >= Isa::kAvx512 ? avx512::kFlat : avx2::kFlat;
 }
 
 }  // namespace ftrun

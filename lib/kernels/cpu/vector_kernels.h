@@ -125,8 +125,7 @@ struct AttentionForwardTile {
   /// Row of the block's first token; rows are `qkv_stride` apart.
   const S* q;
   int64_t qkv_stride;
-  /// Packed key/value blocks 0.. of this row and head: keys transposed [d_padded,64], values
-  /// [64,d_padded].
+  /// Key/value blocks 0.. of this row and head as pack_columns and pack_rows leave them.
   const Compute<S>* keys_transposed;
   const Compute<S>* values;
   int64_t head_size, padded_head;
@@ -148,7 +147,7 @@ struct AttentionBackwardTile {
   const S* q;
   const S* da;
   int64_t qkv_stride, da_stride;
-  /// [d_padded,64], [d_padded,64], [64,d_padded]
+  /// As pack_columns leaves them, and for `keys` as pack_rows does.
   const Compute<S>* keys_transposed;
   const Compute<S>* values_transposed;
   const Compute<S>* keys;
@@ -158,13 +157,13 @@ struct AttentionBackwardTile {
   const int32_t* lowest;
   const Stat<S>* lse;
   const Stat<S>* delta;
-  /// [64,d_padded]: dq is unscaled and written or, with `accumulate_dq`, added to; dk, dv are added
-  /// to.
+  /// [64,d_padded]: dq is written or, with `accumulate_dq`, added to; dk, dv are added to. dq and dk
+  /// are not yet scaled.
   Compute<S>* dq;
   bool accumulate_dq;
   Compute<S>* dk;
   Compute<S>* dv;
-  /// 128 padded_head + 2 * 64 * 64 elements.
+  /// 128 padded_head + 64 * 160 elements.
   Compute<S>* scratch;
 };
 
@@ -209,10 +208,11 @@ struct VectorKernels {
   void (*scale)(S* row, double factor, int64_t count);
 
   // --- attention ----------------------------------------------------------------------------
-  /// out[64,padded] = factor * rows of src, the rest 0.
+  // Packed are right operands of products: rows of src that are summed over, or that become columns of the result. The
+  // layout is the instruction set's: numbers, [64,padded] and [padded,64], or pairs of bf16 in the first half of those
+  // bytes.
   void (*pack_rows)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
-                    double factor, Compute<S>* out);
-  /// out[padded,64] = the same, transposed.
+                    Compute<S>* out);
   void (*pack_columns)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
                        Compute<S>* out);
   /// dst[rows,width] = factor * sum over `count` tiles, `step` elements apart, in order.
@@ -238,13 +238,18 @@ extern const VectorKernels<BFloat16> kBFloat16;
 extern const VectorKernels<Float16> kFloat16;
 extern const FlatKernels kFlat;
 }  // namespace avx512
+namespace avx512_bf16 {
+extern const VectorKernels<BFloat16> kBFloat16;
+}  // namespace avx512_bf16
 
-enum class Isa : uint8_t { kAvx2, kAvx512 };
+/// Each has what those before it have. kAvx512Bf16 multiplies activations in bf16 as they are stored, two products at a time.
+enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16 };
 
-/// The widest instruction set this processor has. Error(kUnsupported) without AVX2, FMA and F16C.
+/// The fastest instruction set of this processor: kAvx512Bf16 on AMD's alone, whose units multiply twice as many bf16 as
+/// fp32. Error(kUnsupported) without AVX2, FMA and F16C.
 Isa best_isa();
-/// Chooses the vector code (tests and benchmarks compare both); otherwise best_isa() is used, or AVX2
-/// where the environment has ATEN_CPU_CAPABILITY=avx2.
+/// Chooses the vector code (tests and benchmarks compare them); otherwise best_isa() is used, or no more than AVX2 or AVX-512
+/// where the environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
 void set_isa(Isa isa);
 Isa isa_in_use();
 template <class S>
