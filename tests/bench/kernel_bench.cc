@@ -1,7 +1,7 @@
 // Times each kernel at the shapes of SmolLM2-135M against ATen and against this machine's own
 // limits (matrix products, in-place add), all in one run.
 //
-//   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512|avx512_bf16] [--only word]
+//   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512|avx512_bf16|amx] [--only word]
 //                [--dtype F32|BF16|F16] [--products mkl|onednn|openblas]
 //
 // The dtype is that of activations; gradients of parameters are F32, and so is ATen's side.
@@ -384,6 +384,14 @@ ProductLibrary product_library(const std::string& name) {
   throw std::invalid_argument(name + " is no library of products");
 }
 
+Isa isa(const std::string& name) {
+  const std::pair<const char*, Isa> names[] = {
+      {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}, {"avx512_bf16", Isa::kAvx512Bf16}, {"amx", Isa::kAmx}};
+  for (const auto& [spelled, value] : names)
+    if (name == spelled) return value;
+  throw std::invalid_argument(name + " is no instruction set of the kernels");
+}
+
 Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -401,7 +409,7 @@ Options parse(int argc, char** argv) {
     else if (key == "--products")
       use_products(product_library(text));
     else if (key == "--isa")
-      set_isa(text == "avx2" ? Isa::kAvx2 : text == "avx512" ? Isa::kAvx512 : Isa::kAvx512Bf16);
+      set_isa(isa(text));
   }
   return options;
 }

@@ -9,8 +9,8 @@ const testing::Need kAvx512("avx512", [] {
   return best_isa() >= Isa::kAvx512 ? "" : "this processor has no AVX-512 (F, BW, DQ and VL)";
 });
 
-const testing::Need kBf16Pairs("avx512_bf16", [] {
-  return best_isa() == Isa::kAvx512Bf16 ? "" : "this is no AMD processor with AVX-512 and avx512_bf16";
+const testing::Need kBf16Attention("avx512_bf16", [] {
+  return best_isa() >= Isa::kAvx512Bf16 ? "" : "this processor has neither matrix units nor AMD's avx512_bf16";
 });
 
 const testing::Need kAmx("amx", [] {

@@ -172,7 +172,7 @@ template <class T>
 struct KeyBlock {
   KeyBlock(int64_t tile, int64_t scores)
       : keys(static_cast<T*>(
-            thread_scratch(sizeof(T) * static_cast<size_t>(7 * tile + 5 * scores / 2)))),
+            thread_scratch(sizeof(T) * static_cast<size_t>(7 * tile + 11 * scores / 4)))),
         keys_transposed(keys + tile),
         values_transposed(keys + 2 * tile),
         dk(keys + 3 * tile),

@@ -10,6 +10,7 @@ namespace {
 constexpr int kVectorBytes = 64;
 constexpr int kTileRows = 6;
 constexpr int kTileVectors = 4;
+constexpr int64_t kDepthStep = 1;
 // Each file uses what the ones before it define.
 #include "kernels/cpu/simd.inc"
 

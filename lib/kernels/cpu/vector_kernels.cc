@@ -1,5 +1,8 @@
 #include "kernels/cpu/vector_kernels.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -20,6 +23,21 @@ Isa wanted_isa() {
   return held == "avx512" ? std::min(best, Isa::kAvx512) : best;
 }
 
+/// Whether the kernel lets this process use matrix units: it must be asked once (Linux 5.16, ARCH_REQ_XCOMP_PERM), because a
+/// thread's state grows by 8 KiB.
+bool has_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  static const bool has = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+                          ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return has;
+}
+
+Isa best_of_avx512() {
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
+  if (has_tiles()) return Isa::kAmx;
+  return __builtin_cpu_is("amd") ? Isa::kAvx512Bf16 : Isa::kAvx512;
+}
+
 std::atomic<Isa>& chosen_isa() {
   static std::atomic<Isa> isa{wanted_isa()};
   return isa;
@@ -30,7 +48,7 @@ std::atomic<Isa>& chosen_isa() {
 Isa best_isa() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd") ? Isa::kAvx512Bf16 : Isa::kAvx512;
+    return best_of_avx512();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("f16c"))
     return Isa::kAvx2;
@@ -59,9 +77,17 @@ const VectorKernels<double>& vector_kernels<double>() {
 
 template <>
 const VectorKernels<BFloat16>& vector_kernels<BFloat16>() {
-  const Isa isa = chosen_isa();
-  if (isa == Isa::kAvx512Bf16) return avx512_bf16::kBFloat16;
-  return isa == Isa::kAvx512 ? avx512::kBFloat16 : avx2::kBFloat16;
+  switch (chosen_isa()) {
+    case Isa::kAvx2:
+      return avx2::kBFloat16;
+    case Isa::kAvx512:
+      return avx512::kBFloat16;
+    case Isa::kAvx512Bf16:
+      return avx512_bf16::kBFloat16;
+    case Isa::kAmx:
+      return amx::kBFloat16;
+  }
+  return avx2::kBFloat16;
 }
 
 template <>

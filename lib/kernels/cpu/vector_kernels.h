@@ -163,7 +163,7 @@ struct AttentionBackwardTile {
   bool accumulate_dq;
   Compute<S>* dk;
   Compute<S>* dv;
-  /// 128 padded_head + 64 * 160 elements.
+  /// 128 padded_head + 64 * 176 elements.
   Compute<S>* scratch;
 };
 
@@ -241,9 +241,13 @@ extern const FlatKernels kFlat;
 namespace avx512_bf16 {
 extern const VectorKernels<BFloat16> kBFloat16;
 }  // namespace avx512_bf16
+namespace amx {
+extern const VectorKernels<BFloat16> kBFloat16;
+}  // namespace amx
 
-/// Each has what those before it have. kAvx512Bf16 multiplies activations in bf16 as they are stored, two products at a time.
-enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16 };
+/// Each has what those before it have. The last two multiply bf16 in attention as it is stored: by vdpbf16ps, and on matrix
+/// units.
+enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 /// The fastest instruction set of this processor: kAvx512Bf16 on AMD's alone, whose units multiply twice as many bf16 as
 /// fp32. Error(kUnsupported) without AVX2, FMA and F16C.

@@ -1,0 +1,164 @@
+#include <cmath>
+#include <vector>
+
+#include "amx_on_vectors.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+constexpr int64_t kBlock = kAttentionBlock;
+
+/// A head of so many tokens, two blocks at most, in rows that are longer than it.
+struct Head {
+  int64_t size, tokens, window;
+};
+
+struct Packed {
+  std::vector<float> keys, keys_transposed, values, values_transposed;
+};
+
+class TileRig {
+ public:
+  explicit TileRig(const Head& head) : head_(head), padded_((head.size + 15) / 16 * 16), stride_(4 * head.size + 6) {
+    for (std::vector<BFloat16>* part : {&q_, &k_, &v_, &da_}) {
+      // What lies between and behind the rows is not a number.
+      part->assign(static_cast<size_t>(head.tokens * stride_), BFloat16{0xFFFF});
+      const Array numbers = random_array({head.tokens, head.size}, ++seed_);
+      for (int64_t row = 0; row < head.tokens; ++row)
+        for (int64_t i = 0; i < head.size; ++i)
+          (*part)[static_cast<size_t>(row * stride_ + i)].bits =
+              bits_of(numbers.data[static_cast<size_t>(row * head.size + i)], DType::kBF16);
+    }
+    for (int64_t t = 0; t < head.tokens; ++t) {
+      lowest_.push_back(static_cast<int32_t>(std::max<int64_t>(0, t - head.window + 1)));
+      delta_.push_back(0.01F * static_cast<float>(t % 7));
+    }
+  }
+
+  int64_t blocks() const { return (head_.tokens + kBlock - 1) / kBlock; }
+  int64_t rows(int64_t block) const { return std::min(kBlock, head_.tokens - block * kBlock); }
+
+  /// out, then lse.
+  std::vector<double> forward(const VectorKernels<BFloat16>& kernels, int64_t block) {
+    Packed all = packed(kernels, 0);
+    const Packed second = packed(kernels, blocks() - 1);
+    all.keys_transposed.insert(all.keys_transposed.end(), second.keys_transposed.begin(), second.keys_transposed.end());
+    all.values.insert(all.values.end(), second.values.begin(), second.values.end());
+    std::vector<BFloat16> out(static_cast<size_t>(kBlock * head_.size));
+    std::vector<float> lse(kBlock), scratch(static_cast<size_t>(2 * kBlock * padded_ + kBlock * 67), NAN);
+    kernels.attention_forward({.q = at(q_, block),
+                               .qkv_stride = stride_,
+                               .keys_transposed = all.keys_transposed.data(),
+                               .values = all.values.data(),
+                               .head_size = head_.size,
+                               .padded_head = padded_,
+                               .scale = scale(),
+                               .block = block,
+                               .rows = rows(block),
+                               .first_key_block = lowest_[static_cast<size_t>(block * kBlock)] / kBlock,
+                               .lowest = lowest_.data() + block * kBlock,
+                               .out = out.data(),
+                               .out_stride = head_.size,
+                               .lse = lse.data(),
+                               .scratch = scratch.data()});
+    std::vector<double> found;
+    for (int64_t i = 0; i < rows(block) * head_.size; ++i)
+      found.push_back(number_of(out[static_cast<size_t>(i)].bits, DType::kBF16));
+    found.insert(found.end(), lse.begin(), lse.begin() + rows(block));
+    lse_.resize(static_cast<size_t>(head_.tokens));
+    std::copy_n(lse.begin(), rows(block), lse_.begin() + block * kBlock);
+    return found;
+  }
+
+  /// dq, then dk and dv, each added to what was there.
+  std::vector<double> backward(const VectorKernels<BFloat16>& kernels, int64_t query_block, int64_t key_block) {
+    const Packed key = packed(kernels, key_block);
+    const auto tile = static_cast<size_t>(kBlock * padded_);
+    std::vector<float> dq(tile, 0.5F), dk(tile, 0.25F), dv(tile, 1.0F);
+    std::vector<float> scratch(2 * tile + static_cast<size_t>(kBlock * 176), NAN);
+    kernels.attention_backward({.q = at(q_, query_block),
+                                .da = at(da_, query_block),
+                                .qkv_stride = stride_,
+                                .da_stride = stride_,
+                                .keys_transposed = key.keys_transposed.data(),
+                                .values_transposed = key.values_transposed.data(),
+                                .keys = key.keys.data(),
+                                .head_size = head_.size,
+                                .padded_head = padded_,
+                                .scale = scale(),
+                                .query_block = query_block,
+                                .key_block = key_block,
+                                .rows = rows(query_block),
+                                .keys_count = rows(key_block),
+                                .lowest = lowest_.data() + query_block * kBlock,
+                                .lse = lse_.data() + query_block * kBlock,
+                                .delta = delta_.data() + query_block * kBlock,
+                                .dq = dq.data(),
+                                .accumulate_dq = true,
+                                .dk = dk.data(),
+                                .dv = dv.data(),
+                                .scratch = scratch.data()});
+    std::vector<double> found;
+    for (const auto& [gradient, count] :
+         {std::pair{&dq, rows(query_block)}, std::pair{&dk, kBlock}, std::pair{&dv, kBlock}})
+      for (int64_t row = 0; row < count; ++row)
+        for (int64_t i = 0; i < head_.size; ++i) found.push_back((*gradient)[static_cast<size_t>(row * padded_ + i)]);
+    return found;
+  }
+
+ private:
+  double scale() const { return 1.0 / std::sqrt(static_cast<double>(head_.size)); }
+  const BFloat16* at(const std::vector<BFloat16>& part, int64_t block) const {
+    return part.data() + block * kBlock * stride_;
+  }
+  Packed packed(const VectorKernels<BFloat16>& kernels, int64_t block) const {
+    const std::vector<float> none(static_cast<size_t>(kBlock * padded_), NAN);
+    Packed p{none, none, none, none};
+    kernels.pack_rows(at(k_, block), stride_, rows(block), head_.size, padded_, p.keys.data());
+    kernels.pack_columns(at(k_, block), stride_, rows(block), head_.size, padded_, p.keys_transposed.data());
+    kernels.pack_rows(at(v_, block), stride_, rows(block), head_.size, padded_, p.values.data());
+    kernels.pack_columns(at(v_, block), stride_, rows(block), head_.size, padded_, p.values_transposed.data());
+    return p;
+  }
+
+  Head head_;
+  int64_t padded_, stride_;
+  uint64_t seed_ = 0;
+  std::vector<BFloat16> q_, k_, v_, da_;
+  std::vector<int32_t> lowest_;
+  std::vector<float> delta_, lse_;
+};
+
+void require_equal(const std::vector<double>& actual, const std::vector<double>& expected, double allowed) {
+  REQUIRE(actual.size() == expected.size());
+  double largest = 0;
+  for (const double v : expected) largest = std::max(largest, std::abs(v));
+  for (size_t i = 0; i < actual.size(); ++i) {
+    INFO(i);
+    REQUIRE(std::abs(actual[i] - expected[i]) <= allowed * largest);
+  }
+}
+
+// attention_test.cc compares avx512_bf16's with autograd.
+TEST_CASE("attention on matrix units, done by vectors, is that of pairs", "[.avx512_bf16]") {
+  const std::vector<Head> heads{{2, 1, 9},    {6, 5, 9},     {16, 64, 99},   {20, 17, 99},  {20, 95, 99},  {48, 81, 20},
+                                {64, 63, 64}, {64, 128, 99}, {64, 127, 127}, {80, 97, 127}, {128, 113, 127}};
+  for (const Head& head : heads) {
+    CAPTURE(head.size, head.tokens, head.window);
+    TileRig rig(head);
+    // Rounding of a result to bf16 may turn on the last bit of a sum.
+    const double rounding = unit_roundoff(DType::kBF16);
+    for (int64_t block = 0; block < rig.blocks(); ++block)
+      require_equal(rig.forward(amx_on_vectors::kBFloat16, block), rig.forward(avx512_bf16::kBFloat16, block), rounding);
+    for (int64_t query = 0; query < rig.blocks(); ++query)
+      for (int64_t key = 0; key <= query; ++key)
+        require_equal(rig.backward(amx_on_vectors::kBFloat16, query, key),
+                      rig.backward(avx512_bf16::kBFloat16, query, key), 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace ftrun::test
