@@ -321,11 +321,12 @@ struct EnumNames<ProductChoice> {
   static constexpr std::array<std::string_view, 4> kNames{"auto", "mkl", "onednn", "openblas"};
 };
 
-/// Who computes attention on GPUs. kAuto is our kernels for as long as cuDNN's have not run on one.
-enum class AttentionChoice { kAuto, kOwn, kCudnn };
+/// Who computes attention on GPUs, or on which units of a processor. kAuto is our kernels and no matrix units for as long as
+/// cuDNN's have not run on a GPU and ours on no such units.
+enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {
-  static constexpr std::array<std::string_view, 3> kNames{"auto", "own", "cudnn"};
+  static constexpr std::array<std::string_view, 4> kNames{"auto", "own", "cudnn", "amx"};
 };
 
 /// kernels

@@ -41,6 +41,14 @@ std::string sums_text(const RunParts& run) {
   return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
 }
 
+void add_attention_notes(const RunParts& run, std::vector<std::string>& notes) {
+  if (run.request.config.kernels.attention != AttentionChoice::kAmx) return;
+  if (!run.products || run.products->attention != kOnMatrixUnits)
+    notes.push_back("kernels.attention: amx has no effect: there are no matrix units for bf16 that this process may use");
+  else
+    notes.push_back("attention in bf16 on matrix units (AMX), where it has not run before");
+}
+
 void add_product_notes(const std::optional<ProductsInUse>& products,
                        std::vector<std::string>& notes) {
   if (!products || products->missing.empty()) return;
@@ -69,8 +77,10 @@ RunManifest describe_run(const RunParts& run) {
     manifest.attention = gpu->kernels().attention_in_use();
   }
   manifest.sums = sums_text(run);
-  if (run.products)
+  if (run.products) {
     manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
+    manifest.attention = run.products->attention;
+  }
   manifest.model = describe_model(run.setup.folder(), run.setup.train().model);
   manifest.data["train"] = describe_data(*run.data.train);
   for (const NamedSamples& set : run.data.validation) manifest.data[set.role()] = describe_data(*set.samples);
@@ -80,6 +90,7 @@ RunManifest describe_run(const RunParts& run) {
 std::vector<std::string> opening_notes(const RunParts& run) {
   std::vector<std::string> notes = mix_lines(*run.data.train);
   add_device_notes(run, notes);
+  add_attention_notes(run, notes);
   add_product_notes(run.products, notes);
   for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
     notes.push_back(note);

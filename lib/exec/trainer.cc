@@ -124,8 +124,9 @@ void Trainer::prepare_process() {
   const auto asked = static_cast<int>(config_.threads);
   set_kernel_threads(asked > 0 ? asked : std::max(1, read_machine().cores / local));
   if (session_.gpu() != nullptr) return;
-  session_.together("choosing the library of matrix products",
-                    [&] { products_ = use_products(pinned_products(config_.kernels)); });
+  session_.together("choosing the library of matrix products", [&] {
+    products_ = use_products(pinned_products(config_.kernels), config_.kernels.attention == AttentionChoice::kAmx);
+  });
 }
 
 void Trainer::open_data() {

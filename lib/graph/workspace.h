@@ -24,7 +24,7 @@ inline constexpr int64_t kAttentionBlock = 64;
 inline constexpr int64_t kWgradRows = 64;
 
 /// Byte offsets in the scratch of kAttention and kAttentionDgrad; -1 for what an operation does not
-/// use. Tiles are of the type that is computed with: never 16 bits.
+/// use. Tiles are as large as in the type that is computed with, never 16 bits; what lies in them is the instruction set's.
 struct AttentionWorkspace {
   /// Head size rounded up to whole vectors.
   int64_t padded_head = 0;

@@ -2,22 +2,28 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/product_library.h"
 
 namespace ftrun {
 
+/// Attention whose products in bf16 are those of Intel's matrix units (AMX).
+inline constexpr std::string_view kOnMatrixUnits = "bf16 on matrix units";
+
 /// Who multiplies matrices, with versions: "openblas 0.3.34"; bf16 also "widened to fp32".
 struct ProductsInUse {
   std::string fp32;
   std::string bf16;
+  /// How attention multiplies bf16: kOnMatrixUnits, "bf16 by vdpbf16ps" or "bf16 widened to fp32".
+  std::string attention;
   /// The library that the rule names for this processor and that is not there; "" when it is.
   std::string missing;
 };
 
 /// Chooses who multiplies matrices from now on in this process: the rule of kernels/cpu/products.h,
 /// or `pinned`. Error(kEnvironment) when a pinned library cannot be called. Without a call it is
-/// the rule.
-ProductsInUse use_products(std::optional<ProductLibrary> pinned);
+/// the rule. `attention_on_matrix_units`: where there are any.
+ProductsInUse use_products(std::optional<ProductLibrary> pinned, bool attention_on_matrix_units = false);
 
 }  // namespace ftrun

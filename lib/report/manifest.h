@@ -66,7 +66,8 @@ struct RunManifest {
   std::map<std::string, std::string> products;
   /// How sums over ranks add: "rank order, fp32" or "nccl". "" in runs of older versions.
   std::string sums;
-  /// Who computes attention: "own" or "cudnn 9.19.0". "" in runs of older versions and on processors.
+  /// Who computes attention on GPUs, "own" or "cudnn 9.19.0"; how it multiplies bf16 on processors, "bf16 by vdpbf16ps". "" in runs
+  /// of older versions.
   std::string attention;
   uint64_t seed = 0;
   /// Ranks of the mesh by axis, slowest first: {"data", 2}, ...

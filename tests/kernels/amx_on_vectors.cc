@@ -37,11 +37,13 @@ void load_tile(const void* p, int64_t stride) {
 }
 template <int kTile>
 void store_tile(void* p, int64_t stride) {
+  if (!in_use) __builtin_trap();
   for (int64_t row = 0; row < 16; ++row)
     __builtin_memcpy(static_cast<char*>(p) + row * stride, &tiles[kTile].rows[row], sizeof(Words));
 }
 template <int kSum, int kLeft, int kRight>
 void multiply_tiles() {
+  if (!in_use) __builtin_trap();
   for (int64_t row = 0; row < 16; ++row) {
     auto sum = (Vec<float>)tiles[kSum].rows[row];
     for (int64_t k = 0; k < 16; ++k) {
@@ -53,8 +55,15 @@ void multiply_tiles() {
 }
 class TilesInUse {
  public:
-  TilesInUse() { in_use = true; }
-  ~TilesInUse() { in_use = false; }
+  TilesInUse() {
+    in_use = true;
+    for (Tile& tile : tiles) tile = {};
+  }
+  ~TilesInUse() {
+    in_use = false;
+    for (Tile& tile : tiles)
+      for (Words& row : tile.rows) row = ~Words{};  // not a number
+  }
 };
 
 #include "kernels/cpu/bf16_pairs.inc"

@@ -69,7 +69,7 @@ void require_agreement(const AttentionCase& c, const OracleCase& o, DType dtype,
   const ValueId dqkv = rig.output(o.inputs[0].dims);
   rig.run(OpKind::kAttention, {qkv, starts}, {a, lse}, c.attrs);
   rig.run(OpKind::kAttentionDgrad, {da, qkv, a, lse, starts}, {dqkv}, c.attrs);
-  // Units that multiply bf16 get weights and slopes rounded to it; scores are exact sums of products on both.
+  // Units that multiply bf16 get weights and slopes rounded to it. Scores, and so lse, are sums in fp32 of exact products.
   const double operands = dtype == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16 ? unit_roundoff(dtype) : 0.0;
   REQUIRE(relative_error(rig.read(a), expected.outputs[0]) < slack * tolerance(dtype) + operands);
   REQUIRE(relative_error(rig.read(lse), expected.outputs[1]) < slack * tolerance(dtype));
@@ -100,7 +100,7 @@ TEST_CASE("attention stays right when scores are far apart") {
 }
 
 // Without keys every weight is exp(0) before it is divided by their sum.
-TEST_CASE("weights that bf16 holds lose nothing where its units multiply them") {
+TEST_CASE("weights that are exact in bf16 lose nothing when bf16 units multiply them") {
   for_each_backend([](DType dtype) {
     for (const AttentionCase& c : kCases) {
       OracleCase o = stored(attention_oracle(c, 1.0), dtype);

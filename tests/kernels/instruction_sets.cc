@@ -5,12 +5,19 @@
 namespace ftrun {
 namespace {
 
-const testing::Need kAvx512("avx512", [] {
-  return best_isa() >= Isa::kAvx512 ? "" : "this processor has no AVX-512 (F, BW, DQ and VL)";
-});
+/// An entry that needs an instruction set runs its tests with it, also where another is faster.
+std::string choose(Isa isa, const char* missing) {
+  if (!can_run(isa)) return missing;
+  set_isa(isa);
+  return "";
+}
 
-const testing::Need kBf16Attention("avx512_bf16", [] {
-  return best_isa() >= Isa::kAvx512Bf16 ? "" : "this processor has neither matrix units nor AMD's avx512_bf16";
+const testing::Need kAvx512("avx512",
+                            [] { return choose(Isa::kAvx512, "this processor has no AVX-512 (F, BW, DQ and VL)"); });
+const testing::Need kAvx512Bf16("avx512_bf16",
+                                [] { return choose(Isa::kAvx512Bf16, "this processor has no avx512_bf16"); });
+const testing::Need kMatrixUnits("matrix_units", [] {
+  return choose(Isa::kAmx, "this processor has no matrix units for bf16 (AMX)");
 });
 
 const testing::Need kAmx("amx", [] {

@@ -35,9 +35,11 @@ TEST_CASE("which library multiplies follows from vendor, instructions, dtype and
   const Processor haswell = processor("GenuineIntel", Isa::kAvx2);
   const Processor skylake = processor("GenuineIntel", Isa::kAvx512);
   const Processor cooper_lake = processor("GenuineIntel", Isa::kAvx512, true);
-  const Processor sapphire_rapids = processor("GenuineIntel", Isa::kAvx512, true, true);
+  const Processor sapphire_rapids = processor("GenuineIntel", Isa::kAmx, true, true);
   const Processor zen3 = processor("AuthenticAMD", Isa::kAvx2);
-  const Processor zen5 = processor("AuthenticAMD", Isa::kAvx512, true);
+  const Processor zen5 = processor("AuthenticAMD", Isa::kAvx512Bf16, true);
+  const Processor zen5_held_to_avx512 = processor("AuthenticAMD", Isa::kAvx512, true);
+  const Processor intel_held_to_avx512 = processor("GenuineIntel", Isa::kAvx512, true, true);
   const Processor zen5_held_to_avx2 = processor("AuthenticAMD", Isa::kAvx2, true);
   const Processor hygon = processor("HygonGenuine", Isa::kAvx2);
   const Processor zhaoxin = processor("CentaurHauls", Isa::kAvx2);
@@ -59,6 +61,8 @@ TEST_CASE("which library multiplies follows from vendor, instructions, dtype and
       {zen5, kNoOpenBlas, {kOneDnn, kOneDnn}},
       {zen5, kNoOneDnn, {kOpenBlas, {}}},
       {zen5, kNone, {kMkl, {}}},
+      {zen5_held_to_avx512, kAll, {kOneDnn, kOneDnn}},
+      {intel_held_to_avx512, kAll, {kMkl, kMkl}},
       {zen5_held_to_avx2, kAll, {kMkl, {}}},
       {hygon, kAll, {kMkl, {}}},
       {zhaoxin, kAll, {kMkl, {}}},
@@ -71,8 +75,8 @@ TEST_CASE("which library multiplies follows from vendor, instructions, dtype and
 }
 
 TEST_CASE("a pinned library multiplies on every processor, and bf16 where it can") {
-  const Processor zen5 = processor("AuthenticAMD", Isa::kAvx512, true);
-  const Processor intel = processor("GenuineIntel", Isa::kAvx512, true, true);
+  const Processor zen5 = processor("AuthenticAMD", Isa::kAvx512Bf16, true);
+  const Processor intel = processor("GenuineIntel", Isa::kAmx, true, true);
   REQUIRE(product_rule(zen5, kAll, kMkl) == ProductRule{kMkl, {}});
   REQUIRE(product_rule(zen5, kAll, kOneDnn) == ProductRule{kOneDnn, kOneDnn});
   REQUIRE(product_rule(zen5, kAll, kOpenBlas) == ProductRule{kOpenBlas, {}});
@@ -201,7 +205,7 @@ TEST_CASE("products of every library agree with fp64 at every shape and transpos
 
 // The MKL of any processor multiplies bf16, however slowly; oneDNN needs AVX-512, and has it there.
 TEST_CASE("oneDNN multiplies bf16 where there is AVX-512, and only there") {
-  REQUIRE(has_bf16_products(kOneDnn) == (has_product_library(kOneDnn) && best_isa() >= Isa::kAvx512));
+  REQUIRE(has_bf16_products(kOneDnn) == (has_product_library(kOneDnn) && can_run(Isa::kAvx512)));
 }
 
 TEST_CASE("products of bf16 as it is stored agree with fp64") {

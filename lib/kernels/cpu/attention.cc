@@ -24,6 +24,7 @@ struct Attention {
         lowest(call.workspace<int32_t>(place.lowest)),
         first_block(call.workspace<int32_t>(place.first_block)) {
     require(qkv_dims[1] == width && attrs.query_heads % attrs.kv_heads == 0, "attention heads");
+    require(attrs.head_size % 2 == 0, "heads of an even size, whose bf16 are pairs");
   }
 
   /// First token of a block in the whole batch; tokens in it.

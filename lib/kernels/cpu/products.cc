@@ -1,15 +1,13 @@
 #include "kernels/cpu/products.h"
 
-#include <cpuid.h>
 #include <dlfcn.h>
 
-#include <array>
 #include <csignal>
-#include <cstring>
 #include <mutex>
 #include <sstream>
 
 #include "base/error.h"
+#include "kernels/cpu/processor.h"
 #include "kernels/products.h"
 
 // The BLAS inside libtorch_cpu (MKL, 32-bit integers).
@@ -170,10 +168,6 @@ int cblas_letter(bool transpose) {
 
 // --- the rule ---
 
-bool is_amd(const Processor& processor) {
-  return processor.vendor == "AuthenticAMD" || processor.vendor == "HygonGenuine";
-}
-
 std::optional<ProductLibrary> bf16_rule(const Processor& processor,
                                         const LibrariesAtHand& at_hand) {
   if (processor.isa < Isa::kAvx512) return std::nullopt;
@@ -194,6 +188,11 @@ RuleInUse& rule_in_use() {
 
 std::string describe_rule(const std::optional<ProductLibrary>& library) {
   return library ? describe_product_library(*library) : "widened to fp32";
+}
+
+std::string describe_attention(Isa isa) {
+  if (isa == Isa::kAmx) return std::string(kOnMatrixUnits);
+  return isa == Isa::kAvx512Bf16 ? "bf16 by vdpbf16ps" : "bf16 widened to fp32";
 }
 
 /// What the rule would have taken, were it there.
@@ -227,13 +226,7 @@ ProductRule rule_at_hand(const Processor& processor, std::optional<ProductLibrar
 
 Processor this_processor() {
   Processor processor;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  __get_cpuid(0, &a, &b, &c, &d);
-  std::array<char, 12> name{};
-  std::memcpy(name.data(), &b, 4);
-  std::memcpy(name.data() + 4, &d, 4);
-  std::memcpy(name.data() + 8, &c, 4);
-  processor.vendor.assign(name.data(), name.size());
+  processor.vendor = processor_vendor();
   processor.isa = isa_in_use();
   processor.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
   processor.amx_bf16 = __builtin_cpu_supports("amx-bf16");
@@ -249,7 +242,7 @@ ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_h
     if (rule.bf16 && rule.bf16 != pinned) rule.bf16.reset();
     return rule;
   }
-  if (is_amd(processor) && processor.isa >= Isa::kAvx512) {
+  if (is_amd(processor.vendor) && processor.isa >= Isa::kAvx512) {
     if (at_hand.onednn)
       rule.fp32 = ProductLibrary::kOneDnn;
     else if (at_hand.openblas)
@@ -322,16 +315,17 @@ std::string describe_product_library(ProductLibrary library) {
   return text;
 }
 
-ProductsInUse use_products(std::optional<ProductLibrary> pinned) {
+ProductsInUse use_products(std::optional<ProductLibrary> pinned, bool attention_on_matrix_units) {
   if (pinned) {
     require_product_library(*pinned);
     if (!has_product_library(*pinned))
       throw product_library_error(*pinned, "it lacks the functions that multiply matrices");
   }
+  if (attention_on_matrix_units && can_run(Isa::kAmx)) set_isa(Isa::kAmx);
   const Processor processor = this_processor();
   const ProductRule rule = rule_at_hand(processor, pinned);
   set_product_rule(rule);
-  return {describe_product_library(rule.fp32), describe_rule(rule.bf16),
+  return {describe_product_library(rule.fp32), describe_rule(rule.bf16), describe_attention(processor.isa),
           pinned ? "" : missing_library(processor, rule)};
 }
 

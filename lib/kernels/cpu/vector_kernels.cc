@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "kernels/cpu/processor.h"
 
 namespace ftrun {
 
@@ -23,19 +24,16 @@ Isa wanted_isa() {
   return held == "avx512" ? std::min(best, Isa::kAvx512) : best;
 }
 
-/// Whether the kernel lets this process use matrix units: it must be asked once (Linux 5.16, ARCH_REQ_XCOMP_PERM), because a
-/// thread's state grows by 8 KiB.
-bool has_tiles() {
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;
-  static const bool has = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-                          ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  return has;
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
 }
 
-Isa best_of_avx512() {
-  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
-  if (has_tiles()) return Isa::kAmx;
-  return __builtin_cpu_is("amd") ? Isa::kAvx512Bf16 : Isa::kAvx512;
+/// The kernel must be asked once (Linux 5.16, ARCH_REQ_XCOMP_PERM), because a thread's state grows by 8 KiB.
+bool may_use_matrix_units() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  static const bool may = ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return may;
 }
 
 std::atomic<Isa>& chosen_isa() {
@@ -45,13 +43,25 @@ std::atomic<Isa>& chosen_isa() {
 
 }  // namespace
 
+bool can_run(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    case Isa::kAvx512:
+      return has_avx512();
+    case Isa::kAvx512Bf16:
+      return has_avx512() && __builtin_cpu_supports("avx512bf16");
+    case Isa::kAmx:
+      return can_run(Isa::kAvx512Bf16) && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+             may_use_matrix_units();
+  }
+  return false;
+}
+
 Isa best_isa() {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return best_of_avx512();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c"))
-    return Isa::kAvx2;
+  if (can_run(Isa::kAvx512Bf16) && is_amd(processor_vendor())) return Isa::kAvx512Bf16;
+  if (can_run(Isa::kAvx512)) return Isa::kAvx512;
+  if (can_run(Isa::kAvx2)) return Isa::kAvx2;
   throw Error(ExitCode::kUnsupported,
               "this processor has no AVX2, FMA and F16C, which ftrun's CPU kernels need",
               "run on a processor of 2015 or later (Intel Haswell, AMD Zen), or on a GPU");

@@ -153,7 +153,7 @@ struct AttentionBackwardTile {
   const Compute<S>* keys;
   int64_t head_size, padded_head;
   double scale;
-  int64_t query_block, key_block, rows, keys_count;
+  int64_t query_block, key_block, rows;
   const int32_t* lowest;
   const Stat<S>* lse;
   const Stat<S>* delta;
@@ -209,8 +209,7 @@ struct VectorKernels {
 
   // --- attention ----------------------------------------------------------------------------
   // Packed are right operands of products: rows of src that are summed over, or that become columns of the result. The
-  // layout is the instruction set's: numbers, [64,padded] and [padded,64], or pairs of bf16 in the first half of those
-  // bytes.
+  // layout is the instruction set's: numbers, [64,padded] and [padded,64], or pairs of bf16 in no more bytes.
   void (*pack_rows)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
                     Compute<S>* out);
   void (*pack_columns)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
@@ -245,15 +244,19 @@ namespace amx {
 extern const VectorKernels<BFloat16> kBFloat16;
 }  // namespace amx
 
-/// Each has what those before it have. The last two multiply bf16 in attention as it is stored: by vdpbf16ps, and on matrix
-/// units.
+/// Each has what those before it have. The last two multiply bf16 in attention as it is stored: by vdpbf16ps, and on Intel's
+/// matrix units (AMX).
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-/// The fastest instruction set of this processor: kAvx512Bf16 on AMD's alone, whose units multiply twice as many bf16 as
-/// fp32. Error(kUnsupported) without AVX2, FMA and F16C.
+/// Whether this processor and its kernel can run it. Asking for kAmx asks the kernel for the matrix units, whose state it
+/// then keeps for every thread of the process.
+bool can_run(Isa isa);
+/// The instruction set that is known to be fastest here. kAvx512Bf16 is AMD's, whose units multiply twice as many bf16 as fp32
+/// (docs/benchmarks.md); on others it is not measured. kAmx has run nowhere: it is used where it is asked for. Error(kUnsupported)
+/// without AVX2, FMA and F16C.
 Isa best_isa();
-/// Chooses the vector code (tests and benchmarks compare them); otherwise best_isa() is used, or no more than AVX2 or AVX-512
-/// where the environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
+/// Chooses the vector code, which can_run() says can run; otherwise best_isa() is used, or no more than AVX2 or AVX-512 where the
+/// environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
 void set_isa(Isa isa);
 Isa isa_in_use();
 template <class S>
