@@ -61,8 +61,7 @@ bool is_option(const std::string& argument) { return argument.size() > 1 && argu
   std::vector<std::string> names;
   for (const CLI::Option* known : command.get_options())
     for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
-  const std::string near = nearest(option, names);
-  throw Error(ExitCode::kUsage, cat("the option ", option, " is unknown", near.empty() ? "" : cat(" (did you mean ", near, "?)")),
+  throw Error(ExitCode::kUsage, cat("the option ", option, " is unknown", did_you_mean(nearest(option, names))),
               cat("ftrun ", command.get_parent() == nullptr ? "" : command.get_name() + " ", "--help lists the options"));
 }
 
@@ -72,7 +71,7 @@ void refuse_command_near(const CLI::App& app, const std::string& argument) {
   for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
   const std::string near = nearest(argument, commands);
   if (near.empty()) return;
-  throw Error(ExitCode::kUsage, cat("the command ", argument, " is unknown (did you mean ", near, "?)"), "ftrun --help lists the commands");
+  throw Error(ExitCode::kUsage, cat("the command ", argument, " is unknown", did_you_mean(near)), "ftrun --help lists the commands");
 }
 
 /// A command or an option that is unknown, and a config without --config before it, are told with what to write instead; all

@@ -129,4 +129,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   return found;
 }
 
+std::string did_you_mean(std::string_view name) {
+  return name.empty() ? "" : cat(" (did you mean \"", name, "\"?)");
+}
+
 }  // namespace ftrun

@@ -39,5 +39,7 @@ int edit_distance(std::string_view a, std::string_view b);
 /// The candidate nearest to `word` within a third of its length (at least 2 edits, also matching
 /// without regard to case, '-' and '_'); "" when none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+/// " (did you mean \"name\"?)", for the end of a message; "" without a name.
+std::string did_you_mean(std::string_view name);
 
 }  // namespace ftrun

@@ -166,8 +166,7 @@ class Converter {
     for (const std::string& choice : field_.choices)
       if (node.text == choice || (field_.any_case && lower(node.text) == lower(choice)))
         return choice;
-    const std::string near = nearest(node.text, field_.choices);
-    return refuse(node, near.empty() ? "" : cat(" (did you mean \"", near, "\"?)"));
+    return refuse(node, did_you_mean(nearest(node.text, field_.choices)));
   }
 
   std::optional<std::vector<std::string>> as_texts(const Node& node) {

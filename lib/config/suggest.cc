@@ -10,10 +10,6 @@
 namespace ftrun {
 namespace {
 
-std::string question(const std::string& name) {
-  return cat(" (did you mean \"", name, "\"?)");
-}
-
 // What other programs call a key, and the key.
 struct Synonym {
   const char* word;
@@ -104,15 +100,15 @@ std::string suggestion(const std::string& section, const std::string& key,
                        const std::vector<std::string>& candidates) {
   const Schema& schema = Schema::get();
   std::string near = nearest(key, candidates);
-  if (!near.empty() && edit_distance(key, near) <= 1) return question(near);
-  if (const std::string meant = foreign_word(section, key); !meant.empty()) return question(meant);
+  if (!near.empty() && edit_distance(key, near) <= 1) return did_you_mean(near);
+  if (const std::string meant = foreign_word(section, key); !meant.empty()) return did_you_mean(meant);
   // What is near in a section that was written on purpose is likelier than its name elsewhere.
   const auto elsewhere = schema.paths_named(key);
   if (!elsewhere.empty() && (section.empty() || near.empty()))
-    return question(elsewhere.front());
+    return did_you_mean(elsewhere.front());
   if (near.empty()) near = containing(key, candidates);
   if (near.empty()) near = nearly_elsewhere(section, key);
-  return near.empty() ? "" : question(near);
+  return did_you_mean(near);
 }
 
 }  // namespace ftrun

@@ -9,6 +9,7 @@
 #include "base/as_error.h"
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "exec/resume_policy.h"
@@ -98,10 +99,9 @@ void Recorder::note_new_start() {
     return say("no checkpoint was saved yet: training starts anew");
   }
   start_ += ": --resume found no run in output_dir";
-  const std::string near = folder_.run_nearby();
   warn(cat("--resume auto: output_dir ", paths().root(),
            " held no run: training starts anew, from the model's weights",
-           near.empty() ? "" : cat(" (did you mean ", near, "?)")));
+           did_you_mean(folder_.run_nearby())));
 }
 
 void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {

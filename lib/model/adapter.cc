@@ -27,9 +27,8 @@ std::string no_module_text(std::string_view key, const std::string& entry) {
   if (entry == "lm_head" || entry == "embed_tokens")
     return cat(key, " \"", entry, "\": adapters of this matrix are not supported; modules_to_save trains it whole");
   const std::vector<std::string> names(kNames.begin(), kNames.end());
-  const std::string close = nearest(entry, names);
-  return cat(key, " \"", entry, "\": no module has this name", close.empty() ? "" : cat(" (did you mean \"", close, "\"?)"),
-             "; there are ", join(names, ", "));
+  return cat(key, " \"", entry, "\": no module has this name", did_you_mean(nearest(entry, names)), "; there are ",
+             join(names, ", "));
 }
 
 /// Collects what is wrong; compiles each expression once.

@@ -80,9 +80,8 @@ std::set<std::string> saved_tensors(const ModelDescription& model, const std::ve
       found = true;
     }
     if (found) continue;
-    const std::string close = nearest(wanted, {known.begin(), known.end()});
     problems.push_back(cat("modules_to_save \"", wanted, "\": no module has this name",
-                           close.empty() ? "" : cat(" (did you mean \"", close, "\"?)")));
+                           did_you_mean(nearest(wanted, {known.begin(), known.end()}))));
   }
   return tensors;
 }

@@ -129,12 +129,6 @@ std::string run_near(const std::string& folder) {
   return near.empty() ? "" : (parent / near).string();
 }
 
-/// " (did you mean runs/mine?)": a run beside the folder with a name much like it.
-std::string nearby_text(const std::string& root) {
-  const std::string near = run_near(root);
-  return near.empty() ? "" : cat(" (did you mean ", near, "?)");
-}
-
 std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool had_lock) {
   const std::vector<std::string> content = content_of(paths.root());
   if (content.empty()) return std::nullopt;
@@ -155,7 +149,7 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
 std::optional<Error> absence_problem(const RunPaths& paths) {
   std::error_code unseen;
   if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty()) return std::nullopt;
-  return Error(ExitCode::kUsage, cat("output_dir ", paths.root(), ": there is no run in it of which a step could be resumed", nearby_text(paths.root())),
+  return Error(ExitCode::kUsage, cat("output_dir ", paths.root(), ": there is no run in it of which a step could be resumed", did_you_mean(run_near(paths.root()))),
                "correct output_dir, or give --resume auto, which starts a run where there is none");
 }
 

@@ -140,9 +140,9 @@ with tempfile.TemporaryDirectory() as scratch:
         for command in ((), ("train",), ("check",)):
             expect(ftrun(*command, config), 2, f"ftrun: the argument {config} was not expected\n"
                                                f"  remedy: give it as --config {config}\n")
-            expect(ftrun(*command, "--confg", config), 2, "ftrun: the option --confg is unknown (did you mean --config?)\n"
+            expect(ftrun(*command, "--confg", config), 2, 'ftrun: the option --confg is unknown (did you mean "--config"?)\n'
                                                           f"  remedy: ftrun {' '.join((*command, ''))}--help lists the options\n")
-        expect(ftrun("trian"), 2, "ftrun: the command trian is unknown (did you mean train?)\n"
+        expect(ftrun("trian"), 2, 'ftrun: the command trian is unknown (did you mean "train"?)\n'
                                   "  remedy: ftrun --help lists the commands\n")
         unknown = must(ftrun("dosomething"), 2)
         assert unknown.stderr.startswith("The following argument was not expected: dosomething\n"), unknown.stderr

@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for ranks in (1, 2):
             refused = job.run("lnoger", "--resume", 5, "--nproc", ranks, code=2, **FEW)
             assert (f"output_dir {job.out('lnoger')}: there is no run in it of which a step could be resumed "
-                    f"(did you mean {job.out('longer')}?)") in refused.stderr, refused.stderr
+                    f"(did you mean \"{job.out('longer')}\"?)") in refused.stderr, refused.stderr
             assert not job.out("lnoger").exists(), list(job.out("lnoger").rglob("*"))
 
     @case
@@ -221,7 +221,7 @@ with tempfile.TemporaryDirectory() as scratch:
         typo = job.run("damgaed", "--resume", "auto", **EIGHT | {"train": {"steps": 1}})
         out = job.out("damgaed")
         assert (f"warning: --resume auto: output_dir {out} held no run: training starts anew, from the model's weights "
-                f"(did you mean {job.out('damaged')}?)\n") in typo.stderr, typo.stderr
+                f"(did you mean \"{job.out('damaged')}\"?)\n") in typo.stderr, typo.stderr
         assert manifest(out)["start"] == "the model's weights: --resume found no run in output_dir", manifest(out)["start"]
 
     @case
