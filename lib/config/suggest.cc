@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 
-#include "base/error.h"
 #include "base/text.h"
 #include "config/schema.h"
 

@@ -8,15 +8,7 @@
 
 namespace ftrun::amx_on_vectors {
 namespace {
-constexpr int kVectorBytes = 64;
-constexpr int kTileRows = 6;
-constexpr int kTileVectors = 4;
-constexpr int64_t kDepthStep = 16;
-#include "kernels/cpu/simd.inc"
-
-#include "kernels/cpu/row_kernels.inc"
-
-#include "kernels/cpu/attention_tiles.inc"
+#include "kernels/cpu/avx512.inc"
 
 struct Tile {
   Words rows[16];
@@ -65,10 +57,6 @@ class TilesInUse {
       for (Words& row : tile.rows) row = ~Words{};  // not a number
   }
 };
-
-#include "kernels/cpu/bf16_pairs.inc"
-
-#include "kernels/cpu/vector_table.inc"
 
 #include "kernels/cpu/amx_products.inc"
 }  // namespace

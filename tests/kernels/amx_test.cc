@@ -76,7 +76,7 @@ class TileRig {
     }
     std::vector<BFloat16> out(static_cast<size_t>(kBlock * head_.size));
     std::vector<float> lse(kBlock);
-    Guarded scratch(2 * kBlock * padded_ + kBlock * 67, NAN);
+    Guarded scratch(2 * kBlock * padded_ + kForwardScratch, NAN);
     kernels.attention_forward({.q = at(q_, block),
                                .qkv_stride = stride_,
                                .keys_transposed = keys.data(),
@@ -106,7 +106,7 @@ class TileRig {
   std::vector<double> backward(const VectorKernels<BFloat16>& kernels, int64_t query_block, int64_t key_block) {
     Packed key = pack(kernels, key_block);
     const int64_t tile = kBlock * padded_;
-    Guarded dq(tile, 0.5F), dk(tile, 0.25F), dv(tile, 1.0F), scratch(2 * tile + kBlock * 176, NAN);
+    Guarded dq(tile, 0.5F), dk(tile, 0.25F), dv(tile, 1.0F), scratch(2 * tile + kBackwardScratch, NAN);
     kernels.attention_backward({.q = at(q_, query_block),
                                 .da = at(da_, query_block),
                                 .qkv_stride = stride_,

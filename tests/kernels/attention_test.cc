@@ -60,14 +60,22 @@ OracleCase attention_oracle(const AttentionCase& c, double spread) {
   return o;
 }
 
+/// Values of a forward pass that has run.
+struct ForwardRun {
+  ValueId qkv, starts, a, lse;
+};
+ForwardRun run_forward(Rig& rig, const AttentionCase& c, const OracleCase& o) {
+  const ForwardRun f{rig.input(o.inputs[0]), rig.ints(o.ints), rig.output(o.gradient.dims),
+                  rig.statistic({c.attrs.query_heads, o.inputs[0].dims[0]})};
+  rig.run(OpKind::kAttention, {f.qkv, f.starts}, {f.a, f.lse}, c.attrs);
+  return f;
+}
+
 void require_agreement(const AttentionCase& c, const OracleCase& o, DType dtype, double slack) {
   const OracleResult expected = oracle(o);
-  const int64_t tokens = o.inputs[0].dims[0];
   Rig rig(dtype);
-  const ValueId qkv = rig.input(o.inputs[0]), starts = rig.ints(o.ints), da = rig.input(o.gradient);
-  const ValueId a = rig.output(o.gradient.dims), lse = rig.statistic({c.attrs.query_heads, tokens});
-  const ValueId dqkv = rig.output(o.inputs[0].dims);
-  rig.run(OpKind::kAttention, {qkv, starts}, {a, lse}, c.attrs);
+  const auto [qkv, starts, a, lse] = run_forward(rig, c, o);
+  const ValueId da = rig.input(o.gradient), dqkv = rig.output(o.inputs[0].dims);
   rig.run(OpKind::kAttentionDgrad, {da, qkv, a, lse, starts}, {dqkv}, c.attrs);
   // Units that multiply bf16 get weights and slopes rounded to it. Scores, and so lse, are sums in fp32 of exact products.
   const double operands = dtype == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16 ? unit_roundoff(dtype) : 0.0;
@@ -110,11 +118,9 @@ TEST_CASE("weights that are exact in bf16 lose nothing when bf16 units multiply 
         if (column >= 0 && column < c.attrs.kv_heads * c.attrs.head_size) o.inputs[0].data[i] = 0;
       }
       Rig rig(dtype);
-      const ValueId qkv = rig.input(o.inputs[0]), starts = rig.ints(o.ints);
-      const ValueId a = rig.output(o.gradient.dims), lse = rig.statistic({c.attrs.query_heads, o.inputs[0].dims[0]});
-      rig.run(OpKind::kAttention, {qkv, starts}, {a, lse}, c.attrs);
+      const ForwardRun f = run_forward(rig, c, o);
       CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens);
-      REQUIRE(relative_error(rig.read(a), oracle(o).outputs[0]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(f.a), oracle(o).outputs[0]) < tolerance(dtype));
     }
   });
 }
@@ -125,10 +131,8 @@ TEST_CASE("a NaN in a key reaches the tokens that attend to it and no earlier bl
     OracleCase o = attention_oracle(c, 1.0);
     o.inputs[0].data[150 * 48 + 16] = NAN;
     Rig rig(dtype);
-    const ValueId qkv = rig.input(o.inputs[0]), starts = rig.ints(o.ints);
-    const ValueId a = rig.output(o.gradient.dims), lse = rig.statistic({1, 192});
-    rig.run(OpKind::kAttention, {qkv, starts}, {a, lse}, c.attrs);
-    const Array out = rig.read(a), sums = rig.read(lse);
+    const ForwardRun f = run_forward(rig, c, o);
+    const Array out = rig.read(f.a), sums = rig.read(f.lse);
     REQUIRE(std::isfinite(sums.data[127]));
     REQUIRE(std::isfinite(out.data[127 * 16]));
     REQUIRE(std::isnan(sums.data[150]));

@@ -7,20 +7,9 @@
 
 namespace ftrun::amx {
 namespace {
-constexpr int kVectorBytes = 64;
-constexpr int kTileRows = 6;
-constexpr int kTileVectors = 4;
-constexpr int64_t kDepthStep = 16;
-// Each file uses what the ones before it define.
-#include "kernels/cpu/simd.inc"
+#include "kernels/cpu/avx512.inc"
 
-#include "kernels/cpu/row_kernels.inc"
-
-#include "kernels/cpu/attention_tiles.inc"
 #include "kernels/cpu/amx_units.inc"
-#include "kernels/cpu/bf16_pairs.inc"
-
-#include "kernels/cpu/vector_table.inc"
 
 #include "kernels/cpu/amx_products.inc"
 }  // namespace

@@ -110,7 +110,7 @@ void forward_tile(const Attention<S>& a, const S* qkv, S* out, Stat<S>* lse, int
       .lse = lse + head * a.tokens + first,
       .scratch = static_cast<Compute<S>*>(thread_scratch(
           sizeof(Compute<S>) *
-          static_cast<size_t>(kAttentionBlock * (2 * padded + kAttentionBlock + 3)))),
+          static_cast<size_t>(2 * a.tile + kForwardScratch))),
   });
 }
 
@@ -171,9 +171,8 @@ void find_delta(const Backward<S>& b) {
 /// Scratch of one task of the backward pass: one key block, packed, and its gradients.
 template <class T>
 struct KeyBlock {
-  KeyBlock(int64_t tile, int64_t scores)
-      : keys(static_cast<T*>(
-            thread_scratch(sizeof(T) * static_cast<size_t>(7 * tile + 11 * scores / 4)))),
+  explicit KeyBlock(int64_t tile)
+      : keys(static_cast<T*>(thread_scratch(sizeof(T) * static_cast<size_t>(7 * tile + kBackwardScratch)))),
         keys_transposed(keys + tile),
         values_transposed(keys + 2 * tile),
         dk(keys + 3 * tile),
@@ -191,7 +190,7 @@ template <class S>
 KeyBlock<Compute<S>> pack_key_block(const Backward<S>& b, int64_t row, int64_t kv_head,
                                     int64_t block) {
   const auto& vec = vector_kernels<S>();
-  const KeyBlock<Compute<S>> packed(b.tile, kAttentionBlock * kAttentionBlock);
+  const KeyBlock<Compute<S>> packed(b.tile);
   const int64_t count = b.block_tokens(block), size = b.attrs.head_size;
   const int64_t padded = b.place.padded_head;
   const S* const from = b.qkv + b.first_token(row, block) * b.width;

@@ -19,9 +19,5 @@ constexpr int kTileVectors = 2;
 #include "kernels/cpu/flat_kernels.inc"
 #include "kernels/cpu/vector_table.inc"
 }  // namespace
-constinit const VectorKernels<float> kFloat = make_table<float>();
-constinit const VectorKernels<double> kDouble = make_table<double>();
-constinit const VectorKernels<BFloat16> kBFloat16 = make_table<BFloat16>();
-constinit const VectorKernels<Float16> kFloat16 = make_table<Float16>();
-constinit const FlatKernels kFlat = make_flat_table();
+#include "kernels/cpu/all_tables.inc"
 }  // namespace ftrun::avx2

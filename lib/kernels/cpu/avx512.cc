@@ -7,21 +7,10 @@
 
 namespace ftrun::avx512 {
 namespace {
-constexpr int kVectorBytes = 64;
-constexpr int kTileRows = 6;
-constexpr int kTileVectors = 4;
-// Each file uses what the ones before it define.
-#include "kernels/cpu/simd.inc"
+#include "kernels/cpu/avx512.inc"
 
-#include "kernels/cpu/row_kernels.inc"
-
-#include "kernels/cpu/attention_tiles.inc"
 #include "kernels/cpu/flat_kernels.inc"
 #include "kernels/cpu/vector_table.inc"
 }  // namespace
-constinit const VectorKernels<float> kFloat = make_table<float>();
-constinit const VectorKernels<double> kDouble = make_table<double>();
-constinit const VectorKernels<BFloat16> kBFloat16 = make_table<BFloat16>();
-constinit const VectorKernels<Float16> kFloat16 = make_table<Float16>();
-constinit const FlatKernels kFlat = make_flat_table();
+#include "kernels/cpu/all_tables.inc"
 }  // namespace ftrun::avx512

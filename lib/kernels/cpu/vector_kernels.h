@@ -119,6 +119,10 @@ struct DropoutRow {
   double scale;
 };
 
+/// Scratch of a tile of attention beside 128 padded_head elements.
+inline constexpr int64_t kForwardScratch = kAttentionBlock * (kAttentionBlock + 3);
+inline constexpr int64_t kBackwardScratch = kAttentionBlock * (5 * kAttentionBlock / 2 + 16);
+
 /// One query block of one head, forward.
 template <class S>
 struct AttentionForwardTile {
@@ -137,7 +141,7 @@ struct AttentionForwardTile {
   S* out;
   int64_t out_stride;
   Stat<S>* lse;
-  /// 128 padded_head + 64 * 67 elements.
+  /// 128 padded_head + kForwardScratch elements.
   Compute<S>* scratch;
 };
 
@@ -163,7 +167,7 @@ struct AttentionBackwardTile {
   bool accumulate_dq;
   Compute<S>* dk;
   Compute<S>* dv;
-  /// 128 padded_head + 64 * 176 elements.
+  /// 128 padded_head + kBackwardScratch elements.
   Compute<S>* scratch;
 };
 
