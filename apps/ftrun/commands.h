@@ -8,6 +8,9 @@ class App;
 
 namespace ftrun {
 
+/// All that main does: reads the arguments, runs the command, tells of an error. The exit code.
+int run_arguments(int argc, char** argv);
+
 /// Runs a command after its options were read; returns the exit code or throws Error.
 using Command = std::function<int()>;
 

@@ -13,7 +13,10 @@
 namespace ftrun {
 namespace {
 
-bool engine_is_loaded = false;
+using EngineEntry = int (*)(const TrainRequest*);
+
+/// Null until the engine is loaded.
+EngineEntry engine_entry = nullptr;
 
 /// Beside the binary: bin/ftrun and lib/libftrun_engine.so.
 std::string engine_path() {
@@ -24,23 +27,26 @@ std::string engine_path() {
 
 }  // namespace
 
-int train_with_engine(const TrainRequest& request) {
+void load_engine() {
+  if (engine_entry != nullptr) return;
   const std::string path = engine_path();
   void* engine = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (engine == nullptr)
     throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", ::dlerror()),
                 "build it with scripts/build.sh and keep .venv, which holds LibTorch, in place");
-  engine_is_loaded = true;
-  using Entry = int (*)(const TrainRequest*);
-  const auto entry = reinterpret_cast<Entry>(::dlsym(engine, "ftrun_engine_train"));
-  if (entry == nullptr)
+  engine_entry = reinterpret_cast<EngineEntry>(::dlsym(engine, "ftrun_engine_train"));
+  if (engine_entry == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's engine"),
                 "build ftrun anew");
-  return entry(&request);
+}
+
+int train_with_engine(const TrainRequest& request) {
+  load_engine();
+  return engine_entry(&request);
 }
 
 int end_process(int exit_code) {
-  if (!engine_is_loaded) return exit_code;
+  if (engine_entry == nullptr) return exit_code;
   log_flush();
   std::cout.flush();
   std::cerr.flush();

@@ -4,8 +4,12 @@
 
 namespace ftrun {
 
-/// Loads the engine (LibTorch and what needs it) and trains as one rank. Nothing else of ftrun
-/// loads LibTorch, so that everything else starts at once.
+/// Loads the engine (LibTorch and what needs it), once in a process. Nothing of ftrun but ranks and their supervisor, which
+/// they share its pages with, loads LibTorch, so that everything else starts at once. No thread is started, and no device
+/// looked at, by loading. Error(kEnvironment) where it is not there or is another version's.
+void load_engine();
+
+/// Trains as one rank, with the engine, which is loaded if it is not yet.
 int train_with_engine(const TrainRequest& request);
 
 /// What main returns ends the process through this. Where the engine was loaded it does not return: output is flushed

@@ -115,13 +115,16 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace ftrun
 
-int main(int argc, char** argv) {
+int run_arguments(int argc, char** argv) {
   try {
-    ftrun::open_standard_descriptors();
-    return ftrun::end_process(ftrun::run(argc, argv));
+    open_standard_descriptors();
+    return run(argc, argv);
   } catch (const std::exception& exception) {
-    return ftrun::end_process(ftrun::fail(exception));
+    return fail(exception);
   }
 }
+
+}  // namespace ftrun
+
+int main(int argc, char** argv) { return ftrun::end_process(ftrun::run_arguments(argc, argv)); }

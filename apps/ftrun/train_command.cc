@@ -1,5 +1,7 @@
 #include <CLI/CLI.hpp>
 
+#include <sys/prctl.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <limits>
@@ -47,6 +49,8 @@ ResumeRequest resume_request(const TrainOptions& options) {
 }
 
 int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvironment& launch) {
+  // What ps and top show, as far as 15 bytes hold it.
+  ::prctl(PR_SET_NAME, cat("ftrun rank ", launch.rank).c_str());
   TrainRequest request;
   request.config_yaml = effective_yaml(loaded.config);
   request.config_json = effective_json(loaded.config);

@@ -1,72 +1,79 @@
 #include "cluster/rank_process.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
 
 #include "base/error.h"
 
 namespace ftrun {
 namespace {
 
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> list;
-  for (std::string& text : texts) list.push_back(text.data());
-  list.push_back(nullptr);
-  return list;
-}
-
-/// Our environment with the command's variables in place of ours of the same name.
-std::vector<std::string> merged_environment(const std::vector<std::string>& changes) {
-  std::vector<std::string> all = changes;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::string name = text.substr(0, text.find('=') + 1);
-    bool replaced = false;
-    for (const std::string& change : changes) replaced |= change.compare(0, name.size(), name) == 0;
-    if (!replaced) all.push_back(text);
-  }
-  return all;
-}
-
-/// Everything the child needs, allocated before the fork: after it only async-signal-safe calls.
-struct ChildPlan {
-  const char* program;
-  char** arguments;
-  char** environment;
-  const std::vector<int>* inherited;
-  const sigset_t* blocked;
+/// The new process' ends of its pipes, and who started it.
+struct Birth {
   pid_t parent;
   int out, err, failure;
 };
 
-[[noreturn]] void child_fails(const ChildPlan& plan) {
+[[noreturn]] void child_fails(const Birth& birth) {
   const int reason = errno;
-  [[maybe_unused]] const ssize_t sent = ::write(plan.failure, &reason, sizeof reason);
+  [[maybe_unused]] const ssize_t sent = ::write(birth.failure, &reason, sizeof reason);
   ::_exit(127);
 }
 
-[[noreturn]] void become_rank(const ChildPlan& plan) {
-  ::setpgid(0, 0);
-  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) child_fails(plan);
-  // The parent may have died before the call above took effect.
-  if (::getppid() != plan.parent) ::_exit(127);
-  const int input = ::open("/dev/null", O_RDONLY);
-  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(plan.out, 1) < 0 || ::dup2(plan.err, 2) < 0)
-    child_fails(plan);
-  for (const int fd : *plan.inherited) {
-    if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(plan);
+/// False, with errno set, where the descriptors cannot be listed.
+bool close_as_exec_would() {
+  DIR* const folder = ::opendir("/proc/self/fd");
+  if (folder == nullptr) return false;
+  std::vector<int> closing;
+  while (const dirent* entry = ::readdir(folder)) {
+    const int fd = std::atoi(entry->d_name);  // "." and ".." are 0
+    if (fd <= STDERR_FILENO || fd == ::dirfd(folder)) continue;
+    if ((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0) closing.push_back(fd);
   }
-  ::sigprocmask(SIG_SETMASK, plan.blocked, nullptr);
-  ::execve(plan.program, plan.arguments, plan.environment);
-  child_fails(plan);
+  ::closedir(folder);
+  for (const int fd : closing) ::close(fd);
+  return true;
 }
 
-/// Blocks until the child has called exec; throws when it could not.
-void await_exec(pid_t pid, Pipe failure, const std::string& program) {
+void set_environment(const std::vector<std::string>& variables) {
+  for (auto variable = variables.rbegin(); variable != variables.rend(); ++variable) {
+    const size_t end = variable->find('=');
+    ::setenv(variable->substr(0, end).c_str(), variable->c_str() + end + 1, 1);
+  }
+}
+
+[[noreturn]] void become_rank(const RankCommand& command, const Birth& birth) noexcept {
+  ::setpgid(0, 0);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) child_fails(birth);
+  // The parent may have died before the call above took effect.
+  if (::getppid() != birth.parent) ::_exit(127);
+  const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(birth.out, 1) < 0 || ::dup2(birth.err, 2) < 0) child_fails(birth);
+  set_environment(command.environment);
+  for (const int fd : command.inherited) {
+    if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(birth);
+  }
+  // With the rest goes birth.failure, which tells the parent that all went well.
+  if (!close_as_exec_would()) child_fails(birth);
+  ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
+  const int code = command.main();
+  std::cout.flush();
+  std::cerr.flush();
+  std::fflush(nullptr);
+  // Without the destructors of what the parent had loaded and made.
+  ::_exit(code);
+}
+
+/// Blocks until the child is about to call its main; throws when it could not.
+void await_start(pid_t pid, Pipe failure) {
   failure.writer.reset();
   int reason = 0;
   ssize_t got = 0;
@@ -75,7 +82,7 @@ void await_exec(pid_t pid, Pipe failure, const std::string& program) {
   } while (got < 0 && errno == EINTR);
   if (got == 0) return;
   ::waitpid(pid, nullptr, 0);
-  throw Error(ExitCode::kEnvironment, cat("cannot start ", program, ": ", errno_text(reason)));
+  throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(reason)));
 }
 
 }  // namespace
@@ -90,26 +97,17 @@ Pipe make_pipe() {
 }
 
 RankProcess start_rank_process(const RankCommand& command) {
-  std::vector<std::string> arguments = command.arguments;
-  std::vector<std::string> environment = merged_environment(command.environment);
-  const std::vector<char*> argv = pointers(arguments);
-  const std::vector<char*> envp = pointers(environment);
   Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
   require(out.reader.get() > STDERR_FILENO, "descriptors 0 to 2 are open where ranks are started");
-  const ChildPlan plan = {command.program.c_str(),
-                          const_cast<char**>(argv.data()),
-                          const_cast<char**>(envp.data()),
-                          &command.inherited,
-                          &command.blocked,
-                          ::getpid(),
-                          out.writer.get(),
-                          err.writer.get(),
-                          failure.writer.get()};
+  const Birth birth = {::getpid(), out.writer.get(), err.writer.get(), failure.writer.get()};
+  // What is not yet written would be written by both.
+  std::cout.flush();
+  std::fflush(nullptr);
   const pid_t pid = ::fork();
   if (pid < 0)
     throw Error(ExitCode::kEnvironment, cat("cannot start a process: ", errno_text(errno)));
-  if (pid == 0) become_rank(plan);
-  await_exec(pid, std::move(failure), command.program);
+  if (pid == 0) become_rank(command, birth);
+  await_start(pid, std::move(failure));
   return {pid, std::move(out.reader), std::move(err.reader)};
 }
 

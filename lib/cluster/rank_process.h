@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <csignal>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,11 @@ namespace ftrun {
 
 /// What to run as a rank.
 struct RankCommand {
-  /// Executable; the default is the one that runs now.
-  std::string program = "/proc/self/exe";
-  /// All arguments, the program's own name first.
-  std::vector<std::string> arguments;
-  /// Set for the process on top of ours: {"RANK=0", ...}.
+  /// Called in the new process, which ends with what it returns.
+  std::function<int()> main;
+  /// Set for the process on top of ours, the first of a name: {"RANK=0", ...}.
   std::vector<std::string> environment;
-  /// Descriptors it inherits under the same numbers.
+  /// Descriptors of ours that close on exec, which it keeps under the same numbers, and what it starts, too.
   std::vector<int> inherited;
   /// Signals blocked in the new process.
   sigset_t blocked{};
@@ -31,9 +30,10 @@ struct RankProcess {
   OwnedFd err;
 };
 
-/// Starts a process that leads its own process group, reads /dev/null, and is killed by the kernel
-/// when the calling thread's process dies. Descriptors 0 to 2 of the caller are open, be it /dev/null. Error(kEnvironment) when it
-/// cannot start.
+/// Starts a process that leads its own process group, reads /dev/null, and is killed by the kernel when the calling
+/// thread's process dies. It is a fork: what the caller has loaded is there at once, and its pages are shared until either
+/// writes to them. Of the caller's descriptors it has those that would outlast an exec, and `inherited`. The caller has no
+/// other threads, and descriptors 0 to 2 are open, be it /dev/null. Error(kEnvironment) when it cannot start.
 RankProcess start_rank_process(const RankCommand& command);
 
 /// A pipe whose ends close on exec; both non-blocking when asked.

@@ -249,9 +249,10 @@ void Supervisor::start_ranks() {
   const int port = own_store ? store_.port : options_.master_port;
   ::fcntl(reports_.reader.get(), F_SETFL, O_NONBLOCK);
   ranks_.reserve(static_cast<size_t>(local_ranks_));
+  std::vector<std::string> arguments = options_.arguments;
+  arguments.insert(arguments.end(), restart_.arguments.begin(), restart_.arguments.end());
   for (int local = 0; local < local_ranks_; ++local) {
-    RankCommand command{.program = options_.program, .arguments = options_.arguments};
-    command.arguments.insert(command.arguments.end(), restart_.arguments.begin(), restart_.arguments.end());
+    RankCommand command{.main = [&] { return options_.rank_main(arguments); }};
     command.environment = environment_of(local, port);
     command.inherited = {reports_.writer.get(), boards_.fd()};
     command.blocked = signals_.before();

@@ -36,8 +36,9 @@ struct SupervisorOptions {
   /// outside.
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
-  /// The executable and its arguments, the program's own name first.
-  std::string program = "/proc/self/exe";
+  /// What a rank runs in a process of its own, a fork of this one (start_rank_process), with the arguments of this start; its exit code.
+  std::function<int(const std::vector<std::string>& arguments)> rank_main;
+  /// The arguments of every start, the program's own name first.
   std::vector<std::string> arguments;
   /// Further variables for every rank: {"OMP_NUM_THREADS=1"}.
   std::vector<std::string> environment;

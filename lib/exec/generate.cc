@@ -45,7 +45,7 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
                               const GenerateOptions& options, Communicator* group) {
   require(!prompt.empty(), "a prompt has at least one token");
   const ModelDescription& model = logits.model;
-  const BufferId scored = find_persistent(logits.program, Persistent::kLogits);
+  const BufferId scored = find_result(logits.program);
   const int64_t room = model.batch.row_tokens;
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);

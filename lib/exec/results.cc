@@ -127,7 +127,7 @@ std::optional<Detokenizer> read_detokenizer(const Config& config, const Training
 }
 
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup, const SampleSet& validation) {
-  const ModelDescription& model = setup.text_generator().plan.model;
+  const ModelDescription& model = setup.text().model;
   const auto wanted = static_cast<size_t>(config.train.generate.prompts);
   const int64_t longest = std::min(config.train.generate.prompt_tokens, model.batch.row_tokens);
   std::vector<std::vector<int32_t>> prompts;
@@ -146,7 +146,6 @@ std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingS
 TextSample sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
                         const Detokenizer* detokenizer, const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
-  TrainingSetup::TextGenerator& generator = setup.text_generator();
   // The stage with the head has the logits.
   const StateOptions& state = setup.plan().options.state;
   const int head_stage = state.pipeline.last_stage();
@@ -160,7 +159,7 @@ TextSample sample_text(const Config& config, TrainingSetup& setup, const std::ve
       .stop = stop};
   Communicator* others = setup.needs_all_ranks() ? setup.groups().host_world : nullptr;
   const std::vector<int32_t> text =
-      generate(*generator.executor, generator.plan, setup.memory(), prompt, options, others);
+      generate(setup.text_executor(), setup.text(), setup.memory(), prompt, options, others);
   if (detokenizer == nullptr) return {};
   return {static_cast<int64_t>(prompt.size()), detokenizer->decode(prompt), detokenizer->decode(text)};
 }

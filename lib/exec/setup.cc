@@ -1,6 +1,5 @@
 #include "exec/setup.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -11,19 +10,6 @@
 
 namespace ftrun {
 namespace {
-
-/// Longest row that a sample of generated text is computed with.
-constexpr int64_t kGenerationTokens = 128;
-
-/// Tokens of the row that texts are computed in: no longer than the longest text, as each of its tokens costs a pass
-/// over the whole row.
-int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
-  const int64_t most = std::min(kGenerationTokens, trained.batch.row_tokens);
-  const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
-  // In whole shares of the tensor-parallel ranks, which split the row as they do in training.
-  const int64_t ranks = trained.split.degree;
-  return std::min((longest + ranks - 1) / ranks * ranks, most);
-}
 
 /// Where the disk tier lies: one file holds parameters and optimizer state.
 SwapOptions swap_options(const Config& config, const std::string& run, int rank) {
@@ -66,7 +52,6 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
                              const std::string& run, Gpu* gpu)
     : groups_(groups),
       model_(std::move(model)),
-      text_tokens_(text_tokens(config.train.generate, model_.plan.train.model)),
       held_before_(held_when_warm(gpu, save_room_)),
       memory_(groups.peer_visible(), swap_options(config, run, groups.rank()), [&, gpu](Tier tier) {
         // On a processor, device and host tier are the same memory.
@@ -77,37 +62,22 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
         return savings_remedy(
             memory_savings(config, model_.config, groups_.rank(), measure));
       }, gpu) {
-  prepare(gpu, model_.plan.train);
-  prepare(gpu, model_.plan.evaluate);
-  memory_.allocate(model_.plan.train.program);
-  memory_.allocate(model_.plan.evaluate.program);
-  train_executor_ =
-      std::make_unique<Executor>(model_.plan.train.program, model_.plan.train.model, memory_, groups_);
-  evaluate_executor_ =
-      std::make_unique<Executor>(model_.plan.evaluate.program, model_.plan.evaluate.model, memory_, groups_);
+  for (const ProgramPlan* plan : model_.plan.all()) prepare(gpu, *plan);
+  // All before any executor is made, which holds addresses in the arenas.
+  for (const ProgramPlan* plan : model_.plan.all()) memory_.allocate(plan->program);
+  train_executor_ = executor_of(train());
+  evaluate_executor_ = executor_of(evaluate());
   state_ = std::make_unique<ModelState>(model_.plan.train, model_.plan.partition, memory_,
                                         optimizer_state_kinds(config.optimizer));
 }
 
-TrainingSetup::TextGenerator& TrainingSetup::text_generator() {
-  if (text_generator_) return *text_generator_;
-  auto generator = std::make_unique<TextGenerator>();
-  generator->plan = plan_logits(model_.config, model_.plan, text_tokens_);
-  // The executors hold addresses in the arenas, so these may not move.
-  for (size_t i = 0; i < kArenaCount; ++i) {
-    const int64_t needed = generator->plan.program.arena_bytes[i];
-    const int64_t there = memory_.arena_bytes(static_cast<Arena>(i));
-    if (needed > there)
-      throw Error(ExitCode::kEnvironment,
-                  cat("it needs ", human_bytes(needed),
-                      " of temporary buffers, a step of training has ", human_bytes(there)));
-  }
-  memory_.allocate(generator->plan.program);
-  prepare(memory_.gpu(), generator->plan);
-  generator->executor =
-      std::make_unique<Executor>(generator->plan.program, generator->plan.model, memory_, groups_);
-  text_generator_ = std::move(generator);
-  return *text_generator_;
+std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {
+  return std::make_unique<Executor>(plan.program, plan.model, memory_, groups_);
+}
+
+Executor& TrainingSetup::text_executor() {
+  if (!text_executor_) text_executor_ = executor_of(text());
+  return *text_executor_;
 }
 
 }  // namespace ftrun

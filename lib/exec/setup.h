@@ -37,6 +37,8 @@ class TrainingSetup {
 
   const ProgramPlan& train() const { return model_.plan.train; }
   const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
+  /// Planned where the config wants samples of text.
+  const ProgramPlan& text() const { return model_.plan.text.value(); }
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
   const RankGroups& groups() const { return groups_; }
@@ -57,25 +59,21 @@ class TrainingSetup {
     return state.tensor.count > 1 || state.pipeline.stages() > 1 || (state.stage == 3 && state.shard.count > 1);
   }
 
-  /// A program that continues text, made when first asked for: nobody pays for it before.
-  struct TextGenerator {
-    ProgramPlan plan;
-    std::unique_ptr<Executor> executor;
-  };
-  /// Error(kEnvironment) when it does not fit the memory that training has.
-  TextGenerator& text_generator();
+  /// Runs text(), and is made when first asked for.
+  Executor& text_executor();
 
  private:
+  std::unique_ptr<Executor> executor_of(const ProgramPlan& plan);
+
   const RankGroups groups_;
   const PlannedModel model_;
-  const int64_t text_tokens_;
   SaveRoom save_room_;
   int64_t held_before_;
   RankMemory memory_;
   std::unique_ptr<Executor> train_executor_;
   std::unique_ptr<Executor> evaluate_executor_;
   std::unique_ptr<ModelState> state_;
-  std::unique_ptr<TextGenerator> text_generator_;
+  std::unique_ptr<Executor> text_executor_;
 };
 
 }  // namespace ftrun

@@ -18,7 +18,7 @@ std::vector<LaneClock> known_done(const Program& program);
 
 /// When each buffer is in use, in positions of the instruction list. An instruction of another lane
 /// than compute may run as soon as what it waits for is done and until compute knows that it is
-/// done, so its buffers live all that time.
+/// done, so its buffers live all that time. A result lives to the end.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
 
 }  // namespace ftrun

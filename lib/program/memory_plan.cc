@@ -103,7 +103,9 @@ MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
 }
 
 MemoryPlan memory_plan(const StepPlan& plan) {
-  return memory_plan({&plan.train.program, &plan.evaluate.program});
+  std::vector<const Program*> programs;
+  for (const ProgramPlan* part : plan.all()) programs.push_back(&part->program);
+  return memory_plan(programs);
 }
 
 double StateFormula::bytes(int stage, int ranks) const {

@@ -69,6 +69,12 @@ BufferId find_persistent(const Program& program, Persistent which, Tier tier) {
   return -1;
 }
 
+BufferId find_result(const Program& program) {
+  for (size_t b = 0; b < program.buffers.size(); ++b)
+    if (program.buffers[b].is_result) return static_cast<BufferId>(b);
+  return -1;
+}
+
 bool share_bytes(const Program& program, const Range& a, const Range& b) {
   const Buffer& x = program.at(a.buffer);
   const Buffer& y = program.at(b.buffer);
@@ -191,6 +197,7 @@ void put_buffer(std::ostringstream& out, const Buffer& buffer) {
     out << "  arena+" << buffer.arena_offset;
   else
     out << "  unused";
+  if (buffer.is_result) out << "  result";
   if (buffer.peer_visible) out << "  peer-visible";
   if (buffer.in_gap) out << "  in a gap of what is peer-visible";
   if (buffer.shadow_offset >= 0) out << "  shadow+" << buffer.shadow_offset;

@@ -31,7 +31,7 @@ enum class Category : uint8_t {
   kActivations,  // batch, values of the layers, scratch
   kBuckets,      // gathered parameters, gradients on their way into shards
   kStaging,      // copies of what lives in another tier
-  kBuffers,      // loss, norm, logits
+  kBuffers,      // loss, norm
   kSnapshot,     // the state as it was, from which a checkpoint is written while training goes on
 };
 inline constexpr size_t kCategoryCount = 8;
@@ -47,7 +47,6 @@ enum class Persistent : int32_t {
   kMaster,
   kLoss,
   kNorm,
-  kLogits,
   kSnapshot,
   /// Of the optimizer: kMoments + i is its i-th.
   kMoments,
@@ -60,6 +59,8 @@ struct Buffer {
   int64_t bytes = 0;
   /// Nothing: lives within a step, and shares an arena with others that it does not meet.
   std::optional<Persistent> persistent;
+  /// Of a step: read when the program has ended, so nothing takes its place until then.
+  bool is_result = false;
   /// Allocated through the communicator, so that ranks of the same machine can read it.
   bool peer_visible = false;
   /// Not read by peers, but in a gap of the arena of what is; set by plan_memory.
@@ -267,6 +268,8 @@ struct Program {
 
 /// -1 where the program has none.
 BufferId find_persistent(const Program& program, Persistent which, Tier tier = Tier::kDevice);
+/// What is_result, of which a program has at most one; -1 for none.
+BufferId find_result(const Program& program);
 
 /// Whether two ranges have bytes of memory or of the disk in common: of one buffer, or of an arena that
 /// their buffers share, once plan_memory has placed them.

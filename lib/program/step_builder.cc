@@ -124,6 +124,10 @@ class StepBuilder {
                          .dtype = dtype});
   }
 
+  BufferId result(const std::string& name, DType dtype, int64_t elements) {
+    return program_.add({.name = name, .bytes = elements * dtype_bytes(dtype), .is_result = true, .dtype = dtype});
+  }
+
   void begin(std::vector<BufferId> cleared);
   /// The actions of this stage; `result`: where the model's output goes. With `loss` that is summed over
   /// all ranks after the last forward pass.
@@ -556,9 +560,7 @@ Step build_logits_step(const ModelDescription& model, const Partition& partition
   StepBuilder builder("logits", model, partition, options, forward_actions(options, 1), false);
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();
   const BufferId logits =
-      has_head ? builder.persistent(Persistent::kLogits, buffer_names::kLogits, model.dtypes.compute,
-                                    model.batch.tokens() * model.vocab_rows)
-               : -1;
+      has_head ? builder.result(buffer_names::kLogits, model.dtypes.compute, model.batch.tokens() * model.vocab_rows) : -1;
   builder.run_actions(logits, false);
   return builder.finish();
 }

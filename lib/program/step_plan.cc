@@ -54,6 +54,19 @@ bool saves_in_background(const Config& config) {
 
 namespace {
 
+/// Longest row that a sample of generated text is computed with.
+constexpr int64_t kTextTokens = 128;
+
+/// Tokens of the row that texts are computed in: no longer than the longest text, as each of its tokens costs a pass
+/// over the whole row.
+int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
+  const int64_t most = std::min(kTextTokens, trained.batch.row_tokens);
+  const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
+  // In whole shares of the tensor-parallel ranks, which split the row as they do in training.
+  const int64_t ranks = trained.split.degree;
+  return std::min((longest + ranks - 1) / ranks * ranks, most);
+}
+
 Tier tier_of(OffloadDevice device) {
   if (device == OffloadDevice::kNone) return Tier::kDevice;
   return device == OffloadDevice::kCpu ? Tier::kHost : Tier::kNvme;
@@ -169,7 +182,15 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   evaluation.arenas = plan.train.program.arena_bytes;
   step = build_evaluation_step(evaluate, plan.partition, evaluation);
   plan.evaluate = program_plan(std::move(evaluate), std::move(step));
+  const GenerateConfig& text = config.train.generate;
+  if (text.prompt_tokens > 0) plan.text = plan_logits(model, plan, text_tokens(text, plan.train.model));
   return plan;
+}
+
+std::vector<const ProgramPlan*> StepPlan::all() const {
+  std::vector<const ProgramPlan*> plans = {&train, &evaluate};
+  if (text) plans.push_back(&*text);
+  return plans;
 }
 
 int64_t checkpoint_bytes(const StepPlan& plan) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ struct StepPlan {
   ProgramPlan evaluate;
   /// That one run of `evaluate` reads: several where a pipeline would wait for each by itself.
   int32_t evaluation_micro_batches = 1;
+  /// That scores each next token of a text (train.generate); nothing where no text is written.
+  std::optional<ProgramPlan> text;
+
+  /// What a rank runs, one at a time: training, validation and, where it is there, text.
+  std::vector<const ProgramPlan*> all() const;
 };
 
 /// Names of the flat optimizer state buffers, as checkpoints call them: {"exp_avg", "exp_avg_sq"}.

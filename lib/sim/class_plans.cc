@@ -31,8 +31,14 @@ ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
 }
 
 std::vector<std::string> ClassPlans::check() const {
-  std::vector<std::string> faults = check(&StepPlan::train);
-  for (std::string& fault : check(&StepPlan::evaluate)) faults.push_back(std::move(fault));
+  std::vector<std::string> faults;
+  // Of each pass that ranks run the programs of all of them together.
+  for (size_t pass = 0; pass < plan(0).all().size(); ++pass) {
+    std::vector<const Program*> programs;
+    for (const StepPlan* of_class : plans_) programs.push_back(&of_class->all().at(pass)->program);
+    for (std::string& fault : check_world(world_of(classes_, programs, plan(0).options.state)))
+      faults.push_back(std::move(fault));
+  }
   return faults;
 }
 
@@ -41,16 +47,13 @@ void ClassPlans::require_sound() const {
   if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
 }
 
-std::vector<std::string> ClassPlans::check(ProgramPlan StepPlan::*which) const {
-  std::vector<const Program*> programs;
-  for (const StepPlan* plan : plans_) programs.push_back(&(plan->*which).program);
-  return check_world(world_of(classes_, programs, plan(0).options.state));
-}
-
 uint64_t ClassPlans::hash() const {
   std::string text;
-  for (const StepPlan* plan : plans_)
-    text += cat(program_hash(plan->train.program), " ", program_hash(plan->evaluate.program), "\n");
+  for (const StepPlan* plan : plans_) {
+    std::vector<uint64_t> hashes;
+    for (const ProgramPlan* pass : plan->all()) hashes.push_back(program_hash(pass->program));
+    text += cat(join_numbers(hashes, " "), "\n");
+  }
   return xxh3(text.data(), text.size());
 }
 

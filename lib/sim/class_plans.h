@@ -42,7 +42,7 @@ class ClassPlans {
   int rank_of(int32_t of_class) const { return ranks_[static_cast<size_t>(of_class)]; }
   const StepPlan& plan(int32_t of_class) const { return *plans_[static_cast<size_t>(of_class)]; }
 
-  /// check_world() over all ranks' programs of training, and then of validation.
+  /// check_world() over all ranks' programs of training, then of validation, then of text.
   std::vector<std::string> check() const;
   /// Error(kBug) where that finds anything.
   void require_sound() const;
@@ -50,15 +50,12 @@ class ClassPlans {
   /// Hash of what all ranks do: the same on each of them.
   uint64_t hash() const;
 
-  /// What a rank of each class allocates for training and validation.
+  /// What a rank of each class allocates for all that it runs.
   std::vector<MemoryPlan> memory() const;
-  /// Tiers of which a rank needs more than `budget` has, at the fullest moment of training or
-  /// validation.
+  /// Tiers of which a rank needs more than `budget` has, at its fullest moment.
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;
 
  private:
-  std::vector<std::string> check(ProgramPlan StepPlan::*which) const;
-
   RankClasses classes_;
   std::vector<int> ranks_;
   std::vector<const StepPlan*> plans_;

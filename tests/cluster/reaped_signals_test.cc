@@ -11,6 +11,7 @@
 #include <set>
 
 #include "cluster/supervisor.h"
+#include "helper/exec_program.h"
 #include "places.h"
 
 #include <catch2/catch.hpp>
@@ -56,7 +57,7 @@ TEST_CASE("a rank that has been waited for gets no signal, and what it started i
   const std::string rank = ftrun::testing::binary_dir() + "/bin/rank_helper";
   ftrun::SupervisorOptions options;
   options.local_ranks = 3;
-  options.program = rank;
+  options.rank_main = ftrun::testing::exec_program(rank);
   options.write = [](ftrun::OutputStream, std::string_view) {};
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"print", "well"}, {"killif", "1", "sleep", "60000"}, {"only", "2", "exit", "4"}}) {

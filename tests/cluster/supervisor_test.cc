@@ -1,19 +1,24 @@
 #include "cluster/supervisor.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 #include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "helper/exec_program.h"
 #include "places.h"
 
 #include <catch2/catch.hpp>
@@ -48,7 +53,7 @@ struct Outcome {
 Outcome supervise(int ranks, std::vector<std::string> words, SupervisorOptions options = {}) {
   Outcome outcome;
   options.local_ranks = ranks;
-  options.program = kRank;
+  if (!options.rank_main) options.rank_main = testing::exec_program(kRank);
   options.arguments = {kRank};
   options.arguments.insert(options.arguments.end(), words.begin(), words.end());
   options.write = [&outcome](OutputStream, std::string_view text) { outcome.text += text; };
@@ -452,10 +457,66 @@ TEST_CASE("the earliest report is named as the cause, with the others below it")
   REQUIRE_THAT(content(out), Catch::Contains(", in step 3: model.safetensors is cut short"));
 }
 
-TEST_CASE("a program that cannot be started is named") {
-  SupervisorOptions options;
-  options.program = "/nonexistent/ftrun";
-  options.arguments = {"ftrun"};
-  REQUIRE_THROWS_WITH(run_supervisor(options),
-                      "cannot start /nonexistent/ftrun: No such file or directory");
+TEST_CASE("a rank is a fork that has its environment and, of our descriptors, those that outlast an exec") {
+  const Folder folder;
+  const int kept = ::open("/dev/null", O_RDONLY), closed = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  REQUIRE(kept > 2);
+  REQUIRE(closed > 2);
+  ::setenv("EXTRA", "ours", 1);
+  int ours = 7;
+  SupervisorOptions options{.environment = {"EXTRA=the rank's", "EXTRA=a later one"}};
+  options.rank_main = [&](const std::vector<std::string>& arguments) {
+    std::printf("%s; EXTRA=%s; %d; kept %d, closed %d, standard input %s\n", arguments.back().c_str(), std::getenv("EXTRA"),
+                ++ours, ::fcntl(kept, F_GETFD) >= 0,
+                ::fcntl(closed, F_GETFD) >= 0, std::filesystem::read_symlink("/proc/self/fd/0").c_str());
+    return 3;
+  };
+  const Outcome outcome = supervise(1, {"word"}, std::move(options));
+  ::close(kept);
+  ::close(closed);
+  ::unsetenv("EXTRA");
+  CHECK(outcome.code == 3);
+  CHECK(ours == 7);
+  CHECK_THAT(outcome.text, Catch::Contains("word; EXTRA=the rank's; 8; kept 1, closed 0, standard input /dev/null"));
+}
+
+TEST_CASE("what is printed and not yet flushed when ranks start is printed once") {
+  const Folder folder;
+  const std::string out = folder.path + "/out";
+  const pid_t process = ::fork();
+  REQUIRE(process >= 0);
+  if (process == 0) {
+    const int fd = ::open(out.c_str(), O_CREAT | O_WRONLY, 0600);
+    ::dup2(fd, 1);
+    std::printf("before in C\n");
+    std::cout << "before in C++\n";
+    SupervisorOptions options;
+    options.rank_main = [](const std::vector<std::string>&) { return 0; };
+    ::_exit(run_supervisor(options));
+  }
+  REQUIRE(exit_code_of(process) == 0);
+  CHECK(content(out) == "before in C\nbefore in C++\n");
+}
+
+TEST_CASE("a process that cannot be made is told") {
+  const Folder folder;
+  const std::string out = folder.path + "/out";
+  const pid_t process = ::fork();
+  REQUIRE(process >= 0);
+  if (process == 0) {
+    // One that is not root's alone can be counted.
+    const rlimit none{1, 1};
+    ::setrlimit(RLIMIT_NPROC, &none);
+    if (::getuid() == 0 && ::setuid(65534) != 0) ::_exit(99);
+    SupervisorOptions options;
+    options.rank_main = [](const std::vector<std::string>&) { return 0; };
+    try {
+      run_supervisor(options);
+    } catch (const Error& error) {
+      const bool is_told = std::string(error.what()).find("cannot start a process: Resource temporarily unavailable") == 0;
+      ::_exit(is_told && error.code() == ExitCode::kEnvironment ? 0 : 1);
+    }
+    ::_exit(2);
+  }
+  CHECK(exit_code_of(process) == 0);
 }

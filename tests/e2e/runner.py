@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -369,10 +370,9 @@ class Running:
         """Process ids of the ranks a supervisor has started, by rank."""
         found = {}
         for pid in children(self.process.pid):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # between its fork and its exec, or at its end
-                for entry in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    if entry.startswith(b"RANK="):
-                        found[int(entry[5:])] = pid
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # at its end
+                if named := re.fullmatch(r"ftrun rank (\d+)\n", pathlib.Path(f"/proc/{pid}/comm").read_text()):
+                    found[int(named[1])] = pid
         return found
 
     def wait(self, code=None, timeout=TIMEOUT):

@@ -169,7 +169,7 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
       const ProgramPlan plan = plan_logits(model, rig.plan, kRoom);
       rig.memory.allocate(plan.program);
       Executor executor(plan.program, plan.model, rig.memory, rig.groups);
-      const bool has_logits = find_persistent(plan.program, Persistent::kLogits) >= 0;
+      const bool has_logits = find_result(plan.program) >= 0;
       const bool last = rig.plan.options.state.pipeline_stage ==
                         rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
       require(has_logits == last, "the stage with the head has logits");

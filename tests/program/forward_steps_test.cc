@@ -48,7 +48,8 @@ TEST_CASE("a logits step runs forward once and keeps one row of logits a token")
         "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb "
         "0\nforward layer 3 mb 0\n");
   const Buffer& logits = program.at(buffer_named(program, buffer_names::kLogits));
-  CHECK(logits.persistent);
+  CHECK(logits.is_result);
+  CHECK(&logits == &program.at(find_result(program)));
   CHECK(logits.bytes == 6 * 32 * 4);
   CHECK(program.instrs.back().writes.back() ==
         Range{buffer_named(program, buffer_names::kLogits), 0, 6 * 32 * 4});

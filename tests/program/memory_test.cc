@@ -154,6 +154,19 @@ TEST_CASE("buffers of two lanes share bytes only when waits set them apart") {
   CHECK_FALSE(shares({1}, {}, 2));
 }
 
+TEST_CASE("nothing takes the place of a result, which is read when the program has ended") {
+  for (const bool is_result : {false, true}) {
+    INFO(is_result);
+    Program program = handmade({{Lane::kCompute, 0}, {Lane::kCompute, 1}, {Lane::kCompute, 2}});
+    program.buffers[0].is_result = is_result;
+    CHECK(buffer_lifetimes(program)[0].last == (is_result ? 3 : 0));
+    program = plan_memory(std::move(program));
+    CHECK((program.buffers[0].arena_offset == program.buffers[1].arena_offset) == !is_result);
+    CHECK((program.buffers[0].arena_offset == program.buffers[2].arena_offset) == !is_result);
+    CHECK(find_result(program) == (is_result ? 0 : -1));
+  }
+}
+
 TEST_CASE("waits that no checker would pass do not break the lifetimes") {
   CHECK(buffer_lifetimes(two_lanes({-1, 99, 2}, {3, -7})).size() == 3);
 }

@@ -299,7 +299,7 @@ TEST_CASE("the programs of a rank share their persistent buffers by what they ar
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
                                    build_logits_step(logits, built.partition, mine).program})
       for (const Buffer& buffer : program.buffers) {
-        if (!buffer.persistent || buffer.persistent == Persistent::kLogits) continue;
+        if (!buffer.persistent) continue;
         const BufferId in_training = find_persistent(train, *buffer.persistent, buffer.tier);
         REQUIRE(in_training >= 0);
         const Buffer& same = train.at(in_training);

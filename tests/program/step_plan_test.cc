@@ -54,6 +54,35 @@ TEST_CASE("data-parallel ranks are shards times replicas, and all shards without
   CHECK(rank_mesh(config).world() == 1);
 }
 
+TEST_CASE("texts are planned where the config wants them, and are no more memory than training where that has more") {
+  const auto plan = [](int64_t prompt, int64_t tokens, int64_t row) {
+    return plan_of(3, [&](Config& config) {
+      config.data.sequence_length = row;
+      config.train.generate = {.prompt_tokens = prompt, .tokens = tokens};
+    });
+  };
+  const StepPlan none = plan(0, 16, 64), wanted = plan(8, 16, 64);
+  CHECK_FALSE(none.text);
+  CHECK(none.all() == std::vector<const ProgramPlan*>{&none.train, &none.evaluate});
+  REQUIRE(wanted.text);
+  CHECK(wanted.all() == std::vector<const ProgramPlan*>{&wanted.train, &wanted.evaluate, &*wanted.text});
+  CHECK(wanted.text->model.batch.tokens() == 24);
+  CHECK(plan(8, 100, 64).text->model.batch.tokens() == 64);
+  CHECK(plan(100, 100, 512).text->model.batch.tokens() == 128);
+  const auto device = [](const StepPlan& of) { return memory_plan(of).at(Tier::kDevice).total; };
+  CHECK(device(wanted) == device(none));
+  // A text's logits are whole, training's are not: in a row of few tokens and a large vocabulary they are most of all.
+  ModelConfig model = small_config(1, false);
+  model.vocab_rows = 1 << 16;
+  Config config = base_config(0);
+  config.parallel.data = 1;
+  config.data.sequence_length = 1;
+  config.train.generate = {.prompt_tokens = 1, .tokens = 1};
+  const StepPlan narrow = plan_steps(config, model, 0);
+  CHECK(memory_plan(narrow).at(Tier::kDevice).arenas ==
+        std::max({arena_total(narrow.train.program), arena_total(narrow.evaluate.program), arena_total(narrow.text->program)}));
+}
+
 TEST_CASE("nodes are of stage 3, and none is made of all ranks whose shards are near") {
   const auto node = [](int64_t stage, int64_t ranks, OffloadDevice parameters) {
     Config config = base_config(stage);

@@ -69,6 +69,22 @@ TEST_CASE("the check of all ranks looks at training and at validation") {
   CHECK(ClassPlans(config, model, 1, good).check() == Faults{});
 }
 
+TEST_CASE("the check of all ranks looks at what writes texts, and their hash is another with it") {
+  const ModelConfig model = small_config(2, false);
+  Config config = config_of(3, 4, 1, 1);
+  config.zero.param_persistence_threshold = 0;
+  const StepPlan quiet = plan_steps(config, model, 1);
+  const uint64_t without = ClassPlans(config, model, 1, quiet).hash();
+  config.train.generate = {.prompt_tokens = 2, .tokens = 2};
+  StepPlan own = plan_steps(config, model, 1);
+  CHECK(ClassPlans(config, model, 1, own).check() == Faults{});
+  CHECK(ClassPlans(config, model, 1, own).hash() != without);
+  std::vector<Instr>& instrs = own.text->program.instrs;
+  const auto gather = all_of(own.text->program, InstrKind::kAllGather).at(0);
+  instrs.erase(instrs.begin() + static_cast<std::ptrdiff_t>(gather));
+  CHECK_FALSE(ClassPlans(config, model, 1, own).check().empty());
+}
+
 TEST_CASE("a tier that is too small for some ranks says how many, and which needs most") {
   const ModelConfig model = small_config(2, false);
   const Config config = config_of(3, 5, 1, 1);

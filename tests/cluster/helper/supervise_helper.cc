@@ -5,11 +5,12 @@
 #include <vector>
 
 #include "cluster/supervisor.h"
+#include "exec_program.h"
 
 int main(int argc, char** argv) {
   ftrun::SupervisorOptions options;
   options.local_ranks = std::atoi(argv[1]);
-  options.program = argv[2];
+  options.rank_main = ftrun::testing::exec_program(argv[2]);
   options.arguments.assign(argv + 2, argv + argc);
   options.grace = std::chrono::milliseconds(400);
   if (const char* restarts = std::getenv("RESTARTS"))
