@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
@@ -106,8 +105,6 @@ int restarts_in_vain(std::optional<int> asked, const LaunchEnvironment& launch) 
 
 int supervise(const std::vector<std::string>& arguments, const ConfigSource& source, const LoadedConfig& loaded,
               const LaunchEnvironment& launch, const ResumeRequest& resume, std::optional<int> restarts) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that leaves must not end the ranks
-  std::signal(SIGXFSZ, SIG_IGN);  // nor a limit of file sizes (ulimit -f), which run.json may meet
   const std::string& output_dir = loaded.config.output_dir;
   SupervisorOptions supervisor;
   supervisor.local_ranks = static_cast<int>(loaded.ranks / std::max(1, launch.nodes));

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "build_info.h"
+#include "cluster/early_signals.h"
 #include "commands.h"
 #include "config/effective_json.h"
 #include "config/write.h"
@@ -49,8 +50,8 @@ ResumeRequest resume_request(const TrainOptions& options) {
 }
 
 int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvironment& launch) {
-  // What ps and top show, as far as 15 bytes hold it.
-  ::prctl(PR_SET_NAME, cat("ftrun rank ", launch.rank).c_str());
+  // What ps and top show of one of several, as far as 15 bytes hold it.
+  if (launch.world > 1) ::prctl(PR_SET_NAME, cat("ftrun rank ", launch.rank).c_str());
   TrainRequest request;
   request.config_yaml = effective_yaml(loaded.config);
   request.config_json = effective_json(loaded.config);
@@ -84,6 +85,7 @@ LaunchEnvironment as_rank(LaunchEnvironment launch) {
 }
 
 int train_command(const TrainOptions& options) {
+  end_at_once_on_signals();
   LaunchEnvironment launch = find_launch(options);
   resume_request(options);
   LoadedConfig loaded = load_source(options.source, launch, true);

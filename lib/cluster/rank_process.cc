@@ -3,15 +3,19 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <stdio_ext.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
+#include <iterator>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace ftrun {
 namespace {
@@ -58,6 +62,11 @@ void set_environment(const std::vector<std::string>& variables) {
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(birth.out, 1) < 0 || ::dup2(birth.err, 2) < 0) child_fails(birth);
   set_environment(command.environment);
+  // What the parent could not write, and that it could not, is its own.
+  std::cout.clear();
+  std::cerr.clear();
+  ::__fpurge(stdout);
+  std::clearerr(stdout);
   for (const int fd : command.inherited) {
     if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(birth);
   }
@@ -72,6 +81,15 @@ void set_environment(const std::vector<std::string>& variables) {
   ::_exit(code);
 }
 
+/// A thread that holds a lock when the process forks holds it in the child for ever. We have none: a tool may.
+void warn_of_threads() {
+  std::error_code unseen;
+  const auto threads = std::distance(std::filesystem::directory_iterator("/proc/self/task", unseen), {});
+  if (threads <= 1) return;
+  log_warning(cat("something has started ", threads - 1, threads == 2 ? " thread" : " threads",
+                  " in the process that starts the ranks, which may hang: start them with torchrun or srun beside such a tool"));
+}
+
 /// Blocks until the child is about to call its main; throws when it could not.
 void await_start(pid_t pid, Pipe failure) {
   failure.writer.reset();
@@ -82,7 +100,11 @@ void await_start(pid_t pid, Pipe failure) {
   } while (got < 0 && errno == EINTR);
   if (got == 0) return;
   ::waitpid(pid, nullptr, 0);
-  throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(reason)));
+  const bool lacks_descriptors = reason == EMFILE || reason == ENFILE;
+  throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(reason)),
+              lacks_descriptors  ? "raise the limit of open files (ulimit -n)"
+              : reason == ENOENT ? "see that /dev/null and /proc/self/fd are there"
+                                 : "");
 }
 
 }  // namespace
@@ -100,6 +122,7 @@ RankProcess start_rank_process(const RankCommand& command) {
   Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
   require(out.reader.get() > STDERR_FILENO, "descriptors 0 to 2 are open where ranks are started");
   const Birth birth = {::getpid(), out.writer.get(), err.writer.get(), failure.writer.get()};
+  warn_of_threads();
   // What is not yet written would be written by both.
   std::cout.flush();
   std::fflush(nullptr);

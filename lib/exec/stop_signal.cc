@@ -31,10 +31,6 @@ void on_signal(int signal) {
     _exit(128 + signal);
 }
 
-void on_early_requeue(int) {
-  _exit(static_cast<int>(ExitCode::kRequeue));
-}
-
 void handle(int signal, void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
@@ -51,12 +47,6 @@ constexpr std::array<Vote, 4> kVotes{
     {{SIGINT, 1.0}, {SIGHUP, 0x1p20}, {SIGTERM, 0x1p40}, {SIGUSR1, 0x1p60}}};
 
 }  // namespace
-
-void end_at_once_on_signals() {
-  handle(SIGUSR1, on_early_requeue);
-  handle(SIGPIPE, SIG_IGN);
-  handle(SIGXFSZ, SIG_IGN);
-}
 
 void catch_stop_signals() {
   for (const Vote& vote : kVotes)

@@ -4,11 +4,6 @@
 
 namespace ftrun {
 
-/// From now on, before the first step: SIGUSR1 ends the process with 75 (nothing is lost, it wants
-/// to be started again) instead of killing it, and neither a closed pipe behind our output nor a
-/// limit on file sizes kills it: writing then fails with an error that can be told.
-void end_at_once_on_signals();
-
 /// Catches SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored, SIGHUP from now on: the
 /// first one is remembered, so that the step can be finished and saved; a second one (ends_at_once)
 /// ends the process at once with 128 + its number.

@@ -465,7 +465,6 @@ std::string Trainer::how_to_continue() const {
 
 int train(const TrainRequest& request) {
   install_crash_handler();
-  end_at_once_on_signals();
   return Trainer(request).run();
 }
 

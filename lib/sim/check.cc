@@ -435,6 +435,20 @@ void check_arena(const Program& program, Faults& faults) {
                          program.buffers[second].name, " share arena bytes while both are in use"));
 }
 
+/// What nothing may take the place of, whatever is held to be in use: not by buffer_lifetimes(), which places it.
+void check_result(const Program& program, Faults& faults) {
+  const BufferId result = find_result(program);
+  if (result < 0) return;
+  bool made = false;
+  for (size_t i = 0; i < program.instrs.size(); ++i)
+    for (const Range& range : program.instrs[i].writes) {
+      if (range.buffer == result)
+        made = true;
+      else if (made && share_bytes(program, range, program.whole(result)))
+        faults.push_back(cat(place(program, i), " writes over the result ", program.at(result).name));
+    }
+}
+
 /// A disk request starts before the one in front of it has ended only where neither sees the other.
 void check_disk_requests(const Program& program, Faults& faults) {
   std::optional<size_t> last;
@@ -461,6 +475,7 @@ bool check_alone(const Program& program, Faults& faults) {
   check_written_before_read(program, faults);
   check_order(program, faults);
   check_arena(program, faults);
+  check_result(program, faults);
   check_disk_requests(program, faults);
   return true;
 }

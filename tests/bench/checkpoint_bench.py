@@ -17,6 +17,7 @@ kernel's memory before they are loaded, the same way on both sides. ftrun's load
 import argparse
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
 import re
@@ -103,6 +104,19 @@ def disk_seconds(folder, size):
     return written, read
 
 
+def costs_within(lines, every, seconds, held):
+    """What each checkpoint but the first cost the training that it is of: its pause, and what the steps beside its writing took longer than
+    those before and after them. The machine's rate may wander from one training to the next by more than that is."""
+    times = {line["step"]: line["step_seconds"] for line in lines if "loss" in line}
+    beside = math.ceil(seconds / statistics.median(times.values()))
+    costs = []
+    for save in range(2 * every, max(times) - every + 1, every):
+        during = [times[save + i] for i in range(1, beside + 1)]
+        others = [times[save + i] for i in range(beside + 1 - every, every + 1) if not 1 <= i <= beside]
+        costs.append(sum(during) - beside * statistics.median(others) + held)
+    return costs
+
+
 def beside_the_machine(args):
     for pair in range(args.pairs):
         _, plain, _ = train(args, "plain", args.steps, 0)
@@ -123,11 +137,14 @@ def beside_the_machine(args):
         lost = (mean - step) * args.every + held
         early = [[line["step_seconds"] for line in one if "loss" in line and 1 < line["step"] <= args.every + 1] for one in (plain, lines)]
         once = sum(early[1]) - sum(early[0]) - lost
+        costs = costs_within(lines, args.every, seconds, held)
         print(f"pair {pair + 1}: {size / 2**30:.2f} GiB a checkpoint, {count} of them in {len(lines)} steps of {step:.2f} s\n"
               f"  held {held:.3f} s a checkpoint, {held / copied:.2f} of a copy of as many bytes ({copied:.3f} s)\n"
               f"  written and read back in {seconds:.2f} s beside training; the disk alone {written:.2f} + {read:.2f} s: "
               f"{(written + read) / seconds:.2f} of its rate\n"
               f"  a checkpoint costs training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}; the first one of a run {once:.2f} s more\n"
+              f"  within the one training: {statistics.median(costs):.2f} s ({min(costs):.2f} to {max(costs):.2f}, of {len(costs)}), "
+              f"{statistics.median(costs) / 30:.1%} of 30 s\n"
               f"  (steps of the training without checkpoints differ by {statistics.stdev(one['step_seconds'] for one in plain if 'loss' in one and one['step'] > 1):.2f} s)",
               flush=True)
 
@@ -317,7 +334,7 @@ def main():
     parser.add_argument("--peer", choices=PEERS, default="dcp")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=13)
-    parser.add_argument("--every", type=int, default=4)
+    parser.add_argument("--every", type=int, default=4, help="steps; a checkpoint is to be written within half of them")
     parser.add_argument("--tokens", type=int, default=256, help="of a sequence")
     parser.add_argument("--accumulation", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)

@@ -318,9 +318,12 @@ TEST_CASE("a rank that is named and tells of its own failure a moment later is t
 TEST_CASE("a killed rank is the cause, though the others saw that it is gone before it could be waited for") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
-  const std::vector<std::string> lost = {"fadeif", "0", "300", "blameif", "1", "0", "rank 0 is gone", "only", "1", "exit", "6"};
   // Rank 0 ends within the longer moment; after the shorter one it is told to stop while it ends.
   for (const auto moment : {60000ms, 1ms}) {
+    const Folder folder;
+    const std::string pid = folder.path + "/pid";
+    const std::vector<std::string> lost = {"touch", pid, "fadeif", "0", "300", "seegone", "1", pid + "0", "blameif", "1", "0",
+                                           "rank 0 is gone", "only", "1", "exit", "6"};
     failure = {};
     REQUIRE(supervise(2, lost, {.moment_to_tell = moment, .on_failure = note}).code == 137);
     REQUIRE(failure.rank == 0);
@@ -496,6 +499,31 @@ TEST_CASE("what is printed and not yet flushed when ranks start is printed once"
   }
   REQUIRE(exit_code_of(process) == 0);
   CHECK(content(out) == "before in C\nbefore in C++\n");
+}
+
+TEST_CASE("ranks print, though their supervisor could not") {
+  const Folder folder;
+  const std::string out = folder.path + "/out";
+  const pid_t process = ::fork();
+  REQUIRE(process >= 0);
+  if (process == 0) {
+    const int full = ::open("/dev/full", O_WRONLY);
+    ::dup2(full, 1);
+    std::printf("what the disk has no room for\n");
+    std::cout.setstate(std::ios::badbit);
+    std::string text;
+    SupervisorOptions options;
+    options.write = [&](OutputStream, std::string_view part) { text += part; };
+    options.rank_main = [](const std::vector<std::string>&) {
+      std::cout << "well" << std::endl;
+      return std::cout && std::ferror(stdout) == 0 ? 0 : 1;
+    };
+    const int code = run_supervisor(options);
+    std::ofstream(out) << code << " " << text;
+    ::_exit(0);
+  }
+  REQUIRE(exit_code_of(process) == 0);
+  CHECK(content(out) == "0 [rank 0] well\n");
 }
 
 TEST_CASE("a process that cannot be made is told") {

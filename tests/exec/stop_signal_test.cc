@@ -6,6 +6,7 @@
 #include <csignal>
 #include <functional>
 
+#include "cluster/early_signals.h"
 #include "cluster/failure_summary.h"
 
 #include <catch2/catch.hpp>

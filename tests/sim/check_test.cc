@@ -310,6 +310,21 @@ std::string reduce_of(int unit, const char* dtype = "F32", int64_t bytes = 16384
              " bytes of gradients.2 as ", dtype, " over dp_shard@0");
 }
 
+TEST_CASE("what is written over a result is noticed, wherever its use is held to end") {
+  const Built built = build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
+  Program program = build_logits_step(built.model, built.partition, {}).program;
+  const BufferId last = find_result(program), earlier = program.instrs[1].writes.back().buffer;
+  REQUIRE(last >= 0);
+  REQUIRE(earlier != last);
+  CHECK(check(program).empty());
+  program.buffers[static_cast<size_t>(last)].is_result = false;
+  program.buffers[static_cast<size_t>(earlier)].is_result = true;
+  program.buffers[static_cast<size_t>(last)].arena_offset = program.at(earlier).arena_offset;
+  const std::vector<std::string> faults = check(program);
+  const std::string expected = cat("writes over the result ", program.at(earlier).name);
+  CHECK(std::any_of(faults.begin(), faults.end(), [&](const std::string& fault) { return fault.ends_with(expected); }));
+}
+
 TEST_CASE("ranks that enter a collective with another size or dtype are named") {
   const Program smaller =
       broken([](Program& p) { p.instrs[19].writes[0].bytes = p.instrs[19].reads[0].bytes = 64; });

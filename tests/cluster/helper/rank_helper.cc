@@ -4,7 +4,7 @@
 //   exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports it) |
 //   stopif RANK (stops itself) | killif RANK (kills itself) |
 //   fadeif RANK MS (its first thread ends at once, so that others see it as gone; so long later another kills it) |
-//   touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N |
+//   seegone RANK FILE (that rank waits until the process whose id stands in FILE is gone) | touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N |
 //   store | before N (the rest is for the starts before the Nth restart)
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cluster/failure_report.h"
+#include "cluster/peers.h"
 
 namespace {
 
@@ -55,6 +56,12 @@ void fade(int ms) {
   ::syscall(SYS_exit, 0);  // of this thread alone
 }
 
+void await_gone(const std::string& file) {
+  int pid = 0;
+  while (!(std::ifstream(file) >> pid)) ::usleep(1000);
+  while (!ftrun::is_gone(pid)) ::usleep(1000);
+}
+
 bool store_socket_listens() {
   const char* fd = std::getenv("FTRUN_STORE_FD");
   int listening = 0;
@@ -88,6 +95,7 @@ int main(int argc, char** argv) {
     if (verb == "fadeif" && std::stoi(words[++i]) == rank) fade(std::stoi(words[i + 1]));
     if (verb == "fail") fail(rank, std::stoi(words[i + 1]), words[i + 2]);
     if (verb == "blameif" && std::stoi(words[++i]) == rank) blame(rank, std::stoi(words[i + 1]), words[i + 2]);
+    if (verb == "seegone" && std::stoi(words[++i]) == rank) await_gone(words[i + 1]);
     if (verb == "touch")
       std::ofstream(words[++i] + std::to_string(rank)) << ::getpid() << std::endl;
     if (verb == "catch") {
