@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/uninterrupted.h"
 
 namespace ftrun {
 namespace {
@@ -44,8 +45,7 @@ void AppendFile::append(std::string_view bytes) {
   struct stat before {};
   if (::fstat(fd_, &before) != 0) append_error(path_, "stat", errno);
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = uninterrupted([&] { return ::write(fd_, bytes.data(), bytes.size()); });
     if (n <= 0) {
       const int error_number = n < 0 ? errno : ENOSPC;
       // Devices cannot be cut; for them there is nothing to take back.

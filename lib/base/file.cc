@@ -24,6 +24,7 @@
 #include "base/error.h"
 #include "base/owned_fd.h"
 #include "base/text.h"
+#include "base/uninterrupted.h"
 
 namespace ftrun {
 namespace {
@@ -55,15 +56,6 @@ std::string wanted_and_free(const std::string& path, int64_t wanted) {
   const int64_t free = bytes_free_at(path);
   const std::string there = free < kFreeUnknown ? cat(", ", human_bytes(free), " free") : "";
   return cat(" (", human_bytes(wanted), " wanted", there, ")");
-}
-
-/// A signal, as the one that asks a run to end, may interrupt calls to file systems of a network or of FUSE.
-template <typename Call>
-int uninterrupted(Call call) {
-  int result = 0;
-  do result = call();
-  while (result < 0 && errno == EINTR);
-  return result;
 }
 
 /// The file system has no such call, or not on this kind of file: no matter of rights or space.
@@ -118,8 +110,7 @@ class PosixWritableFile : public WritableFile {
     size_t left = size;
     while (left > 0) {
       set_direct(!refuses_direct_ && size >= kSmallestDirect && is_direct(at, left, offset));
-      const ssize_t n = ::pwrite(fd_, at, left, offset);
-      if (n < 0 && errno == EINTR) continue;
+      const ssize_t n = uninterrupted([&] { return ::pwrite(fd_, at, left, offset); });
       // File systems refuse direct writes with many errors. Once refused, the rest goes through the
       // kernel's memory, where the same error counts.
       if (n < 0 && direct_ && !leaves_no_room(errno)) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/uninterrupted.h"
 
 namespace ftrun {
 namespace {
@@ -94,8 +95,7 @@ std::string random_bytes(size_t count) {
   std::string bytes(count, '\0');
   size_t done = 0;
   while (done < count) {
-    const ssize_t got = ::getrandom(bytes.data() + done, count - done, 0);
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = uninterrupted([&] { return ::getrandom(bytes.data() + done, count - done, 0); });
     if (got <= 0) throw Error(ExitCode::kEnvironment, cat("the system has no random numbers: ", errno_text(errno)));
     done += static_cast<size_t>(got);
   }

@@ -16,6 +16,7 @@
 #include "base/copy_past_caches.h"
 #include "base/error.h"
 #include "base/owned_fd.h"
+#include "base/uninterrupted.h"
 
 namespace ftrun {
 namespace {
@@ -32,8 +33,7 @@ size_t piece_of(std::span<std::byte> staging) {
 int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
   size_t have = 0;
   while (have < bytes) {
-    const ssize_t n = ::pread(fd, to + have, bytes - have, offset + static_cast<int64_t>(have));
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = uninterrupted([&] { return ::pread(fd, to + have, bytes - have, offset + static_cast<int64_t>(have)); });
     if (n < 0) return -1;
     if (n == 0) break;
     have += static_cast<size_t>(n);

@@ -2,8 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <stdio_ext.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/uninterrupted.h"
 
 namespace ftrun {
 namespace {
@@ -94,10 +95,7 @@ void warn_of_threads() {
 void await_start(pid_t pid, Pipe failure) {
   failure.writer.reset();
   int reason = 0;
-  ssize_t got = 0;
-  do {
-    got = ::read(failure.reader.get(), &reason, sizeof reason);
-  } while (got < 0 && errno == EINTR);
+  const ssize_t got = uninterrupted([&] { return ::read(failure.reader.get(), &reason, sizeof reason); });
   if (got == 0) return;
   ::waitpid(pid, nullptr, 0);
   const bool lacks_descriptors = reason == EMFILE || reason == ENFILE;

@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/owned_fd.h"
 #include "base/text.h"
+#include "base/uninterrupted.h"
 #include "cluster/failure_report.h"
 #include "cluster/local_boards.h"
 #include "cluster/peers.h"
@@ -345,7 +346,7 @@ void Supervisor::reap() {
     // Whatever the rank itself had started. Before the rank is waited for: its number may be another process's after.
     ::kill(-rank.process.pid, SIGKILL);
     int status = 0;
-    while (::waitpid(rank.process.pid, &status, 0) < 0 && errno == EINTR) continue;
+    uninterrupted([&] { return ::waitpid(rank.process.pid, &status, 0); });
     note_end(rank, status);
   }
 }

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/hmac.h"
+#include "base/uninterrupted.h"
 #include "comm/listen_socket.h"
 #include "comm/store_value.h"
 
@@ -38,8 +39,7 @@ struct Refused : std::runtime_error {
 
 void send_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t done = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (done < 0 && errno == EINTR) continue;
+    const ssize_t done = uninterrupted([&] { return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
     if (done <= 0) lost(done == 0 ? "closed" : errno_text(errno).c_str());
     bytes.remove_prefix(static_cast<size_t>(done));
   }
@@ -58,8 +58,7 @@ std::string receive(int fd, size_t count, std::optional<Clock::time_point> deadl
       if (ready < 0 && errno == EINTR) continue;
       if (ready < 0) lost(errno_text(errno).c_str());
     }
-    const ssize_t got = ::recv(fd, bytes.data() + have, count - have, 0);
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = uninterrupted([&] { return ::recv(fd, bytes.data() + have, count - have, 0); });
     if (got <= 0) lost(got == 0 ? "closed" : errno_text(errno).c_str());
     have += static_cast<size_t>(got);
   }

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/uninterrupted.h"
 #include "storage/aio_options.h"
 #include "storage/thread_queue.h"
 
@@ -55,18 +56,14 @@ class MachineStorage : public StorageSystem {
   int remove(const std::string& path) override { return status_of(::unlink(path.c_str())); }
   int reserve(int fd, int64_t bytes) override {
     if (above_size_limit(bytes)) return -EFBIG;
-    int result = 0;
     // Not posix_fallocate: where the file system cannot, it would write a byte into every block.
-    do result = status_of(::fallocate(fd, 0, 0, bytes));
-    while (result == -EINTR);
+    const int result = status_of(uninterrupted([&] { return ::fallocate(fd, 0, 0, bytes); }));
     return result == -EOPNOTSUPP ? status_of(::ftruncate(fd, bytes)) : result;
   }
   int use_direct(int fd) override {
     alignas(kSwapAlignment) static const std::array<char, kSwapAlignment> zeros{};
     if (const int result = set_flag(fd, O_DIRECT, true); result < 0) return result;
-    ssize_t written = 0;
-    do written = ::pwrite(fd, zeros.data(), zeros.size(), 0);
-    while (written < 0 && errno == EINTR);
+    const ssize_t written = uninterrupted([&] { return ::pwrite(fd, zeros.data(), zeros.size(), 0); });
     return written < 0 ? -errno : 0;
   }
   int use_page_cache(int fd) override { return set_flag(fd, O_DIRECT, false); }

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/uninterrupted.h"
 #include "storage/open_swap.h"
 #include "storage/swap_folder.h"
 
@@ -253,8 +254,8 @@ void SwapFile::read_beside(void* data, int64_t bytes, int64_t offset) const {
   require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
           "a swap request leaves the reserved file");
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t n = ::pread(fd_.get(), static_cast<char*>(data) + done, static_cast<size_t>(bytes - done), offset + done);
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = uninterrupted(
+        [&] { return ::pread(fd_.get(), static_cast<char*>(data) + done, static_cast<size_t>(bytes - done), offset + done); });
     if (n <= 0)
       throw Error(ExitCode::kEnvironment,
                   cat(path_, ": reading ", human_bytes(bytes - done), " at ", offset + done, " failed: ",

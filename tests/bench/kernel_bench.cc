@@ -387,8 +387,11 @@ ProductLibrary product_library(const std::string& name) {
 Isa isa(const std::string& name) {
   const std::pair<const char*, Isa> names[] = {
       {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}, {"avx512_bf16", Isa::kAvx512Bf16}, {"amx", Isa::kAmx}};
-  for (const auto& [spelled, value] : names)
-    if (name == spelled) return value;
+  for (const auto& [spelled, value] : names) {
+    if (name != spelled) continue;
+    if (!can_run(value)) throw std::invalid_argument("this processor cannot run " + name);
+    return value;
+  }
   throw std::invalid_argument(name + " is no instruction set of the kernels");
 }
 

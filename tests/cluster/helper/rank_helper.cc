@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -85,7 +86,7 @@ int main(int argc, char** argv) {
       const char* value = std::getenv(words[++i].c_str());
       std::printf("%s=%s\n", words[i].c_str(), value == nullptr ? "(unset)" : value);
     }
-    if (verb == "sleep") ::usleep(static_cast<useconds_t>(std::stoi(words[++i])) * 1000);
+    if (verb == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(words[++i])));
     if (verb == "exit") std::exit(std::stoi(words[++i]));
     if (verb == "signal") ::kill(::getpid(), std::stoi(words[++i]));
     if (verb == "only" && std::stoi(words[++i]) != rank) break;
