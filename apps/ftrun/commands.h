@@ -8,7 +8,7 @@ class App;
 
 namespace ftrun {
 
-/// All that main does: reads the arguments, runs the command, tells of an error. The exit code.
+/// What main does, but for ending the process: reads the arguments, runs the command, tells of an error. Returns the exit code.
 int run_arguments(int argc, char** argv);
 
 /// Runs a command after its options were read; returns the exit code or throws Error.

@@ -15,7 +15,8 @@ namespace {
 
 using EngineEntry = int (*)(const TrainRequest*);
 
-/// Null until the engine is loaded.
+bool engine_is_loaded = false;
+/// Of the engine that is loaded.
 EngineEntry engine_entry = nullptr;
 
 /// Beside the binary: bin/ftrun and lib/libftrun_engine.so.
@@ -34,6 +35,7 @@ void load_engine() {
   if (engine == nullptr)
     throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", ::dlerror()),
                 "build it with scripts/build.sh and keep .venv, which holds LibTorch, in place");
+  engine_is_loaded = true;
   engine_entry = reinterpret_cast<EngineEntry>(::dlsym(engine, "ftrun_engine_train"));
   if (engine_entry == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's engine"),
@@ -46,7 +48,7 @@ int train_with_engine(const TrainRequest& request) {
 }
 
 int end_process(int exit_code) {
-  if (engine_entry == nullptr) return exit_code;
+  if (!engine_is_loaded) return exit_code;
   log_flush();
   std::cout.flush();
   std::cerr.flush();

@@ -50,8 +50,9 @@ ResumeRequest resume_request(const TrainOptions& options) {
 }
 
 int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvironment& launch) {
-  // What ps and top show of one of several, as far as 15 bytes hold it.
-  if (launch.world > 1) ::prctl(PR_SET_NAME, cat("ftrun rank ", launch.rank).c_str());
+  // What ps and top show of a process that another one started as a rank, as far as 15 bytes hold it. Without blanks, as not all
+  // readers of /proc/PID/stat (SLURM's proctrack/linuxproc) expect them in a name.
+  if (launch.is_rank()) ::prctl(PR_SET_NAME, cat("ftrun-rank-", launch.rank).c_str());
   TrainRequest request;
   request.config_yaml = effective_yaml(loaded.config);
   request.config_json = effective_json(loaded.config);

@@ -82,15 +82,6 @@ void set_environment(const std::vector<std::string>& variables) {
   ::_exit(code);
 }
 
-/// A thread that holds a lock when the process forks holds it in the child for ever. We have none: a tool may.
-void warn_of_threads() {
-  std::error_code unseen;
-  const auto threads = std::distance(std::filesystem::directory_iterator("/proc/self/task", unseen), {});
-  if (threads <= 1) return;
-  log_warning(cat("something has started ", threads - 1, threads == 2 ? " thread" : " threads",
-                  " in the process that starts the ranks, which may hang: start them with torchrun or srun beside such a tool"));
-}
-
 /// Blocks until the child is about to call its main; throws when it could not.
 void await_start(pid_t pid, Pipe failure) {
   failure.writer.reset();
@@ -116,17 +107,25 @@ Pipe make_pipe() {
   return {OwnedFd(ends[0]), OwnedFd(ends[1])};
 }
 
+void warn_of_threads() {
+  std::error_code unseen;
+  const auto threads = std::distance(std::filesystem::directory_iterator("/proc/self/task", unseen), {});
+  if (threads <= 1) return;
+  log_warning(cat("a tool has started ", threads - 1, threads == 2 ? " thread" : " threads",
+                  " in the process that forks the ranks, so a rank may hang: start the ranks with torchrun or srun"));
+}
+
 RankProcess start_rank_process(const RankCommand& command) {
   Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
   require(out.reader.get() > STDERR_FILENO, "descriptors 0 to 2 are open where ranks are started");
   const Birth birth = {::getpid(), out.writer.get(), err.writer.get(), failure.writer.get()};
-  warn_of_threads();
   // What is not yet written would be written by both.
   std::cout.flush();
   std::fflush(nullptr);
   const pid_t pid = ::fork();
   if (pid < 0)
-    throw Error(ExitCode::kEnvironment, cat("cannot start a process: ", errno_text(errno)));
+    throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(errno)),
+                errno == EAGAIN ? "raise the limit of processes (ulimit -u)" : "");
   if (pid == 0) become_rank(command, birth);
   await_start(pid, std::move(failure));
   return {pid, std::move(out.reader), std::move(err.reader)};

@@ -30,6 +30,10 @@ struct RankProcess {
   OwnedFd err;
 };
 
+/// Says so where the process has more than the calling thread: one that holds a lock at a fork holds it in the child for ever. We
+/// start none, a tool may.
+void warn_of_threads();
+
 /// Starts a process that leads its own process group, reads /dev/null, and is killed by the kernel when the calling
 /// thread's process dies. It is a fork: what the caller has loaded is there at once, and its pages are shared until either
 /// writes to them. Of the caller's descriptors it has those that would outlast an exec, and `inherited`. The caller has no

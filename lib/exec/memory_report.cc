@@ -16,9 +16,7 @@ int64_t mapped_of_peers(const TrainingSetup& setup) {
     const Communicator* used = groups.find(group);
     return used != nullptr && used->backend() == "shm";
   };
-  std::vector<const Program*> programs;
-  for (const ProgramPlan* plan : setup.plan().all()) programs.push_back(&plan->program);
-  return mapped_peer_bytes(programs, shared);
+  return mapped_peer_bytes(setup.plan().programs(), shared);
 }
 
 using Row = std::vector<std::string>;

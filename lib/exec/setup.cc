@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "kernels/kernels.h"
 #include "program/savings.h"
 #include "report/machine.h"
@@ -67,17 +66,13 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
   for (const ProgramPlan* plan : model_.plan.all()) memory_.allocate(plan->program);
   train_executor_ = executor_of(train());
   evaluate_executor_ = executor_of(evaluate());
+  if (plan().text) text_executor_ = executor_of(text());
   state_ = std::make_unique<ModelState>(model_.plan.train, model_.plan.partition, memory_,
                                         optimizer_state_kinds(config.optimizer));
 }
 
 std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {
   return std::make_unique<Executor>(plan.program, plan.model, memory_, groups_);
-}
-
-Executor& TrainingSetup::text_executor() {
-  if (!text_executor_) text_executor_ = executor_of(text());
-  return *text_executor_;
 }
 
 }  // namespace ftrun

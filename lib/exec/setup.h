@@ -37,13 +37,14 @@ class TrainingSetup {
 
   const ProgramPlan& train() const { return model_.plan.train; }
   const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
-  /// Planned where the config wants samples of text.
+  /// It and its executor are there where samples of text are wanted and there is validation data to begin them with.
   const ProgramPlan& text() const { return model_.plan.text.value(); }
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
   const RankGroups& groups() const { return groups_; }
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluate_executor() { return *evaluate_executor_; }
+  Executor& text_executor() { return *text_executor_; }
   ModelState& state() { return *state_; }
   const SaveRoom& save_room() const { return save_room_; }
   const RankMemory& memory() const { return memory_; }
@@ -58,9 +59,6 @@ class TrainingSetup {
     const StateOptions& state = model_.plan.options.state;
     return state.tensor.count > 1 || state.pipeline.stages() > 1 || (state.stage == 3 && state.shard.count > 1);
   }
-
-  /// Runs text(), and is made when first asked for.
-  Executor& text_executor();
 
  private:
   std::unique_ptr<Executor> executor_of(const ProgramPlan& plan);

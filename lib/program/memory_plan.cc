@@ -103,9 +103,7 @@ MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
 }
 
 MemoryPlan memory_plan(const StepPlan& plan) {
-  std::vector<const Program*> programs;
-  for (const ProgramPlan* part : plan.all()) programs.push_back(&part->program);
-  return memory_plan(programs);
+  return memory_plan(plan.programs());
 }
 
 double StateFormula::bytes(int stage, int ranks) const {

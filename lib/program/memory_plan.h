@@ -46,7 +46,7 @@ struct MemoryPlan {
 
 /// Persistent buffers of the same name are one; arenas are as large as the largest program's.
 MemoryPlan memory_plan(const std::vector<const Program*>& programs);
-/// The programs of training and validation.
+/// All of a rank's programs.
 MemoryPlan memory_plan(const StepPlan& plan);
 
 /// Memory of the model's states by the formulas for ZeRO (Rajbhandari et al. 2020, section 3), in

@@ -183,7 +183,7 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   step = build_evaluation_step(evaluate, plan.partition, evaluation);
   plan.evaluate = program_plan(std::move(evaluate), std::move(step));
   const GenerateConfig& text = config.train.generate;
-  if (text.prompt_tokens > 0) plan.text = plan_logits(model, plan, text_tokens(text, plan.train.model));
+  if (text.prompt_tokens > 0 && !config.data.validation.empty()) plan.text = plan_logits(model, plan, text_tokens(text, plan.train.model));
   return plan;
 }
 
@@ -191,6 +191,12 @@ std::vector<const ProgramPlan*> StepPlan::all() const {
   std::vector<const ProgramPlan*> plans = {&train, &evaluate};
   if (text) plans.push_back(&*text);
   return plans;
+}
+
+std::vector<const Program*> StepPlan::programs() const {
+  std::vector<const Program*> programs;
+  for (const ProgramPlan* plan : all()) programs.push_back(&plan->program);
+  return programs;
 }
 
 int64_t checkpoint_bytes(const StepPlan& plan) {

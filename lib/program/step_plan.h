@@ -31,11 +31,13 @@ struct StepPlan {
   ProgramPlan evaluate;
   /// That one run of `evaluate` reads: several where a pipeline would wait for each by itself.
   int32_t evaluation_micro_batches = 1;
-  /// That scores each next token of a text (train.generate); nothing where no text is written.
+  /// That scores each next token of a text (train.generate); nothing where no text is wanted, or there is no validation data to begin
+  /// one with.
   std::optional<ProgramPlan> text;
 
   /// What a rank runs, one at a time: training, validation and, where it is there, text.
   std::vector<const ProgramPlan*> all() const;
+  std::vector<const Program*> programs() const;
 };
 
 /// Names of the flat optimizer state buffers, as checkpoints call them: {"exp_avg", "exp_avg_sq"}.
@@ -60,7 +62,7 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 /// Bytes of a checkpoint's tensors, all ranks' together: what is frozen is not in it.
 int64_t checkpoint_bytes(const StepPlan& plan);
 
-/// The program that continues a text, for rows of at most `tokens` tokens.
+/// The program that scores each next token of a text, in rows of at most `tokens` tokens.
 ProgramPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
 
 }  // namespace ftrun

@@ -37,7 +37,7 @@ struct ProcessTimes {
   double system_seconds = 0;
   /// Seconds from the start of the machine to the start of the process (resolution 0.01 s).
   double started_seconds = 0;
-  /// Seconds from the start of the process (its exec, not its main) to now.
+  /// Seconds from the start of the process (its exec or, of a rank, its fork; not its main) to now.
   double age_seconds = 0;
 };
 

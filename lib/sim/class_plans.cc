@@ -32,10 +32,10 @@ ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
 
 std::vector<std::string> ClassPlans::check() const {
   std::vector<std::string> faults;
-  // Of each pass that ranks run the programs of all of them together.
-  for (size_t pass = 0; pass < plan(0).all().size(); ++pass) {
+  // The programs of all ranks for one purpose are checked together.
+  for (size_t purpose = 0; purpose < plan(0).programs().size(); ++purpose) {
     std::vector<const Program*> programs;
-    for (const StepPlan* of_class : plans_) programs.push_back(&of_class->all().at(pass)->program);
+    for (const StepPlan* of_class : plans_) programs.push_back(of_class->programs().at(purpose));
     for (std::string& fault : check_world(world_of(classes_, programs, plan(0).options.state)))
       faults.push_back(std::move(fault));
   }
@@ -51,7 +51,7 @@ uint64_t ClassPlans::hash() const {
   std::string text;
   for (const StepPlan* plan : plans_) {
     std::vector<uint64_t> hashes;
-    for (const ProgramPlan* pass : plan->all()) hashes.push_back(program_hash(pass->program));
+    for (const Program* program : plan->programs()) hashes.push_back(program_hash(*program));
     text += cat(join_numbers(hashes, " "), "\n");
   }
   return xxh3(text.data(), text.size());

@@ -110,11 +110,20 @@ def costs_within(lines, every, seconds, held):
     times = {line["step"]: line["step_seconds"] for line in lines if "loss" in line}
     beside = math.ceil(seconds / statistics.median(times.values()))
     costs = []
+    if beside > every // 2:  # there is no time between two of them
+        return costs
     for save in range(2 * every, max(times) - every + 1, every):
         during = [times[save + i] for i in range(1, beside + 1)]
         others = [times[save + i] for i in range(beside + 1 - every, every + 1) if not 1 <= i <= beside]
         costs.append(sum(during) - beside * statistics.median(others) + held)
     return costs
+
+
+def spread_of_costs(costs):
+    if not costs:
+        return "not measured (--steps three times --every at least, and --every twice what a checkpoint takes)"
+    middle = statistics.median(costs)
+    return f"{middle:.2f} s ({min(costs):.2f} to {max(costs):.2f}, of {len(costs)}), {middle / 30:.1%} of 30 s"
 
 
 def beside_the_machine(args):
@@ -143,8 +152,7 @@ def beside_the_machine(args):
               f"  written and read back in {seconds:.2f} s beside training; the disk alone {written:.2f} + {read:.2f} s: "
               f"{(written + read) / seconds:.2f} of its rate\n"
               f"  a checkpoint costs training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}; the first one of a run {once:.2f} s more\n"
-              f"  within the one training: {statistics.median(costs):.2f} s ({min(costs):.2f} to {max(costs):.2f}, of {len(costs)}), "
-              f"{statistics.median(costs) / 30:.1%} of 30 s\n"
+              f"  within the one training: {spread_of_costs(costs)}\n"
               f"  (steps of the training without checkpoints differ by {statistics.stdev(one['step_seconds'] for one in plain if 'loss' in one and one['step'] > 1):.2f} s)",
               flush=True)
 

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cluster/rank_process.h"
 #include "helper/exec_program.h"
 #include "places.h"
 
@@ -541,10 +542,15 @@ TEST_CASE("a process that cannot be made is told") {
     try {
       run_supervisor(options);
     } catch (const Error& error) {
-      const bool is_told = std::string(error.what()).find("cannot start a process: Resource temporarily unavailable") == 0;
+      const bool is_told = std::string(error.what()) ==
+                           "cannot start a rank: Resource temporarily unavailable\n  remedy: raise the limit of processes (ulimit -u)";
       ::_exit(is_told && error.code() == ExitCode::kEnvironment ? 0 : 1);
     }
     ::_exit(2);
   }
   CHECK(exit_code_of(process) == 0);
+}
+
+TEST_CASE("a rank that cannot have what it is to inherit is told") {
+  REQUIRE_THROWS_WITH(start_rank_process({.main = [] { return 0; }, .inherited = {9999}}), "cannot start a rank: Bad file descriptor");
 }

@@ -23,7 +23,7 @@ VOCABULARY = 211
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 # What a process prints that was ended by a defect instead of by a message.
 TRACES = ("terminate called", "Exception raised from", "Segmentation fault", "core dumped", "Aborted", "what():",
-          "frame #", "internal error", "bug in ftrun", "Traceback")
+          "frame #", "threads in the process that forks", "thread in the process that forks", "internal error", "bug in ftrun", "Traceback")
 
 
 def config(model, data, out, **changes):
@@ -371,7 +371,7 @@ class Running:
         found = {}
         for pid in children(self.process.pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # at its end
-                if named := re.fullmatch(r"ftrun rank (\d+)\n", pathlib.Path(f"/proc/{pid}/comm").read_text()):
+                if named := re.fullmatch(r"ftrun-rank-(\d+)\n", pathlib.Path(f"/proc/{pid}/comm").read_text()):
                     found[int(named[1])] = pid
         return found
 

@@ -59,9 +59,9 @@ with tempfile.TemporaryDirectory() as scratch:
         check_signal(signal.SIGTERM, 2, 0)
 
     @case
-    def a_requeue_signal_ends_with_its_code_from_the_first_moment():
+    def a_requeue_signal_ends_with_its_code_before_training_begins():
         for ranks in (1, 2):
-            for wait in (0, 0.1, 0.2, 0.3):  # while the config is read and LibTorch is loaded, and as ranks begin
+            for wait in (0, 0.1, 0.2, 0.3):  # while outputs are looked at, LibTorch is loaded, and ranks begin
                 running = start("--config", job.config(f"early-{ranks}-{wait}", **MANY), "--nproc", ranks)
                 running.await_line("rank" if ranks == 1 else "ranks: ")
                 time.sleep(wait)

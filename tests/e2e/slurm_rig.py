@@ -123,6 +123,8 @@ class Slurm:
                  "State=UNKNOWN" for node in self.nodes]
         (self.folder / "slurm.conf").write_text(
             CONFIG.format(host=host, folder=self.folder, port=free_port(), nodes="\n".join(lines)))
+        # None of the plugins above needs control groups, and slurmd ends where it is to find out which kind a machine has and it has both.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
     def _start(self, *command):
         log = open(self.folder / f"{len(self.daemons)}-{command[0]}.out", "wb")

@@ -76,6 +76,7 @@ TEST_CASE("the check of all ranks looks at what writes texts, and their hash is 
   const StepPlan quiet = plan_steps(config, model, 1);
   const uint64_t without = ClassPlans(config, model, 1, quiet).hash();
   config.train.generate = {.prompt_tokens = 2, .tokens = 2};
+  config.data.validation = {"validation.bin"};
   StepPlan own = plan_steps(config, model, 1);
   CHECK(ClassPlans(config, model, 1, own).check() == Faults{});
   CHECK(ClassPlans(config, model, 1, own).hash() != without);

@@ -4,7 +4,8 @@
 //   exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports it) |
 //   stopif RANK (stops itself) | killif RANK (kills itself) |
 //   fadeif RANK MS (its first thread ends at once, so that others see it as gone; so long later another kills it) |
-//   seegone RANK FILE (that rank waits until the process whose id stands in FILE is gone) | touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N |
+//   seegone RANK FILE (that rank waits until the process whose id stands in FILE is gone) |
+//   touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N |
 //   store | before N (the rest is for the starts before the Nth restart)
 #include <sys/socket.h>
 #include <sys/syscall.h>
