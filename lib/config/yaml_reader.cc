@@ -1,9 +1,11 @@
 #include "config/yaml_reader.h"
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 #include <vector>
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include "base/error.h"
@@ -135,6 +137,32 @@ std::string tab_hint(const std::string& text) {
                                                 : "look at this line and the one above it";
 }
 
+/// Where documents begin.
+class DocumentStarts : public YAML::EventHandler {
+ public:
+  std::vector<YAML::Mark> all;
+
+  void OnDocumentStart(const YAML::Mark& mark) override { all.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+/// Of the first two at most. Not all: where a document begins with what no value begins with (a comma), yaml-cpp 0.7 takes
+/// nothing from the text and finds another one there, without end.
+std::vector<YAML::Mark> first_documents(const std::string& text) {
+  std::istringstream input(text);
+  YAML::Parser parser(input);
+  DocumentStarts starts;
+  while (starts.all.size() < 2 && parser.HandleNextDocument(starts)) continue;
+  return starts.all;
+}
+
 // An override has no lines.
 void forget_places(Node& node, const Position& at) {
   node.at = at;
@@ -149,12 +177,14 @@ void forget_places(Node& node, const Position& at) {
 
 Node read_yaml(const std::string& file, const std::string& text, Problems& problems) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    const std::vector<YAML::Mark> documents = first_documents(text);
     if (documents.empty()) return Node::of_map({file, 1, 1});
+    if (documents.size() > 1 && documents[0].pos == documents[1].pos)
+      throw YAML::ParserException(documents[0], "no value begins with this");
     if (documents.size() > 1)
-      problems.error({file, 1, 1}, cat("holds ", documents.size(), " YAML documents, expected one"),
+      problems.error({file, documents[1].line + 1, documents[1].column + 1}, "a second YAML document begins here, expected one in a file",
                      "give each its own file; --config may be repeated");
-    return YamlReader(file, text, problems).node_of(documents.front(), 0);
+    return YamlReader(file, text, problems).node_of(YAML::Load(text), 0);
   } catch (const YAML::Exception& e) {
     const Position at = e.mark.is_null() ? Position{file, 1, 1}
                                          : Position{file, e.mark.line + 1, e.mark.column + 1};

@@ -73,8 +73,18 @@ TEST_CASE("a YAML reader reports syntax errors with their place and what to look
       yaml_faults("a: !python/object x\n") ==
       Lines{"c.yaml:1:4: error: the tag !python/object is not known\n  remedy: remove the tag"});
   REQUIRE(yaml_faults("a: 1\n---\nb: 2\n") ==
-          Lines{"c.yaml:1:1: error: holds 2 YAML documents, expected one\n"
+          Lines{"c.yaml:2:1: error: a second YAML document begins here, expected one in a file\n"
                 "  remedy: give each its own file; --config may be repeated"});
+}
+
+TEST_CASE("a YAML reader comes to an end where a document begins with what no value begins with") {
+  const Lines nothing{"c.yaml:1:1: error: not valid YAML: no value begins with this\n  remedy: look at this line and the one above it"};
+  CHECK(yaml_faults(", a: 1\n") == nothing);
+  CHECK(yaml_faults(",") == nothing);
+  CHECK(yaml_faults("{a: 1}\n, b: 2\n").front().starts_with("c.yaml:2:1: error: a second YAML document begins here"));
+  // Whatever it finds, it ends.
+  for (const std::string begin : {"]", "}", ":", "?", "-", "&a", "*a", "!t", "|", ">", "%", "@", "`", "---", "..."})
+    for (const std::string end : {"", "\n", " a: 1\n", "\n---\n", "\n,\n"}) yaml_faults(begin + end);
 }
 
 TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting without end") {
