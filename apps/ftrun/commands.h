@@ -1,6 +1,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -8,15 +10,16 @@ class App;
 
 namespace ftrun {
 
-/// What main does, but for ending the process: reads the arguments, runs the command, tells of an error. Returns the exit code.
-int run_arguments(int argc, char** argv);
+/// What main does, but for ending the process: reads the arguments (the program's own name first), runs the command, tells of an
+/// error. Returns the exit code. In the process of a rank that the supervisor starts it is all that runs, as where a launcher starts one.
+int run_arguments(const std::vector<std::string>& arguments);
 
 /// Runs a command after its options were read; returns the exit code or throws Error.
 using Command = std::function<int()>;
 
 // Each adds one subcommand to the application (train also as the application itself) and says what
 // to run when it was chosen. The arguments of the process are needed to start ranks with them.
-Command add_train(CLI::App& app, int argc, char** argv);
+Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
 Command add_check(CLI::App& app);
 Command add_plan(CLI::App& app);
 Command add_schema(CLI::App& app);

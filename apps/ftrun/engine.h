@@ -5,7 +5,8 @@
 namespace ftrun {
 
 /// Loads the engine (LibTorch and what needs it), once in a process. Only ranks and their supervisor load LibTorch, so that
-/// everything else starts at once; ranks share the supervisor's pages. Loading starts no thread and looks at no device. Error(kEnvironment) where it is not there or is another version's.
+/// everything else starts at once; ranks share the supervisor's pages. Loading starts no thread and looks at no device.
+/// Error(kEnvironment) where it is not there or is another version's.
 void load_engine();
 
 /// Trains as one rank, with the engine, which is loaded if it is not yet.

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/as_error.h"
@@ -90,7 +91,7 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
 }
 
-int run(int argc, char** argv) {
+int run(const std::vector<std::string>& arguments) {
   CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.",
                "ftrun"};
   app.set_version_flag("--version", build_info().version);
@@ -98,13 +99,16 @@ int run(int argc, char** argv) {
   app.footer(
       "Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: "
       "docs/config.md.");
-  const Command train = add_train(app, argc, argv);
+  const Command train = add_train(app, arguments);
   std::map<std::string, Command> commands{
       {"check", add_check(app)},     {"plan", add_plan(app)},       {"schema", add_schema(app)},
       {"inspect", add_inspect(app)}, {"convert", add_convert(app)}, {"verify", add_verify(app)},
       {"report", add_report(app)}};
+  // As CLI11 takes them: the last one first, without the program's own name.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  if (!reversed.empty()) reversed.pop_back();
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
     return refuse_arguments(app, error);
   }
@@ -116,10 +120,10 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int run_arguments(int argc, char** argv) {
+int run_arguments(const std::vector<std::string>& arguments) {
   try {
     open_standard_descriptors();
-    return run(argc, argv);
+    return run(arguments);
   } catch (const std::exception& exception) {
     return fail(exception);
   }
@@ -127,4 +131,4 @@ int run_arguments(int argc, char** argv) {
 
 }  // namespace ftrun
 
-int main(int argc, char** argv) { return ftrun::end_process(ftrun::run_arguments(argc, argv)); }
+int main(int argc, char** argv) { return ftrun::end_process(ftrun::run_arguments({argv, argv + argc})); }

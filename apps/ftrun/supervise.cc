@@ -83,15 +83,6 @@ class SupervisedRun {
   const std::string saved_before_;
 };
 
-/// In the process of a rank: what it does is what its arguments and its environment say, as in a process that a launcher
-/// starts.
-int rank_main(std::vector<std::string> arguments) {
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  return run_arguments(static_cast<int>(arguments.size()), argv.data());
-}
-
 int restarts_in_vain(std::optional<int> asked, const LaunchEnvironment& launch) {
   if (launch.nodes == 1) return asked.value_or(kRestartsInVain);
   if (asked.value_or(0) > 0)
@@ -114,7 +105,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
     supervisor.master_addr = launch.master_addr;
     supervisor.master_port = launch.master_port;
   }
-  supervisor.rank_main = rank_main;
+  supervisor.rank_main = run_arguments;
   supervisor.arguments = arguments;
   supervisor.environment = {cat(kResumeVariable, "=")};
   supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};

@@ -136,9 +136,9 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
 
 }  // namespace
 
-Command add_train(CLI::App& app, int argc, char** argv) {
+Command add_train(CLI::App& app, const std::vector<std::string>& arguments) {
   auto options = std::make_shared<TrainOptions>();
-  options->arguments.assign(argv, argv + argc);
+  options->arguments = arguments;
   add_train_options(app, *options);
   add_train_options(*app.add_subcommand("train", "train: the same as without a command"), *options);
   return [options] { return train_command(*options); };

@@ -250,7 +250,6 @@ void Supervisor::start_ranks() {
   const int port = own_store ? store_.port : options_.master_port;
   ::fcntl(reports_.reader.get(), F_SETFL, O_NONBLOCK);
   ranks_.reserve(static_cast<size_t>(local_ranks_));
-  if (restarts_ == 0) warn_of_threads();
   std::vector<std::string> arguments = options_.arguments;
   arguments.insert(arguments.end(), restart_.arguments.begin(), restart_.arguments.end());
   for (int local = 0; local < local_ranks_; ++local) {
@@ -526,6 +525,7 @@ class Restarts {
 
 int run_supervisor(const SupervisorOptions& options) {
   require(options.local_ranks >= 1, "a supervisor needs at least one rank");
+  warn_of_threads();
   return Restarts(options).run();
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "model/families.h"
 #include "model/tensor_split.h"
 #include "model/tensors.h"
@@ -63,8 +64,7 @@ int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& traine
   const int64_t most = std::min(kTextTokens, trained.batch.row_tokens);
   const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
   // In whole shares of the tensor-parallel ranks, which split the row as they do in training.
-  const int64_t ranks = trained.split.degree;
-  return std::min((longest + ranks - 1) / ranks * ranks, most);
+  return std::min(round_up(longest, trained.split.degree), most);
 }
 
 Tier tier_of(OffloadDevice device) {

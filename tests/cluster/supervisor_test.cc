@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <sstream>
 #include <thread>
@@ -121,6 +122,14 @@ int exit_code_of(pid_t pid) {
   int status = 0;
   ::waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// Exit code of a process of our own that runs `body` and ends with what it returns.
+int exit_of(const std::function<int()>& body) {
+  const pid_t process = ::fork();
+  REQUIRE(process >= 0);
+  if (process == 0) ::_exit(body());
+  return exit_code_of(process);
 }
 
 }  // namespace
@@ -462,7 +471,6 @@ TEST_CASE("the earliest report is named as the cause, with the others below it")
 }
 
 TEST_CASE("a rank is a fork that has its environment and, of our descriptors, those that outlast an exec") {
-  const Folder folder;
   const int kept = ::open("/dev/null", O_RDONLY), closed = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   REQUIRE(kept > 2);
   REQUIRE(closed > 2);
@@ -487,68 +495,51 @@ TEST_CASE("a rank is a fork that has its environment and, of our descriptors, th
 TEST_CASE("what is printed and not yet flushed when ranks start is printed once") {
   const Folder folder;
   const std::string out = folder.path + "/out";
-  const pid_t process = ::fork();
-  REQUIRE(process >= 0);
-  if (process == 0) {
-    const int fd = ::open(out.c_str(), O_CREAT | O_WRONLY, 0600);
-    ::dup2(fd, 1);
-    std::printf("before in C\n");
-    std::cout << "before in C++\n";
-    SupervisorOptions options;
-    options.rank_main = [](const std::vector<std::string>&) { return 0; };
-    ::_exit(run_supervisor(options));
-  }
-  REQUIRE(exit_code_of(process) == 0);
+  REQUIRE(exit_of([&] {
+            ::dup2(::open(out.c_str(), O_CREAT | O_WRONLY, 0600), 1);
+            std::printf("before in C\n");
+            std::cout << "before in C++\n";
+            return run_supervisor({.rank_main = [](const auto&) { return 0; }});
+          }) == 0);
   CHECK(content(out) == "before in C\nbefore in C++\n");
 }
 
 TEST_CASE("ranks print, though their supervisor could not") {
   const Folder folder;
   const std::string out = folder.path + "/out";
-  const pid_t process = ::fork();
-  REQUIRE(process >= 0);
-  if (process == 0) {
-    const int full = ::open("/dev/full", O_WRONLY);
-    ::dup2(full, 1);
-    std::printf("what the disk has no room for\n");
-    std::cout.setstate(std::ios::badbit);
-    std::string text;
-    SupervisorOptions options;
-    options.write = [&](OutputStream, std::string_view part) { text += part; };
-    options.rank_main = [](const std::vector<std::string>&) {
-      std::cout << "well" << std::endl;
-      return std::cout && std::ferror(stdout) == 0 ? 0 : 1;
-    };
-    const int code = run_supervisor(options);
-    std::ofstream(out) << code << " " << text;
-    ::_exit(0);
-  }
-  REQUIRE(exit_code_of(process) == 0);
+  REQUIRE(exit_of([&] {
+            ::dup2(::open("/dev/full", O_WRONLY), 1);
+            std::printf("what the disk has no room for\n");
+            std::cout.setstate(std::ios::badbit);
+            std::string text;
+            SupervisorOptions options;
+            options.write = [&](OutputStream, std::string_view part) { text += part; };
+            options.rank_main = [](const auto&) {
+              std::cout << "well" << std::endl;
+              return std::cout && std::ferror(stdout) == 0 ? 0 : 1;
+            };
+            const int code = run_supervisor(options);
+            std::ofstream(out) << code << " " << text;
+            return 0;
+          }) == 0);
   CHECK(content(out) == "0 [rank 0] well\n");
 }
 
 TEST_CASE("a process that cannot be made is told") {
-  const Folder folder;
-  const std::string out = folder.path + "/out";
-  const pid_t process = ::fork();
-  REQUIRE(process >= 0);
-  if (process == 0) {
-    // One that is not root's alone can be counted.
-    const rlimit none{1, 1};
-    ::setrlimit(RLIMIT_NPROC, &none);
-    if (::getuid() == 0 && ::setuid(65534) != 0) ::_exit(99);
-    SupervisorOptions options;
-    options.rank_main = [](const std::vector<std::string>&) { return 0; };
-    try {
-      run_supervisor(options);
-    } catch (const Error& error) {
-      const bool is_told = std::string(error.what()) ==
-                           "cannot start a rank: Resource temporarily unavailable\n  remedy: raise the limit of processes (ulimit -u)";
-      ::_exit(is_told && error.code() == ExitCode::kEnvironment ? 0 : 1);
-    }
-    ::_exit(2);
-  }
-  CHECK(exit_code_of(process) == 0);
+  CHECK(exit_of([] {
+          // One that is not root's alone can be counted.
+          const rlimit none{1, 1};
+          ::setrlimit(RLIMIT_NPROC, &none);
+          if (::getuid() == 0 && ::setuid(65534) != 0) return 99;
+          try {
+            run_supervisor({.rank_main = [](const auto&) { return 0; }});
+          } catch (const Error& error) {
+            const bool is_told = std::string(error.what()) ==
+                                 "cannot start a rank: Resource temporarily unavailable\n  remedy: raise the limit of processes (ulimit -u)";
+            return is_told && error.code() == ExitCode::kEnvironment ? 0 : 1;
+          }
+          return 2;
+        }) == 0);
 }
 
 TEST_CASE("a rank that cannot have what it is to inherit is told") {
