@@ -29,6 +29,7 @@ struct PlanOptions {
   bool program = false;
   bool schedule = false;
   bool evaluation = false;
+  bool text = false;
   int64_t rank = 0;
   /// Bytes that a rank may take; 0 for as many as it needs.
   int64_t device_memory = 0;
@@ -56,14 +57,23 @@ void print_savings(const LoadedConfig& loaded, int rank) {
   std::cout << '\n' << savings_text(memory_savings(loaded.config, *loaded.model, rank, measure));
 }
 
-void print_traffic(const StepPlan& plan, bool evaluation) {
-  const Program& program = evaluation ? plan.evaluate.program : plan.train.program;
+/// The program that is asked for.
+const Program& shown_program(const PlanOptions& options, const StepPlan& plan) {
+  if (options.evaluation) return plan.evaluate.program;
+  if (!options.text) return plan.train.program;
+  if (!plan.text)
+    throw Error(ExitCode::kUsage, "--text: the run writes no samples of text",
+                "set train.generate.prompt_tokens and data.validation, or leave --text out");
+  return plan.text->program;
+}
+
+void print_traffic(const StepPlan& plan, const Program& program) {
   const Traffic traffic = program_traffic(program);
   if (traffic.rows.empty()) return;
+  const bool trains = &program == &plan.train.program;
   std::cout << '\n'
-            << (evaluation ? traffic_text(traffic)
-                           : traffic_text(traffic, explain_traffic(program, plan.train.model,
-                                                                   plan.partition, plan.options)));
+            << (trains ? traffic_text(traffic, explain_traffic(program, plan.train.model, plan.partition, plan.options))
+                       : traffic_text(traffic));
 }
 
 bool has_data(const Config& config) {
@@ -121,7 +131,8 @@ int plan_command(PlanOptions options) {
   }
   const auto rank = static_cast<int>(options.rank);
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
-  const Program& program = options.evaluation ? plan.evaluate.program : plan.train.program;
+  const Program& program = shown_program(options, plan);
+  const bool trains = &program == &plan.train.program;
   const ClassPlans all(loaded.config, *loaded.model, rank, plan);
   all.require_sound();
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
@@ -134,13 +145,13 @@ int plan_command(PlanOptions options) {
   print_checked(all.classes());
   print_assumptions(loaded.config);
   std::cout << '\n';
-  const MemoryPlan memory = options.evaluation ? memory_plan({&program}) : memory_plan(plan);
+  const MemoryPlan memory = trains ? memory_plan(plan) : memory_plan({&program});
   print_memory(loaded, plan, memory);
-  if (const std::string stages = options.evaluation ? "" : stage_memory_text(all); !stages.empty()) std::cout << '\n' << stages;
+  if (const std::string stages = trains ? stage_memory_text(all) : ""; !stages.empty()) std::cout << '\n' << stages;
   if (options.memory)
     print_savings(loaded, rank);
   else
-    print_traffic(plan, options.evaluation);
+    print_traffic(plan, program);
   refuse_over_budget(all, loaded, options);
   return 0;
 }
@@ -157,8 +168,10 @@ Command add_plan(CLI::App& app) {
   command->add_flag("--program", options->program, "the step program alone, an instruction a line");
   command->add_flag("--schedule", options->schedule,
                     "the pipeline alone: its picture, and what each stage waits and keeps");
-  command->add_flag("--evaluation", options->evaluation,
-                    "the program of a validation instead of a training step");
+  CLI::Option* evaluation = command->add_flag("--evaluation", options->evaluation,
+                                              "the program of a validation instead of a training step");
+  command->add_flag("--text", options->text, "the program that scores the next token of a sample of text (train.generate)")
+      ->excludes(evaluation);
   command->add_option("--rank", options->rank, "the rank whose program is shown")
       ->check(CLI::Range(int64_t{0}, kMostRanks));
   command->add_option("--device-memory", options->device_memory,

@@ -110,14 +110,21 @@ std::string segment_path(const PeerIdentity& owner, const SharedPlace& place) {
   return cat("/proc/", owner.pid, "/fd/", place.fd);
 }
 
-/// None, with errno, when the owner has freed it.
-OwnedFd open_segment(const PeerIdentity& owner, const SharedPlace& place) {
-  OwnedFd fd(::open(segment_path(owner, place).c_str(), O_RDWR | O_CLOEXEC));
+/// The owner's descriptor, looked at without opening what it is: a pipe or a device that has the number now would notice, or make
+/// its opener wait. None, with errno, when the owner has freed it.
+OwnedFd find_segment(const PeerIdentity& owner, const SharedPlace& place) {
+  OwnedFd found(::open(segment_path(owner, place).c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) return OwnedFd();
-  if (status.st_ino == place.inode) return fd;
+  if (!found || ::fstat(found.get(), &status) != 0) return OwnedFd();
+  if (S_ISREG(status.st_mode) && status.st_ino == place.inode) return found;
   errno = ENOENT;  // another file has the number now
   return OwnedFd();
+}
+
+/// None, with errno, when the owner has freed it.
+OwnedFd open_segment(const PeerIdentity& owner, const SharedPlace& place) {
+  const OwnedFd found = find_segment(owner, place);
+  return found ? OwnedFd(::open(cat("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC)) : OwnedFd();
 }
 
 void unmap(std::byte* base, const SharedPlace& place) {
@@ -173,7 +180,7 @@ PeerMemory::~PeerMemory() {
 /// Lets go of what its owner has freed: else every buffer that ever lived would stay mapped.
 void PeerMemory::close_freed() {
   std::erase_if(segments_, [&](const Segment& segment) {
-    if (segment.kept || open_segment(peer_, segment.place)) return false;
+    if (segment.kept || find_segment(peer_, segment.place)) return false;
     unmap(segment.base, segment.place);
     return true;
   });

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/adapter_choices.h"
 #include "base/data_format.h"
 #include "base/enum_names.h"
 #include "base/product_library.h"
@@ -133,20 +134,6 @@ struct EnumNames<AdapterType> {
   static constexpr std::array<std::string_view, 2> kNames{"none", "lora"};
 };
 
-/// Which biases train beside an adapter.
-enum class AdapterBias { kNone, kAll, kLoraOnly };
-template <>
-struct EnumNames<AdapterBias> {
-  static constexpr std::array<std::string_view, 3> kNames{"none", "all", "lora_only"};
-};
-
-/// How an adapter begins, in PEFT's words: all but kFalse leave the model as it is.
-enum class LoraInit { kTrue, kGaussian, kOrthogonal, kFalse };
-template <>
-struct EnumNames<LoraInit> {
-  static constexpr std::array<std::string_view, 4> kNames{"true", "gaussian", "orthogonal", "false"};
-};
-
 /// adapter: PEFT's LoraConfig, with its names and defaults.
 struct AdapterConfig {
   AdapterType type = AdapterType::kNone;
@@ -171,7 +158,7 @@ struct AdapterConfig {
   AdapterBias bias = AdapterBias::kNone;
   bool use_rslora = false;
   bool use_dora = false;
-  LoraInit init_lora_weights = LoraInit::kTrue;
+  LoraInit init_lora_weights = LoraInit::kUniform;
   bool operator==(const AdapterConfig&) const = default;
 };
 

@@ -44,7 +44,7 @@ std::vector<std::string> saved_modules(std::vector<std::string> names, bool tied
 
 Json first_values(LoraInit init) {
   if (init == LoraInit::kGaussian || init == LoraInit::kOrthogonal) return std::string(name_of(init));
-  return init == LoraInit::kTrue;
+  return init == LoraInit::kUniform;
 }
 
 }  // namespace

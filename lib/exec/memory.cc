@@ -253,11 +253,6 @@ void RankMemory::write_disk(const Program& program, const Range& range, const vo
   swap_->wait(start_disk(program, range, const_cast<void*>(data), true));
 }
 
-int64_t RankMemory::arena_bytes(Arena arena) const {
-  const int64_t bytes[] = {device_arena_.bytes(), shared_arena_.bytes(), host_arena_.bytes()};
-  return bytes[static_cast<size_t>(arena)];
-}
-
 /// `measure` tells the bytes of a block of memory.
 template <typename Measure>
 RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {

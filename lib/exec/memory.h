@@ -110,8 +110,6 @@ class RankMemory {
   /// As read_disk, of what was there when keep_disk() was called; from any thread.
   void read_kept(const Program& program, const Range& range, void* data) const;
 
-  int64_t arena_bytes(Arena arena) const;
-
   /// Bytes of a tier: what lives from step to step by category, and arenas.
   struct TierBytes {
     std::array<int64_t, kCategoryCount> persistent{};

@@ -85,7 +85,7 @@ class Choice {
     adapter.rank = first_match(ranks_, options_.rank_pattern, module).value_or(options_.r);
     const double alpha = first_match(alphas_, options_.alpha_pattern, module).value_or(options_.alpha);
     const auto rank = static_cast<double>(adapter.rank);
-    if (options_.begin == LoraBegin::kOrthogonal && adapter.rank % 2 != 0 && !std::exchange(told_odd_, true))
+    if (options_.begin == LoraInit::kOrthogonal && adapter.rank % 2 != 0 && !std::exchange(told_odd_, true))
       problems.push_back(cat("init_lora_weights orthogonal: ", module, " has rank ", adapter.rank,
                              ", which is not even; make r and the ranks of rank_pattern even"));
     adapter.scale = alpha / (options_.rank_stabilized ? std::sqrt(rank) : rank);

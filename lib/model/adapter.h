@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/adapter_choices.h"
 #include "model/config.h"
 
 namespace ftrun {
@@ -39,18 +40,10 @@ struct BlockAdapter {
   auto operator<=>(const BlockAdapter&) const = default;
 };
 
-/// How A and B begin (PEFT's init_lora_weights).
-enum class LoraBegin : uint8_t {
-  kUniform,      // A as torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
-  kGaussian,     // A normal of deviation 1 / rank, B zero
-  kOrthogonal,   // both from halves of one random orthogonal matrix of the rank, which is even: B A is zero
-  kBothUniform,  // both as torch.nn.Linear: the model is not the base
-};
-
 /// The adapters of a model's blocks; none: the model as it is.
 struct Adapter {
   std::vector<BlockAdapter> blocks;
-  LoraBegin begin = LoraBegin::kUniform;
+  LoraInit begin = LoraInit::kUniform;
   /// In training, of the elements of what A multiplies.
   double dropout = 0;
 
@@ -81,7 +74,7 @@ struct LoraOptions {
   /// Regular expressions of the end of a module's path, and its own rank or alpha: the first one that matches counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
-  LoraBegin begin = LoraBegin::kUniform;
+  LoraInit begin = LoraInit::kUniform;
   /// From 0 to below 1.
   double dropout = 0;
   /// BlockAdapter::magnitudes.

@@ -24,7 +24,7 @@ namespace {
 // Adds tensors in the order of a Hugging Face state dict: a module's weight, then its bias.
 class TensorTable {
  public:
-  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraBegin begin)
+  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraInit begin)
       : tensors_(tensors), split_(split), begin_(begin) {}
 
   TensorId add(TensorInfo tensor) {
@@ -92,14 +92,14 @@ class TensorTable {
  private:
   TensorId add_a(TensorInfo tensor) {
     const auto rank = static_cast<double>(tensor.shape[0]);
-    tensor.initial = begin_ == LoraBegin::kGaussian     ? Initial{Initial::Kind::kNormal, 1.0 / rank}
-                     : begin_ == LoraBegin::kOrthogonal ? Initial{Initial::Kind::kOrthogonalA, kOrthogonalSize}
+    tensor.initial = begin_ == LoraInit::kGaussian     ? Initial{Initial::Kind::kNormal, 1.0 / rank}
+                     : begin_ == LoraInit::kOrthogonal ? Initial{Initial::Kind::kOrthogonalA, kOrthogonalSize}
                                                         : as_linear(tensor);
     return add(std::move(tensor));
   }
   TensorId add_b(TensorInfo tensor) {
-    tensor.initial = begin_ == LoraBegin::kBothUniform  ? as_linear(tensor)
-                     : begin_ == LoraBegin::kOrthogonal ? Initial{Initial::Kind::kOrthogonalB, kOrthogonalSize}
+    tensor.initial = begin_ == LoraInit::kBothUniform  ? as_linear(tensor)
+                     : begin_ == LoraInit::kOrthogonal ? Initial{Initial::Kind::kOrthogonalB, kOrthogonalSize}
                                                         : Initial{Initial::Kind::kZero};
     return add(std::move(tensor));
   }
@@ -116,7 +116,7 @@ class TensorTable {
 
   std::vector<TensorInfo>& tensors_;
   TensorSplit split_;
-  LoraBegin begin_;
+  LoraInit begin_;
 };
 
 struct BlockTensors {

@@ -127,8 +127,8 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   const std::set<std::string> adapted = adapted_modules(model);
   const auto is_wanted = [&](const std::string& name) {
     if (!options.adapter || is_lora_name(name) || saved.contains(name)) return true;
-    if (!name.ends_with(".bias") || options.bias == TrainedOptions::Bias::kNone) return false;
-    return options.bias == TrainedOptions::Bias::kAll || adapted.contains(module_of(name));
+    if (!name.ends_with(".bias") || options.bias == AdapterBias::kNone) return false;
+    return options.bias == AdapterBias::kAll || adapted.contains(module_of(name));
   };
   std::set<std::string> trained;
   for (const TensorInfo& tensor : model.tensors) {

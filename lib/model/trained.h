@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/adapter_choices.h"
 #include "model/description.h"
 
 namespace ftrun {
@@ -11,7 +12,7 @@ namespace ftrun {
 struct TrainedOptions {
   /// The model has adapters: they train, and of its own tensors only what is named here.
   bool adapter = false;
-  enum class Bias : uint8_t { kNone, kAll, kOfAdapted } bias = Bias::kNone;
+  AdapterBias bias = AdapterBias::kNone;
   /// Modules whose weights train whole beside adapters: the end of a module's path.
   std::vector<std::string> modules_to_save;
   /// Regular expressions of a part of a tensor's name: those that do not train, and, if any, those that alone do.

@@ -46,12 +46,7 @@ LoraOptions lora_options(const AdapterConfig& config) {
   options.layers = config.layers_to_transform;
   options.rank_pattern = pattern("rank_pattern", config.rank_pattern, config.rank_pattern_ranks);
   options.alpha_pattern = pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);
-  switch (config.init_lora_weights) {
-    case LoraInit::kTrue: options.begin = LoraBegin::kUniform; break;
-    case LoraInit::kGaussian: options.begin = LoraBegin::kGaussian; break;
-    case LoraInit::kOrthogonal: options.begin = LoraBegin::kOrthogonal; break;
-    case LoraInit::kFalse: options.begin = LoraBegin::kBothUniform; break;
-  }
+  options.begin = config.init_lora_weights;
   return options;
 }
 
@@ -62,8 +57,7 @@ TrainedOptions trained_options(const Config& config) {
   options.adapter = config.adapter.type == AdapterType::kLora;
   if (!options.adapter) return options;
   options.modules_to_save = config.adapter.modules_to_save;
-  if (config.adapter.bias == AdapterBias::kAll) options.bias = TrainedOptions::Bias::kAll;
-  if (config.adapter.bias == AdapterBias::kLoraOnly) options.bias = TrainedOptions::Bias::kOfAdapted;
+  options.bias = config.adapter.bias;
   return options;
 }
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/exec_arguments.h"
 #include "base/owned_fd.h"
 #include "base/text.h"
 #include "report/run_folder.h"
@@ -96,10 +97,8 @@ pid_t spawn(const std::vector<std::string>& command, int output, int answer) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  std::vector<char*> environment = passed_environment();
+  const std::vector<char*> arguments = exec_arguments(command);
+  const std::vector<char*> environment = passed_environment();
   pid_t process = -1;
   const int error = ::posix_spawnp(&process, arguments[0], &files, &attributes, arguments.data(), environment.data());
   posix_spawn_file_actions_destroy(&files);

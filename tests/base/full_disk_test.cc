@@ -1,6 +1,5 @@
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -10,6 +9,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "failure_of.h"
+#include "child_process.h"
 #include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
@@ -17,41 +18,17 @@
 namespace ftrun {
 namespace {
 
+using fixtures::failure_of;
 using fixtures::TemporaryFolder;
-
-/// "exit code: message | remedy" of what `body` throws.
-std::string failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return cat(static_cast<int>(error.code()), ": ", error.message(), " | ", error.remedy());
-  }
-  return "no failure";
-}
 
 /// failure_of in a process of its own in which no file may grow above `bytes`.
 std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& body) {
-  int ends[2];
-  REQUIRE(::pipe(ends) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  return testing::text_of([&] {
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{bytes, bytes};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    const std::string text = failure_of(body);
-    const bool sent =
-        ::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    ::_exit(sent ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::string text;
-  char part[512];
-  for (ssize_t n = 0; (n = ::read(ends[0], part, sizeof part)) > 0;)
-    text.append(part, static_cast<size_t>(n));
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return text;
+    return fixtures::failure_of(body);
+  });
 }
 
 constexpr const char* kFree = R"([0-9.]+ [KMGTP]?i?B free\))";

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -20,6 +19,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/replace_folder.h"
+#include "failure_of.h"
+#include "child_process.h"
 #include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
@@ -70,30 +71,12 @@ void refuse_from_now_on(const Refused& refused) {
     ::_exit(9);
 }
 
-/// "exit code: message | remedy" of what `body` throws, or "", in a process of its own to which `refused` is refused.
+/// failure_of in a process of its own to which `refused` is refused.
 std::string failure_without(const Refused& refused, const std::function<void()>& body) {
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe(ends.data()) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  return testing::text_of([&] {
     refuse_from_now_on(refused);
-    std::string text;
-    try {
-      body();
-    } catch (const Error& error) {
-      text = cat(static_cast<int>(error.code()), ": ", error.message(), " | ", error.remedy());
-    }
-    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::string text;
-  std::array<char, 512> part{};
-  for (ssize_t n = 0; (n = ::read(ends[0], part.data(), part.size())) > 0;) text.append(part.data(), static_cast<size_t>(n));
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  REQUIRE(status == 0);
-  return text;
+    return fixtures::failure_of(body);
+  });
 }
 
 TEST_CASE("a file system that cannot sync folders is no reason to stop; a disk that fails to is") {
@@ -103,7 +86,7 @@ TEST_CASE("a file system that cannot sync folders is no reason to stop; a disk t
   };
   for (const int error_number : {EINVAL, EBADF, ENOSYS, EOPNOTSUPP}) {
     INFO(errno_text(error_number));
-    CHECK(failure(error_number).empty());
+    CHECK(failure(error_number) == "no failure");
   }
   CHECK(failure(EIO) == cat("5: ", folder.path(), ": fsync folder failed: Input/output error",
                             " | check that the folder exists and that this user may write to it"));
@@ -142,7 +125,7 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
     }
     CHECK(failure_without({SYS_renameat2, error_number}, [&] {
             replace_folder(posix_files(), root.file("new"), root.file("old"), "content");
-          }).empty());
+          }) == "no failure");
     CHECK(read_file(root.file("old") + "/content") == "new");
     CHECK(posix_files().list(root.path()) == std::vector<std::string>{"old"});
   }
@@ -162,7 +145,7 @@ TEST_CASE("files are read where shared mappings are refused") {
   write_file_atomic(posix_files(), folder.file("f"), "content");
   CHECK(failure_without({SYS_mmap, ENODEV, 3, MAP_SHARED}, [&] {
           if (read_file(folder.file("f")) != "content") throw Error(ExitCode::kBug, "another content");
-        }).empty());
+        }) == "no failure");
 }
 
 TEST_CASE("files are written where space cannot be reserved, nor the kernel's memory passed by") {
@@ -178,7 +161,7 @@ TEST_CASE("files are written where space cannot be reserved, nor the kernel's me
             file->write(aligned.get(), content.size());
             file->sync();
             file->close();
-          }).empty());
+          }) == "no failure");
     CHECK((read_file(folder.file("f")) == content));  // too long to be shown
   }
 }

@@ -14,12 +14,14 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <set>
 #include <sstream>
 #include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cluster/rank_process.h"
+#include "child_process.h"
 #include "helper/exec_program.h"
 #include "places.h"
 
@@ -27,6 +29,8 @@
 
 using namespace ftrun;
 using namespace std::chrono_literals;
+using testing::exit_code_of;
+using testing::exit_of;
 
 namespace {
 
@@ -92,19 +96,7 @@ pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::str
                        const std::vector<int>& ignored = {}) {
   std::vector<std::string> all = {kSupervise, std::to_string(ranks), kRank};
   all.insert(all.end(), words.begin(), words.end());
-  std::vector<char*> argv;
-  for (std::string& word : all) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    for (const int signal : ignored) ::signal(signal, SIG_IGN);
-    const int fd = ::open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-    ::dup2(fd, 1);
-    ::dup2(fd, 2);
-    ::execv(argv[0], argv.data());
-    ::_exit(127);
-  }
-  return pid;
+  return testing::start_program(all, output, ignored);
 }
 
 /// Waits until every rank has written its process id, and returns them.
@@ -116,20 +108,6 @@ std::vector<pid_t> rank_pids(const std::string& prefix, int ranks) {
     pids.push_back(std::stoi(content(path)));
   }
   return pids;
-}
-
-int exit_code_of(pid_t pid) {
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/// Exit code of a process of our own that runs `body` and ends with what it returns.
-int exit_of(const std::function<int()>& body) {
-  const pid_t process = ::fork();
-  REQUIRE(process >= 0);
-  if (process == 0) ::_exit(body());
-  return exit_code_of(process);
 }
 
 }  // namespace
@@ -544,4 +522,26 @@ TEST_CASE("a process that cannot be made is told") {
 
 TEST_CASE("a rank that cannot have what it is to inherit is told") {
   REQUIRE_THROWS_WITH(start_rank_process({.main = [] { return 0; }, .inherited = {9999}}), "cannot start a rank: Bad file descriptor");
+}
+
+TEST_CASE("too few descriptors are told with what helps, wherever a start runs out of them") {
+  const std::string told = testing::text_of([] {
+    const int next = ::dup(0);
+    ::close(next);
+    std::set<std::string> texts;
+    rlimit few{};
+    ::getrlimit(RLIMIT_NOFILE, &few);
+    for (few.rlim_cur = static_cast<rlim_t>(next);; ++few.rlim_cur) {
+      ::setrlimit(RLIMIT_NOFILE, &few);
+      try {
+        ::waitpid(start_rank_process({.main = [] { return 0; }}).pid, nullptr, 0);
+        return join({texts.begin(), texts.end()}, "\n");
+      } catch (const Error& error) {
+        texts.insert(error.what());
+      }
+    }
+  });
+  // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard input.
+  CHECK(told == "cannot make a pipe: Too many open files\n  remedy: raise the limit of open files (ulimit -n)\n"
+                "cannot start a rank: Too many open files\n  remedy: raise the limit of open files (ulimit -n)");
 }

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,9 +7,10 @@
 #include <random>
 #include <sstream>
 
+#include "child_process.h"
 #include "comm/listen_socket.h"
-#include "ranks.h"
 #include "places.h"
+#include "ranks.h"
 
 #include <catch2/catch.hpp>
 
@@ -39,9 +39,9 @@ class Ranks {
     const int port = free_port();
     const std::string limited = limits.empty() ? "" : cat("ulimit ", limits, " && ");
     for (int rank = 0; rank < world; ++rank)
-      pids_.push_back(start({"/bin/sh", "-c", cat(limited, "exec \"$0\" \"$@\""), kRank, cat(rank), cat(world), cat(port), backend,
-                             cat(timeout_ms), scenario},
-                            output_path(rank)));
+      pids_.push_back(testing::start_program({"/bin/sh", "-c", cat(limited, "exec \"$0\" \"$@\""), kRank, cat(rank), cat(world),
+                                              cat(port), backend, cat(timeout_ms), scenario},
+                                             output_path(rank)));
   }
   ~Ranks() {
     for (const pid_t pid : pids_) {
@@ -78,20 +78,6 @@ class Ranks {
 
  private:
   std::string output_path(int rank) const { return cat(folder_, "/", rank); }
-  static pid_t start(std::vector<std::string> words, const std::string& output) {
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      const int fd = ::open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-      ::dup2(fd, 1);
-      ::dup2(fd, 2);
-      ::execv(argv[0], argv.data());
-      ::_exit(127);
-    }
-    return pid;
-  }
 
   std::string folder_;
   std::vector<pid_t> pids_;

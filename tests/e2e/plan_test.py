@@ -73,6 +73,17 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "checked" not in text and "assumed" not in text, text
 
     @case
+    def the_program_of_texts_is_shown_where_a_run_writes_some():
+        writes = ("--set", "train.generate.prompt_tokens=4", "--set", f"data.validation={data}")
+        text = planned(config(), "--nproc", 2, *writes, "--text", "--program").stdout
+        assert re.search(r"\blogits\b", text) and "update" not in text, text
+        assert not re.search(r"\blogits\b", planned(config(), "--nproc", 2, *writes, "--evaluation", "--program").stdout)
+        assert "theory" not in planned(config(), "--nproc", 2, *writes, "--text").stdout
+        refused = planned(config(), "--text", code=2).stderr
+        assert "--text: the run writes no samples of text\n  remedy: set train.generate.prompt_tokens" in refused, refused
+        planned(config(), *writes, "--text", "--evaluation", code=2)
+
+    @case
     def a_memory_that_is_too_small_fails_and_says_what_would_help():
         text = planned(config(), "--nproc", 2).stdout
         needed = int(re.search(r"^device +all +(\d+)", text, re.M)[1])

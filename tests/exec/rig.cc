@@ -110,7 +110,7 @@ Config with_dropout(Config config) {
   config.adapter.type = AdapterType::kLora;
   config.adapter.r = 4;
   config.adapter.target_modules = {"all-linear"};
-  config.adapter.init_lora_weights = LoraInit::kFalse;
+  config.adapter.init_lora_weights = LoraInit::kBothUniform;
   config.adapter.lora_dropout = 0.25;
   return config;
 }

@@ -1,35 +1,19 @@
 #include "exec/stop_signal.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <functional>
+#include <initializer_list>
 
-#include "cluster/early_signals.h"
 #include "cluster/failure_summary.h"
+#include "child_process.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun {
 namespace {
 
-/// Exit status of a child process that runs `body`, as waitpid gives it.
-int status_of(const std::function<void()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    body();
-    ::_exit(0);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  return status;
-}
-
-int exit_of(const std::function<void()>& body) {
-  const int status = status_of(body);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
+using testing::exit_of;
 
 TEST_CASE("the sum of all ranks' votes tells the signal, whoever got it") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
@@ -60,12 +44,13 @@ TEST_CASE("the first signal is remembered, a second one ends the process with it
   REQUIRE(exit_of([] {
             catch_stop_signals();
             ::raise(SIGTERM);
-            ::_exit(stop_signal());
+            return stop_signal();
           }) == SIGTERM);
   REQUIRE(exit_of([] {
             catch_stop_signals();
             ::raise(SIGUSR1);
             ::raise(SIGINT);
+            return 0;
           }) == 130);
 }
 
@@ -76,7 +61,7 @@ TEST_CASE("the same signal once more within a second is the first one, later it 
       ::raise(SIGTERM);
       ::usleep(pause);
       ::raise(SIGTERM);
-      ::_exit(stop_signal());
+      return stop_signal();
     });
   };
   REQUIRE(twice(0) == SIGTERM);
@@ -90,7 +75,7 @@ TEST_CASE("a lost terminal stops as SIGTERM does, hurries nobody, and is no wish
       std::signal(SIGHUP, SIG_DFL);
       catch_stop_signals();
       for (const int signal : signals) ::raise(signal);
-      ::_exit(stop_signal());
+      return stop_signal();
     });
   };
   REQUIRE(caught_of({SIGHUP}) == SIGHUP);
@@ -101,30 +86,16 @@ TEST_CASE("a lost terminal stops as SIGTERM does, hurries nobody, and is no wish
             std::signal(SIGHUP, SIG_IGN);
             catch_stop_signals();
             ::raise(SIGHUP);
-            ::_exit(stop_signal());
+            return stop_signal();
           }) == 0);
 }
 
-TEST_CASE("before the first step a wish to be started again ends with 75, other signals kill") {
+TEST_CASE("late signals do nothing") {
   REQUIRE(exit_of([] {
-            end_at_once_on_signals();
-            ::raise(SIGUSR1);
-          }) == 75);
-  REQUIRE(exit_of([] {
-            std::signal(SIGTERM, SIG_DFL);  // the test program has a handler of its own
-            end_at_once_on_signals();
-            ::raise(SIGTERM);
-          }) == -SIGTERM);
-}
-
-TEST_CASE("neither a closed pipe nor a limit on file sizes kills, and late signals do nothing") {
-  REQUIRE(exit_of([] {
-            end_at_once_on_signals();
-            ::raise(SIGPIPE);
-            ::raise(SIGXFSZ);
             catch_stop_signals();
             ignore_stop_signals();
             for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGTERM}) ::raise(signal);
+            return 0;
           }) == 0);
 }
 

@@ -6,15 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "base/exec_arguments.h"
+
 namespace ftrun::testing {
 
 /// A rank's main (SupervisorOptions::rank_main) that becomes another program.
 inline std::function<int(const std::vector<std::string>&)> exec_program(std::string program) {
-  return [program = std::move(program)](std::vector<std::string> arguments) {
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    ::execv(program.c_str(), argv.data());
+  return [program = std::move(program)](const std::vector<std::string>& arguments) {
+    ::execv(program.c_str(), exec_arguments(arguments).data());
     return 127;
   };
 }

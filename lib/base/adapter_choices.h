@@ -1,0 +1,34 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "base/enum_names.h"
+
+namespace ftrun {
+
+/// adapter.init_lora_weights: how A and B begin, in PEFT's words. All but kBothUniform leave the model as it is.
+enum class LoraInit : uint8_t {
+  kUniform,      // A as torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
+  kGaussian,     // A normal of deviation 1 / rank, B zero
+  kOrthogonal,   // both from halves of one random orthogonal matrix of the rank, which is even: B A is zero
+  kBothUniform,  // both as torch.nn.Linear: the model is not the base
+};
+template <>
+struct EnumNames<LoraInit> {
+  static constexpr std::array<std::string_view, 4> kNames{"true", "gaussian", "orthogonal", "false"};
+};
+
+/// adapter.bias: which biases train beside an adapter.
+enum class AdapterBias : uint8_t {
+  kNone,
+  kAll,
+  kLoraOnly,  // those of modules that have one
+};
+template <>
+struct EnumNames<AdapterBias> {
+  static constexpr std::array<std::string_view, 3> kNames{"none", "all", "lora_only"};
+};
+
+}  // namespace ftrun

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun::fixtures {
+
+/// "exit code: message | remedy" of what `body` throws.
+inline std::string failure_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return cat(static_cast<int>(error.code()), ": ", error.message(), " | ", error.remedy());
+  }
+  return "no failure";
+}
+
+}  // namespace ftrun::fixtures

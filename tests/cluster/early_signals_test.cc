@@ -1,0 +1,33 @@
+#include "cluster/early_signals.h"
+
+#include <csignal>
+#include <initializer_list>
+
+#include "child_process.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// Exit code of a process that is sent `signals` before training begins.
+int exit_after(std::initializer_list<int> signals) {
+  return testing::exit_of([&] {
+    for (const int signal : signals) std::signal(signal, SIG_DFL);  // the test program has handlers of its own
+    end_at_once_on_signals();
+    for (const int signal : signals) ::raise(signal);
+    return 0;
+  });
+}
+
+TEST_CASE("before the first step a wish to be started again ends with 75, other signals kill") {
+  CHECK(exit_after({SIGUSR1}) == 75);
+  CHECK(exit_after({SIGTERM}) == -SIGTERM);
+}
+
+TEST_CASE("before the first step neither a closed pipe nor a limit on file sizes kills") {
+  CHECK(exit_after({SIGPIPE, SIGXFSZ}) == 0);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,64 @@
+#include "comm/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+
+#include "../base/temporary_folder.h"
+#include "base/error.h"
+#include "base/owned_fd.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// Whether anybody has opened `path` since the last question; looks that open nothing do not count.
+class OpenWatch {
+ public:
+  explicit OpenWatch(const std::string& path) : events_(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+    REQUIRE(::inotify_add_watch(events_.get(), path.c_str(), IN_OPEN) >= 0);
+  }
+  bool opened() {
+    std::array<char, 4096> events{};
+    return ::read(events_.get(), events.data(), events.size()) > 0;
+  }
+
+ private:
+  OwnedFd events_;
+};
+
+TEST_CASE("a peer's memory is mapped where it says that it lies") {
+  const CommBuffer buffer = allocate_shared(64 << 10);
+  std::memset(buffer.as<>() + 5000, 7, 3);
+  PeerMemory memory(own_identity());
+  const std::byte* mapped = memory.at(find_shared(buffer.as<>() + 5000, 3));
+  CHECK(mapped != buffer.as<>() + 5000);
+  CHECK(std::memcmp(mapped, buffer.as<>() + 5000, 3) == 0);
+}
+
+TEST_CASE("a pipe or another file that has the number of a peer's freed memory is not opened") {
+  const fixtures::TemporaryFolder folder;
+  const bool pipe = GENERATE(true, false);
+  const std::string path = folder.file("other");
+  REQUIRE((pipe ? ::mkfifo(path.c_str(), 0600) : ::close(::open(path.c_str(), O_CREAT | O_WRONLY, 0600))) == 0);
+  const OwnedFd other(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat status {};
+  REQUIRE(::fstat(other.get(), &status) == 0);
+  OpenWatch watch(path);
+  PeerMemory memory(own_identity());
+  // The inode of a file system may be the one that the memory had.
+  const uint64_t inode = pipe ? status.st_ino : status.st_ino + 1;
+  CHECK_THROWS_AS(memory.at({inode, 4096, 0, other.get()}), Error);
+  CHECK_FALSE(watch.opened());
+  CHECK(OwnedFd(::open(path.c_str(), O_RDWR | O_CLOEXEC)));
+  CHECK(watch.opened());
+}
+
+}  // namespace
+}  // namespace ftrun
