@@ -4,10 +4,14 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <iostream>
+#include <new>
 
 #include "base/error.h"
+#include "base/loader_error.h"
 #include "base/log.h"
 
 namespace ftrun {
@@ -26,15 +30,36 @@ std::string engine_path() {
   return (binary.parent_path().parent_path() / "lib" / "libftrun_engine.so").string();
 }
 
+/// LibTorch allocates while it is loaded, and nothing of what is thrown there can be caught.
+[[noreturn]] void on_terminate_while_loading() {
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n", kMoreMemory.data());
+    ::_exit(static_cast<int>(ExitCode::kEnvironment));
+  } catch (...) {
+  }
+  std::abort();
+}
+
+void* open_engine(const std::string& path) {
+  const std::terminate_handler before = std::set_terminate(on_terminate_while_loading);
+  void* engine = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  std::set_terminate(before);
+  if (engine != nullptr) return engine;
+  const std::string why = ::dlerror();
+  throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", why),
+              std::string(loader_lacks_memory(why)
+                              ? kMoreMemory
+                              : "build it with scripts/build.sh and keep .venv, which holds LibTorch, in place"));
+}
+
 }  // namespace
 
 void load_engine() {
   if (engine_entry != nullptr) return;
   const std::string path = engine_path();
-  void* engine = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (engine == nullptr)
-    throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", ::dlerror()),
-                "build it with scripts/build.sh and keep .venv, which holds LibTorch, in place");
+  void* const engine = open_engine(path);
   engine_is_loaded = true;
   engine_entry = reinterpret_cast<EngineEntry>(::dlsym(engine, "ftrun_engine_train"));
   if (engine_entry == nullptr)

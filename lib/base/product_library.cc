@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <span>
 
+#include "base/loader_error.h"
+
 namespace ftrun {
 namespace {
 
@@ -33,7 +35,10 @@ OpenedLibrary open_product_library(ProductLibrary library) {
   for (const char* const file : files_of(library)) {
     opened.handle = ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (opened.handle != nullptr) return {opened.handle, ""};
-    if (opened.error.empty()) opened.error = ::dlerror();
+    const std::string why = ::dlerror();
+    if (loader_lacks_memory(why))
+      throw Error(ExitCode::kEnvironment, cat(product_library_name(library), " cannot be loaded: ", why), std::string(kMoreMemory));
+    if (opened.error.empty()) opened.error = why;
   }
   return opened;
 }

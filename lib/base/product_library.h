@@ -23,7 +23,8 @@ struct OpenedLibrary {
 };
 
 /// Opens oneDNN or OpenBLAS for its caller alone: both bring symbols (sgemm_) that others have too.
-/// The loader looks beside LibTorch's environment, then where the system has its libraries.
+/// The loader looks beside LibTorch's environment, then where the system has its libraries. Error(kEnvironment) where memory is
+/// all that it lacks: another library in its place would compute other bits.
 OpenedLibrary open_product_library(ProductLibrary library);
 
 /// What is said of a library that a config pins and this machine lacks, and what to do.

@@ -43,9 +43,17 @@ Registry& registry() {
   return instance;
 }
 
+/// What helps where memory cannot be made or mapped; `otherwise` where it is no limit of this process or machine.
+std::string remedy_of(int error, const char* otherwise) {
+  if (error == ENOMEM) return "raise the memory limit (ulimit -v), use a smaller micro-batch or sequence, or a machine with more memory";
+  if (error == EMFILE || error == ENFILE) return "raise the limit of open files (ulimit -n)";
+  return otherwise;
+}
+
 [[noreturn]] void no_memory(int64_t bytes) {
-  throw Error(ExitCode::kEnvironment, cat("no shared memory for a communication buffer of ",
-                                          human_bytes(bytes), ": ", errno_text(errno)));
+  const int error = errno;
+  throw Error(ExitCode::kEnvironment, cat("no shared memory for a communication buffer of ", human_bytes(bytes), ": ", errno_text(error)),
+              remedy_of(error, ""));
 }
 
 /// An address where `bytes` are free and where huge pages of a file may be mapped as such.
@@ -189,16 +197,15 @@ void PeerMemory::close_freed() {
 PeerMemory::Segment& PeerMemory::open(const SharedPlace& place) {
   const OwnedFd fd = open_segment(peer_, place);
   std::byte* base = fd ? map_shared(fd.get(), place.segment_bytes) : nullptr;
-  const std::string why = base == nullptr ? errno_text(errno) : "";
+  const int error = base == nullptr ? errno : 0;
   if (base == nullptr && process_state(peer_, own_identity()) == ProcessState::kGone)
     throw Error(ExitCode::kPeerLost,
                 cat("process ", peer_.pid, ", a rank of this machine, is gone"),
                 "look at that rank's own log first");
   if (base == nullptr)
     throw Error(ExitCode::kEnvironment,
-                cat("cannot open shared memory of process ", peer_.pid, " (",
-                    segment_path(peer_, place), "): ", why),
-                "let the ranks run in one container and as one user, or choose the gloo back end");
+                cat("cannot open shared memory of process ", peer_.pid, " (", segment_path(peer_, place), "): ", errno_text(error)),
+                remedy_of(error, "let the ranks run in one container and as one user, or choose the gloo back end"));
   close_freed();
   return segments_.emplace_back(Segment{place, base});
 }

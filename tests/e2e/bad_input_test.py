@@ -530,6 +530,20 @@ with tempfile.TemporaryDirectory() as scratch:
                              "  remedy: end other programs, raise the memory limit, or use a machine with more memory\n"), run.stderr
 
     @case
+    def an_address_space_that_is_too_small_is_told_wherever_it_ends():
+        for ranks in (1, 2):
+            codes = set()
+            for mib in range(160, 760, 60):
+                limited = ("sh", "-c", f'ulimit -v {mib << 10} && exec "$0" "$@"')
+                shutil.rmtree(job.out("space"), ignore_errors=True)
+                done = ftrun("--config", job.config("space", train={"steps": 1}), "--nproc", ranks, "--restarts", 0, wrapper=limited)
+                codes.add(done.returncode)
+                assert done.returncode in (0, 5), (mib, done.returncode, done.stderr)
+                assert done.returncode == 0 or "\n  remedy: " in done.stderr, (mib, done.stderr)
+            assert 5 in codes, codes
+        must(ftrun("--config", job.config("space-enough", train={"steps": 1}), wrapper=("sh", "-c", 'ulimit -v 8000000 && exec "$0" "$@"')))
+
+    @case
     def no_good_checkpoint_is_an_error():
         saved, path = damaged("ruined")
         shutil.rmtree(job.out("ruined") / "checkpoints/step-00000002")

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <mutex>
+#include <new>
 #include <sstream>
 
 #include "base/error.h"
@@ -69,7 +70,7 @@ using OneDnnProduct = int (*)(char transa, char transb, int64_t m, int64_t n, in
                               float alpha, const void* a, int64_t lda, const void* b, int64_t ldb,
                               float beta, float* c, int64_t ldc);
 
-constexpr int kOneDnnSuccess = 0;
+constexpr int kOneDnnSuccess = 0, kOneDnnOutOfMemory = 1;
 /// dnnl_cpu_isa_avx512_core: a bit for each instruction set.
 constexpr int kOneDnnAvx512 = 0x27;
 
@@ -112,9 +113,14 @@ const OneDnn& onednn() {
 }
 
 template <class S>
-int multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
-  return function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F, p.a, p.lda,
-                  p.b, p.ldb, p.beta, p.c, p.ldc);
+void multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
+  const int status = function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F, p.a, p.lda,
+                              p.b, p.ldb, p.beta, p.c, p.ldc);
+  // It allocates where it packs operands and compiles kernels.
+  if (status == kOneDnnOutOfMemory) throw std::bad_alloc();
+  if (status != kOneDnnSuccess)
+    throw Error(ExitCode::kEnvironment, cat("oneDNN cannot multiply: its status is ", status),
+                "raise the memory limit (ulimit -v), let the process have memory that it may execute, or set kernels.products to mkl");
 }
 
 // --- OpenBLAS: the C interface of BLAS, in the wheel with a prefix before its names. ---
@@ -269,10 +275,8 @@ void multiply_with(ProductLibrary library, const ProductCall<float, float>& p) {
   switch (library) {
     case ProductLibrary::kMkl:
       return multiply_column_major(p, sgemm_);
-    case ProductLibrary::kOneDnn: {
-      const int status = multiply_onednn(onednn().fp32, p);
-      return require(status == kOneDnnSuccess, "oneDNN multiplies fp32");
-    }
+    case ProductLibrary::kOneDnn:
+      return multiply_onednn(onednn().fp32, p);
     case ProductLibrary::kOpenBlas:
       return openblas().fp32(kCblasRowMajor, cblas_letter(p.transpose_a),
                              cblas_letter(p.transpose_b), p.m, p.n, p.k, 1.0F, p.a, p.lda, p.b,
@@ -289,7 +293,7 @@ void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& p
   const SignalsHeldBack held_back;
   if (library == ProductLibrary::kMkl) return multiply_column_major(p, gemm_bf16bf16f32_);
   require(library == ProductLibrary::kOneDnn, "bf16 is multiplied by MKL or oneDNN");
-  require(multiply_onednn(onednn().bf16, p) == kOneDnnSuccess, "oneDNN multiplies bf16");
+  multiply_onednn(onednn().bf16, p);
 }
 
 bool has_bf16_products(ProductLibrary library) {

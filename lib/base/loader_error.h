@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string_view>
+
+namespace ftrun {
+
+/// Whether dlopen failed, by what dlerror says, for want of memory.
+inline bool loader_lacks_memory(std::string_view error) {
+  return error.find("failed to map segment") != error.npos || error.find("cannot allocate") != error.npos ||
+         error.find("Cannot allocate") != error.npos;
+}
+
+/// What helps then.
+inline constexpr std::string_view kMoreMemory = "raise the memory limit (ulimit -v), or use a machine with more memory";
+
+}  // namespace ftrun
