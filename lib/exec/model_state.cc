@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +15,7 @@
 #include "kernels/kernels.h"
 #include "model/tensor_split.h"
 #include "partition/layout.h"
+#include "program/state_spec.h"
 
 namespace ftrun {
 namespace {
@@ -69,18 +69,18 @@ class Bounce {
 
 }  // namespace
 
-ModelState::ModelState(const ProgramPlan& train, const Partition& partition, RankMemory& memory,
-                       std::vector<std::string> state_kinds)
-    : model_(train.model),
-      program_(train.program),
-      pieces_(train.pieces),
-      holders_(train.holders),
-      partition_(partition),
+ModelState::ModelState(const StepPlan& plan, RankMemory& memory, std::vector<std::string> state_kinds)
+    : model_(plan.train.model),
+      program_(plan.train.program),
+      pieces_(plan.train.pieces),
+      holders_(plan.train.holders),
+      partition_(plan.partition),
+      options_(plan.options.state),
       memory_(memory),
       kinds_(std::move(state_kinds)) {}
 
-std::string ModelState::kind_of(const StatePiece& piece) const {
-  return piece.state < 0 ? "param" : kinds_[static_cast<size_t>(piece.state)];
+std::string ModelState::kind_of(int32_t state) const {
+  return state < 0 ? "param" : kinds_[static_cast<size_t>(state)];
 }
 
 DType ModelState::dtype(const StatePiece& piece) const { return program_.at(piece.range.buffer).dtype; }
@@ -265,7 +265,7 @@ std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, FirstWeigh
   const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {
     checkpoint.read(
-        StateSlice{tensor.name, kind_of(piece), stored_dtype(piece), tensor.shape, box, out});
+        StateSlice{tensor.name, kind_of(piece.state), stored_dtype(piece), tensor.shape, box, out});
   };
   for (const StatePiece& piece : pieces_) {
     if (trains(piece))
@@ -325,7 +325,7 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
 /// `box` of the tensor, which lies at element `first` of the unit: itself, or its copy in the snapshot.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
                                    const Box& box, int64_t first, StateReading reading) const {
-  StateSlice saved{tensor.name, kind_of(piece), dtype(piece), tensor.shape, box};
+  StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
   const Range range = part(piece, first, first + box.numel());
   if (reading.of_snapshot && !memory_.on_disk(program_, range)) {
     require(piece.snapshot.bytes > 0, "what is saved has a place in the snapshot");
@@ -341,24 +341,11 @@ StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& te
 }
 
 std::vector<StateInfo> ModelState::states() const {
-  // Every rank holds a piece of every unit's states, though it may be empty.
-  std::map<int32_t, DType> dtypes;
-  for (const bool fp32 : {false, true})
-    for (const StatePiece& piece : pieces_)
-      if (piece.state != StatePiece::kWorking && trains(piece) && partition_.unit(piece.unit).fp32 == fp32)
-        dtypes.try_emplace(piece.state, dtype(piece));
-  std::set<TensorId> fp32;
-  for (const Unit& unit : partition_.units)
-    for (const Slice& slice : unit.slices)
-      if (unit.fp32) fp32.insert(slice.tensor);
   std::vector<StateInfo> all;
-  for (size_t id = 0; id < model_.tensors.size(); ++id)
-    for (const auto& [state, dtype] : dtypes) {
-      const TensorInfo& tensor = model_.tensors[id];
-      const bool holds_fp32 = state < 0 && fp32.contains(static_cast<TensorId>(id));
-      if (tensor.trainable)
-        all.push_back({tensor.name, state < 0 ? "param" : kinds_[static_cast<size_t>(state)], holds_fp32 ? DType::kF32 : dtype, tensor.shape});
-    }
+  for (const StoredState& saved : stored_states(partition_, options_)) {
+    const TensorInfo& tensor = model_.tensor(saved.tensor);
+    all.push_back({tensor.name, kind_of(saved.state), saved.dtype, tensor.shape});
+  }
   return all;
 }
 

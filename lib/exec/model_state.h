@@ -32,8 +32,7 @@ class ModelState {
  public:
   /// `state_kinds` names the optimizer's state buffers in order: {"exp_avg", "exp_avg_sq"}.
   /// `memory` must have allocated the plan's training program. All are borrowed.
-  ModelState(const ProgramPlan& train, const Partition& partition, RankMemory& memory,
-             std::vector<std::string> state_kinds);
+  ModelState(const StepPlan& plan, RankMemory& memory, std::vector<std::string> state_kinds);
 
   /// What this rank holds of every parameter, as training begins. Error(kBadInput) with every tensor
   /// that is missing, unknown or misshapen.
@@ -71,7 +70,7 @@ class ModelState {
 
   bool trains(const StatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
   ReadTensor reading(const FirstWeights& first) const;
-  std::string kind_of(const StatePiece& piece) const;
+  std::string kind_of(int32_t state) const;
   /// Of the states as a checkpoint holds them.
   DType stored_dtype(const StatePiece& piece) const;
   DType dtype(const StatePiece& piece) const;
@@ -97,6 +96,7 @@ class ModelState {
   const std::vector<StatePiece>& pieces_;
   const ParameterHolders& holders_;
   const Partition& partition_;
+  const StateOptions& options_;
   RankMemory& memory_;
   std::vector<std::string> kinds_;
 };

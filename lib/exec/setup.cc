@@ -67,8 +67,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
   train_executor_ = executor_of(train());
   evaluate_executor_ = executor_of(evaluate());
   if (plan().text) text_executor_ = executor_of(text());
-  state_ = std::make_unique<ModelState>(model_.plan.train, model_.plan.partition, memory_,
-                                        optimizer_state_kinds(config.optimizer));
+  state_ = std::make_unique<ModelState>(model_.plan, memory_, optimizer_state_kinds(config.optimizer));
 }
 
 std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {

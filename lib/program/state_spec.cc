@@ -61,6 +61,8 @@ std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& 
   return shares;
 }
 
+DType master_dtype(const Unit& unit, const StateOptions& options) { return unit.fp32 ? DType::kF32 : options.master; }
+
 }  // namespace
 
 std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline) {
@@ -99,6 +101,19 @@ std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
 
 int64_t StorageFormat::bytes(int64_t elements) const { return stored_bytes(dtype, packed, elements); }
 
+std::vector<StoredState> stored_states(const Partition& partition, const StateOptions& options) {
+  std::map<TensorId, DType> masters;
+  for (const Unit& unit : partition.units)
+    for (const Slice& slice : unit.slices)
+      if (unit.trainable) masters.emplace(slice.tensor, master_dtype(unit, options));
+  std::vector<StoredState> saved;
+  for (const auto& [tensor, dtype] : masters) {
+    saved.push_back({tensor, StatePiece::kParam, dtype});
+    for (int32_t state = 0; state < options.optimizer_states; ++state) saved.push_back({tensor, state, options.states});
+  }
+  return saved;
+}
+
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,
                                    int32_t micro_batches) {
@@ -124,7 +139,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     if (unit.fp32) spec.compute = {DType::kF32};
     spec.gradient = {model.dtypes.gradients};
     spec.communication = {options.communication};
-    spec.master = {unit.fp32 ? DType::kF32 : options.master};
+    spec.master = {master_dtype(unit, options)};
     spec.states = {options.states};
     spec.trainable = unit.trainable;
     if (spec.trainable) {

@@ -94,6 +94,16 @@ std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& mod
 std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
                                          int64_t update_elements);
 
+/// A state of a tensor that trains, as checkpoints hold it. `state` as StatePiece has it.
+struct StoredState {
+  TensorId tensor = -1;
+  int32_t state = 0;
+  DType dtype = DType::kF32;
+};
+
+/// Those of the whole model, whichever stage of a pipeline has them: a stage may have none.
+std::vector<StoredState> stored_states(const Partition& partition, const StateOptions& options);
+
 /// Of every unit, by its id. `micro_batches` as UnitStore has it.
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,

@@ -1,7 +1,6 @@
 #include "program/step_plan.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -200,17 +199,11 @@ std::vector<const Program*> StepPlan::programs() const {
 }
 
 int64_t checkpoint_bytes(const StepPlan& plan) {
-  const ProgramPlan& train = plan.train;
-  // Every rank holds a piece of every unit's states, though it may be empty.
-  std::map<int32_t, int64_t> widths;
-  for (const StatePiece& piece : train.pieces)
-    if (piece.state != StatePiece::kWorking && plan.partition.unit(piece.unit).trainable)
-      widths[piece.state] = dtype_bytes(train.program.at(piece.range.buffer).dtype);
-  int64_t elements = 0, width = 0;
-  for (const TensorInfo& tensor : train.model.tensors)
-    if (tensor.trainable) elements += tensor.numel();
-  for (const auto& [state, bytes] : widths) width += bytes;
-  return elements * width;
+  const ModelDescription& model = plan.train.model;
+  int64_t bytes = 0;
+  for (const StoredState& state : stored_states(plan.partition, plan.options.state))
+    bytes += model.tensor(state.tensor).numel() * dtype_bytes(state.dtype);
+  return bytes;
 }
 
 ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {

@@ -391,24 +391,23 @@ struct SplitRank {
     const Layout& l = split.layout;
     const bool narrow = l.numbers == Numbers::kBf16;
     const DType compute = narrow ? DType::kBF16 : DType::kF32;
-    plan.model =
+    plan.train.model =
         build_model(fixtures::model_of_many_blocks(), {1, 8}, Mode::kTrain, {compute, compute});
-    plan.model.split = {.degree = split.degree, .index = index};
-    for (TensorInfo& tensor : plan.model.tensors) split_tensor(tensor, split.degree, index);
-    partition = build_units(plan.model, UnitGranularity::kLayer, {l.small, INT64_MAX});
+    plan.train.model.split = {.degree = split.degree, .index = index};
+    for (TensorInfo& tensor : plan.train.model.tensors) split_tensor(tensor, split.degree, index);
+    plan.partition = build_units(plan.train.model, UnitGranularity::kLayer, {l.small, INT64_MAX});
+    StateOptions& options = plan.options.state;
     options.stage = static_cast<int>(l.stage);
     options.shard = {l.shards, shard};
     options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
                              : l.device == OffloadDevice::kCpu ? Tier::kHost
                                                                : Tier::kDevice;
-    plan.pieces = UnitStore(plan.program, plan.model, partition, options, 1).pieces();
-    memory.allocate(plan.program);
-    state.emplace(plan, partition, memory, std::vector<std::string>{"exp_avg", "exp_avg_sq"});
+    plan.train.pieces = UnitStore(plan.train.program, plan.train.model, plan.partition, options, 1).pieces();
+    memory.allocate(plan.train.program);
+    state.emplace(plan, memory, std::vector<std::string>{"exp_avg", "exp_avg_sq"});
   }
 
-  ProgramPlan plan;
-  Partition partition;
-  StateOptions options;
+  StepPlan plan;
   RankMemory memory;
   std::optional<ModelState> state;
 };
@@ -450,13 +449,13 @@ TEST_CASE("units hold what a rank uses of tensors, and all ranks' parts come fro
     INFO(split.degree << " tensor-parallel, " << name_of_layout(split.layout));
     const auto ranks = ranks_of(split, *alone.group);
     int64_t local = 0, in_units = 0;
-    for (const TensorInfo& tensor : ranks[0]->plan.model.tensors) local += tensor.local_numel();
-    for (const Unit& unit : ranks[0]->partition.units) in_units += unit.numel;
+    for (const TensorInfo& tensor : ranks[0]->plan.train.model.tensors) local += tensor.local_numel();
+    for (const Unit& unit : ranks[0]->plan.partition.units) in_units += unit.numel;
     REQUIRE(in_units == local);
     for (const auto& rank : ranks)
       rank->state->load(fixtures::model_folder(fixtures::model_of_many_blocks()));
     const Contents loaded = contents_of(slices_of(ranks));
-    for (const TensorInfo& tensor : ranks[0]->plan.model.tensors)
+    for (const TensorInfo& tensor : ranks[0]->plan.train.model.tensors)
       REQUIRE(loaded.at(tensor.name + ".param") ==
               folder_weights(tensor.name, static_cast<size_t>(tensor.numel()), DType::kF32));
   }

@@ -29,10 +29,13 @@ struct Place {
   int64_t stage = 0;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   bool bf16 = false;
+  /// Expressions of what trains; empty: all.
+  std::vector<std::string> only = {};
 
   Config config() const {
     Config config = fixtures::run_of_stage(stage);
     config.bf16.enabled = bf16;
+    config.train.only = only;
     config.parallel.schedule = schedule;
     const bool chunks = schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
     config.parallel.virtual_stages = chunks ? 2 : 1;
@@ -43,18 +46,10 @@ struct Place {
   }
 };
 
-TEST_CASE("what any layout saves, any other reads back bit by bit, and its own goes on as if nothing was") {
+/// What each saves, each reads back bit by bit, and its writer goes on as if nothing was.
+void check_all_pairs(const std::vector<Place>& places) {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
-  const std::vector<Place> places{
-      {{}, 0},
-      {{.stages = 4}, 0, PipelineSchedule::kZbH1},
-      {{.shards = 2, .stages = 2}, 3, PipelineSchedule::kInterleaved},
-      {{.tensor = 2, .stages = 2}, 1, PipelineSchedule::kZbV},
-      {{.tensor = 2, .shards = 2, .stages = 2}, 2},
-      {{.shards = 3, .replicas = 2}, 3},
-      {{.tensor = 4, .shards = 2}, 1},
-  };
   for (const Place& writer : places) {
     const fixtures::Scratch scratch;
     const SavedState saved = saved_on(writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
@@ -82,6 +77,23 @@ TEST_CASE("what any layout saves, any other reads back bit by bit, and its own g
     REQUIRE(straight != saved);
     REQUIRE(resumed(writer, true) == straight);
   }
+}
+
+TEST_CASE("what any layout saves, any other reads back bit by bit, and its own goes on as if nothing was") {
+  check_all_pairs({
+      {{}, 0},
+      {{.stages = 4}, 0, PipelineSchedule::kZbH1},
+      {{.shards = 2, .stages = 2}, 3, PipelineSchedule::kInterleaved},
+      {{.tensor = 2, .stages = 2}, 1, PipelineSchedule::kZbV},
+      {{.tensor = 2, .shards = 2, .stages = 2}, 2},
+      {{.shards = 3, .replicas = 2}, 3},
+      {{.tensor = 4, .shards = 2}, 1},
+  });
+}
+
+TEST_CASE("stages that train nothing go on from what the others save") {
+  const std::vector<std::string> only{R"(layers\.1\.)"};
+  check_all_pairs({{.only = only}, {.mesh = {.stages = 4}, .only = only}, {.mesh = {.shards = 2, .stages = 2}, .stage = 2, .bf16 = false, .only = only}});
 }
 
 TEST_CASE("an export collects the tensors of all stages whole") {

@@ -209,6 +209,31 @@ TEST_CASE("on 1,024 ranks at most 1 % of a rank's state is padding, at every sta
   }
 }
 
+TEST_CASE("a checkpoint has what trains, on every stage of a pipeline alike") {
+  const auto bytes_of = [](const std::vector<std::string>& only, bool bf16_state, int rank) {
+    return checkpoint_bytes(plan_of(1, [&](Config& config) {
+      config.parallel.data = config.parallel.pipeline = 2;
+      config.parallel.virtual_stages = 1;
+      config.train.only = only;
+      config.bf16.enabled = true;
+      config.bf16.bf16_master_weights_and_grads = config.bf16.bf16_optimizer_states = bf16_state;
+    }, rank));
+  };
+  const std::vector<std::string> none, second{R"(layers\.1\.)"};
+  int64_t all = 0, of_second = 0;
+  for (const TensorInfo& tensor : plan_of(1).train.model.tensors) {
+    all += tensor.numel();
+    if (tensor.name.find("layers.1.") != std::string::npos) of_second += tensor.numel();
+  }
+  REQUIRE((of_second > 0 && of_second < all));
+  for (const int rank : {0, 1, 2, 3}) {
+    INFO("rank " << rank);
+    CHECK(bytes_of(none, false, rank) == 12 * all);
+    CHECK(bytes_of(second, false, rank) == 12 * of_second);
+    CHECK(bytes_of(none, true, rank) == 6 * all);
+  }
+}
+
 TEST_CASE("an evaluation runs one micro-batch, whatever a step accumulates") {
   const StepPlan plan = plan_of(3);
   CHECK(all_of(plan.train.program, InstrKind::kLoadBatch).size() == 2);
