@@ -239,26 +239,38 @@ void remove_quietly(FileSystem& files, const std::string& path) {
   }
 }
 
+size_t size_of(int fd) {
+  struct stat info{};
+  return ::fstat(fd, &info) == 0 ? static_cast<size_t>(info.st_size) : 0;
+}
+
 /// Whether any page of the file lies in memory, for all that the kernel tells.
-bool is_cached(const std::string& path) {
-  const MappedFile file(path);
-  constexpr size_t kWindow = 1 << 30;
+bool is_cached(int fd) {
+  constexpr size_t kWindow = 64 << 20;  // of the address space, which may be limited
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t size = file.bytes().size();
+  const size_t size = size_of(fd);
   std::vector<unsigned char> resident((std::min(size, kWindow) + page - 1) / page);
-  auto* start = const_cast<std::byte*>(file.bytes().data());
   for (size_t at = 0; at < size; at += kWindow) {
     const size_t bytes = std::min(size - at, kWindow);
-    if (::mincore(start + at, bytes, resident.data()) != 0) return true;
+    void* const start = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, static_cast<off_t>(at));
+    if (start == MAP_FAILED) return true;
+    const bool told = ::mincore(start, bytes, resident.data()) == 0;
+    ::munmap(start, bytes);
     const auto end = resident.begin() + static_cast<std::ptrdiff_t>((bytes + page - 1) / page);
-    if (std::any_of(resident.begin(), end, [](unsigned char flags) { return flags & 1; })) return true;
+    if (!told || std::any_of(resident.begin(), end, [](unsigned char flags) { return flags & 1; })) return true;
   }
   return false;
 }
 
-[[noreturn]] void read_error(const std::string& path, const std::string& why) {
-  throw Error(ExitCode::kBadInput, cat(path, ": cannot be read: ", why),
-              "check the path and the permissions");
+[[noreturn]] void cannot_read(const std::string& path, int error) {
+  const std::string text = cat(path, ": cannot be read: ", errno_text(error));
+  switch (error) {
+    case ENOMEM: throw Error(ExitCode::kEnvironment, text, "raise the memory limit (ulimit -v), or use a machine with more memory");
+    case EMFILE:
+    case ENFILE: throw Error(ExitCode::kEnvironment, text, "raise the limit of open files (ulimit -n)");
+    case EIO: throw Error(ExitCode::kEnvironment, text, "look at that disk: it cannot read what was written");
+    default: throw Error(ExitCode::kBadInput, text, "check the path and the permissions");
+  }
 }
 
 [[noreturn]] void refuse_name(const std::string& folder, std::string_view name, const char* why) {
@@ -334,14 +346,15 @@ bool drop_cached(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   // What is not on the disk yet stays in memory.
   if (!fd || uninterrupted([&] { return ::fsync(fd.get()); }) != 0) return false;
-  return ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && !is_cached(path);
+  return ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && !is_cached(fd.get());
 }
 
 MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   const OwnedFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
-  if (!fd) read_error(path, errno_text(errno));
+  if (!fd) cannot_read(path, errno);
   struct stat info{};
-  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) read_error(path, "not a regular file");
+  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
+    throw Error(ExitCode::kBadInput, cat(path, ": cannot be read: not a regular file"), "check the path and the permissions");
   if (info.st_size > most)
     throw Error(ExitCode::kBadInput,
                 cat(path, ": has ", human_bytes(info.st_size), ", at most ", human_bytes(most), " are read"),
@@ -350,7 +363,7 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   if (size_ == 0) return;
   // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private one as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (data == MAP_FAILED) read_error(path, errno_text(errno));
+  if (data == MAP_FAILED) cannot_read(path, errno);
   data_ = static_cast<const std::byte*>(data);
 }
 
@@ -382,15 +395,17 @@ void MappedFile::advise(size_t offset, size_t size, int advice) const {
   ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, advice);
 }
 
-uint64_t xxh3_of(const MappedFile& file) {
+uint64_t xxh3_of_file(const std::string& path) {
+  const OwnedFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  if (!fd) cannot_read(path, errno);
   Xxh3Stream stream;
-  constexpr size_t kPieceBytes = 8 << 20;
-  for (size_t at = 0; at < file.bytes().size(); at += kPieceBytes) {
-    const auto piece = file.bytes().subspan(at, std::min(kPieceBytes, file.bytes().size() - at));
-    stream.update(piece.data(), piece.size());
-    file.release(at, piece.size());
+  std::vector<std::byte> piece(1 << 20);
+  for (;;) {
+    const ssize_t got = uninterrupted([&] { return ::read(fd.get(), piece.data(), piece.size()); });
+    if (got < 0) cannot_read(path, errno);
+    if (got == 0) return stream.digest();
+    stream.update(piece.data(), static_cast<size_t>(got));
   }
-  return stream.digest();
 }
 
 std::string reading_problem(const std::string& path) {

@@ -115,7 +115,7 @@ class MappedFile {
 
 /// XXH3 of a whole file, read piece by piece: pages that stay mapped would count as this process's
 /// memory.
-uint64_t xxh3_of(const MappedFile& file);
+uint64_t xxh3_of_file(const std::string& path);
 /// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", ...), or "".
 std::string reading_problem(const std::string& path);
 

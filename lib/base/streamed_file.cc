@@ -112,7 +112,7 @@ void StreamedFile::sync() {
 
 uint64_t xxh3_of_disk(const std::string& path, std::span<std::byte> staging) {
   const std::optional<uint64_t> found = xxh3_read_directly(path, staging);
-  return found ? *found : xxh3_of(MappedFile(path));
+  return found ? *found : xxh3_of_file(path);
 }
 
 }  // namespace ftrun

@@ -94,6 +94,8 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
   if (number < minimum)
     refuse_json(
         cat(where, ": field \"", key, "\" is ", number, ", at least ", minimum, " was expected"));
+  if (number > kLargestJsonInt)
+    refuse_json(cat(where, ": field \"", key, "\" is ", number, ", at most ", kLargestJsonInt, " was expected"));
   return number;
 }
 

@@ -12,8 +12,11 @@ namespace ftrun {
 /// Error(kBadInput).
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where);
 
+/// What counters of a file may hold at most: far from where adding to one overflows, and exact as a double.
+inline constexpr int64_t kLargestJsonInt = int64_t{1} << 53;
+
 /// Fields of `object`; Error(kBadInput) "where: field "key" ..." when one is missing or of another
-/// kind. Integers must be written as integers.
+/// kind. Integers must be written as integers, of no more than kLargestJsonInt.
 int64_t json_int(const nlohmann::json& object, const char* key, const std::string& where,
                  int64_t minimum = 0);
 uint64_t json_unsigned(const nlohmann::json& object, const char* key, const std::string& where);

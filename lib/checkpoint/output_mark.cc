@@ -53,7 +53,7 @@ bool is_unchanged(const std::string& path, const OutputFile& written, OutputChec
   std::error_code error;
   if (!fs::is_regular_file(fs::symlink_status(path, error))) return false;
   if (static_cast<int64_t>(fs::file_size(path, error)) != written.bytes || error) return false;
-  return check == OutputCheck::kSizes || xxh3_of(MappedFile(path)) == written.xxh3;
+  return check == OutputCheck::kSizes || xxh3_of_file(path) == written.xxh3;
 }
 
 /// "README.md was added", ...: how the folder differs from what was written.

@@ -104,7 +104,7 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 // when they are needed: the kernel's own copy is given up first, where it can be. Says what was read.
 const char* read_back(const std::string& path, uint64_t written, const SaveRoom& room) {
   const bool from_disk = drop_cached(path);
-  const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of(MappedFile(path));
+  const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of_file(path);
   if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
   throw Error(
       ExitCode::kEnvironment,
@@ -197,6 +197,16 @@ void make_lasting(FileSystem& files, const std::string& root, const std::string&
   write_file_atomic(files, below(root, "latest"), name);
 }
 
+/// What has the name of a step and is no checkpoint of ours, a link to one among it, is somebody's own: it stays, under a name beside.
+void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
+  std::error_code error;
+  const bool is_link = fs::is_symlink(fs::symlink_status(place, error));
+  if (!is_link && (!files.exists(place) || files.exists(below(place, "checkpoint.json")))) return;
+  const std::string kept = unique_name(place, ".other-");
+  files.rename(place, kept);
+  log_warning(cat(place, ": was there and is no checkpoint of this run; it is ", kept, " now"));
+}
+
 // Up to the move the checkpoint is not there, after it it is: "" or what went wrong then.
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
@@ -204,6 +214,7 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   const std::string name = step_folder_name(meta.step);
   write_manifest(files, options, made, manifest);
   // A resumed run can reach a step whose folder is there already.
+  keep_what_is_not_ours(files, below(options.root, name));
   const std::string old = put_in_place(files, made, below(options.root, name));
   try {
     make_lasting(files, options.root, name);

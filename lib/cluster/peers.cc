@@ -1,9 +1,12 @@
 #include "cluster/peers.h"
 
+#include <fcntl.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <fstream>
@@ -12,7 +15,9 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/owned_fd.h"
 #include "base/text.h"
+#include "base/uninterrupted.h"
 
 namespace ftrun {
 namespace {
@@ -31,15 +36,22 @@ std::string link_target(const char* path) {
 }
 
 struct ProcStat {
+  /// It could not be looked at: no descriptor was free, say.
+  bool unknown = false;
   char state = 0;
   uint64_t start_ticks = 0;
 };
 
 /// Fields 3 and 22 of /proc/PID/stat; the name before them may hold blanks and brackets.
 ProcStat read_stat(int pid) {
-  const std::string line = first_line_of_file(cat("/proc/", pid, "/stat"));
-  const size_t name_end = line.rfind(") ");
   ProcStat stat;
+  const OwnedFd file(::open(cat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return {.unknown = errno != ENOENT && errno != ESRCH};
+  std::array<char, 1024> text{};
+  const ssize_t size = uninterrupted([&] { return ::read(file.get(), text.data(), text.size()); });
+  if (size < 0) return {.unknown = errno != ESRCH};
+  const std::string line(text.data(), static_cast<size_t>(size));
+  const size_t name_end = line.rfind(") ");
   if (name_end == std::string::npos) return stat;
   std::istringstream fields(line.substr(name_end + 2));
   std::string skipped;
@@ -49,7 +61,7 @@ ProcStat read_stat(int pid) {
   return stat;
 }
 
-bool has_left(const ProcStat& stat) { return stat.state == 0 || stat.state == 'Z' || stat.state == 'X'; }
+bool has_left(const ProcStat& stat) { return !stat.unknown && (stat.state == 0 || stat.state == 'Z' || stat.state == 'X'); }
 bool stands_still(const ProcStat& stat) { return stat.state == 'T' || stat.state == 't'; }
 
 double seconds_since(int64_t unix_ns) {
@@ -252,6 +264,7 @@ bool is_gone(int pid) { return has_left(read_stat(pid)); }
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   if (peer.machine != self.machine || peer.pid <= 0) return ProcessState::kUnknown;
   const ProcStat stat = read_stat(peer.pid);
+  if (stat.unknown) return ProcessState::kUnknown;
   if (has_left(stat) || stat.start_ticks != peer.start_ticks) return ProcessState::kGone;
   return stands_still(stat) ? ProcessState::kStopped : ProcessState::kRunning;
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
+#include <string_view>
 
 #include "base/error.h"
 #include "cluster/failure_report.h"
@@ -38,7 +40,23 @@ std::string terminate_text() {
   return text;
 }
 
+bool lacks_memory(const std::exception_ptr& thrown) {
+  if (!thrown) return false;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 [[noreturn]] void on_terminate() {
+  if (lacks_memory(std::current_exception())) {
+    constexpr std::string_view kText = "error: out of memory, in a thread that cannot go on without it\n";
+    [[maybe_unused]] const ssize_t told = ::write(2, kText.data(), kText.size());
+    ::_exit(static_cast<int>(ExitCode::kEnvironment));
+  }
   const std::string text =
       cat("error: the process must end: an error in a thread of the transport\n", terminate_text());
   [[maybe_unused]] const ssize_t done = ::write(2, text.data(), text.size());

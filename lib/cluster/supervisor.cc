@@ -42,6 +42,14 @@ std::vector<int> forwarded_signals() {
   return signals;
 }
 
+/// Whether one of them waits to be taken from the queue below.
+bool stop_is_pending() {
+  sigset_t pending;
+  ::sigpending(&pending);
+  const std::vector<int> signals = forwarded_signals();
+  return std::any_of(signals.begin(), signals.end(), [&](int signal) { return sigismember(&pending, signal) == 1; });
+}
+
 /// Takes the signals out of their handlers while it lives: they arrive on a descriptor instead.
 class SignalQueue {
  public:
@@ -110,10 +118,20 @@ bool has_ended(pid_t pid) {
 
 /// To our own standard output or error. That something could not be written shows in the state of std::cout, as for what is printed
 /// through it; std::cerr stays good, as the last message is still to come.
-void write_all(OutputStream stream, std::string_view text) {
+///
+/// Where nobody reads it, as from a terminal that stands still, it waits, for as long as `waits` says; the rest is dropped then, which the
+/// ranks' logs have.
+void write_all(OutputStream stream, std::string_view text, const std::function<bool()>& waits) {
+  constexpr size_t kAtOnce = 4096;  // PIPE_BUF: where a pipe can be written to, so much does not wait
+  constexpr int kMoment = 100;      // milliseconds
   const int fd = static_cast<int>(stream) + 1;
   while (!text.empty()) {
-    const ssize_t done = ::write(fd, text.data(), text.size());
+    pollfd ready{fd, POLLOUT, 0};
+    if (::poll(&ready, 1, kMoment) == 0) {
+      if (!waits()) return;
+      continue;
+    }
+    const ssize_t done = ::write(fd, text.data(), std::min(text.size(), kAtOnce));
     if (done < 0 && errno != EINTR && errno != EAGAIN) {
       if (stream == OutputStream::kOut) std::cout.setstate(std::ios::badbit);
       return;
@@ -136,7 +154,9 @@ class Supervisor {
             {.first_rank = first_rank(),
              .ranks = local_ranks_,
              .terminal = options.terminal,
-             .write = options.write ? options.write : write_all}) {}
+             .write = options.write ? options.write : [this](OutputStream stream, std::string_view text) {
+               write_all(stream, text, [this] { return forwarded_ == 0 && !stop_is_pending(); });
+             }}) {}
   ~Supervisor() { signal_all(SIGKILL); }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -304,9 +324,10 @@ void Supervisor::forward(int signal) {
   }
 }
 
+/// What is there now, and no more than a pipe holds: a rank that writes without end leaves time for signals.
 void Supervisor::read_channel(Rank& rank, OwnedFd& fd, OutputStream stream) {
   char buffer[16 * 1024];
-  while (fd) {
+  for (int reads = 0; fd && reads < 8; ++reads) {
     const ssize_t got = ::read(fd.get(), buffer, sizeof buffer);
     if (got > 0) {
       output_.feed(rank.number, stream, {buffer, static_cast<size_t>(got)});

@@ -48,6 +48,20 @@ Resolved resolve(const std::string& address, int port, int type) {
                                           port, ": ", errno_text(reason)));
 }
 
+/// Where nobody listens yet, a socket that is given the very port as its own meets itself, and keeps the port from
+/// who wants to listen: it goes at once, without a trace of it in the kernel.
+bool is_connected_to_itself(int fd) {
+  sockaddr_in own{}, other{};
+  socklen_t own_size = sizeof own, other_size = sizeof other;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) != 0 || own.sin_port != other.sin_port ||
+      own.sin_addr.s_addr != other.sin_addr.s_addr)
+    return false;
+  const linger none{1, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+  return true;
+}
+
 }  // namespace
 
 std::optional<std::string> unknown_host(const std::string& address) {
@@ -95,6 +109,7 @@ OwnedFd connect_to(const std::string& address, int port, std::chrono::steady_clo
     if (::poll(&wanted, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) > 0)
       ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
+  if (error == 0 && is_connected_to_itself(fd.get())) error = ECONNREFUSED;
   if (error != 0) throw std::runtime_error(errno_text(error));
   ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
   return fd;

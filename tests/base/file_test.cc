@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/owned_fd.h"
+#include "child_process.h"
+#include "failure_of.h"
 #include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
@@ -397,6 +400,19 @@ TEST_CASE("what is not a regular file is not mapped, and a pipe does not block")
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK(read_refusal(pipe) == pipe + ": cannot be read: not a regular file");
   CHECK(read_refusal("/dev/zero") == "/dev/zero: cannot be read: not a regular file");
+}
+
+TEST_CASE("a file that this process has no room for is no bad file") {
+  const OwnedFd huge(::memfd_create("huge", MFD_CLOEXEC));
+  REQUIRE(::ftruncate(huge.get(), int64_t{1} << 48) == 0);  // more than there are addresses
+  const std::string path = cat("/proc/self/fd/", huge.get());
+  CHECK_THAT(fixtures::failure_of([&] { MappedFile file(path); }),
+             Catch::Equals(cat("5: ", path, ": cannot be read: Cannot allocate memory | raise the memory limit (ulimit -v), or use a machine with more memory")));
+  CHECK(testing::text_of([&] {
+          const rlimit none{0, 0};
+          ::setrlimit(RLIMIT_NOFILE, &none);
+          return fixtures::failure_of([&] { MappedFile file("/dev/null"); });
+        }) == "5: /dev/null: cannot be read: Too many open files | raise the limit of open files (ulimit -n)");
 }
 
 TEST_CASE("a descriptor is closed by its last owner") {

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -345,6 +346,33 @@ TEST_CASE("a step that is saved again replaces the old folder") {
   save(run.path(), 3, 100, 2);
   REQUIRE(names_in(run.path()) == std::vector<std::string>{"latest", "step-00000100"});
   REQUIRE(loads_as(run / "step-00000100", 1, 2));
+}
+
+TEST_CASE("what has the name of a step and is no checkpoint stays, under a name beside it") {
+  const TempFolder run, elsewhere;
+  write_text(elsewhere / "thesis.tex", "mine");
+  const auto linked = [&] { fs::create_directory_symlink(elsewhere.path(), run / "step-00000002"); };
+  const auto folder = [&] {
+    fs::create_directory(run / "step-00000002");
+    write_text(run / "step-00000002/thesis.tex", "mine");
+  };
+  const auto dangling = [&] { fs::create_directory_symlink("nowhere", run / "step-00000002"); };
+  for (const std::function<void()>& put : {std::function<void()>(linked), std::function<void()>(folder), std::function<void()>(dangling)}) {
+    put();
+    const std::string said = logged([&] { save(run.path(), 1, 2, 1); });
+    CHECK_THAT(said, Catch::Contains(cat(run / "step-00000002", ": was there and is no checkpoint of this run; it is ")));
+    CHECK(loads_as(run / "step-00000002", 1, 1));
+    clean_checkpoints(posix_files(), run.path());
+    fs::remove_all(run / "step-00000002");
+  }
+  CHECK(read_text(elsewhere / "thesis.tex") == "mine");
+  int kept = 0, links = 0;
+  for (const std::string& name : names_in(run.path())) {
+    kept += name.starts_with("step-00000002.other-");
+    links += fs::is_symlink(run / name);
+    if (!fs::is_symlink(run / name) && name.starts_with("step")) CHECK(read_text(run / (name + "/thesis.tex")) == "mine");
+  }
+  CHECK((kept == 3 && links == 2));
 }
 
 TEST_CASE("keep_last removes older commits and never the newest good one") {

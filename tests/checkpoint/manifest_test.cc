@@ -105,6 +105,8 @@ TEST_CASE("manifests that verify and yet make no sense are refused") {
           "m: field \"serial\" must be an integer, found 3.5");
   REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 18446744073709551615")) ==
           "m: field \"serial\" must be an integer, found 18446744073709551615");
+  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 9223372036854775807")) ==
+          "m: field \"serial\" is 9223372036854775807, at most 9007199254740992 was expected");
   REQUIRE(refusal(with("\"serial\": 3", "\"sreial\": 3")) == "m: field \"serial\" is missing");
   REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 3, \"serial\": 3")) ==
           "m: key \"serial\" comes twice in one object");

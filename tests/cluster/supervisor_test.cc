@@ -1,6 +1,7 @@
 #include "cluster/supervisor.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -544,4 +545,28 @@ TEST_CASE("too few descriptors are told with what helps, wherever a start runs o
   // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard input.
   CHECK(told == "cannot make a pipe: Too many open files\n  remedy: raise the limit of open files (ulimit -n)\n"
                 "cannot start a rank: Too many open files\n  remedy: raise the limit of open files (ulimit -n)");
+}
+
+TEST_CASE("a signal reaches the ranks though nobody reads what they print") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t supervisor = ::fork();
+  if (supervisor == 0) {
+    ::dup2(ends[1], 1);
+    const auto prints = [](const auto&) {
+      for (;;) std::cout << std::string(1000, 'x') << std::endl;
+      return 0;
+    };
+    ::_exit(run_supervisor({.local_ranks = 2, .rank_main = prints}));
+  }
+  int filled = 0;
+  REQUIRE(within(60s, [&] { return ::ioctl(ends[0], FIONREAD, &filled) == 0 && filled >= 60'000; }));
+  ::kill(supervisor, SIGTERM);
+  const bool ended = within(60s, [&] {
+    siginfo_t info{};
+    return ::waitid(P_PID, static_cast<id_t>(supervisor), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == supervisor;
+  });
+  if (!ended) ::kill(supervisor, SIGKILL);
+  CHECK(exit_code_of(supervisor) == 143);
+  for (const int end : ends) ::close(end);
 }

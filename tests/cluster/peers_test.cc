@@ -1,0 +1,40 @@
+#include "cluster/peers.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "child_process.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+TEST_CASE("a process is gone when it has ended, waited for or not, and when another has its number") {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t ended{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT) == 0);
+  CHECK(is_gone(child));
+  ::waitpid(child, nullptr, 0);
+  CHECK(is_gone(child));
+  CHECK_FALSE(is_gone(::getpid()));
+  PeerIdentity other = own_identity();
+  CHECK(process_state(other, own_identity()) == ProcessState::kRunning);
+  ++other.start_ticks;
+  CHECK(process_state(other, own_identity()) == ProcessState::kGone);
+}
+
+TEST_CASE("who has no descriptor left to look with takes nobody for gone") {
+  const PeerIdentity parent = own_identity();
+  CHECK(testing::exit_of([&] {
+          const PeerIdentity self = own_identity();
+          const rlimit none{0, 0};
+          ::setrlimit(RLIMIT_NOFILE, &none);
+          return process_state(parent, self) == ProcessState::kUnknown && !is_gone(parent.pid) && !is_stopped(parent.pid) ? 0 : 1;
+        }) == 0);
+}
+
+}  // namespace
+}  // namespace ftrun
