@@ -91,6 +91,15 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
 }
 
+/// A command does not see what stands before it.
+void refuse_options_before(const CLI::App& app, const CLI::App& command) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0) continue;
+    throw Error(ExitCode::kUsage, cat("the option ", option->get_name(), " stands before the command ", command.get_name(), ", which does not see it"),
+                cat("write it behind: ftrun ", command.get_name(), " ", option->get_name(), " ..."));
+  }
+}
+
 int run(const std::vector<std::string>& arguments) {
   CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.",
                "ftrun"};
@@ -113,6 +122,7 @@ int run(const std::vector<std::string>& arguments) {
     return refuse_arguments(app, error);
   }
   const auto chosen = app.get_subcommands();
+  if (!chosen.empty()) refuse_options_before(app, *chosen.front());
   return chosen.empty() || chosen.front()->get_name() == "train"
              ? warn_of_output(train())
              : require_output(commands.at(chosen.front()->get_name())());

@@ -1,3 +1,4 @@
+#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -224,6 +225,27 @@ void check_elastic(Resolving& r) {
                                       r.context.world_size == 1 ? " rank" : " ranks", " of this run: none may leave"));
 }
 
+/// "~/runs" and "$HOME/runs" would be folders of these names in the working directory.
+void check_path(Resolving& r, const std::string& key, const std::string& path) {
+  const bool home = path == "~" || path.starts_with("~/");
+  const bool variable = path.size() > 1 && path[0] == '$' && (path[1] == '{' || std::isalpha(static_cast<unsigned char>(path[1])) != 0);
+  if (!home && !variable) return;
+  r.error(key, cat(key, ": ", path, ": ", home ? "~ is" : "variables are", " read by shells alone"),
+          cat("write the whole path", home ? "" : cat(", or give it on the command line: --set ", key, "=\"", path, "\"")));
+}
+
+void check_paths(Resolving& r) {
+  const Config& config = r.config;
+  check_path(r, "output_dir", config.output_dir);
+  check_path(r, "model.path", config.model.path);
+  check_path(r, "adapter.path", config.adapter.path);
+  check_path(r, "csv_monitor.output_path", config.csv_monitor.output_path);
+  check_path(r, "zero_optimization.offload_param.nvme_path", config.zero.offload_param.nvme_path);
+  check_path(r, "zero_optimization.offload_optimizer.nvme_path", config.zero.offload_optimizer.nvme_path);
+  for (const std::string& path : config.data.train) check_path(r, "data.train", path);
+  for (const std::string& path : config.data.validation) check_path(r, "data.validation", path);
+}
+
 void check_log_level(Resolving& r) {
   const std::string& level = r.config.log_level;
   for (const char* known : {"", "debug", "info", "notice", "warning", "warn", "error", "critical"})
@@ -245,6 +267,7 @@ void check_contradictions(Resolving& r) {
   check_backend(r);
   check_elastic(r);
   check_log_level(r);
+  check_paths(r);
   check_evaluation(r);
 }
 

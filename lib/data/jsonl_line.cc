@@ -74,8 +74,15 @@ class LineReader {
       read_attention();
     else if (key == "position_ids")
       read_positions();
-    else
+    else {
+      if (is_mask(key)) mask_elsewhere_ = key;
       skip_value(0);
+    }
+  }
+
+  /// What other programs say by it, which tokens count in the loss, is said by labels here.
+  static bool is_mask(std::string_view key) {
+    return key == "completion_mask" || key == "assistant_masks" || key == "assistant_mask" || key == "loss_mask" || key == "prompt_mask";
   }
 
   /// The text between the quotes, escapes left as they are.
@@ -210,6 +217,8 @@ class LineReader {
 
   void finish() {
     if (id_count_ < 0) throw LineError{"has no \"input_ids\""};
+    if (label_count_ < 0 && !mask_elsewhere_.empty())
+      throw LineError{cat("\"", mask_elsewhere_, "\" is not read: write labels, the ids with -100 for what does not count in the loss")};
     same_length(label_count_, "labels");
     same_length(mask_count_, "attention_mask");
     same_length(position_count_, "position_ids");
@@ -224,6 +233,7 @@ class LineReader {
   std::string_view line_;
   std::vector<int32_t>& ids_;
   std::vector<int32_t>& labels_;
+  std::string_view mask_elsewhere_;
   size_t at_ = 0;
   size_t number_at_ = 0;
   int64_t id_count_ = -1, label_count_ = -1, mask_count_ = -1, position_count_ = -1;

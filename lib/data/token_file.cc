@@ -3,12 +3,14 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "data/binary_file.h"
 #include "data/jsonl_file.h"
 #include "data/megatron.h"
+#include "data/sidecar.h"
 
 namespace ftrun {
 namespace {
@@ -77,11 +79,26 @@ std::string resolved(const std::string& path) {
   refuse_missing(path);
 }
 
+/// What was prepared with a loss mask or an index means something else without it: prompts would be trained on, or documents cut
+/// elsewhere.
+void refuse_lost_companion(const std::string& path) {
+  const std::optional<Sidecar> side = read_sidecar(path);
+  if (!side) return;
+  for (const FileRecord& record : side->files) {
+    if (record.role != "mask" && record.role != "index") continue;
+    const std::string companion = fs::path(path).replace_extension(fs::path(record.path).extension()).string();
+    if (is_file(companion)) continue;
+    throw Error(ExitCode::kBadInput, cat(path, ": its ", record.role == "mask" ? "loss mask" : "index", ", ", companion, ", is not there, and ", side->path, " lists it"),
+                cat("bring it back; if the data has none any more, remove ", side->path));
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<TokenFile> open_token_file(const std::string& given,
                                            const TokenFileOptions& options) {
   const std::string path = resolved(given);
+  refuse_lost_companion(path);
   const std::string stem = fs::path(path).replace_extension().string();
   switch (options.format == DataFormat::kAuto ? format_by_name(path) : options.format) {
     case DataFormat::kMegatron:

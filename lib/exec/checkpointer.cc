@@ -35,8 +35,11 @@ bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe
   return session_.first_decides("resuming", [&] {
     clean_checkpoints(posix_files(), root);
     if (config_.model_export.enabled) recover_export(posix_files(), export_folder(config_));
-    if (!request_.resume.resume || (!request_.resume.step && list_checkpoints(root).empty()))
+    if (!request_.resume.resume) return false;
+    if (!request_.resume.step && list_checkpoints(root).empty()) {
+      journal_.recorder()->refuse_where_saved_ones_are_gone();
       return false;
+    }
     journal_.recorder()->admit(describe());
     return true;
   });

@@ -92,6 +92,15 @@ void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
   start_ = folder;
 }
 
+void Recorder::refuse_where_saved_ones_are_gone() const {
+  if (!before_) return;
+  const auto saved = before_->counters.find("checkpoints_saved");
+  const bool counted = saved != before_->counters.end() && saved->second > 0;
+  if (!counted && !posix_files().exists(paths().checkpoints() + "/latest")) return;
+  throw Error(ExitCode::kBadInput, cat(paths().manifest(), ": the run has saved checkpoints, and ", paths().checkpoints(), " holds none"),
+              "bring one back, or start anew in another output_dir");
+}
+
 void Recorder::note_new_start() {
   if (!request_.resume.resume) return;
   if (before_) {

@@ -42,6 +42,8 @@ class Recorder {
   /// Says, and run.json keeps, that training starts from the model's weights though a resume was
   /// asked for.
   void note_new_start();
+  /// Error(kBadInput) where the run that is resumed had saved checkpoints: nothing starts over by itself.
+  void refuse_where_saved_ones_are_gone() const;
 
   /// Writes run.json and config.yaml and opens what steps are written to, when the first step is
   /// known: 0 for a validation before the first one.

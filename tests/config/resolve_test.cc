@@ -198,6 +198,19 @@ TEST_CASE("automatic bucket sizes follow from the model's hidden size") {
       resolved("{train_batch_size: 1, zero_optimization: {stage: 2}}").config.zero.overlap_comm);
 }
 
+TEST_CASE("what a shell alone expands is refused in paths") {
+  const auto first = [](const std::string& text) {
+    const Resolution r = resolved("train_batch_size: 8\n" + text);
+    return r.problems.empty() ? std::string() : to_text(r.problems.front());
+  };
+  CHECK(first("output_dir: ~/runs/x\n") ==
+        "c.yaml:2:13: error: output_dir: ~/runs/x: ~ is read by shells alone\n  remedy: write the whole path");
+  CHECK(first("output_dir: ${HOME}/x\n") ==
+        "c.yaml:2:13: error: output_dir: ${HOME}/x: variables are read by shells alone\n  remedy: write the whole path, or give it on "
+        "the command line: --set output_dir=\"${HOME}/x\"");
+  CHECK(first("output_dir: runs~/$x\n").find("shells alone") == std::string::npos);
+}
+
 TEST_CASE("contradictions between keys are errors at their place") {
   const auto first = [](const std::string& text, ResolveContext context = {}) {
     const Resolution r = resolved("train_batch_size: 8\n" + text, context);

@@ -100,7 +100,10 @@ TEST_CASE("a current sidecar is believed, a stale one is not", "[fingerprint]") 
     REQUIRE_FALSE(recorded_fingerprint(TokenDataset({path}, {})).has_value());
   }
   SECTION("a file more: not believed") {
-    std::filesystem::remove(folder.file("x.mask"));
+    const std::string mask = read_file(folder.file("x.mask"));
+    for (const char* name : {"x.mask", "x.json"}) std::filesystem::remove(folder.file(name));
+    record(TokenDataset({path}, {}), folder.file("x.json"));
+    folder.write("x.mask", mask);
     REQUIRE_FALSE(recorded_fingerprint(TokenDataset({path}, {})).has_value());
   }
 }
@@ -311,4 +314,21 @@ TEST_CASE("a data set is described in words", "[check]") {
               "tokens)\n  loss mask  20 of 40 tokens count (50%)\n  first ids  5 6 7 8 9 10 11 12 13 "
               "14 15 16 17 18 19 20\nrecorded     nothing current (no .json of prepare_data.py beside "
               "it, or files were copied or changed since)\n");
+}
+
+TEST_CASE("a mask or an index that is lost is missed where the sidecar lists it", "[fingerprint]") {
+  for (const std::string lost : {"mask", "idx"}) {
+    TempFolder folder;
+    const std::string path = write_pair(folder);
+    record(TokenDataset({path}, {}), folder.file("x.json"));
+    REQUIRE(TokenDataset({path}, {}).files().size() == 1);
+    std::filesystem::remove(folder.file("x." + lost));
+    for (const std::string& name : {path, folder.file("x")})
+      REQUIRE_THROWS_WITH(TokenDataset({name}, {}),
+                          path + ": its " + (lost == "mask" ? "loss mask" : "index") + ", " + folder.file("x." + lost) + ", is not there, and " +
+                              folder.file("x.json") + " lists it\n  remedy: bring it back; if the data has none any more, remove " +
+                              folder.file("x.json"));
+    std::filesystem::remove(folder.file("x.json"));
+    if (lost == "mask") REQUIRE(TokenDataset({path}, {}).files().size() == 1);
+  }
 }

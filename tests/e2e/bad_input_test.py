@@ -142,6 +142,10 @@ with tempfile.TemporaryDirectory() as scratch:
                                                f"  remedy: give it as --config {config}\n")
             expect(ftrun(*command, "--confg", config), 2, 'ftrun: the option --confg is unknown (did you mean "--config"?)\n'
                                                           f"  remedy: ftrun {' '.join((*command, ''))}--help lists the options\n")
+        for command in ("train", "check", "plan"):
+            before = ftrun("--config", config, "--set", "train.steps=1", command, "--config", config)
+            expect(before, 2, f"ftrun: the option --config stands before the command {command}, which does not see it\n"
+                              f"  remedy: write it behind: ftrun {command} --config ...\n")
         expect(ftrun("trian"), 2, 'ftrun: the command trian is unknown (did you mean "train"?)\n'
                                   "  remedy: ftrun --help lists the commands\n")
         unknown = must(ftrun("dosomething"), 2)

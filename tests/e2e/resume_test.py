@@ -42,6 +42,19 @@ with tempfile.TemporaryDirectory() as scratch:
         assert restart["to_step"] in (5, 10) and restart["from_step"] >= restart["to_step"], restart
 
     @case
+    def nothing_starts_over_where_checkpoints_are_gone():
+        out = job.out("gone")
+        job.run("gone", **FEW)
+        lines = (out / "metrics.jsonl").read_text()
+        for gone in ("step-00000012", "latest"):
+            path = out / "checkpoints" / gone
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            refused = job.run("gone", "--resume", "auto", code=4, **FEW)
+            assert (f"{out}/run.json: the run has saved checkpoints, and {out}/checkpoints holds none\n"
+                    "  remedy: bring one back, or start anew in another output_dir\n") in refused.stderr, refused.stderr
+        assert (out / "metrics.jsonl").read_text() == lines
+
+    @case
     def killed_and_resumed_adamw_one_rank():
         check_interrupted(1, ADAMW, "adamw")
 
