@@ -57,6 +57,16 @@ std::string step_folder(const std::string& path) {
               "give a run folder or a step folder");
 }
 
+/// Whether a folder has another config.json or other tensors than the one that run.json recorded: a path that is not absolute leads
+/// elsewhere from another working directory. A folder whose weights are gone cannot be compared.
+bool is_another_model(const std::string& folder, const std::string& recorded) {
+  try {
+    return !recorded.empty() && ModelFolder(folder).fingerprint() != recorded;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// The model folder that run.json names: it lies two folders above a step's.
 std::string recorded_model(const std::string& step) {
   const fs::path run = fs::absolute(step + "/.").parent_path().parent_path().parent_path();
@@ -65,10 +75,16 @@ std::string recorded_model(const std::string& step) {
   if (!posix_files().exists(manifest))
     throw Error(ExitCode::kBadInput,
                 cat(manifest, ": not there, so nothing says which model was trained"), remedy);
-  const std::string model = read_manifest(manifest).model.path;
+  const RunManifest recorded = read_manifest(manifest);
+  const std::string& model = recorded.model.path;
   if (model.empty() || !posix_files().exists(model + "/config.json"))
     throw Error(ExitCode::kBadInput,
                 cat(manifest, ": the model folder that it names, \"", model, "\", is not there"),
+                remedy);
+  if (is_another_model(model, recorded.model.fingerprint))
+    throw Error(ExitCode::kBadInput,
+                cat(manifest, ": the model folder that it names, \"", model, "\", is not the one that training began from: ",
+                    fs::absolute(model).lexically_normal().string(), " has another config.json or other tensors"),
                 remedy);
   std::cout << "model: " << model << " (from " << manifest << ")\n";
   return model;

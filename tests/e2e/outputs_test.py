@@ -342,6 +342,14 @@ with tempfile.TemporaryDirectory() as scratch:
         (alone.parent / "run.json").write_text(json.dumps(record))
         assert must(ftrun("convert", alone.parent, "--out", target), 4).stderr == (
             f'ftrun: {alone.parent}/run.json: the model folder that it names, "/gone/model", is not there\n{remedy}')
+        # A path that is not absolute leads elsewhere from another folder.
+        elsewhere = job.scratch / "elsewhere"
+        twin = tiny_model(elsewhere / "model", rope_theta=500000.0)
+        record["model"]["path"] = "model"
+        (alone.parent / "run.json").write_text(json.dumps(record))
+        assert must(ftrun("convert", alone.parent, "--out", target, cwd=elsewhere), 4).stderr == (
+            f'ftrun: {alone.parent}/run.json: the model folder that it names, "model", is not the one that training began from: '
+            f"{twin} has another config.json or other tensors\n{remedy}")
         assert not target.exists()
 
     def contents(folder):
