@@ -86,4 +86,12 @@ void SkippedSteps::refuse_too_many(int64_t step) const {
       "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
 }
 
+void SkippedSteps::refuse_none_trained(int64_t steps) const {
+  if (steps == 0 || in_a_row_ < steps) return;
+  throw Error(ExitCode::kNumerical,
+              cat("loss or gradient was not finite in ", steps == 1 ? "the only step" : cat("all ", steps, " steps"), where(),
+                  ": nothing was trained"),
+              "check the weights and the data, or lower the learning rate");
+}
+
 }  // namespace ftrun

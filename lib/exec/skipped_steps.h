@@ -58,6 +58,8 @@ class SkippedSteps {
   /// Error(kNumerical) when too many steps in a row were left out, or the loss scale can get no
   /// smaller. `step` is the last one.
   void refuse_too_many(int64_t step) const;
+  /// The same at the end of a run of `steps` steps, none of which was finite: it has trained nothing.
+  void refuse_none_trained(int64_t steps) const;
 
  private:
   std::string where() const;

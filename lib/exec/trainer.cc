@@ -231,6 +231,7 @@ void Trainer::train_until_stopped() {
       // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
       stop_.vote();
   }
+  if (!stop_.reached()) progress_.skipped.refuse_none_trained(progress_.step);
 }
 
 /// Also before each checkpoint, so that none holds what a memory has changed.

@@ -282,6 +282,11 @@ with tempfile.TemporaryDirectory() as scratch:
         lines = steps(job.out("nan-run"))
         assert [m["skipped"] for m in lines] == [True] * 3 and lines[0]["loss"] == "NaN", lines
 
+        few = must(ftrun("--config", job.config("nan-few", model={"path": str(folder)}, train={"steps": 2})), 7)
+        assert few.stderr.endswith(f"ftrun: loss or gradient was not finite in all 2 steps: {place}: nothing was trained\n"
+                                   "  remedy: check the weights and the data, or lower the learning rate\n"), few.stderr
+        assert not (job.out("nan-few") / "export").exists() and not checkpoints(job.out("nan-few"))
+
     @case
     def diverging_run_stops():
         run = job.run("diverged", code=7, optimizer={"type": "SGD", "params": {"lr": 1e30}}, gradient_clipping=0.0,
