@@ -246,6 +246,14 @@ void check_paths(Resolving& r) {
   for (const std::string& path : config.data.validation) check_path(r, "data.validation", path);
 }
 
+/// As torch.optim.SGD.
+void check_nesterov(Resolving& r) {
+  const OptimizerConfig& optimizer = r.config.optimizer;
+  if (!optimizer.nesterov || (optimizer.momentum > 0 && optimizer.dampening == 0)) return;
+  r.error("optimizer.params.nesterov", "optimizer.params.nesterov needs a momentum above 0 and dampening 0",
+          "set momentum, for example 0.9, and remove dampening, or remove nesterov");
+}
+
 void check_log_level(Resolving& r) {
   const std::string& level = r.config.log_level;
   for (const char* known : {"", "debug", "info", "notice", "warning", "warn", "error", "critical"})
@@ -267,6 +275,7 @@ void check_contradictions(Resolving& r) {
   check_backend(r);
   check_elastic(r);
   check_log_level(r);
+  check_nesterov(r);
   check_paths(r);
   check_evaluation(r);
 }

@@ -59,7 +59,7 @@ void declare_optimizer(Schema& s) {
       .at_least(0)
       .defaults_to("0.001 (Adagrad 0.01); without an optimizer section 5e-05");
   params.key("betas", &OptimizerConfig::betas, "Decay rates of the two moments.")
-      .range(0, 1)
+      .from_to_below(0, 1)
       .of(joined(joined(kAdamLike, kLambLike), {"Lion", "Muon"}));
   params.key("eps", &OptimizerConfig::eps, "Added to the root of the second moment.")
       .at_least(0)
@@ -193,8 +193,8 @@ void declare_scheduler(Schema& s) {
       .of(cycle);
   params.key("cycle_momentum", &C::cycle_momentum, "Cycle beta1 too; beta2 is 0.99 then.")
       .of(cycle);
-  params.key("cycle_min_mom", &C::cycle_min_mom, "Lowest beta1.").range(0, 1).of(cycle);
-  params.key("cycle_max_mom", &C::cycle_max_mom, "Highest beta1.").range(0, 1).of(cycle);
+  params.key("cycle_min_mom", &C::cycle_min_mom, "Lowest beta1.").from_to_below(0, 1).of(cycle);
+  params.key("cycle_max_mom", &C::cycle_max_mom, "Highest beta1.").from_to_below(0, 1).of(cycle);
   params.key("decay_mom_rate", &C::decay_mom_rate, "Decay of beta1 after the cycle.").of(cycle);
   params.key("lr_range_test_min_lr", &C::lr_range_test_min_lr, "Learning rate at the start.")
       .above(0)

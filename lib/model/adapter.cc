@@ -57,7 +57,7 @@ class Choice {
     // As PEFT matches these: by the end of the path, at a dot or not.
     for (const std::string& saved : options_.saved_modules)
       if (module.ends_with(saved)) return true;
-    if (exclude_) return matches(*exclude_, module) && note(options_.exclude_pattern);
+    if (exclude_) return matches(*exclude_, module) && (!wants(module) || note(options_.exclude_pattern));
     bool any = false;
     for (const std::string& entry : options_.exclude_modules)
       if (ends_at_dot(module, entry)) any = note(entry);
@@ -96,8 +96,10 @@ class Choice {
   void tell_unused() {
     for (const std::string& entry : options_.target_modules)
       if (!used_.contains(entry)) problems.push_back(no_module_text("target_modules", entry));
+    // The others of a model have no adapter anyway.
+    const auto is_other = [](const std::string& entry) { return ends_at_dot("lm_head", entry) || ends_at_dot("model.embed_tokens", entry); };
     for (const std::string& entry : options_.exclude_modules)
-      if (!used_.contains(entry)) problems.push_back(no_module_text("exclude_modules", entry));
+      if (!used_.contains(entry) && !is_other(entry)) problems.push_back(no_module_text("exclude_modules", entry));
     if (exclude_ && !used_.contains(options_.exclude_pattern))
       problems.push_back(cat("exclude_modules \"", options_.exclude_pattern.substr(0, 80),
                              "\": matches none of the modules that target_modules chooses"));
@@ -187,7 +189,8 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
                            std::find(options.layers.begin(), options.layers.end(), layer) != options.layers.end();
     for (size_t p = 0; p < kProjections; ++p) {
       const std::string module = projection_module(layer, static_cast<Projection>(p));
-      if (!choice.wants(module) || choice.excludes(module) || !is_wanted) continue;
+      const bool excluded = choice.excludes(module);
+      if (!choice.wants(module) || excluded || !is_wanted) continue;
       block.of[p] = choice.adapter_of(module);
       any = true;
     }

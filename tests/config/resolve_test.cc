@@ -198,6 +198,19 @@ TEST_CASE("automatic bucket sizes follow from the model's hidden size") {
       resolved("{train_batch_size: 1, zero_optimization: {stage: 2}}").config.zero.overlap_comm);
 }
 
+TEST_CASE("what torch's optimizers refuse is refused: nesterov without momentum or with dampening, betas of 1") {
+  const auto first = [](const std::string& params) {
+    const Resolution r = resolved("train_batch_size: 8\noptimizer: {type: SGD, params: {lr: 0.1, " + params + "}}\n");
+    return r.problems.empty() ? std::string() : r.problems.front().message;
+  };
+  CHECK(first("momentum: 0.9, nesterov: true").empty());
+  for (const char* params : {"nesterov: true", "momentum: 0.9, dampening: 0.5, nesterov: true"})
+    CHECK(first(params) == "optimizer.params.nesterov needs a momentum above 0 and dampening 0");
+  const LoadResult loaded = load_config_text("c.yaml", "optimizer: {type: AdamW, params: {lr: 0.1, betas: [0.9, 1]}}\n");
+  REQUIRE_FALSE(loaded.problems.empty());
+  CHECK_THAT(loaded.problems.front().message, Catch::Contains("betas"));
+}
+
 TEST_CASE("what a shell alone expands is refused in paths") {
   const auto first = [](const std::string& text) {
     const Resolution r = resolved("train_batch_size: 8\n" + text);
