@@ -8,9 +8,10 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
-#include <new>
 
+#include "base/as_error.h"
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/loader_error.h"
 #include "base/log.h"
 
@@ -32,14 +33,9 @@ std::string engine_path() {
 
 /// LibTorch allocates while it is loaded, and nothing of what is thrown there can be caught.
 [[noreturn]] void on_terminate_while_loading() {
-  try {
-    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n", kMoreMemory.data());
-    ::_exit(static_cast<int>(ExitCode::kEnvironment));
-  } catch (...) {
-  }
-  std::abort();
+  if (!lacks_memory(std::current_exception())) std::abort();
+  std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n", kMoreMemory);
+  ::_exit(static_cast<int>(ExitCode::kEnvironment));
 }
 
 void* open_engine(const std::string& path) {
@@ -49,9 +45,8 @@ void* open_engine(const std::string& path) {
   if (engine != nullptr) return engine;
   const std::string why = ::dlerror();
   throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", why),
-              std::string(loader_lacks_memory(why)
-                              ? kMoreMemory
-                              : "build it with scripts/build.sh and keep .venv, which holds LibTorch, in place"));
+              loader_lacks_memory(why) ? kMoreMemory
+                                       : "build it with scripts/build.sh and keep .venv, which holds LibTorch, in place");
 }
 
 }  // namespace

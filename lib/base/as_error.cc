@@ -30,4 +30,15 @@ Error as_error(const std::exception& exception) {
   return {ExitCode::kBug, cat("internal error: ", first_line(exception.what()))};
 }
 
+bool lacks_memory(const std::exception_ptr& thrown) {
+  if (!thrown) return false;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace ftrun

@@ -11,4 +11,7 @@ namespace ftrun {
 /// else is a defect of ftrun.
 Error as_error(const std::exception& exception);
 
+/// Whether it was thrown for a lack of memory: what std::terminate can still ask. False for none.
+bool lacks_memory(const std::exception_ptr& thrown);
+
 }  // namespace ftrun

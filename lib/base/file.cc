@@ -22,6 +22,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/owned_fd.h"
 #include "base/text.h"
 #include "base/uninterrupted.h"
@@ -262,14 +263,19 @@ bool is_cached(int fd) {
   return false;
 }
 
+[[noreturn]] void refuse_reading(const std::string& path, const std::string& why, ExitCode code = ExitCode::kBadInput,
+                                 const char* remedy = "check the path and the permissions") {
+  throw Error(code, cat(path, ": cannot be read: ", why), remedy);
+}
+
 [[noreturn]] void cannot_read(const std::string& path, int error) {
-  const std::string text = cat(path, ": cannot be read: ", errno_text(error));
+  const std::string why = errno_text(error);
   switch (error) {
-    case ENOMEM: throw Error(ExitCode::kEnvironment, text, "raise the memory limit (ulimit -v), or use a machine with more memory");
+    case ENOMEM: refuse_reading(path, why, ExitCode::kEnvironment, kMoreMemory);
     case EMFILE:
-    case ENFILE: throw Error(ExitCode::kEnvironment, text, "raise the limit of open files (ulimit -n)");
-    case EIO: throw Error(ExitCode::kEnvironment, text, "look at that disk: it cannot read what was written");
-    default: throw Error(ExitCode::kBadInput, text, "check the path and the permissions");
+    case ENFILE: refuse_reading(path, why, ExitCode::kEnvironment, kMoreFiles);
+    case EIO: refuse_reading(path, why, ExitCode::kEnvironment, "look at that disk: it cannot read what was written");
+    default: refuse_reading(path, why);
   }
 }
 
@@ -353,8 +359,7 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   const OwnedFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!fd) cannot_read(path, errno);
   struct stat info{};
-  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
-    throw Error(ExitCode::kBadInput, cat(path, ": cannot be read: not a regular file"), "check the path and the permissions");
+  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) refuse_reading(path, "not a regular file");
   if (info.st_size > most)
     throw Error(ExitCode::kBadInput,
                 cat(path, ": has ", human_bytes(info.st_size), ", at most ", human_bytes(most), " are read"),

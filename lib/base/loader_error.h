@@ -10,7 +10,4 @@ inline bool loader_lacks_memory(std::string_view error) {
          error.find("Cannot allocate") != error.npos;
 }
 
-/// What helps then.
-inline constexpr std::string_view kMoreMemory = "raise the memory limit (ulimit -v), or use a machine with more memory";
-
 }  // namespace ftrun

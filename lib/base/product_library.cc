@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <span>
 
+#include "base/limit_remedies.h"
 #include "base/loader_error.h"
 
 namespace ftrun {
@@ -37,7 +38,7 @@ OpenedLibrary open_product_library(ProductLibrary library) {
     if (opened.handle != nullptr) return {opened.handle, ""};
     const std::string why = ::dlerror();
     if (loader_lacks_memory(why))
-      throw Error(ExitCode::kEnvironment, cat(product_library_name(library), " cannot be loaded: ", why), std::string(kMoreMemory));
+      throw Error(ExitCode::kEnvironment, cat(product_library_name(library), " cannot be loaded: ", why), kMoreMemory);
     if (opened.error.empty()) opened.error = why;
   }
   return opened;

@@ -213,8 +213,8 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   const CheckpointManifest manifest = manifest_of(options, meta, records);
   const std::string name = step_folder_name(meta.step);
   write_manifest(files, options, made, manifest);
-  // A resumed run can reach a step whose folder is there already.
   keep_what_is_not_ours(files, below(options.root, name));
+  // A resumed run can reach a step whose folder is there already.
   const std::string old = put_in_place(files, made, below(options.root, name));
   try {
     make_lasting(files, options.root, name);

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <exception>
-#include <new>
 #include <string_view>
 
+#include "base/as_error.h"
 #include "base/error.h"
 #include "cluster/failure_report.h"
 
@@ -38,17 +38,6 @@ std::string terminate_text() {
     }
   }
   return text;
-}
-
-bool lacks_memory(const std::exception_ptr& thrown) {
-  if (!thrown) return false;
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const std::bad_alloc&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
 }
 
 [[noreturn]] void on_terminate() {

@@ -15,6 +15,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/log.h"
 #include "base/uninterrupted.h"
 
@@ -91,7 +92,7 @@ void await_start(pid_t pid, Pipe failure) {
   ::waitpid(pid, nullptr, 0);
   const bool lacks_descriptors = reason == EMFILE || reason == ENFILE;
   throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(reason)),
-              lacks_descriptors  ? "raise the limit of open files (ulimit -n)"
+              lacks_descriptors  ? kMoreFiles
               : reason == ENOENT ? "see that /dev/null and /proc/self/fd are there"
                                  : "");
 }
@@ -101,8 +102,7 @@ void await_start(pid_t pid, Pipe failure) {
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ExitCode::kEnvironment, cat("cannot make a pipe: ", errno_text(errno)),
-                "raise the limit of open files (ulimit -n)");
+    throw Error(ExitCode::kEnvironment, cat("cannot make a pipe: ", errno_text(errno)), kMoreFiles);
   }
   return {OwnedFd(ends[0]), OwnedFd(ends[1])};
 }

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/owned_fd.h"
 #include "base/round_up.h"
 #include "base/text.h"
@@ -46,7 +47,7 @@ Registry& registry() {
 /// What helps where memory cannot be made or mapped; `otherwise` where it is no limit of this process or machine.
 std::string remedy_of(int error, const char* otherwise) {
   if (error == ENOMEM) return "raise the memory limit (ulimit -v), use a smaller micro-batch or sequence, or a machine with more memory";
-  if (error == EMFILE || error == ENFILE) return "raise the limit of open files (ulimit -n)";
+  if (error == EMFILE || error == ENFILE) return kMoreFiles;
   return otherwise;
 }
 

@@ -57,7 +57,12 @@ class Choice {
     // As PEFT matches these: by the end of the path, at a dot or not.
     for (const std::string& saved : options_.saved_modules)
       if (module.ends_with(saved)) return true;
-    if (exclude_) return matches(*exclude_, module) && (!wants(module) || note(options_.exclude_pattern));
+    if (exclude_) return matches(*exclude_, module) && note(options_.exclude_pattern);
+    return excludes_by_name(module);
+  }
+
+  /// Also of modules that are not wanted: an entry that names one of these is no mistyped one.
+  bool excludes_by_name(const std::string& module) {
     bool any = false;
     for (const std::string& entry : options_.exclude_modules)
       if (ends_at_dot(module, entry)) any = note(entry);
@@ -189,8 +194,11 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
                            std::find(options.layers.begin(), options.layers.end(), layer) != options.layers.end();
     for (size_t p = 0; p < kProjections; ++p) {
       const std::string module = projection_module(layer, static_cast<Projection>(p));
-      const bool excluded = choice.excludes(module);
-      if (!choice.wants(module) || excluded || !is_wanted) continue;
+      if (!choice.wants(module)) {
+        choice.excludes_by_name(module);
+        continue;
+      }
+      if (choice.excludes(module) || !is_wanted) continue;
       block.of[p] = choice.adapter_of(module);
       any = true;
     }

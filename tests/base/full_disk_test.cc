@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "failure_of.h"
 #include "child_process.h"
+#include "failure_of.h"
 #include "temporary_folder.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& b
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{bytes, bytes};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    return fixtures::failure_of(body);
+    return failure_of(body);
   });
 }
 

@@ -19,8 +19,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/replace_folder.h"
-#include "failure_of.h"
 #include "child_process.h"
+#include "failure_of.h"
 #include "temporary_folder.h"
 
 #include <catch2/catch.hpp>

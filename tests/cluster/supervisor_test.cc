@@ -21,8 +21,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cluster/rank_process.h"
 #include "child_process.h"
+#include "cluster/rank_process.h"
 #include "helper/exec_program.h"
 #include "places.h"
 

@@ -251,7 +251,7 @@ for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
     @case
     def what_has_no_adapter_anyway_may_be_excluded():
         for excluded in (["lm_head"], ["o_proj", "embed_tokens"], ["layers.1.self_attn.k_proj"]):
-            must(ftrun("check", "--config", small.config("excluded", adapter={"target_modules": ["q_proj"], "exclude_modules": excluded})))
+            must(ftrun("check", "--config", job.config("excluded", adapter={"target_modules": ["q_proj"], "exclude_modules": excluded})))
 
     @case
     def other_settings_do_not_go_on():

@@ -294,14 +294,20 @@ class Run:
         """kill -9 of the process that was started, at a moment drawn, and again, until a start ends by itself."""
         file = self.write(name, how, every=1, keep_last=0)
         out = self.scratch / name
+
+        def command():
+            """Of a start that goes on where the one before had begun its run."""
+            if (out / "run.json").exists():
+                return "--config", file, "--nproc", ranks, "--resume", "auto"
+            shutil.rmtree(out, ignore_errors=True)
+            return "--config", file, "--nproc", ranks
+
         for _ in range(3):
-            resume = ["--resume", "auto"] if (out / "run.json").exists() else []
-            running = start("--config", file, "--nproc", ranks, *resume)
+            running = start(*command())
             time.sleep(self.draw.chance.uniform(0.1, 0.8))
             if running.process.poll() is None:
                 running.kill_all()
-            shutil.rmtree(out, ignore_errors=True) if not (out / "run.json").exists() else None
-        must(ftrun("--config", file, "--nproc", ranks, *(["--resume", "auto"] if (out / "run.json").exists() else [])))
+        must(ftrun(*command()))
         return out
 
     def go(self):

@@ -5,8 +5,8 @@
 #include <csignal>
 #include <initializer_list>
 
-#include "cluster/failure_summary.h"
 #include "child_process.h"
+#include "cluster/failure_summary.h"
 
 #include <catch2/catch.hpp>
 
