@@ -127,8 +127,9 @@ void write_all(OutputStream stream, std::string_view text, const std::function<b
   const int fd = static_cast<int>(stream) + 1;
   while (!text.empty()) {
     pollfd ready{fd, POLLOUT, 0};
-    if (::poll(&ready, 1, kMoment) == 0) {
-      if (!waits()) return;
+    if (::poll(&ready, 1, 0) == 0) {
+      if (!waits()) return;  // at once: a moment for each line would be long
+      ::poll(&ready, 1, kMoment);
       continue;
     }
     const ssize_t done = ::write(fd, text.data(), std::min(text.size(), kAtOnce));

@@ -562,7 +562,7 @@ TEST_CASE("a signal reaches the ranks though nobody reads what they print") {
   int filled = 0;
   REQUIRE(within(60s, [&] { return ::ioctl(ends[0], FIONREAD, &filled) == 0 && filled >= 60'000; }));
   ::kill(supervisor, SIGTERM);
-  const bool ended = within(60s, [&] {
+  const bool ended = within(5s, [&] {
     siginfo_t info{};
     return ::waitid(P_PID, static_cast<id_t>(supervisor), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == supervisor;
   });
