@@ -2,6 +2,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "admission.h"
 #include "base/error.h"
@@ -34,8 +35,10 @@ void check_data(const Config& config, const ModelConfig& model) {
   for (const auto* paths : {&config.data.train, &config.data.validation}) {
     if (paths->empty()) continue;
     const bool train = paths == &config.data.train;
-    const DataReport report = check_dataset(*paths, train ? training_options(config.data) : sample_options(config.data),
-                                            model.vocab_rows);
+    const SampleSetOptions options = train ? training_options(config.data) : sample_options(config.data);
+    const bool drops_rest = train && config.data.drop_last;
+    const DataReport report = check_dataset(*paths, options, model.vocab_rows,
+                                            drops_rest ? std::optional(config.train_batch_size) : std::nullopt);
     std::cout << data_report_text(report);
     bad.insert(bad.end(), report.problems.begin(), report.problems.end());
   }

@@ -180,7 +180,7 @@ void note_bubble(const Config& config, Report& report) {
 }
 
 /// What training would find when it opens the data, but for what takes a reading of all of it.
-void check_data_files(const Config& config, Report& report) {
+void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, Report& report) {
   const SampleSetOptions options = sample_options(config.data);
   TokenFileOptions files;
   files.format = options.format;
@@ -188,7 +188,7 @@ void check_data_files(const Config& config, Report& report) {
   for (const char* key : {"data.train", "data.validation"}) {
     const bool train = std::string_view(key) == "data.train";
     const auto& paths = train ? config.data.train : config.data.validation;
-    std::vector<Error> errors = check_headers(paths, files);
+    std::vector<Error> errors = check_headers(paths, files, vocab_rows);
     if (errors.empty()) errors = too_long_conversations(paths, options);
     for (const Error& error : errors) {
       Problem problem;
@@ -316,7 +316,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (result.model && !report.config_is_wrong) check_trained(result.config, *result.model, report);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model) check_weights(result.config, *result.model, report);
-  if (source.reads_data) check_data_files(result.config, report);
+  if (source.reads_data) check_data_files(result.config, result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
   if (result.model) note_bubble(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);

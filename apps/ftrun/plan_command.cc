@@ -81,7 +81,7 @@ bool has_data(const Config& config) {
   TokenFileOptions files;
   files.format = samples.format;
   files.dtype = samples.dtype;
-  return !config.data.train.empty() && check_headers(config.data.train, files).empty();
+  return !config.data.train.empty() && check_headers(config.data.train, files, std::nullopt).empty();
 }
 
 /// What a plan goes by where there is no data.

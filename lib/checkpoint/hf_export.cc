@@ -136,14 +136,23 @@ bool is_copied(std::string_view name) {
                                ".msgpack", ".onnx", ".index.json"});
 }
 
-/// Names of the source folder's files that come along.
+/// Where transformers keeps a tokenizer's further chat templates: of the folders in a model's folder the only one that comes along.
+constexpr std::string_view kTemplates = "additional_chat_templates";
+
+/// The source folder's files that come along, by their paths in it.
 std::vector<std::string> copied_files(FileSystem& files, const ExportOptions& options) {
   std::vector<std::string> names;
   if (options.source_folder.empty()) return names;
+  const fs::path source = options.source_folder;
   std::error_code error;
-  for (const std::string& name : files.list(options.source_folder))
-    if (is_copied(name) && !fs::is_directory(fs::path(options.source_folder) / name, error))
-      names.push_back(name);
+  for (const std::string& name : files.list(options.source_folder)) {
+    if (!fs::is_directory(source / name, error)) {
+      if (is_copied(name)) names.push_back(name);
+    } else if (name == kTemplates) {
+      for (const std::string& file : files.list((source / name).string()))
+        if (file.ends_with(".jinja")) names.push_back(cat(name, "/", file));
+    }
+  }
   return names;
 }
 
@@ -202,18 +211,26 @@ void require_room(FileSystem& files, const std::string& folder, const ExportOpti
 /// but for a hub's cache, whose links all lead to its blobs.
 void say_where_from(const std::string& source, const std::string& name) {
   const fs::path folder = real_path(source), real = real_path((fs::path(source) / name).string());
-  if (real.parent_path() == folder || real.parent_path() == folder.parent_path().parent_path() / "blobs") return;
+  if (is_within(real, folder) || real.parent_path() == folder.parent_path().parent_path() / "blobs") return;
   log_notice(cat(source, "/", name, ": is a link to ", real.string(), ", whose content is copied"));
+}
+
+std::vector<OutputFile> copy_files(FileSystem& files, const std::string& folder, const ExportOptions& options) {
+  std::vector<OutputFile> written;
+  for (const std::string& name : copied_files(files, options)) {
+    const fs::path path(name), into = fs::path(folder) / path.parent_path();
+    const MappedFile source(named_file((options.source_folder / path.parent_path()).string(), path.filename().string()));
+    say_where_from(options.source_folder, name);
+    if (path.has_parent_path()) files.make_folder(into.string());
+    written.push_back(write_bytes(files, folder, name, source.bytes()));
+    if (path.has_parent_path()) files.sync_folder(into.string());
+  }
+  return written;
 }
 
 void write_all(FileSystem& files, const std::string& folder, const ExportOptions& options,
                const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
-  std::vector<OutputFile> written;
-  for (const std::string& name : copied_files(files, options)) {
-    const MappedFile source(named_file(options.source_folder, name));
-    say_where_from(options.source_folder, name);
-    written.push_back(write_bytes(files, folder, name, source.bytes()));
-  }
+  std::vector<OutputFile> written = copy_files(files, folder, options);
   const std::vector<Shard> shards = make_shards(options, tensors);
   for (const Shard& shard : shards) written.push_back(write_shard(files, folder, options, shard, read));
   if (shards.size() > 1) written.push_back(write_index(files, folder, shards));

@@ -1,6 +1,7 @@
 #include "checkpoint/model_folder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -202,6 +203,21 @@ void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
                             std::span<uint16_t> out) const {
   const std::byte* from = source(name, begin, end, out.size());
   convert_to_bf16(at(name).dtype, from, out);
+}
+
+bool ModelFolder::holds_equal(std::string_view one, std::string_view other) const {
+  constexpr int64_t kPiece = 16 * 1024;  // elements
+  if (at(one).shape != at(other).shape) return false;
+  std::vector<float> first, second;
+  for (int64_t begin = 0; begin < at(one).elements; begin += kPiece) {
+    const int64_t end = std::min(begin + kPiece, at(one).elements);
+    first.resize(static_cast<size_t>(end - begin));
+    second.resize(first.size());
+    read_f32(one, begin, end, first);
+    read_f32(other, begin, end, second);
+    if (std::memcmp(first.data(), second.data(), first.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
 }
 
 void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) const {

@@ -45,6 +45,8 @@ class ModelFolder {
   /// missing, shorter, or holds another dtype.
   void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
   void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
+  /// Whether two tensors have the same shape and the same values, as read by read_f32().
+  bool holds_equal(std::string_view one, std::string_view other) const;
   /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
   void release(std::string_view name, int64_t begin, int64_t end) const;
 

@@ -56,12 +56,29 @@ bool is_unchanged(const std::string& path, const OutputFile& written, OutputChec
   return check == OutputCheck::kSizes || xxh3_of_file(path) == written.xxh3;
 }
 
+/// What lies in `folder`; of a folder in it that holds listed files, what lies there ("folder/file").
+std::vector<std::string> paths_in(FileSystem& files, const std::string& folder, const Content& content) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const std::string& name : files.list(folder)) {
+    const fs::path path = fs::path(folder) / name;
+    const auto first = content.lower_bound(name + "/");
+    const bool is_listed = first != content.end() && first->first.starts_with(name + "/");
+    if (is_listed && fs::is_directory(fs::symlink_status(path, error))) {
+      for (const std::string& file : files.list(path.string())) paths.push_back(cat(name, "/", file));
+    } else {
+      paths.push_back(name);
+    }
+  }
+  return paths;
+}
+
 /// "README.md was added", ...: how the folder differs from what was written.
 std::vector<std::string> differences(FileSystem& files, const std::string& folder, const Content& content,
                                      OutputCheck check) {
   std::vector<std::string> found;
   Content missing = content;
-  for (const std::string& name : files.list(folder)) {
+  for (const std::string& name : paths_in(files, folder, content)) {
     if (name == kOutputMark) continue;
     const auto written = content.find(name);
     missing.erase(name);

@@ -14,7 +14,7 @@ namespace ftrun {
 inline constexpr const char* kOutputMark = "ftrun-output.json";
 
 struct OutputFile {
-  std::string name;
+  std::string name;  // below the output's folder: a file, or "folder/file"
   int64_t bytes = 0;
   uint64_t xxh3 = 0;
 };

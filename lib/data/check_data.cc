@@ -151,7 +151,7 @@ void describe_file(const TokenFile& file, std::ostringstream& out) {
 }  // namespace
 
 DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
-                         int64_t vocab_rows) {
+                         int64_t vocab_rows, std::optional<int64_t> whole_batch) {
   const auto begin = std::chrono::steady_clock::now();
   DataReport report;
   try {
@@ -165,6 +165,7 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
     report.padding = 1.0 - static_cast<double>(samples.rows().filled_slots()) /
                                static_cast<double>(samples.size() * samples.sequence_length());
     Scan(samples, vocab_rows, report).run();
+    if (whole_batch) samples.epoch_rows(*whole_batch, true);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
     report.problems.emplace_back(error.what());

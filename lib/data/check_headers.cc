@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "data/fingerprint.h"
 #include "data/jsonl_line.h"
 #include "data/token_dataset.h"
 
@@ -33,14 +34,15 @@ void check_first_line(const std::string& path) {
                 "expected one object a line, such as {\"input_ids\": [1, 2, 3]}");
 }
 
-void check_file(const std::string& path, const TokenFileOptions& options) {
+void check_file(const std::string& path, const TokenFileOptions& options, std::optional<int64_t> vocab_rows) {
   if (is_large_jsonl(path, options.format)) return check_first_line(path);
   const TokenDataset opened({path}, options);
+  if (vocab_rows) refuse_recorded_ids(opened, *vocab_rows);
 }
 
 }  // namespace
 
-std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFileOptions options) {
+std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFileOptions options, std::optional<int64_t> vocab_rows) {
   options.find_documents = false;  // that would read every token
   std::vector<Error> problems;
   const auto attempt = [&problems](const auto& work) {
@@ -54,7 +56,7 @@ std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFil
   for (const std::string& pattern : paths)
     attempt([&] {
       for (const std::string& path : matching_files(pattern))
-        attempt([&] { check_file(path, options); });
+        attempt([&] { check_file(path, options, vocab_rows); });
     });
   return problems;
 }

@@ -266,6 +266,7 @@ StepMetrics Trainer::train_step() {
   use_->add_to(metrics);
   journal_.show_step(progress_, step, metrics, setup_->train_executor());
   count_skipped(step);
+  warn_of_no_labels(metrics);
   name_slow_ranks(metrics);
   return metrics;
 }
@@ -287,7 +288,7 @@ StepMetrics Trainer::metrics_of(const StepRun& step) const {
   metrics.step = progress_.step;
   metrics.samples = progress_.step * config_.train_batch_size;
   metrics.tokens = static_cast<int64_t>(step.counted_tokens);
-  metrics.loss = step.counted_tokens > 0 ? step.loss_sum / step.counted_tokens : 0.0;
+  metrics.loss = step.loss_sum / step.counted_tokens;
   metrics.grad_norm = step.gradient_norm;
   metrics.learning_rate = step.scalars.learning_rate;
   metrics.exposed_communication_seconds = step.exposed_communication_seconds;
@@ -306,6 +307,13 @@ void Trainer::count_skipped(const StepRun& step) {
   journal_.update([&](RunManifest& manifest) {
     manifest.counters["skipped_steps"] = progress_.skipped.total();
   });
+}
+
+/// Once a run: possible under packing "concat" with a loss mask.
+void Trainer::warn_of_no_labels(const StepMetrics& metrics) {
+  if (metrics.tokens > 0 || std::exchange(warned_of_no_labels_, true)) return;
+  journal_.warn(cat("step ", metrics.step, ": none of its labels counts in the loss: it has no loss (NaN) and zero gradients",
+                    "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves out rows without such labels"));
 }
 
 // Evaluation.

@@ -56,6 +56,7 @@ class Trainer {
   StepMetrics train_step();
   StepMetrics metrics_of(const StepRun& step) const;
   void count_skipped(const StepRun& step);
+  void warn_of_no_labels(const StepMetrics& metrics);
 
   void evaluate_before_training();
   bool evaluation_is_due() const;
@@ -92,6 +93,7 @@ class Trainer {
   SchedulerConfig lr_schedule_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
+  bool warned_of_no_labels_ = false;
   EvaluationClock evaluation_clock_;
   std::optional<TextSamples> text_samples_;
   /// After which step text was last written, and what.

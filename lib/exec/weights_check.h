@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,8 +17,20 @@
 
 namespace ftrun {
 
+/// Refuses a tied model whose folder holds another matrix as lm_head.weight: transformers 4 ties it all the same, 5 does not, so the
+/// folder has two meanings. Both matrices are read where both are there.
+inline void require_tied(const ModelDescription& model, const ModelFolder& folder) {
+  constexpr std::string_view kEmbedding = "model.embed_tokens.weight", kHead = "lm_head.weight";
+  if (!model.tied || folder.find(kHead) == nullptr) return;
+  folder.require_weight_dtype(kHead);
+  if (folder.holds_equal(kEmbedding, kHead)) return;
+  throw Error(ExitCode::kBadInput,
+              cat(folder.path(), ": config.json ties ", kHead, " to ", kEmbedding, ", and the weights hold both with other values"),
+              cat("\"tie_word_embeddings\": false in config.json trains both; to train one for both, remove ", kHead, " from the weights"));
+}
+
 /// Refuses a model folder whose tensors are not those of its config.json, or hold what is not read
-/// as weights, with Error(kBadInput). Only headers are read. Inline: commands use it without the
+/// as weights, with Error(kBadInput). Only headers are read (but see require_tied()). Inline: commands use it without the
 /// engine.
 inline void require_weights(const ModelDescription& model, const ModelFolder& folder) {
   std::vector<std::pair<std::string, Dims>> found;
@@ -30,6 +43,7 @@ inline void require_weights(const ModelDescription& model, const ModelFolder& fo
                 "use the config.json and the weights of the same model");
   for (const TensorInfo& tensor : model.tensors)
     if (tensor.initial.kind == Initial::Kind::kFolder) folder.require_weight_dtype(tensor.name);
+  require_tied(model, folder);
 }
 
 /// Names of an adapter's tensors in its folder, by the model's. Refuses one whose tensors are not those that train in `model`,

@@ -23,6 +23,11 @@ bool ends_at_dot(const std::string& path, const std::string& entry) {
   return path == entry || path.ends_with("." + entry);
 }
 
+template <class T>
+bool contains(const std::vector<T>& list, const T& wanted) {
+  return std::find(list.begin(), list.end(), wanted) != list.end();
+}
+
 std::string no_module_text(std::string_view key, const std::string& entry) {
   if (entry == "lm_head" || entry == "embed_tokens")
     return cat(key, " \"", entry, "\": adapters of this matrix are not supported; modules_to_save trains it whole");
@@ -190,15 +195,15 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockAdapter block;
     block.magnitudes = options.magnitudes;
-    const bool is_wanted = options.layers.empty() ||
-                           std::find(options.layers.begin(), options.layers.end(), layer) != options.layers.end();
+    const bool is_wanted = options.layers.empty() || contains(options.layers, layer);
     for (size_t p = 0; p < kProjections; ++p) {
       const std::string module = projection_module(layer, static_cast<Projection>(p));
       if (!choice.wants(module)) {
         choice.excludes_by_name(module);
         continue;
       }
-      if (choice.excludes(module) || !is_wanted) continue;
+      // As in PEFT, a path that is written out counts in any layer.
+      if (choice.excludes(module) || !(is_wanted || contains(options.target_modules, module))) continue;
       block.of[p] = choice.adapter_of(module);
       any = true;
     }

@@ -37,12 +37,16 @@ std::set<size_t> chosen_rows(const std::vector<StepMetrics>& metrics, size_t cou
 /// Sums over the steps since the last row.
 struct Since {
   double loss = 0;
+  int64_t losses = 0;
   double tokens = 0;
   double seconds = 0;
   int64_t steps = 0;
   void add(const StepMetrics& m) {
     if (!m.trained) return;
-    loss += m.loss;
+    if (m.tokens > 0) {
+      loss += m.loss;
+      ++losses;
+    }
     tokens += static_cast<double>(m.tokens);
     seconds += m.step_seconds;
     ++steps;
@@ -64,9 +68,8 @@ std::string loss_on(const std::string& set, const StepMetrics& m) {
 }
 
 std::vector<std::string> row_of(const StepMetrics& m, const Since& since, const std::vector<std::string>& sets) {
-  const auto steps = static_cast<double>(since.steps);
   std::vector<std::string> row{std::to_string(m.step),
-                               since.steps > 0 ? format_number("%.4f", since.loss / steps) : "-"};
+                               since.losses > 0 ? format_number("%.4f", since.loss / static_cast<double>(since.losses)) : "-"};
   for (const std::string& set : sets) row.push_back(loss_on(set, m));
   row.push_back(since.seconds > 0 ? format_number("%.0f", since.tokens / since.seconds) : "-");
   return row;

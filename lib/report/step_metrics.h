@@ -40,7 +40,7 @@ struct StepMetrics {
   bool trained = true;
   /// Samples read by all ranks since training began, this step included.
   int64_t samples = 0;
-  /// Mean over the counted tokens of the global batch.
+  /// Mean over the counted tokens of the global batch; NaN where it has none.
   double loss = 0;
   /// Before clipping.
   double grad_norm = 0;

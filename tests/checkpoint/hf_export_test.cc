@@ -46,6 +46,21 @@ ExportOptions options_for(const std::string& folder) {
   return options;
 }
 
+/// What comes along lies in the export and in a folder of it.
+struct Base {
+  Base() {
+    fs::create_directories(folder / "additional_chat_templates");
+    write_text(folder / "tokenizer.json", "{}");
+    write_text(folder / "additional_chat_templates/tools.jinja", "{{ tools }}");
+  }
+  ExportOptions export_to(const std::string& place) const {
+    ExportOptions options = options_for(place);
+    options.source_folder = folder.path();
+    return options;
+  }
+  TempFolder folder;
+};
+
 void check_values(const std::string& folder, DType dtype) {
   const ModelFolder model(folder);
   for (const ExportTensor& tensor : kTensors) {
@@ -127,15 +142,20 @@ TEST_CASE("tokenizer and other files pass through byte for byte, weights do not"
   write_text(source / ".gitattributes", "");
   write_text(source / kOutputMark, "of the export that this model is");
   fs::create_directories(source / "onnx");
+  fs::create_directories(source / "additional_chat_templates");
+  write_text(source / "additional_chat_templates/tools.jinja", "{{ tools }}");
+  write_text(source / "additional_chat_templates/model.safetensors", "weights");
   const TempFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.source_folder = source.path();
   export_model(posix_files(), options, kTensors, read_values);
   REQUIRE(posix_files().list(folder / "export") ==
-          std::vector<std::string>{"LICENSE", "chat_template.jinja", "config.json", kOutputMark,
+          std::vector<std::string>{"LICENSE", "additional_chat_templates", "chat_template.jinja", "config.json", kOutputMark,
                                    "generation_config.json", "model.safetensors",
                                    "tokenizer.json"});
   REQUIRE(read_text(folder / "export/tokenizer.json") == std::string("{\"a\":\0 }", 8));
+  REQUIRE(posix_files().list(folder / "export/additional_chat_templates") == std::vector<std::string>{"tools.jinja"});
+  REQUIRE(read_text(folder / "export/additional_chat_templates/tools.jinja") == "{{ tools }}");
   REQUIRE(read_text(folder / cat("export/", kOutputMark)).find("\"complete\": true") != std::string::npos);
 }
 
@@ -318,6 +338,26 @@ TEST_CASE("an export to which something was done is not replaced, and what was d
           start + "a was added, b was added, c was added, d was added, e was added and 4 more");
 }
 
+TEST_CASE("a folder in an export is guarded as the export is") {
+  const Base base;
+  const TempFolder folder;
+  const ExportOptions options = base.export_to(folder / "out");
+  const std::string templates = folder / "out/additional_chat_templates", start = options.folder + ": is not replaced: since ftrun wrote it, ";
+  for (int again = 0; again < 2; ++again) export_model(posix_files(), options, kTensors, read_values);
+  write_text(templates + "/mine.jinja", "mine");
+  REQUIRE(export_refusal(folder, options) == start + "additional_chat_templates/mine.jinja was added");
+  fs::remove(templates + "/mine.jinja");
+  write_text(templates + "/tools.jinja", "{{ TOOLS }}");
+  REQUIRE(export_refusal(folder, options) == start + "additional_chat_templates/tools.jinja was changed");
+  write_text(templates + "/tools.jinja", "{{ tools }}");
+  fs::rename(templates, folder / "moved");
+  fs::create_directory_symlink(folder / "moved", templates);
+  REQUIRE(export_refusal(folder, options) ==
+          start + "additional_chat_templates was added, additional_chat_templates/tools.jinja was removed");
+  fs::remove(templates);
+  REQUIRE(export_refusal(folder, options) == start + "additional_chat_templates/tools.jinja was removed");
+}
+
 TEST_CASE("an export never touches what is read for it") {
   const TempFolder folder;
   ExportOptions options = options_for(folder / "base");
@@ -422,33 +462,34 @@ DType exported_dtype(const std::string& folder) {
 }
 
 /// An export in fp32 was there; this is one in bf16 over it, whose mark and shards differ.
-ExportOptions second_export(const TempFolder& folder) {
-  ExportOptions options = options_for(folder / "export");
+ExportOptions second_export(const Base& base, const TempFolder& folder) {
+  ExportOptions options = base.export_to(folder / "export");
   options.shard_bytes = 112;
   options.dtype = DType::kBF16;
   return options;
 }
 
-void first_export(FaultFileSystem& files, const TempFolder& folder, bool can_exchange) {
+void first_export(FaultFileSystem& files, const Base& base, const TempFolder& folder, bool can_exchange) {
   if (!can_exchange) files.refuse_exchange();
-  export_model(files, options_for(folder / "export"), kTensors, read_values);
+  export_model(files, base.export_to(folder / "export"), kTensors, read_values);
 }
 
 }  // namespace
 
 TEST_CASE("a failure at any call of an export leaves the old folder or the new one, whole") {
+  const Base base;
   for (const bool can_exchange : {true, false}) {
     int64_t refused = 0;
     for (int64_t k = 0;; ++k) {
       const TempFolder folder;
       FaultFileSystem files(folder.path());
-      first_export(files, folder, can_exchange);
+      first_export(files, base, folder, can_exchange);
       const int64_t before = files.calls();
       files.fail_call(k, ENOSPC);
       bool failed = false;
       logged([&] {
         try {
-          export_model(files, second_export(folder), kTensors, read_values);
+          export_model(files, second_export(base, folder), kTensors, read_values);
         } catch (const Error& error) {
           failed = true;
           REQUIRE(error.code() == ExitCode::kEnvironment);
@@ -459,7 +500,7 @@ TEST_CASE("a failure at any call of an export leaves the old folder or the new o
       INFO("call " << k << ", exchange " << can_exchange);
       exported_dtype(folder / "export");
       // And it can be written again, with nothing left beside it.
-      export_model(files, second_export(folder), kTensors, read_values);
+      export_model(files, second_export(base, folder), kTensors, read_values);
       REQUIRE(exported_dtype(folder / "export") == DType::kBF16);
       REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
     }
@@ -468,6 +509,7 @@ TEST_CASE("a failure at any call of an export leaves the old folder or the new o
 }
 
 TEST_CASE("after a kill or a power cut at any call of an export the old folder or the new one is whole") {
+  const Base base;
   for (const bool can_exchange : {true, false}) {
     std::set<DType> found;
     int64_t apart = 0;
@@ -475,10 +517,10 @@ TEST_CASE("after a kill or a power cut at any call of an export the old folder o
       for (int variant = 0; variant < 4 + 6; ++variant) {
         const TempFolder folder;
         FaultFileSystem files(folder.path());
-        first_export(files, folder, can_exchange);
+        first_export(files, base, folder, can_exchange);
         files.cut_power_at(k);
         try {
-          export_model(files, second_export(folder), kTensors, read_values);
+          export_model(files, second_export(base, folder), kTensors, read_values);
           done = 1;
         } catch (const Error&) {
         }

@@ -4,6 +4,7 @@
 #include "base/checksum.h"
 #include "base/file.h"
 #include "data/check_data.h"
+#include "data/check_headers.h"
 #include "data/fingerprint.h"
 
 #include <nlohmann/json.hpp>
@@ -238,6 +239,11 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
           path + ": its largest id is 44 (as " + folder.file("x.json") +
               " recorded), outside the model's 44 rows\n"
               "  remedy: prepare the data with this model's own tokenizer");
+  // So `ftrun check` finds them without a reading of the data.
+  REQUIRE(check_headers({path}, {}, 45).empty());
+  REQUIRE(check_headers({path}, {}, std::nullopt).empty());
+  REQUIRE(check_headers({path}, {}, 44).at(0).message() ==
+          path + ": its largest id is 44 (as " + folder.file("x.json") + " recorded), outside the model's 44 rows");
 }
 
 TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
@@ -246,6 +252,10 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   const DataReport good = check_dataset({path}, {.sequence_length = 8}, 100);
   REQUIRE(good.problems.empty());
   REQUIRE(good.rows == 4);
+  REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 4).problems.empty());
+  REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 5).problems ==
+          std::vector<std::string>{path + ": gives 4 rows, fewer than one global batch of 5, and dataloader_drop_last leaves out what does not "
+                                          "fill one\n  remedy: set dataloader_drop_last to false, use a smaller batch, or use more text"});
   REQUIRE(good.padding == 0);
   REQUIRE(data_report_text(good) ==
           "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n4 rows, 0% padding\n");

@@ -249,6 +249,19 @@ with tempfile.TemporaryDirectory() as scratch:
                 + "  remedy: use the config.json and the weights of the same model\n", model={"path": str(folder)})
 
     @case
+    def tied_model_with_two_matrices():
+        folder = tiny_model(root / "two-matrices", tie_word_embeddings=True)
+        said_of = (f"{folder}: config.json ties lm_head.weight to model.embed_tokens.weight, and the weights hold both with other values\n"
+                   '  remedy: "tie_word_embeddings": false in config.json trains both; to train one for both, remove lm_head.weight from '
+                   "the weights\n")
+        refused("two-matrices-run", 4, f"ftrun: {said_of}", model={"path": str(folder)})
+        found = must(ftrun("check", "--config", job.config("two-matrices-check", model={"path": str(folder)})), 4)
+        assert said_of in said(found), found.stderr
+        weights = tiny_weights()
+        tiny_model(folder, weights | {"lm_head.weight": weights["model.embed_tokens.weight"]}, tie_word_embeddings=True)
+        job.run("two-matrices-run", **FEW, model={"path": str(folder)})
+
+    @case
     def model_config_wrong():
         folder = tiny_model(root / "badconfig", hidden_size=-3)
         refused("badconfig-run", 4,
@@ -328,6 +341,29 @@ with tempfile.TemporaryDirectory() as scratch:
                "ftrun: the data cannot be trained on:\n"
                f"{path}: sample 3, token 4 (file offset 200): id 5000 is outside the model's 211 rows\n"
                "  remedy: prepare it again with the tokenizer of this model\n")
+
+    @case
+    def data_that_fill_no_batch():
+        path = root / "few-rows.bin"
+        path.write_bytes(ids.tobytes()[:2 * (3 * 32 + 1)])
+        changes = {"data": {"train": str(path), **NO_SHUFFLE}, "dataloader_drop_last": True}
+        message = (f"{path}: gives 3 rows, fewer than one global batch of 4, and dataloader_drop_last leaves out what does not fill one\n"
+                   "  remedy: set dataloader_drop_last to false, use a smaller batch, or use more text\n")
+        refused("few-rows", 4, f"ftrun: {message}", **changes)
+        expect(ftrun("check", "--config", job.config("few-rows-check", **changes), "--data", "-q"), 4,
+               f"ftrun: the data cannot be trained on:\n{message}")
+
+    @case
+    def a_step_without_labels_has_no_loss():
+        path = root / "late-labels.jsonl"
+        lines = [ids[64 * i:64 * i + 64].tolist() for i in range(10)]
+        path.write_text("".join(json.dumps({"input_ids": line, "labels": line if i >= 4 else [-100] * 64}) + "\n"
+                                for i, line in enumerate(lines)))
+        run = job.run("late-labels", **FEW, data={"train": str(path), "shuffle": False, "packing": "concat"})
+        first, second, third, fourth = steps(job.out("late-labels"))
+        assert (first["loss"], first["tokens"], first["grad_norm"]) == ("NaN", 0, 0), first
+        assert third["tokens"] == fourth["tokens"] == 128 and third["loss"] > fourth["loss"] > 0, (third, fourth)
+        assert run.stderr.count("none of its labels counts in the loss: it has no loss (NaN) and zero gradients\n  remedy: ") == 1, run.stderr
 
     @case
     def data_truncated_or_empty():

@@ -33,7 +33,7 @@ CASES = {
     "expression": ("mistral", {"r": 4, "target_modules": r".*\.(k_proj|gate_proj|o_proj)",
                                "exclude_modules": r"model\.layers\.1\.mlp.*"}),
     "dropout": ("llama_untied", {"r": 4, "lora_alpha": 8, "target_modules": ALL, "lora_dropout": 0.2}),
-    "layers": ("qwen2_window", {"r": 2, "target_modules": ["v_proj", "down_proj"], "layers_to_transform": [1]}),
+    "layers": ("qwen2_window", {"r": 2, "target_modules": ["v_proj", "down_proj", "model.layers.0.mlp.up_proj"], "layers_to_transform": [1]}),
     "biases": ("llama_bias", {"r": 4, "target_modules": ALL, "bias": "lora_only"}),
     "all_biases": ("qwen2", {"r": 4, "target_modules": ["o_proj"], "bias": "all"}),
     "saved": ("linear_rope", {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]}),

@@ -29,12 +29,14 @@ TEST_CASE("the table averages between its rows and keeps first and last") {
   std::vector<StepMetrics> metrics{validation(0, 3.5)};
   for (int64_t step = 1; step <= 60; ++step) metrics.push_back(with_loss(step, 3));
   metrics[1].loss = 4;
+  metrics[2].loss = kTableNan;  // of a step without labels
+  metrics[2].tokens = 0;
   metrics[60].evaluations = {{.set = "validation", .loss = 2.75}};
   REQUIRE(loss_table(metrics, 4) ==
           "step  training loss  validation loss  tokens/s\n"
           "----  -------------  ---------------  --------\n"
           "   0              -           3.5000         -\n"
-          "  20         3.0500                -      1024\n"
+          "  20         3.0526                -       973\n"
           "  40         3.0000                -      1024\n"
           "  60         3.0000           2.7500      1024\n"
           "(training loss and tokens/s: of all steps since the row above)\n");
