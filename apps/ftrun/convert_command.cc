@@ -140,9 +140,10 @@ std::vector<std::string> kept_folders(const std::string& step) {
   return kept;
 }
 
-DType dtype_of(const std::string& name, const ModelConfig& model) {
-  const bool models_own = name == "auto" && model.dtype == DType::kBF16;
-  return name == "bf16" || models_own ? DType::kBF16 : DType::kF32;
+/// `name` is one of the names.
+ExportDtype wanted_dtype(const std::string& name) {
+  const auto& names = EnumNames<ExportDtype>::kNames;
+  return static_cast<ExportDtype>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
 /// Takes the folder of a run that has nothing yet, or what a convert that was killed left of one.
@@ -196,7 +197,7 @@ ExportSource export_source(const ConvertOptions& options, const Config& trained,
   const std::string config = source.target.source_folder + "/config.json";
   source.target.config_json = read_file(config, kLargestModelConfig);
   const ModelConfig model = parse_model_config(source.target.config_json, config);
-  source.target.dtype = dtype_of(options.dtype, model);
+  source.target.dtype = exported_dtype(wanted_dtype(options.dtype), model);
   source.target.kept_folders = kept_folders(kept);
   source.model = trained_model(trained, model);
   return source;
@@ -238,7 +239,7 @@ int export_step(const ConvertOptions& options) {
   require_same_model(step, found, source.model, source.target.source_folder);
   require_same_base(meta, step, ModelFolder(source.target.source_folder));
   if (options.merge || (!adapter && !source.model.trains_all())) return export_with_base(options, step, trained, source);
-  if (adapter) export_as_adapter(source.target, trained, source.model.tied, options.dtype == "bf16");
+  if (adapter) export_as_adapter(source.target, trained, source.model.tied, wanted_dtype(options.dtype));
   export_checkpoint(umask_files(), step, source.target, export_tensors(source.target, source.model));
   std::cout << step << " -> " << options.out << '\n';
   return 0;
@@ -338,8 +339,8 @@ Command add_convert(CLI::App& app) {
   command->add_option("--run", options->run, "the run folder to make: its first checkpoint is the imported one");
   command
       ->add_option("--dtype", options->dtype,
-                   "dtype of the weights; auto: bf16 when the model's own is, else fp32")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}));
+                   "dtype of the weights; auto: the model's own, of an adapter fp32")
+      ->check(CLI::IsMember(std::vector<std::string>(EnumNames<ExportDtype>::kNames.begin(), EnumNames<ExportDtype>::kNames.end())));
   return [options] { return convert_command(*options); };
 }
 

@@ -88,7 +88,7 @@ class Merge {
       float& value = out[static_cast<size_t>(i - first)];
       const double sum = (value + row_[static_cast<size_t>(i - first)]) * factors_[static_cast<size_t>(row)], delta = sum - value;
       value = static_cast<float>(sum);
-      const float stored = dtype_ == DType::kBF16 ? f32_from_bf16(bf16_from_f32(value)) : value;
+      const float stored = rounded_to(dtype_, value);
       delta_squares_ += delta * delta;
       error_squares_ += (stored - sum) * (stored - sum);
     }

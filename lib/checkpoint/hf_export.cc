@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -10,6 +11,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/half_floats.h"
 #include "base/log.h"
 #include "base/replace_folder.h"
 #include "base/text.h"
@@ -72,6 +74,15 @@ void each_piece(const Shard& shard, int64_t piece_elements, Visit visit) {
   }
 }
 
+/// Error(kNumerical) where a finite value became infinity.
+void require_held(const std::string& tensor, std::span<const float> values, std::span<const uint16_t> halves) {
+  constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7c00;
+  for (size_t i = 0; i < values.size(); ++i)
+    if ((halves[i] & kMagnitude) == kInfinity && std::isfinite(values[i]))
+      throw Error(ExitCode::kNumerical, cat("tensor ", tensor, " holds ", number_text(values[i]), ", and fp16 no more than 65504"),
+                  "write the weights in bf16 or fp32 (export.dtype; of a checkpoint, ftrun convert --dtype)");
+}
+
 OutputFile write_shard(FileSystem& files, const std::string& folder, const ExportOptions& options,
                        const Shard& shard, const ReadPiece& read) {
   SafetensorsWriter writer(files, (fs::path(folder) / shard.file).string(), shard.tensors, options.metadata);
@@ -84,7 +95,8 @@ OutputFile write_shard(FileSystem& files, const std::string& folder, const Expor
       writer.append(piece.tensor, std::as_bytes(std::span(values)));
     } else {
       halves.resize(values.size());
-      std::transform(values.begin(), values.end(), halves.begin(), bf16_from_f32);
+      std::transform(values.begin(), values.end(), halves.begin(), options.dtype == DType::kF16 ? f16_from_f32 : bf16_from_f32);
+      if (options.dtype == DType::kF16) require_held(piece.tensor, values, halves);
       writer.append(piece.tensor, std::as_bytes(std::span(halves)));
     }
   });
@@ -291,7 +303,7 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
     throw Error(ExitCode::kBadInput, cat(where, ": must be a JSON object"),
                 "use the config.json of the model that was trained");
   auto config = nlohmann::ordered_json::parse(config_json);
-  const char* name = dtype == DType::kF32 ? "float32" : "bfloat16";
+  const char* name = dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
   config["dtype"] = name;
   config["torch_dtype"] = name;
   spell_rope_both_ways(config);
@@ -324,7 +336,7 @@ void check_export(FileSystem& files, const ExportOptions& options,
 
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
-  require(options.dtype == DType::kF32 || options.dtype == DType::kBF16, "export is F32 or BF16");
+  require(is_weight_dtype(options.dtype), "weights are written as such");
   const std::string folder = output_place(options.folder);
   require_apart(folder, options);
   recover_export(files, folder);

@@ -1,10 +1,9 @@
 #include "checkpoint/weight_conversion.h"
 
-#include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
+#include "base/half_floats.h"
 
 namespace ftrun {
 namespace {
@@ -20,27 +19,6 @@ void convert_each(const std::byte* source, std::span<To> out, Convert convert) {
 }
 
 }  // namespace
-
-float f32_from_bf16(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
-float f32_from_f16(uint16_t bits) {
-  // Shifted into place the exponent is too small by 127 - 15; the product puts it right and turns
-  // subnormals into normal numbers. Infinity and NaN keep the largest exponent.
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16;
-  const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffU) << 13;
-  const uint32_t value = magnitude >= 0x0f800000U
-                             ? magnitude | 0x7f800000U
-                             : std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112F);
-  return std::bit_cast<float>(value | sign);
-}
-
-uint16_t bf16_from_f32(float value) {
-  if (std::isnan(value)) return 0x7fc0;
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
-}
 
 bool is_weight_dtype(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
@@ -60,6 +38,12 @@ void convert_to_bf16(DType dtype, const std::byte* source, std::span<uint16_t> o
   if (dtype == DType::kF16)
     convert_each<uint16_t>(source, out,
                            [](uint16_t bits) { return bf16_from_f32(f32_from_f16(bits)); });
+}
+
+float rounded_to(DType dtype, float value) {
+  require(is_weight_dtype(dtype), "rounding to a dtype that holds no weights");
+  if (dtype == DType::kBF16) return f32_from_bf16(bf16_from_f32(value));
+  return dtype == DType::kF16 ? f32_from_f16(f16_from_f32(value)) : value;
 }
 
 }  // namespace ftrun

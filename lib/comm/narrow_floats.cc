@@ -2,10 +2,7 @@
 
 #include <immintrin.h>
 
-#include <bit>
-
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
+#include "base/half_floats.h"
 
 // No FMA: a contracted product and sum of the scalar conversions would round once instead of twice.
 #define FTRUN_AVX2 __attribute__((target("avx2,f16c")))
@@ -15,24 +12,17 @@ namespace {
 
 constexpr int64_t kLanes = 8;
 
-float wide_f16(uint16_t bits) {
-  return c10::Half(bits, c10::Half::from_bits());
-}
-float wide_bf16(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
 void widen_f16_scalar(const uint16_t* from, float* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = wide_f16(from[i]);
+  for (int64_t i = 0; i < count; ++i) to[i] = f32_from_f16(from[i]);
 }
 void narrow_f16_scalar(const float* from, uint16_t* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = c10::Half(from[i]).x;
+  for (int64_t i = 0; i < count; ++i) to[i] = f16_from_f32(from[i]);
 }
 void widen_bf16_scalar(const uint16_t* from, float* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = wide_bf16(from[i]);
+  for (int64_t i = 0; i < count; ++i) to[i] = f32_from_bf16(from[i]);
 }
 void narrow_bf16_scalar(const float* from, uint16_t* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = c10::BFloat16(from[i]).x;
+  for (int64_t i = 0; i < count; ++i) to[i] = bf16_from_f32(from[i]);
 }
 
 FTRUN_AVX2 __m128i load_16(const uint16_t* from) {

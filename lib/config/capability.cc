@@ -72,10 +72,6 @@ const Gap kGaps[] = {
        // A class of PyTorch is named already where it was read.
        return c.optimizer.type > OptimizerType::kSgd && c.optimizer.type != OptimizerType::kTorch;
      }},
-    {"export.dtype", text("exporting weights in fp16"),
-     [](const Config& c) {
-       return c.model_export.enabled && c.model_export.dtype == ExportDtype::kFp16;
-     }},
     {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),
      [](const Config& c) { return c.checkpoint.use_node_local_storage; }},
 };

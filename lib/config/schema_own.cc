@@ -349,7 +349,7 @@ void declare_rest(Schema& s) {
       [](auto& c) -> auto& { return c.model_export; });
   out.key("enabled", &ExportConfig::enabled, "Write export/ when training has ended.");
   out.key("which", &ExportConfig::which, "The weights after the last step, or those of checkpoint.keep_best.");
-  out.key("dtype", &ExportConfig::dtype, "dtype of the written weights; auto: as they were read.");
+  out.key("dtype", &ExportConfig::dtype, "dtype of the written weights; auto: the model's own, of an adapter fp32.");
 
   auto top = top_level(s, kOwn);
   top.key("output_dir", &Config::output_dir,

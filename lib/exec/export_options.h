@@ -22,12 +22,21 @@ inline std::string export_folder(const Config& config) {
   return RunPaths(config.output_dir).exported() + (exports_adapter(config) ? "/adapter" : "/model");
 }
 
-/// Of the adapter alone, in PEFT's layout: fp32 unless bf16 is asked for.
-inline void export_as_adapter(ExportOptions& options, const Config& config, bool tied, bool bf16) {
+/// Of exported weights; `own` where the config leaves it open.
+inline DType exported_dtype(ExportDtype wanted, DType own) {
+  if (wanted == ExportDtype::kAuto) return own;
+  return wanted == ExportDtype::kFp32 ? DType::kF32 : wanted == ExportDtype::kFp16 ? DType::kF16 : DType::kBF16;
+}
+
+/// As the model's own files; fp32 where its config.json does not say what these hold.
+inline DType exported_dtype(ExportDtype wanted, const ModelConfig& model) { return exported_dtype(wanted, model.dtype.value_or(DType::kF32)); }
+
+/// Of the adapter alone, in PEFT's layout: fp32 unless another dtype is asked for.
+inline void export_as_adapter(ExportOptions& options, const Config& config, bool tied, ExportDtype wanted) {
   options.format = ExportFormat::kAdapter;
   options.config_json = peft_config(config.adapter, options.source_folder, tied);
   options.metadata[kBaseQuantization] = quantization_text(config.quantization);
-  options.dtype = bf16 ? DType::kBF16 : DType::kF32;
+  options.dtype = exported_dtype(wanted, DType::kF32);
 }
 
 /// How the base was quantized that an adapter was trained on, which its file says; nothing where it says nothing, as no file of PEFT's
@@ -45,11 +54,10 @@ inline ExportOptions export_options(const Config& config, const ModelConfig& mod
   options.source_folder = config.model.path;
   const ExportDtype wanted = config.model_export.dtype;
   if (exports_adapter(config)) {
-    export_as_adapter(options, config, model.tied, wanted == ExportDtype::kBf16);
+    export_as_adapter(options, config, model.tied, wanted);
     return options;
   }
-  const bool models_own = wanted == ExportDtype::kAuto && model.dtype == DType::kBF16;
-  options.dtype = wanted == ExportDtype::kBf16 || models_own ? DType::kBF16 : DType::kF32;
+  options.dtype = exported_dtype(wanted, model);
   return options;
 }
 

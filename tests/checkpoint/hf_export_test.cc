@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -11,7 +13,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint_export.h"
-#include "checkpoint/weight_conversion.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/output_mark.h"
 #include "checkpoint/save.h"
@@ -61,6 +62,12 @@ struct Base {
   TempFolder folder;
 };
 
+/// To so many digits of a normal number, ties to even.
+float rounded(float value, int digits) {
+  const int last = std::ilogb(value) - digits + 1;
+  return std::ldexp(std::nearbyint(std::ldexp(value, -last)), last);
+}
+
 void check_values(const std::string& folder, DType dtype) {
   const ModelFolder model(folder);
   for (const ExportTensor& tensor : kTensors) {
@@ -72,16 +79,16 @@ void check_values(const std::string& folder, DType dtype) {
     for (int64_t i = 0; i < info.elements; ++i) {
       const float value = value_of(tensor.name, i);
       REQUIRE(values[static_cast<size_t>(i)] ==
-              (dtype == DType::kF32 ? value : f32_from_bf16(bf16_from_f32(value))));
+              (dtype == DType::kF32 ? value : rounded(value, dtype == DType::kF16 ? 11 : 8)));
     }
   }
 }
 
 }  // namespace
 
-TEST_CASE("an export in one file holds every weight, in fp32 or rounded to bf16") {
+TEST_CASE("an export in one file holds every weight, in fp32 or rounded to 16 bits") {
   const TempFolder folder;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     ExportOptions options = options_for(folder / "export");
     options.dtype = dtype;
     export_model(posix_files(), options, kTensors, read_values);
@@ -90,6 +97,22 @@ TEST_CASE("an export in one file holds every weight, in fp32 or rounded to bf16"
             std::vector<std::string>{"config.json", kOutputMark, "model.safetensors"});
     REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
   }
+}
+
+TEST_CASE("what fp16 cannot hold is no infinity of an export") {
+  const TempFolder folder;
+  ExportOptions options = options_for(folder / "export");
+  options.dtype = DType::kF16;
+  const auto exports = [&](float value) {
+    export_model(posix_files(), options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
+      read_values(piece, out);
+      if (piece.tensor == "model.norm.weight") out[2] = value;
+    });
+  };
+  exports(-65504);
+  exports(std::numeric_limits<float>::infinity());  // as it was trained
+  REQUIRE(error_of(ExitCode::kNumerical, [&] { exports(70'000); }) == "tensor model.norm.weight holds 70000, and fp16 no more than 65504");
+  REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
 }
 
 TEST_CASE("an export above the limit is sharded in model order, with an index") {

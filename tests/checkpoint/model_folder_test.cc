@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/weight_conversion.h"
+#include "base/half_floats.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/safetensors_writer.h"
 #include "test_support.h"

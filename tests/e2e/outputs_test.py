@@ -17,9 +17,10 @@ import termios
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from runner import (BINARY, VOCABULARY, Job, case, checkpoints, environment, evaluations, exported, free_port, ftrun, manifest, metrics, must, near, needs,
-                    numbers, run_cases, steps, tiny_data, tiny_model)
+                    numbers, run_cases, steps, tiny_data, tiny_model, tiny_weights)
 
 SEQUENCE, VALIDATION_ROWS = 32, 10
 
@@ -379,6 +380,20 @@ with tempfile.TemporaryDirectory() as scratch:
         convert_refused(target, f"{target}: is not replaced: since ftrun wrote it, tokenizer_config.json was changed{remedy}")
         other = tiny_model(job.scratch / "a-model-of-mine")
         convert_refused(other, f"{other}: is not replaced: it holds no ftrun-output.json, so ftrun did not write it{remedy}")
+
+    @case
+    def a_model_in_fp16_comes_back_in_fp16():
+        halves = {name: weight.astype(np.float16) for name, weight in tiny_weights().items()}
+        model = {"path": str(tiny_model(job.scratch / "model-fp16", halves, torch_dtype="float16"))}
+        job.run("fp16", model=model, train={"steps": 2}, checkpoint={"every": 2})
+        written = job.out("fp16") / "export/model"
+        assert json.loads((written / "config.json").read_text())["torch_dtype"] == "float16"
+        for target, dtype in (("fp16-as-fp32", "fp32"), ("fp16-as-fp16", "auto")):
+            must(ftrun("convert", job.out("fp16"), "--out", job.scratch / target, "--dtype", dtype))
+        trained = load_file(job.scratch / "fp16-as-fp32/model.safetensors")
+        for folder in (written, job.scratch / "fp16-as-fp16"):
+            for name, weight in load_file(folder / "model.safetensors").items():
+                assert weight.dtype == np.float16 and (weight == trained[name].astype(np.float16)).all(), name
 
     @case
     def a_file_system_that_lacks_calls_is_written_and_read_all_the_same():
