@@ -31,8 +31,9 @@ std::vector<std::string> words_of(std::string_view name) {
 
 bool is_secret_name(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
-  // A dtype is no secret, whatever it is the type of: "token_dtype".
-  if (!words.empty() && words.back() == "dtype") return false;
+  // Of what a text is made of: "token_dtype", "pad_token_id", "trainable_token_indices".
+  constexpr std::array<std::string_view, 4> kOfVocabulary{"dtype", "id", "ids", "indices"};
+  if (!words.empty() && std::find(kOfVocabulary.begin(), kOfVocabulary.end(), words.back()) != kOfVocabulary.end()) return false;
   for (const std::string& word : words)
     if (std::find(kSecretWords.begin(), kSecretWords.end(), word) != kSecretWords.end())
       return true;

@@ -176,7 +176,7 @@ void ModelFolder::require_weight_dtype(std::string_view name) const {
   if (!is_weight_dtype(found.info->dtype))
     refuse_model(cat(files_[found.file].path(), ": tensor \"", printable(name), "\" holds ",
                dtype_name(found.info->dtype), ", weights must be F32, BF16 or F16"),
-           "use the model's unquantized weights");
+           "use the same model's weights in one of these; transformers writes them (save_pretrained of a model loaded with dtype=torch.bfloat16)");
 }
 
 const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64_t end,

@@ -54,13 +54,14 @@ void take_peft_file(Node& adapter, Problems& problems) {
   if (adapter.find("peft_type") == nullptr) adapter.entries.push_back({"type", adapter.at, Node::of_text(adapter.at, "lora"), ""});
 }
 
-void refuse_other_arithmetic(Node& adapter, Problems& problems) {
+void refuse_other_arithmetic(Node& adapter, bool of_peft, Problems& problems) {
   for (const std::string_view key : kOtherArithmetic) {
     const NodeEntry* entry = entry_of(adapter, key);
     if (entry == nullptr) continue;
     if (is_on(entry->value))
       problems.error(entry->at, cat("adapter.", key, ": ", value_text(entry->value), ": not supported, and without it another adapter is trained"),
-                     "leave it out");
+                     of_peft ? "go on with an adapter that was made without it, or have PEFT merge this one (merge_and_unload) and train on that model"
+                             : "leave it out");
     adapter.erase(key);
   }
 }
@@ -156,7 +157,7 @@ void desugar_adapter(Node& root, bool of_peft, Problems& problems) {
   Node* adapter = root.find("adapter");
   if (adapter == nullptr || !adapter->is_map()) return;
   if (of_peft) take_peft_file(*adapter, problems);
-  refuse_other_arithmetic(*adapter, problems);
+  refuse_other_arithmetic(*adapter, of_peft, problems);
   refuse_other_beginnings(*adapter, problems);
   split_modules(*adapter, "target_modules", "target_pattern");
   split_modules(*adapter, "exclude_modules", "exclude_pattern");

@@ -122,11 +122,11 @@ with tempfile.TemporaryDirectory() as scratch:
     def features_that_are_not_there():
         refused("features", 3,
                 "ftrun: the config is valid, but this build cannot do what it asks for:\n"
-                "CONFIG:42:14: not supported yet: context parallelism (parallel.context)\n"
-                "CONFIG:45:12: not supported yet: exporting weights in fp16 (export.dtype)\n"
+                "CONFIG:43:14: not supported yet: context parallelism (parallel.context)\n"
+                "CONFIG:31:29: not supported yet: checkpoints on every node's own disk (checkpoint.use_node_local_storage)\n"
                 "  remedy: remove these keys, or wait for a version that has them\n",
                 zero_optimization={"stage": 1}, bf16={"enabled": True}, recompute="full", parallel={"context": 2},
-                export={"dtype": "fp16"})
+                checkpoint={"use_node_local_storage": True})
 
     @case
     def command_lines():
