@@ -400,12 +400,15 @@ void MappedFile::advise(size_t offset, size_t size, int advice) const {
   ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, advice);
 }
 
-uint64_t xxh3_of_file(const std::string& path) {
+uint64_t xxh3_of_file(const std::string& path) { return xxh3_of_file(path, nullptr).value(); }
+
+std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop) {
   const OwnedFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!fd) cannot_read(path, errno);
   Xxh3Stream stream;
   std::vector<std::byte> piece(1 << 20);
   for (;;) {
+    if (stop != nullptr && *stop) return std::nullopt;
     const ssize_t got = uninterrupted([&] { return ::read(fd.get(), piece.data(), piece.size()); });
     if (got < 0) cannot_read(path, errno);
     if (got == 0) return stream.digest();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -116,6 +117,8 @@ class MappedFile {
 /// XXH3 of a whole file, read piece by piece: pages that stay mapped would count as this process's
 /// memory.
 uint64_t xxh3_of_file(const std::string& path);
+/// The same, or nothing once `stop` is set.
+std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop);
 /// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", ...), or "".
 std::string reading_problem(const std::string& path);
 

@@ -17,7 +17,6 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr int64_t kChunkBytes = int64_t{4} << 20;
 constexpr int64_t kHashedTokens = int64_t{1} << 20;
 /// A record of each file of the data: some hundred thousand of them.
 constexpr int64_t kLargestCache = int64_t{64} << 20;
@@ -61,19 +60,6 @@ void add(DataStatistics& total, const DataStatistics& more) {
   total.tokens += more.tokens;
   total.documents += more.documents;
   total.trained_tokens += more.trained_tokens;
-}
-
-std::optional<uint64_t> hash_file(const std::string& path, const std::atomic<bool>& stop) {
-  const MappedFile file(path);
-  const auto size = static_cast<int64_t>(file.bytes().size());
-  Xxh3Stream stream;
-  for (int64_t at = 0; at < size; at += kChunkBytes) {
-    if (stop) return std::nullopt;
-    const auto n = static_cast<size_t>(std::min(kChunkBytes, size - at));
-    stream.update(file.bytes().data() + at, n);
-    file.release(static_cast<size_t>(at), n);
-  }
-  return stream.digest();
 }
 
 void widen(DataStatistics& s, std::span<const int32_t> ids, std::span<const int32_t> labels) {
@@ -181,7 +167,7 @@ std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
   for (const auto& file : data.files()) {
     std::vector<FileRecord> records = present_files(*file);
     for (FileRecord& record : records) {
-      const auto hash = hash_file(record.path, stop);
+      const auto hash = xxh3_of_file(record.path, &stop);
       if (!hash) return std::nullopt;
       record.xxh3 = *hash;
     }
