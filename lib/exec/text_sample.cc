@@ -19,13 +19,16 @@ bool TextSamples::wanted() {
 std::vector<TextSample> TextSamples::write() {
   try {
     if (!wanted()) return {};
-    return setup_.needs_all_ranks() ? write_all() : write_together();
+    if (!setup_.needs_all_ranks()) return write_together();
+    prepare();
   } catch (const Error& error) {
     if (error.code() == ExitCode::kPeerLost || error.code() == ExitCode::kBug) throw;
     wanted_ = false;
     journal_.warn(cat("no sample of text: ", error.message()));
     return {};
   }
+  // A rank that fails alone ends the run: the others stand in a collective.
+  return write_all();
 }
 
 /// Rank 0 alone computes it, while the others wait for it as long as it lives.
@@ -38,7 +41,7 @@ std::vector<TextSample> TextSamples::write_together() {
 }
 
 std::vector<TextSample> TextSamples::write_all() {
-  if (prompts_.empty()) prepare();
+  prepare();
   signal_ = 0;
   std::vector<TextSample> samples;
   for (const std::vector<int32_t>& prompt : prompts_) {
@@ -51,8 +54,9 @@ std::vector<TextSample> TextSamples::write_all() {
   return samples;
 }
 
-/// Where all ranks write, none may fail alone.
+/// Once. Where all ranks write, none may fail alone.
 void TextSamples::prepare() {
+  if (!prompts_.empty()) return;
   const auto read = [&] { prompts_ = sample_prompts(config_, setup_, validation_); };
   if (setup_.needs_all_ranks())
     session_.together("preparing the samples of text", read);

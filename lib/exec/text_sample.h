@@ -24,7 +24,7 @@ class TextSamples {
 
   /// Collective: on rank 0 the texts of the model as it is now; none where the config asks for none, a
   /// signal ends it, or they cannot be written: rank 0 then says why, once, as a run that cannot write a
-  /// text still trains.
+  /// text still trains. Where all ranks write and one fails alone, its Error.
   std::vector<TextSample> write();
 
  private:
