@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "checkpoint/weight_conversion.h"
 #include "exec/row_lengths.h"
+#include "exec/weights_check.h"
 
 namespace ftrun {
 namespace {
@@ -114,6 +115,7 @@ class Merge {
 
 MergeLoss export_merged(FileSystem& files, const ExportOptions& options, const ModelDescription& model, const ModelFolder& base,
                         const ReadTrained& trained) {
+  require_weights(model, base);
   std::vector<ExportTensor> tensors;
   for (const TensorInfo& tensor : model.tensors)
     if (!is_lora_name(tensor.name)) tensors.push_back({tensor.name, tensor.shape});

@@ -15,7 +15,7 @@ enum class ExitCode : int {
   kBadInput = 4,      // bad model, data or checkpoint
   kEnvironment = 5,   // disk, port, memory
   kPeerLost = 6,      // a rank died or a wait timed out
-  kNumerical = 7,     // non-finite loss or gradient, too many skipped steps
+  kNumerical = 7,     // non-finite loss or gradient, too many skipped steps, weights that a dtype cannot hold
   kRequeue = 75,      // saved, wants to be started again
 };
 

@@ -31,12 +31,11 @@ std::vector<std::string> words_of(std::string_view name) {
 
 bool is_secret_name(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
-  // Of what a text is made of: "token_dtype", "pad_token_id", "trainable_token_indices".
+  // What a text is made of is no secret: "token_dtype", "pad_token_id", "trainable_token_indices".
   constexpr std::array<std::string_view, 4> kOfVocabulary{"dtype", "id", "ids", "indices"};
-  if (!words.empty() && std::find(kOfVocabulary.begin(), kOfVocabulary.end(), words.back()) != kOfVocabulary.end()) return false;
+  const bool of_vocabulary = !words.empty() && std::find(kOfVocabulary.begin(), kOfVocabulary.end(), words.back()) != kOfVocabulary.end();
   for (const std::string& word : words)
-    if (std::find(kSecretWords.begin(), kSecretWords.end(), word) != kSecretWords.end())
-      return true;
+    if (std::find(kSecretWords.begin(), kSecretWords.end(), word) != kSecretWords.end() && !(word == "token" && of_vocabulary)) return true;
   return (words.size() > 1 && words.back() == "key") ||
          (!words.empty() && words.back().size() > 3 && words.back().ends_with("apikey"));
 }

@@ -162,7 +162,7 @@ std::vector<std::string> copied_files(FileSystem& files, const ExportOptions& op
       if (is_copied(name)) names.push_back(name);
     } else if (name == kTemplates) {
       for (const std::string& file : files.list((source / name).string()))
-        if (file.ends_with(".jinja")) names.push_back(cat(name, "/", file));
+        if (file.ends_with(".jinja") && !file.starts_with(".")) names.push_back(cat(name, "/", file));
     }
   }
   return names;

@@ -27,7 +27,9 @@ void declare_adapter(Schema& s) {
   rows.key("target_pattern", &A::target_pattern, "The regular expression of target_modules, under a name of its own.");
   rows.key("exclude_modules", &A::exclude_modules, "The same, of modules that get none.");
   rows.key("exclude_pattern", &A::exclude_pattern, "The regular expression of exclude_modules.");
-  rows.key("layers_to_transform", &A::layers_to_transform, "Only these layers; empty = all.").at_least(0).in("layers");
+  rows.key("layers_to_transform", &A::layers_to_transform, "Only these layers, and modules whose whole path target_modules names; empty = all.")
+      .at_least(0)
+      .in("layers");
   rows.key("rank_pattern", &A::rank_pattern,
            "Ranks of some modules: {expression: rank}, each of a path's end; the first one that matches counts.");
   rows.key("rank_pattern_ranks", &A::rank_pattern_ranks, "The ranks of a rank_pattern that is a list.").range(1, 65'536);

@@ -26,7 +26,7 @@ constexpr std::string_view kIntroduction = R"(# Config reference
 A config is JSON (comments and trailing commas are fine) or YAML. `--config` may be repeated: a later
 file wins key by key. `--set section.key=value` overrides both; the value is read as YAML. Of two keys that
 exclude each other (`train.steps` and `train.epochs`, a rate in `train` and in `optimizer.params`, `fp16` and
-`bf16`, ...), the one that is set later takes the place of the other, with a notice. A launcher file of Hugging
+`bf16`, ...), the one that is set later (`--set` after the file) takes the place of the other, with a notice; in one place both are an error. A launcher file of Hugging
 Face Accelerate is read as the config it stands for.
 
 * DeepSpeed's keys stand at top level, exactly as in a DeepSpeed config, so that one file serves both

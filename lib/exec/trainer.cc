@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -288,7 +289,7 @@ StepMetrics Trainer::metrics_of(const StepRun& step) const {
   metrics.step = progress_.step;
   metrics.samples = progress_.step * config_.train_batch_size;
   metrics.tokens = static_cast<int64_t>(step.counted_tokens);
-  metrics.loss = step.loss_sum / step.counted_tokens;
+  metrics.loss = step.counted_tokens > 0 ? step.loss_sum / step.counted_tokens : std::numeric_limits<double>::quiet_NaN();
   metrics.grad_norm = step.gradient_norm;
   metrics.learning_rate = step.scalars.learning_rate;
   metrics.exposed_communication_seconds = step.exposed_communication_seconds;

@@ -168,6 +168,7 @@ TEST_CASE("tokenizer and other files pass through byte for byte, weights do not"
   fs::create_directories(source / "additional_chat_templates");
   write_text(source / "additional_chat_templates/tools.jinja", "{{ tools }}");
   write_text(source / "additional_chat_templates/model.safetensors", "weights");
+  write_text(source / "additional_chat_templates/._tools.jinja", "of another system");
   const TempFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.source_folder = source.path();

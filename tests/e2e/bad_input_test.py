@@ -343,6 +343,22 @@ with tempfile.TemporaryDirectory() as scratch:
                "  remedy: prepare it again with the tokenizer of this model\n")
 
     @case
+    def recorded_ids_outside_the_model():
+        """What prepare_data.py recorded is looked at by check, too, without a reading of the data."""
+        path = root / "recorded.bin"
+        path.write_bytes(ids.tobytes())
+        path.with_suffix(".json").write_text(json.dumps({
+            "format": "ftrun-data", "version": 1, "tokens": len(ids), "documents": 1, "trained_tokens": len(ids), "min_id": 0, "max_id": 300,
+            "dtype": "uint16", "files": [{"role": "tokens", "name": path.name, "bytes": path.stat().st_size,
+                                          "modified_ns": path.stat().st_mtime_ns, "xxh3": "0123456789abcdef"}]}))
+        message = (f"{path}: its largest id is 300 (as {path.with_suffix('.json')} recorded), outside the model's 211 rows\n"
+                   "  remedy: prepare the data with this model's own tokenizer\n")
+        changes = {"data": {"train": str(path), **NO_SHUFFLE}}
+        refused("recorded", 4, f"ftrun: {message}", **changes)
+        found = must(ftrun("check", "--config", job.config("recorded-check", **changes), "-q"), 4)
+        assert message in said(found), found.stderr
+
+    @case
     def data_that_fill_no_batch():
         path = root / "few-rows.bin"
         path.write_bytes(ids.tobytes()[:2 * (3 * 32 + 1)])

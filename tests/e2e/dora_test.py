@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 import torch
 from runner import (ShardedJob, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must, near,
-                    numbers, run_cases, start, steps, write_config)
+                    numbers, run_cases, same_tensors, start, steps, write_config)
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -101,7 +101,7 @@ for folder, ours, merged in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
             must(ftrun("convert", scratch / f"{name}-one", "--merge", "--out", merged, "--dtype", "fp32"))
             must(ftrun("convert", adapter, "--merge", "--out", scratch / f"again-{name}", "--dtype", "fp32"))
             one, other = load_file(merged / "model.safetensors"), load_file(scratch / f"again-{name}" / "model.safetensors")
-            assert all(np.array_equal(one[tensor], other[tensor]) for tensor in one)
+            assert same_tensors(one, other)
             arguments += [references / name, adapter, merged]
         done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -127,7 +127,7 @@ for folder, ours, merged in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
                     assert np.abs(lengths / expected - 1).max() < 1e-6, tensor
         job.run("three", "--nproc", 3, **(job.settings(3, stage=3) | still | {"adapter": DORA | {"init_lora_weights": False}}))
         one, three = adapter_file(job.out("False-dora")), adapter_file(job.out("three"))
-        assert all(np.array_equal(one[tensor], three[tensor]) for tensor in one)
+        assert same_tensors(one, three)
 
     @case
     def tensor_ranks_train_what_one_process_trains():
@@ -154,7 +154,7 @@ for folder, ours, merged in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
             job.run(name, "--nproc", 2, **(job.settings(2, stage=3) | usual | change))
             assert numbers(job.out(name)) == numbers(job.out("two")), name
             here, there = adapter_file(job.out(name)), adapter_file(job.out("two"))
-            assert all(np.array_equal(here[tensor], there[tensor]) for tensor in there), name
+            assert same_tensors(here, there), name
 
     @case
     def checkpoints_go_on_bit_by_bit_and_on_other_ranks():
@@ -165,7 +165,7 @@ for folder, ours, merged in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
         job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
         assert numbers(out) == numbers(job.out("straight"))
         straight, cut = adapter_file(job.out("straight")), adapter_file(out)
-        assert all(np.array_equal(straight[tensor], cut[tensor]) for tensor in straight)
+        assert same_tensors(straight, cut)
         copy_without_last(out, job.out("other"), 8)
         job.run("other", "--resume", "auto", **(saving | job.settings(1, stage=0) | {"train": {"steps": 8}}))
         near("loss", [steps(job.out("other"))[-1]["loss"]], [steps(out)[-1]["loss"]], 1e-5)

@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 from runner import (ShardedJob, case, config, copy_without_last, evaluations, ftrun, kill_before_last, must, near,
-                    numbers, run_cases, start, steps, tiny_data, write_config)
+                    numbers, run_cases, same_tensors, start, steps, tiny_data, write_config)
 from safetensors.numpy import load_file
 
 CPU = {"device": "cpu"}
@@ -35,7 +35,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def require_same(name, other):
         assert numbers(job.out(name)) == numbers(job.out(other)), name
         here, there = adapter_file(job.out(name)), adapter_file(job.out(other))
-        assert all(np.array_equal(here[tensor], there[tensor]) for tensor in there), name
+        assert same_tensors(here, there), name
 
     @case
     def every_layout_has_the_same_masks():
@@ -82,7 +82,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                                      "train": {"steps": 4, "seed": 7}}))
         job.run("same", **(job.settings(1) | usual | {"adapter": LORA | {"path": str(job.out("one") / "export" / "adapter")}}))
         for a, b in (("one", "none"), ("seed", "same")):
-            apart = [abs(x - y) for x, y in zip(losses(job.out(a)), losses(job.out(b)))]
+            apart = [abs(x - y) for x, y in zip(losses(job.out(a)), losses(job.out(b)), strict=True)]
             assert min(apart) > 1e-4, (a, b, apart)
 
     @case
@@ -108,9 +108,9 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run(name, **(still | {"adapter": LORA | {"lora_dropout": p}}))
         a, b = job.out("still"), job.out("still, without")
         assert [m["loss"] for m in evaluations(a)] == [m["loss"] for m in evaluations(b)] and len(evaluations(a)) >= 2
-        assert all(x != y for x, y in zip(losses(a), losses(b)))
+        assert all(x != y for x, y in zip(losses(a), losses(b), strict=True))
         here, there = adapter_file(a), adapter_file(b)
-        assert all(np.array_equal(here[tensor], there[tensor]) for tensor in there)
+        assert same_tensors(here, there)
         written = json.loads((a / "export" / "adapter" / "adapter_config.json").read_text())
         assert written["lora_dropout"] == 0.25
         # PEFT's file, as it comes, says the same as the key.
@@ -121,7 +121,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, out in (("still", a), ("without", b)):
             must(ftrun("convert", out, "--merge", "--out", scratch / f"merged-{name}", "--dtype", "fp32"))
             merged[name] = load_file(scratch / f"merged-{name}" / "model.safetensors")
-        assert all(np.array_equal(merged["without"][tensor], values) for tensor, values in merged["still"].items())
+        assert same_tensors(merged["without"], merged["still"])
 
         # Masks are made again and nothing that they dropped is kept: the plan is that of a run without dropout, and what the run took.
         # Of the plan counts what is allocated beside what is kept from step to step: a little may lie unused.

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from runner import (BINARY, VOCABULARY, Job, case, checkpoints, environment, evaluations, exported, free_port, ftrun, manifest, metrics, must, near, needs,
-                    numbers, run_cases, steps, tiny_data, tiny_model, tiny_weights)
+                    numbers, run_cases, same_tensors, steps, tiny_data, tiny_model, tiny_weights)
 
 SEQUENCE, VALIDATION_ROWS = 32, 10
 
@@ -385,6 +385,9 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_model_in_fp16_comes_back_in_fp16():
         halves = {name: weight.astype(np.float16) for name, weight in tiny_weights().items()}
         model = {"path": str(tiny_model(job.scratch / "model-fp16", halves, torch_dtype="float16"))}
+        templates = job.scratch / "model-fp16/additional_chat_templates"
+        templates.mkdir()
+        (templates / "tools.jinja").write_text("{{ tools }}")
         job.run("fp16", model=model, train={"steps": 2}, checkpoint={"every": 2})
         written = job.out("fp16") / "export/model"
         assert json.loads((written / "config.json").read_text())["torch_dtype"] == "float16"
@@ -392,8 +395,19 @@ with tempfile.TemporaryDirectory() as scratch:
             must(ftrun("convert", job.out("fp16"), "--out", job.scratch / target, "--dtype", dtype))
         trained = load_file(job.scratch / "fp16-as-fp32/model.safetensors")
         for folder in (written, job.scratch / "fp16-as-fp16"):
-            for name, weight in load_file(folder / "model.safetensors").items():
-                assert weight.dtype == np.float16 and (weight == trained[name].astype(np.float16)).all(), name
+            found = load_file(folder / "model.safetensors")
+            assert {weight.dtype for weight in found.values()} == {np.dtype(np.float16)}
+            assert same_tensors(found, {name: weight.astype(np.float16) for name, weight in trained.items()})
+            assert (folder / "additional_chat_templates/tools.jinja").read_text() == "{{ tools }}"
+
+    @case
+    def export_dtype_is_that_of_the_written_weights():
+        for what, changes in (("model", {}), ("adapter", {"adapter": {"r": 2, "init_lora_weights": False}})):
+            for dtype, stored in (("fp32", "F32"), ("bf16", "BF16"), ("fp16", "F16")):
+                job.run(f"{what}-{dtype}", train={"steps": 2}, export={"dtype": dtype}, checkpoint={"every": 0}, **changes)
+                with open(job.out(f"{what}-{dtype}") / "export" / what / f"{'adapter_' if changes else ''}model.safetensors", "rb") as file:
+                    header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+                assert {entry["dtype"] for name, entry in header.items() if name != "__metadata__"} == {stored}, (what, dtype)
 
     @case
     def a_file_system_that_lacks_calls_is_written_and_read_all_the_same():

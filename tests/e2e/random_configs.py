@@ -154,7 +154,7 @@ class Draw:
         if what["data"].get("validation") and self.maybe(0.3):
             name = "first" if isinstance(what["data"]["validation"], dict) else "validation"
             what["checkpoint"] = {"keep_best": {"metric": f"{name}.{chance.choice(('loss', 'accuracy'))}"}}
-            what["export"] = {"which": chance.choice(("last", "best")), "dtype": chance.choice(("auto", "fp32", "bf16"))}
+            what["export"] = {"which": chance.choice(("last", "best")), "dtype": chance.choice(("auto", "fp32", "bf16", "fp16"))}
         return what
 
     def nvme(self, name):
@@ -259,6 +259,8 @@ class Run:
                 if ours.get(key) != theirs.get(key):
                     raise Finding(f"{what}: {key}: {ours} and {theirs}")
             for key in () if ours.get("skipped") else ("loss", "grad_norm") if "grad_norm" in ours else ("loss",):
+                if ours[key] == theirs[key]:  # also "NaN", of a step without labels
+                    continue
                 off = abs(ours[key] - theirs[key]) / max(abs(theirs[key]), 1e-3)
                 self.tally.worst[self.draw.precision, key] = max(self.tally.worst[self.draw.precision, key], off)
                 if not off <= BOUNDS[self.draw.precision][key]:

@@ -267,10 +267,17 @@ def exported(out):
 
 
 def weights_hash(out):
+    files = sorted((pathlib.Path(out) / "export" / "model").glob("*.safetensors"))
+    assert files, f"{out}: no exported weights"
     digest = hashlib.sha256()
-    for path in sorted((pathlib.Path(out) / "export" / "model").glob("*.safetensors")):
+    for path in files:
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def same_tensors(one, other):
+    """Whether two sets of tensors have the same names and, under each, the same values; not two empty ones."""
+    return bool(one) and one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def same_run(a, b):

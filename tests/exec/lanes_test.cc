@@ -118,15 +118,17 @@ TEST_CASE("what compute waited for communication is told") {
       },
       [] {});
   lanes.run_once();
-  REQUIRE(lanes.exposed_communication_seconds() > 0.25);
+  const double first = lanes.exposed_communication_seconds();
+  REQUIRE(first > 0.25);
   slow = false;
   lanes.run_once();
-  // Each run anew, and not added up; threads of a busy machine may be late.
-  REQUIRE(lanes.exposed_communication_seconds() < 0.2);
+  // Each run anew, and not added up.
+  REQUIRE(lanes.exposed_communication_seconds() < first);
 }
 
 TEST_CASE("what compute waited for copies between tiers is no communication") {
   const Program program = lanes_program({{Lane::kToDevice, {}}, {kCommunication, {}}, {Lane::kDisk, {}}, {kCompute, {0, 1, 2}}});
+  constexpr auto kCopy = 200ms;
   std::promise<void> communicated;
   Lanes lanes(
       program,
@@ -134,11 +136,11 @@ TEST_CASE("what compute waited for copies between tiers is no communication") {
         if (instr.lane == kCommunication) communicated.set_value();
         // Copies begin when communication is over, so that none of their time is beside it.
         if (instr.lane == Lane::kToDevice) communicated.get_future().wait_for(20s);
-        if (instr.lane == Lane::kToDevice || instr.lane == Lane::kDisk) std::this_thread::sleep_for(200ms);
+        if (instr.lane == Lane::kToDevice || instr.lane == Lane::kDisk) std::this_thread::sleep_for(kCopy);
       },
       [] {});
   lanes.run_once();
-  REQUIRE(lanes.exposed_communication_seconds() < 0.15);
+  REQUIRE(lanes.exposed_communication_seconds() < std::chrono::duration<double>(kCopy).count());
 }
 
 TEST_CASE(

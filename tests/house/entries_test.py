@@ -59,7 +59,7 @@ def quiet_ways_out():
 
 def asserted_seconds():
     """An upper bound for a clock, or for a number of seconds that was taken from one."""
-    clock = re.compile(r"(REQUIRE|CHECK)(_FALSE)?\([^;]*([cC]lock::now[^;]*<=? *[\w(]|\b(seconds|took|taken)\b[^;]*<=? *\d)")
+    clock = re.compile(r"(REQUIRE|CHECK)(_FALSE)?\([^;]*([cC]lock::now[^;]*<=? *[\w(]|(\b|_)(seconds|took|taken|elapsed)\b[^;]*<=? *\d)")
     for path in sources("*.cc"):
         for statement in clock.finditer(path.read_text()):
             yield f"{path}: asserts on the time something took: {' '.join(statement.group(0).split())}"
