@@ -53,9 +53,16 @@ def sync_folder(folder):
         os.close(descriptor)
 
 
+def _id():
+    """8 hexadecimal digits, among them a letter, so that a date is none."""
+    while not re.search("[a-f]", made := secrets.token_hex(4)):
+        pass
+    return made
+
+
 def write_synced(path, text):
     """The whole new text or the old one, whatever happens meanwhile."""
-    temporary = f"{path}.tmp-{secrets.token_hex(4)}"
+    temporary = f"{path}.tmp-{_id()}"
     with open(temporary, "x", encoding="utf-8") as file:
         file.write(text)
         sync(file)
@@ -130,7 +137,7 @@ def _exchange(a, b):
 
 def _move_aside(made, place):
     """Returns where the old folder is."""
-    old = f"{place}.replaced-{secrets.token_hex(4)}"
+    old = f"{place}.replaced-{_id()}"
     os.rename(place, old)
     try:
         os.rename(made, place)
@@ -157,7 +164,7 @@ def _discard(old, place):
     try:
         going = old
         if old.startswith(f"{place}.replaced-"):
-            going = f"{place}.tmp-{secrets.token_hex(4)}"
+            going = f"{place}.tmp-{_id()}"
             os.rename(old, going)
         _remove(going)
     except OSError as error:
@@ -206,7 +213,7 @@ def recover(place):
     if not os.path.isdir(parent):
         return
     for entry in os.listdir(parent):
-        found = re.fullmatch(re.escape(name) + r"\.(tmp|replaced)-[0-9a-f]{8}", entry)
+        found = re.fullmatch(re.escape(name) + r"\.(tmp|replaced)-(?=\d*[a-f])[0-9a-f]{8}", entry)
         path = os.path.join(parent, entry)
         if not found or os.path.islink(path) or not os.path.isdir(path) or _is_held(path):
             continue
@@ -226,7 +233,7 @@ def new_folder(out):
     place = output_place(out)
     recover(place)
     refuse_foreign_folder(place)
-    made = f"{place}.tmp-{secrets.token_hex(4)}"
+    made = f"{place}.tmp-{_id()}"
     os.makedirs(made)
     with _opened(made) as descriptor:
         _lock(descriptor)

@@ -284,6 +284,9 @@ bool is_cached(int fd) {
               "files of a model or checkpoint must lie inside its folder");
 }
 
+/// So that a date is no id ("model.tmp-20251125"): what has such a name is somebody's own.
+bool has_letter(std::string_view id) { return id.find_first_of("abcdef") != std::string_view::npos; }
+
 }  // namespace
 
 FileSystem& posix_files() {
@@ -298,7 +301,8 @@ FileSystem& umask_files() {
 
 std::string unique_name(const std::string& path, std::string_view mark) {
   std::random_device random;
-  return cat(path, mark, hex64(random()).substr(16 - kIdDigits));
+  for (;;)
+    if (const std::string id = hex64(random()).substr(16 - kIdDigits); has_letter(id)) return cat(path, mark, id);
 }
 
 std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark) {
@@ -306,7 +310,7 @@ std::optional<std::string> origin_of_unique(std::string_view name, std::string_v
   const size_t stem = name.size() - kIdDigits - mark.size();
   const std::string_view id = name.substr(stem + mark.size());
   const bool made_here = name.substr(stem, mark.size()) == mark &&
-                         id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+                         id.find_first_not_of("0123456789abcdef") == std::string_view::npos && has_letter(id);
   return made_here ? std::optional(std::string(name.substr(0, stem))) : std::nullopt;
 }
 

@@ -59,7 +59,7 @@ FileSystem& posix_files();
 /// The same for what others are to read: modes are as the umask says.
 FileSystem& umask_files();
 
-/// A name beside `path` that no other process makes: path, mark, 8 random hexadecimal digits.
+/// A name beside `path` that no other process makes: path, mark, 8 random hexadecimal digits, among them a letter.
 std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
 /// What such a name was made of, "run.json" of "run.json.tmp-0123abcd"; nothing for any other name.
 std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark = ".tmp-");

@@ -25,6 +25,8 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
+constexpr const char* kIndex = "model.safetensors.index.json";
+
 struct Shard {
   std::string file;
   std::vector<TensorSpec> tensors;  // in stored order
@@ -131,7 +133,7 @@ OutputFile write_index(FileSystem& files, const std::string& folder,
     }
   const nlohmann::json index{{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}},
                              {"weight_map", weight_map}};
-  return write_text(files, folder, "model.safetensors.index.json", index.dump(2) + "\n");
+  return write_text(files, folder, kIndex, index.dump(2) + "\n");
 }
 
 bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
@@ -224,7 +226,7 @@ void require_room(FileSystem& files, const std::string& folder, const ExportOpti
 void say_where_from(const std::string& source, const std::string& name) {
   const fs::path folder = real_path(source), real = real_path((fs::path(source) / name).string());
   if (is_within(real, folder) || real.parent_path() == folder.parent_path().parent_path() / "blobs") return;
-  log_notice(cat(source, "/", name, ": is a link to ", real.string(), ", whose content is copied"));
+  log_notice(cat(source, "/", printable(name), ": is a link to ", printable(real.string()), ", whose content is copied"));
 }
 
 std::vector<OutputFile> copy_files(FileSystem& files, const std::string& folder, const ExportOptions& options) {
@@ -240,6 +242,18 @@ std::vector<OutputFile> copy_files(FileSystem& files, const std::string& folder,
   return written;
 }
 
+std::string config_name(const ExportOptions& options) { return options.format == ExportFormat::kAdapter ? "adapter_config.json" : "config.json"; }
+
+/// Names of all files that write_all() makes.
+std::vector<std::string> written_files(FileSystem& files, const ExportOptions& options, const std::vector<ExportTensor>& tensors) {
+  std::vector<std::string> names = copied_files(files, options);
+  const std::vector<Shard> shards = make_shards(options, tensors);
+  for (const Shard& shard : shards) names.push_back(shard.file);
+  if (shards.size() > 1) names.emplace_back(kIndex);
+  names.push_back(config_name(options));
+  return names;
+}
+
 void write_all(FileSystem& files, const std::string& folder, const ExportOptions& options,
                const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   std::vector<OutputFile> written = copy_files(files, folder, options);
@@ -247,7 +261,7 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
   for (const Shard& shard : shards) written.push_back(write_shard(files, folder, options, shard, read));
   if (shards.size() > 1) written.push_back(write_index(files, folder, shards));
   const bool adapter = options.format == ExportFormat::kAdapter;
-  written.push_back(write_text(files, folder, adapter ? "adapter_config.json" : "config.json",
+  written.push_back(write_text(files, folder, config_name(options),
                                adapter ? options.config_json
                                        : exported_config(options.config_json, options.dtype, "config.json")));
   finish_output(files, folder, written);
@@ -344,7 +358,7 @@ void export_model(FileSystem& files, const ExportOptions& options,
   const std::string made = temporary_beside(folder);
   OwnedFd held, held_old;
   try {
-    held = begin_output(files, made);
+    held = begin_output(files, made, written_files(files, options, tensors));
     write_all(files, made, options, tensors, read);
     // That may have taken long, and so may this; the names once more, right before they go.
     require_replaceable(files, folder, OutputCheck::kContents);

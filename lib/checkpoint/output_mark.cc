@@ -56,6 +56,13 @@ bool is_unchanged(const std::string& path, const OutputFile& written, OutputChec
   return check == OutputCheck::kSizes || xxh3_of_file(path) == written.xxh3;
 }
 
+/// Only what lies in a mount can be replaced, not the place where it is mounted.
+bool is_mount_point(const std::string& folder) {
+  struct statx found{};
+  return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &found) == 0 &&
+         (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
 /// What lies in `folder`; of a folder in it that holds listed files, what lies there ("folder/file").
 std::vector<std::string> paths_in(FileSystem& files, const std::string& folder, const Content& content) {
   std::vector<std::string> paths;
@@ -64,7 +71,7 @@ std::vector<std::string> paths_in(FileSystem& files, const std::string& folder, 
     const fs::path path = fs::path(folder) / name;
     const auto first = content.lower_bound(name + "/");
     const bool is_listed = first != content.end() && first->first.starts_with(name + "/");
-    if (is_listed && fs::is_directory(fs::symlink_status(path, error))) {
+    if (is_listed && fs::is_directory(fs::symlink_status(path, error)) && !is_mount_point(path.string())) {
       for (const std::string& file : files.list(path.string())) paths.push_back(cat(name, "/", file));
     } else {
       paths.push_back(name);
@@ -102,23 +109,18 @@ std::string some_of(std::vector<std::string> parts) {
   throw Error(ExitCode::kBadInput, cat(folder, ": is not replaced: ", why), kReplaceRemedy);
 }
 
-/// Only what lies in a mount can be replaced, not the place where it is mounted.
-bool is_mount_point(const std::string& folder) {
-  struct statx found{};
-  return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &found) == 0 &&
-         (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
-}
-
 bool is_complete(const std::string& path) {
   return parse_json_strict(read_file(path), path).value("complete", nlohmann::json()) == true;
 }
 
 }  // namespace
 
-OwnedFd begin_output(FileSystem& files, const std::string& folder) {
+OwnedFd begin_output(FileSystem& files, const std::string& folder, const std::vector<std::string>& names) {
+  std::vector<OutputFile> planned;
+  for (const std::string& name : names) planned.push_back({name});
   files.make_folder(folder);
   OwnedFd held = hold_folder(folder);
-  write_file_atomic(files, mark_path(folder), mark_text(false, {}));
+  write_file_atomic(files, mark_path(folder), mark_text(false, planned));
   return held;
 }
 
@@ -129,10 +131,25 @@ void finish_output(FileSystem& files, const std::string& folder, const std::vect
 bool is_begun_output(FileSystem& files, const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(folder, error)) || is_held(folder)) return false;
-  // The mark is the first file that is made, under a temporary name before its own.
-  const std::vector<std::string> names = files.list(folder);
-  const auto is_temporary = [](const std::string& name) { return name.starts_with(cat(kOutputMark, ".tmp")); };
-  return files.exists(mark_path(folder)) || std::all_of(names.begin(), names.end(), is_temporary);
+  Content content;
+  bool complete = false;
+  try {
+    const std::string mark = mark_path(folder);
+    if (files.exists(mark)) {
+      content = read_mark(mark);
+      complete = is_complete(mark);
+    }
+  } catch (const Error&) {
+    return false;
+  }
+  const auto is_ours = [&](const std::string& name) {
+    // The mark is the first file that is made, under a temporary name before its own.
+    if (name == kOutputMark || name.starts_with(cat(kOutputMark, ".tmp"))) return true;
+    const auto written = content.find(name);
+    return written != content.end() && (!complete || is_unchanged((fs::path(folder) / name).string(), written->second, OutputCheck::kSizes));
+  };
+  const std::vector<std::string> paths = paths_in(files, folder, content);
+  return std::all_of(paths.begin(), paths.end(), is_ours);
 }
 
 std::string output_place(const std::string& folder) {

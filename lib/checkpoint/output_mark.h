@@ -19,14 +19,14 @@ struct OutputFile {
   uint64_t xxh3 = 0;
 };
 
-/// Makes `folder` with a mark that says it is not complete, and holds it (hold_folder()).
-[[nodiscard]] OwnedFd begin_output(FileSystem& files, const std::string& folder);
+/// Makes `folder` with a mark that says it is not complete, and what will be written (names as OutputFile's), and holds it (hold_folder()).
+[[nodiscard]] OwnedFd begin_output(FileSystem& files, const std::string& folder, const std::vector<std::string>& names);
 
 /// Writes the mark of a complete folder, and syncs the folder.
 void finish_output(FileSystem& files, const std::string& folder, const std::vector<OutputFile>& content);
 
-/// True for a folder that holds a mark, complete or not, or nothing at all, and that no process holds:
-/// what a killed process left under a temporary name.
+/// True for a folder that holds a mark, complete or not, or nothing at all, and besides nothing that the mark does not list, and that no
+/// process holds: what a killed process left under a temporary name.
 bool is_begun_output(FileSystem& files, const std::string& folder);
 
 /// Where an output called `folder` lies when links are followed, an absolute path. Error(kBadInput)

@@ -19,6 +19,10 @@ void end_at_once_on_signals() {
   std::signal(SIGUSR1, on_early_requeue);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&stops, signal);
+  ::sigprocmask(SIG_UNBLOCK, &stops, nullptr);
 }
 
 }  // namespace ftrun

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <iostream>
 #include <optional>
 
 #include "base/error.h"
@@ -27,6 +26,7 @@
 #include "cluster/peers.h"
 #include "cluster/rank_state.h"
 #include "cluster/rank_process.h"
+#include "cluster/shown_output.h"
 
 namespace ftrun {
 namespace {
@@ -40,14 +40,6 @@ std::vector<int> forwarded_signals() {
   std::vector<int> signals = {SIGINT, SIGTERM, SIGUSR1};
   if (!inherits_ignored(SIGHUP)) signals.push_back(SIGHUP);
   return signals;
-}
-
-/// Whether one of them waits to be taken from the queue below.
-bool stop_is_pending() {
-  sigset_t pending;
-  ::sigpending(&pending);
-  const std::vector<int> signals = forwarded_signals();
-  return std::any_of(signals.begin(), signals.end(), [&](int signal) { return sigismember(&pending, signal) == 1; });
 }
 
 /// Takes the signals out of their handlers while it lives: they arrive on a descriptor instead.
@@ -116,31 +108,6 @@ bool has_ended(pid_t pid) {
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
-/// To our own standard output or error. That something could not be written shows in the state of std::cout, as for what is printed
-/// through it; std::cerr stays good, as the last message is still to come.
-///
-/// Where nobody reads it, as from a terminal that stands still, it waits, for as long as `waits` says; the rest is dropped then, which the
-/// ranks' logs have.
-void write_all(OutputStream stream, std::string_view text, const std::function<bool()>& waits) {
-  constexpr size_t kAtOnce = 4096;  // PIPE_BUF: where a pipe can be written to, so much does not wait
-  constexpr int kMoment = 100;      // milliseconds
-  const int fd = static_cast<int>(stream) + 1;
-  while (!text.empty()) {
-    pollfd ready{fd, POLLOUT, 0};
-    if (::poll(&ready, 1, 0) == 0) {
-      if (!waits()) return;  // at once: a moment for each line would be long
-      ::poll(&ready, 1, kMoment);
-      continue;
-    }
-    const ssize_t done = ::write(fd, text.data(), std::min(text.size(), kAtOnce));
-    if (done < 0 && errno != EINTR && errno != EAGAIN) {
-      if (stream == OutputStream::kOut) std::cout.setstate(std::ios::badbit);
-      return;
-    }
-    if (done > 0) text.remove_prefix(static_cast<size_t>(done));
-  }
-}
-
 /// The ranks of one start, from their first to their last.
 class Supervisor {
  public:
@@ -155,9 +122,11 @@ class Supervisor {
             {.first_rank = first_rank(),
              .ranks = local_ranks_,
              .terminal = options.terminal,
-             .write = options.write ? options.write : [this](OutputStream stream, std::string_view text) {
-               write_all(stream, text, [this] { return forwarded_ == 0 && !stop_is_pending(); });
-             }}) {}
+             .write = options.write ? options.write : [this](OutputStream stream, std::string_view text) { shown_.write(stream, text); }}),
+        shown_({.is_ending = [this] {
+          handle_signals();
+          return forwarded_ != 0 || stopping_;
+        }}) {}
   ~Supervisor() { signal_all(SIGKILL); }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -221,6 +190,7 @@ class Supervisor {
   const int local_ranks_;
   SignalQueue& signals_;
   RankOutput output_;
+  ShownOutput shown_;
   Pipe reports_ = make_pipe();
   LocalBoards boards_ = LocalBoards::make(local_ranks_);
   std::string report_text_;
@@ -313,9 +283,9 @@ void Supervisor::forward(int signal) {
   if (forwarded_ != 0) {
     const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - forwarded_at_);
     if (!ends_at_once(forwarded_, signal, since.count())) return;
-    log_warning("second signal: the ranks are killed");
     stopping_ = true;
     signal_all(SIGKILL);
+    log_warning("second signal: the ranks are killed");  // last: a terminal may stand still
     return;
   }
   forwarded_ = signal;

@@ -47,6 +47,7 @@ bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe
 
 std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>& describe) {
   base_weights_ = base_fingerprint();
+  model_fingerprint_ = setup_.folder().fingerprint();
   if (finds_checkpoint(describe)) return resume(describe);
   if (Recorder* recorder = journal_.recorder()) recorder->note_new_start();
   session_.together("reading the weights", [&] {
@@ -150,7 +151,7 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
   meta.seed = static_cast<uint64_t>(config_.train.seed);
   meta.scheduler["last_batch_iteration"] = static_cast<double>(progress.updates() - 1);
   meta.data_fingerprint = data_fingerprint;
-  meta.model_fingerprint = setup_.folder().fingerprint();
+  meta.model_fingerprint = model_fingerprint_;
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
   meta.extra[kEvaluationRecord] = progress.evaluations.text();
   meta.extra[kConfigRecord] = without_secrets(request_.config_json);

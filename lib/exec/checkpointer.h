@@ -96,6 +96,8 @@ class Checkpointer {
   TrainingSetup& setup_;
   RunJournal& journal_;
   std::string base_weights_;
+  /// As the folder was when training began: its files may be gone when a checkpoint records it.
+  std::string model_fingerprint_;
   int64_t saved_step_ = -1;
   /// The record names this one as the best.
   int64_t marked_step_ = -1;

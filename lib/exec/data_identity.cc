@@ -22,10 +22,23 @@ void DataIdentity::resumed_from(const std::string& folder, const std::string& fi
 
 void DataIdentity::start(const RunData& data) {
   if (!session_.is_first()) return;
+  expect();
   const RunPaths paths(request_.config.output_dir);
   fingerprints_.start("train", *data.train, paths.fingerprint("train"));
   for (const NamedSamples& set : data.validation)
     fingerprints_.start(set.role(), *set.samples, paths.fingerprint(set.role()));
+}
+
+/// Until the data are known, records say what the run that goes on had: a start that is refused takes nothing from them.
+void DataIdentity::expect() {
+  expected_ = saved_;
+  const auto& before = journal_.recorder()->before();
+  if (checkpoint_.empty() || !before) return;
+  if (const auto train = before->data.find("train"); expected_.empty() && train != before->data.end()) expected_ = train->second.fingerprint;
+  journal_.update([&](RunManifest& manifest) {
+    for (const auto& [role, data] : before->data)
+      if (const auto now = manifest.data.find(role); now != manifest.data.end()) now->second.fingerprint = data.fingerprint;
+  });
 }
 
 void DataIdentity::record() {
@@ -34,15 +47,16 @@ void DataIdentity::record() {
 
 /// The content of the data is known only now: a resumed run may turn out to be another one.
 void DataIdentity::note(const std::string& role, const std::string& digest) {
+  if (!checkpoint_.empty() && role == "train") {
+    const Recorder& recorder = *journal_.recorder();
+    if (recorder.before())
+      if (const auto earlier = recorder.before()->data.find(role);
+          earlier != recorder.before()->data.end())
+        refuse_other_data(recorder.paths().manifest(), earlier->second.fingerprint, digest);
+    refuse_other_data(checkpoint_ + "/checkpoint.json", saved_, digest);
+  }
   if (role == "train") train_ = digest;
   journal_.update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
-  if (checkpoint_.empty() || role != "train") return;
-  const Recorder& recorder = *journal_.recorder();
-  if (recorder.before())
-    if (const auto earlier = recorder.before()->data.find(role);
-        earlier != recorder.before()->data.end())
-      refuse_other_data(recorder.paths().manifest(), earlier->second.fingerprint, digest);
-  refuse_other_data(checkpoint_ + "/checkpoint.json", saved_, digest);
 }
 
 void DataIdentity::refuse_other_data(const std::string& path, const std::string& before,
@@ -59,6 +73,10 @@ bool DataIdentity::await_briefly() {
     if (Clock::now() >= end || stop_signal() != 0) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
+}
+
+void DataIdentity::await_before_saving(StopAgreement& stop) {
+  if (!checkpoint_.empty() && !std::exchange(has_awaited_, true)) await(stop);
 }
 
 void DataIdentity::await(StopAgreement& stop) {

@@ -26,13 +26,17 @@ class DataIdentity {
   void start(const RunData& data);
   /// Notes what has become known. Error(kUsage) when the resumed run had other data.
   void record();
+  /// Collective, the same once before a resumed run saves anything: nothing that was trained on other data is to be found by a later start.
+  void await_before_saving(StopAgreement& stop);
   /// Collective: until all is known, the ranks agree to stop, or it has taken too long.
   void await(StopAgreement& stop);
 
-  /// Of the training data; "" while it is not known, and on other ranks than 0.
-  const std::string& train() const { return train_; }
+  /// What a checkpoint is to record of the training data: while it is not known, what the run that goes on had. "" where that is not
+  /// known either, and on other ranks than 0.
+  const std::string& train() const { return train_.empty() ? expected_ : train_; }
 
  private:
+  void expect();
   bool await_briefly();
   void note(const std::string& role, const std::string& digest);
   void refuse_other_data(const std::string& path, const std::string& before,
@@ -42,7 +46,8 @@ class DataIdentity {
   Session& session_;
   RunJournal& journal_;
   DataFingerprints fingerprints_;
-  std::string train_;
+  std::string train_, expected_;
+  bool has_awaited_ = false;
   /// Of the checkpoint that the run goes on from; "" for a new run.
   std::string checkpoint_;
   std::string saved_;

@@ -179,6 +179,7 @@ void Recorder::open_progress(int64_t total_steps) {
 }
 
 void Recorder::record(const StepMetrics& metrics) {
+  folder_.require_own();
   metrics_->write(metrics);
   follow();
   if (tensorboard_) tensorboard_->write(metrics.step, step_scalars(metrics));
@@ -225,7 +226,7 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
   try {
     if (progress_) progress_->finish();
     end_following();
-    if (!manifest_) return;
+    if (!manifest_ || folder_.is_another_runs()) return;
     // Of several ranks the supervisor knows which one was the cause.
     if (request_.launch.world == 1)
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });

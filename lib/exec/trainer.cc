@@ -223,9 +223,9 @@ void Trainer::train_until_stopped() {
     if (evaluated && !has_ended()) write_samples();
     progress_.skipped.refuse_too_many(progress_.step);
     identity_.record();
-    if (progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0 || checkpointer_->will_save(progress_) ||
-        stop_.reached())
-      check_replicas();
+    const bool saves = checkpointer_->will_save(progress_);
+    if (saves) identity_.await_before_saving(stop_);
+    if (progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0 || saves || stop_.reached()) check_replicas();
     if (stop_.reached())
       checkpointer_->save(progress_, identity_.train());
     else if (!has_ended() && checkpointer_->save_if_due(progress_, identity_.train()))
@@ -334,7 +334,9 @@ void Trainer::evaluate_before_training() {
     journal_.record(metrics);
     if (!has_ended()) write_samples();
   }
-  if (progress_.evaluations.is_best(progress_.step)) checkpointer_->save(progress_, identity_.train());
+  if (!progress_.evaluations.is_best(progress_.step)) return;
+  identity_.await_before_saving(stop_);
+  checkpointer_->save(progress_, identity_.train());
 }
 
 bool Trainer::evaluation_is_due() const {

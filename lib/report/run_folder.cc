@@ -220,6 +220,18 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
 
 std::string RunFolder::run_nearby() const { return run_near(paths_.root()); }
 
+bool RunFolder::is_another_runs() const {
+  struct stat held{}, there{};
+  return lock_fd_ >= 0 && ::fstat(lock_fd_, &held) == 0 && ::lstat(paths_.lock().c_str(), &there) == 0 &&
+         (held.st_dev != there.st_dev || held.st_ino != there.st_ino);
+}
+
+void RunFolder::require_own() const {
+  if (is_another_runs())
+    throw Error(ExitCode::kEnvironment, cat("output_dir ", paths_.root(), ": was removed while this run wrote into it, and another run has it now"),
+                "nothing more is written there; start this run again with another output_dir");
+}
+
 RunFolder::~RunFolder() {
   if (lock_fd_ >= 0) ::close(lock_fd_);
 }

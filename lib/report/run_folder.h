@@ -77,6 +77,10 @@ class RunFolder {
   bool has_earlier_run() const { return has_earlier_run_; }
   /// A folder beside this one that holds a run and has a name much like it; "" for none.
   std::string run_nearby() const;
+  /// Whether the folder was removed under this run and another run made it again: `.lock` is another file now.
+  bool is_another_runs() const;
+  /// Error(kEnvironment) where it is.
+  void require_own() const;
 
  private:
   RunPaths paths_;

@@ -100,23 +100,23 @@ TEST_CASE("a unique name is not met twice and is told from names of others") {
   CHECK(name != unique_name("run.json"));
   CHECK(origin_of_unique(name) == "run.json");
   CHECK(origin_of_unique(unique_name("step-1", ".replaced-"), ".replaced-") == "step-1");
-  for (const char* other : {"run.json", "run.json.tmp", "run.json.tmp-", ".tmp-01234567",
-                            "run.json.tmp-0123456", "run.json.tmp-012345678", "run.json.tmp-0123456G",
-                            "run.json.tmp-0123ABCD", "run.json.tmp-01234567.txt"})
+  for (const char* other : {"run.json", "run.json.tmp", "run.json.tmp-", ".tmp-0123456a",
+                            "run.json.tmp-012345a", "run.json.tmp-01234567a", "run.json.tmp-0123456G",
+                            "run.json.tmp-0123ABCD", "run.json.tmp-0123456a.txt", "run.json.tmp-20251125"})
     CHECK(origin_of_unique(other) == std::nullopt);
 }
 
 TEST_CASE("what a killed write left is removed, and nothing that only looks like it") {
   const TemporaryFolder folder;
-  const std::vector<std::string> kept{"a.tmp", "a.tmp-12345678x", "b.tmp-12345678", "linked"};
+  const std::vector<std::string> kept{"a.tmp", "a.tmp-1234567ax", "b.tmp-1234567a", "linked"};
   for (const std::string& name : kept) put(folder.file(name), "");
-  put(folder.file("a.tmp-12345678"), "");
+  put(folder.file("a.tmp-1234567a"), "");
   fs::create_directory(folder.file("a.tmp-aaaaaaaa"));
   fs::create_symlink(folder.file("linked"), folder.file("a.tmp-bbbbbbbb"));
   remove_atomic_leftovers(posix_files(), folder.path(), {"a", "c"});
   CHECK(posix_files().list(folder.path()) ==
-        std::vector<std::string>{"a.tmp", "a.tmp-12345678x", "a.tmp-aaaaaaaa", "a.tmp-bbbbbbbb",
-                                 "b.tmp-12345678", "linked"});
+        std::vector<std::string>{"a.tmp", "a.tmp-1234567ax", "a.tmp-aaaaaaaa", "a.tmp-bbbbbbbb",
+                                 "b.tmp-1234567a", "linked"});
 }
 
 TEST_CASE("a file above the limit is refused before it is read") {

@@ -56,7 +56,7 @@ TEST_CASE("only whole names of leftovers are leftovers") {
   };
   CHECK(told("model.tmp-0123abcd") == "model");
   CHECK(told("model.replaced-0123abcd") == "model, complete");
-  CHECK(told("a.tmp-00000000.replaced-0123abcd") == "a.tmp-00000000, complete");
+  CHECK(told("a.tmp-0000000a.replaced-0123abcd") == "a.tmp-0000000a, complete");
   for (const char* name : {"model", "model.tmp-", "model.tmp-0123abc", "model.tmp-0123abcde", "model.tmp-0123ABCD",
                            "model.tmp-0123abcd.txt", ".tmp-0123abcd", "model.old-0123abcd", "model.replaced-notes ab"})
     CHECK(told(name) == "none");
@@ -64,10 +64,10 @@ TEST_CASE("only whole names of leftovers are leftovers") {
 
 TEST_CASE("recovery puts a complete folder back where its place is empty, and removes what is ours") {
   const TemporaryFolder root;
-  make(root.file("a.replaced-00000001"), "old a");
+  make(root.file("a.replaced-000000a1"), "old a");
   make(root.file("b"), "new b");
-  make(root.file("b.replaced-00000002"), "old b");
-  make(root.file("c.tmp-00000003"), "half of c");
+  make(root.file("b.replaced-000000a2"), "old b");
+  make(root.file("c.tmp-000000a3"), "half of c");
   make(root.file("d.tmp-notes"), "the user's");
   recover_folders(posix_files(), root.path(), [](const Leftover& leftover, const std::string&) {
     return leftover.original == "none";
@@ -85,17 +85,17 @@ TEST_CASE("what recovery would free is counted before: what it removes, not what
   const auto bytes = [&](const IsOurs& is_ours) { return leftover_bytes(posix_files(), root.path(), is_ours); };
   const std::string text(1 << 20, 'x');
   CHECK(leftover_bytes(posix_files(), root.file("absent"), anything) == 0);
-  make(root.file("a.replaced-00000001"), text);  // goes back
+  make(root.file("a.replaced-000000a1"), text);  // goes back
   make(root.file("d.tmp-notes"), text);          // not by its name
   CHECK(bytes(anything) == 0);
-  make(root.file("c.tmp-00000003/below"), text);
+  make(root.file("c.tmp-000000a3/below"), text);
   const int64_t one = bytes(anything);
   CHECK(one >= 1 << 20);
   CHECK(one < 2 << 20);
   make(root.file("a"), "new a");
   CHECK(bytes(anything) == 2 * one);
   CHECK(bytes([](const Leftover& leftover, const std::string&) { return leftover.original == "c"; }) == one);
-  fs::create_hard_link(root.file("c.tmp-00000003/below/content"), root.file("kept"));  // stays under this name
+  fs::create_hard_link(root.file("c.tmp-000000a3/below/content"), root.file("kept"));  // stays under this name
   CHECK(bytes(anything) == one);
   CHECK(posix_files().list(root.path()).size() == 5);
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -290,11 +291,11 @@ namespace {
 
 /// Everything below a folder, names and contents.
 std::string everything(const std::string& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    found[entry.path().string()] = entry.is_regular_file() ? read_text(entry.path().string()) : "";
   std::string text;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    text += entry.path().string() + "\n";
-    if (entry.is_regular_file()) text += read_text(entry.path().string()) + "\n";
-  }
+  for (const auto& [path, content] : found) text += cat(path, "\n", content, "\n");
   return text;
 }
 
@@ -419,7 +420,7 @@ TEST_CASE("too little room for an export is told before anything is written") {
   check_export(files, options_for(folder / "out"), kTensors);
   // What a killed export left goes first.
   files.set_free_bytes(0);
-  begin_output(files, folder / "out.tmp-0123abcd").reset();
+  begin_output(files, folder / "out.tmp-0123abcd", {"model.safetensors"}).reset();
   write_text(folder / "out.tmp-0123abcd/model.safetensors", std::string(1 << 16, 'x'));
   check_export(files, options_for(folder / "out"), kTensors);
 }
@@ -455,7 +456,7 @@ TEST_CASE("an export that is under way is no leftover") {
     read_values(piece, out);
   });
   check_values(folder / "out", DType::kF32);
-  begin_output(posix_files(), folder / "out.tmp-0123abcd").reset();
+  begin_output(posix_files(), folder / "out.tmp-0123abcd", {}).reset();
   REQUIRE(export_leftover_bytes(posix_files(), options.folder) > 0);
   recover_export(posix_files(), options.folder);
   REQUIRE(beside() == 1);
@@ -564,14 +565,25 @@ TEST_CASE("after a kill or a power cut at any call of an export the old folder o
 TEST_CASE("what only looks like a leftover of an export stays") {
   const TempFolder folder;
   const ExportOptions options = options_for(folder / "out");
-  fs::create_directories(folder / "out.tmp-12345678");
-  write_text(folder / "out.tmp-12345678/thesis.txt", "years of work");
-  write_text(folder / "out.tmp-87654321", "a file");
-  fs::create_directories(folder / "out.replaced-12345678");
-  write_text(folder / "out.replaced-12345678/thesis.txt", "years of work");
+  fs::create_directories(folder / "out.tmp-1234567a");
+  write_text(folder / "out.tmp-1234567a/thesis.txt", "years of work");
+  write_text(folder / "out.tmp-8765432b", "a file");
+  fs::create_directories(folder / "out.replaced-1234567a");
+  write_text(folder / "out.replaced-1234567a/thesis.txt", "years of work");
   export_model(posix_files(), options, kTensors, read_values);
-  REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"out", "out.replaced-12345678", "out.tmp-12345678",
-                                                                        "out.tmp-87654321"});
+  // Copies of an export: under the date of a day, with something of somebody's, and with something changed.
+  for (const char* name : {"out.tmp-20251125", "out.replaced-20251125", "out.tmp-0123abcd", "out.replaced-0123abcd", "out.tmp-4567abcd"})
+    fs::copy(options.folder, folder / name, fs::copy_options::recursive);
+  for (const std::string copy : {"out.tmp-0123abcd", "out.replaced-0123abcd"}) write_text(folder / (copy + "/notes.md"), "what I found");
+  write_text(folder / "out.tmp-4567abcd/config.json", "{}");
+  // An export that was cut short, to which somebody has added something.
+  begin_output(posix_files(), folder / "out.tmp-89abcdef", {"model.safetensors"}).reset();
+  write_text(folder / "out.tmp-89abcdef/model.safetensors", "half of it");
+  write_text(folder / "out.tmp-89abcdef/notes.md", "what I found");
+  const std::string before = everything(folder.path());
+  REQUIRE(export_leftover_bytes(posix_files(), options.folder) == 0);
+  for (int again = 0; again < 2; ++again) export_model(posix_files(), options, kTensors, read_values);
+  REQUIRE(everything(folder.path()) == before);
 }
 
 TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process") {

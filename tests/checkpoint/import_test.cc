@@ -60,7 +60,7 @@ std::string imported_folder(const TempFolder& temp, const std::string& json, con
   const std::string folder = temp / "imported";
   fs::remove_all(folder);
   {
-    const OwnedFd held = begin_output(posix_files(), folder);
+    const OwnedFd held = begin_output(posix_files(), folder, {});
     write_text(folder + "/import.json", json);
     write_import_states(folder + "/state-00001.safetensors", states);
   }
@@ -142,7 +142,7 @@ TEST_CASE("an import whose files are not those that were written is refused") {
   write_text(folder + "/import.json", kWholeImport + " ");
   REQUIRE(bad_input([&] { ImportedState state(folder); }) == folder + ": since it was written, import.json was changed");
   REQUIRE(bad_input([&] { ImportedState state(temp / "nothing"); }) == temp / "nothing" + ": holds no import.json");
-  const OwnedFd begun = begin_output(posix_files(), temp / "begun");
+  const OwnedFd begun = begin_output(posix_files(), temp / "begun", {"import.json"});
   write_text(temp / "begun/import.json", kWholeImport);
   REQUIRE(bad_input([&] { ImportedState state(temp / "begun"); }) ==
           temp / "begun" + ": is not complete: writing it was interrupted");

@@ -161,7 +161,7 @@ TEST_CASE("what a killed run left and the start will remove counts as free") {
   posix_files().make_folder(run / "checkpoints/step-00000002.tmp-0123abcd");
   write_text(run / "checkpoints/step-00000002.tmp-0123abcd/rank-00000.safetensors", std::string(2 * kMiB, 'x'));
   REQUIRE(refused(run, wanted, 0) != "");
-  begin_output(posix_files(), run / "export/model.tmp-0123abcd").reset();
+  begin_output(posix_files(), run / "export/model.tmp-0123abcd", {"model.safetensors"}).reset();
   write_text(run / "export/model.tmp-0123abcd/model.safetensors", std::string(kMiB, 'x'));
   REQUIRE(said(run, wanted, 0) == "");
   REQUIRE(checkpoint_leftover_bytes(posix_files(), run / "checkpoints") >= 2 * kMiB);

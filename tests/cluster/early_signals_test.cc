@@ -25,6 +25,19 @@ TEST_CASE("before the first step a wish to be started again ends with 75, other 
   CHECK(exit_after({SIGTERM}) == -SIGTERM);
 }
 
+TEST_CASE("signals that stop a run are heard though they were inherited blocked") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    CHECK(testing::exit_of([&] {
+            std::signal(signal, SIG_DFL);
+            sigset_t all;
+            sigfillset(&all);
+            ::sigprocmask(SIG_SETMASK, &all, nullptr);
+            end_at_once_on_signals();
+            ::raise(signal);
+            return 0;
+          }) == -signal);
+}
+
 TEST_CASE("before the first step neither a closed pipe nor a limit on file sizes kills") {
   CHECK(exit_after({SIGPIPE, SIGXFSZ}) == 0);
 }

@@ -238,11 +238,17 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("other", **few, data={"train": str(other), "token_dtype": "uint16"})
         prints = [manifest(job.out(name))["data"]["train"]["fingerprint"] for name in ("run", "moved", "other")]
         assert prints[0] == prints[1] != prints[2], prints
-        # The other data under the old name is noticed when the run goes on.
+        # The other data under the old name is noticed when the run goes on, each time, and nothing of it is kept.
         moved.write_bytes(other.read_bytes())
-        refused = must(ftrun("--config", job.config("moved", train={"steps": 400},
-                                                    data={"train": str(moved), "token_dtype": "uint16"}), "--resume", "auto"), 2)
-        assert f"  data.train.fingerprint: was {prints[0]}, is now {prints[2]}\n" in refused.stderr, refused.stderr
+        for ranks, background in ((1, True), (1, False), (2, True)):
+            config = job.config("moved", train={"steps": 400}, data={"train": str(moved), "token_dtype": "uint16"},
+                                checkpoint={"every": 1, "background": background}, gradient_accumulation_steps=2 // ranks)
+            refused = must(ftrun("--config", config, "--resume", "auto", "--nproc", ranks), 2)
+            assert f"  data.train.fingerprint: was {prints[0]}, is now {prints[2]}\n" in refused.stderr, refused.stderr
+            assert checkpoints(job.out("moved")) == ["step-00000002"], checkpoints(job.out("moved"))
+            assert manifest(job.out("moved"))["data"]["train"]["fingerprint"] == prints[0]
+        moved.write_bytes(job.data.read_bytes())
+        job.run("moved", "--resume", "auto", data={"train": str(moved), "token_dtype": "uint16"}, train={"steps": 4})
 
     @case
     def written_config_reads_back():
@@ -404,8 +410,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def export_dtype_is_that_of_the_written_weights():
         for what, changes in (("model", {}), ("adapter", {"adapter": {"r": 2, "init_lora_weights": False}})):
             for dtype, stored in (("fp32", "F32"), ("bf16", "BF16"), ("fp16", "F16")):
-                job.run(f"{what}-{dtype}", train={"steps": 2}, export={"dtype": dtype}, checkpoint={"every": 0}, **changes)
-                with open(job.out(f"{what}-{dtype}") / "export" / what / f"{'adapter_' if changes else ''}model.safetensors", "rb") as file:
+                job.run(f"written-{what}-{dtype}", train={"steps": 2}, export={"dtype": dtype}, checkpoint={"every": 0}, **changes)
+                with open(job.out(f"written-{what}-{dtype}") / "export" / what / f"{'adapter_' if changes else ''}model.safetensors", "rb") as file:
                     header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
                 assert {entry["dtype"] for name, entry in header.items() if name != "__metadata__"} == {stored}, (what, dtype)
 

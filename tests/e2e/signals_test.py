@@ -3,13 +3,14 @@ a rank that is killed takes the others with it and is named as the cause."""
 import os
 import pathlib
 import pty
+import shutil
 import signal
 import sys
 import tempfile
 import time
 
 from runner import (BINARY, Job, Running, await_gone, case, checkpoints, children, environment, evaluations, manifest, run_cases,
-                    same_run, start, steps, tiny_data)
+                    same_run, start, steps, tiny_data, tiny_model)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
@@ -67,6 +68,28 @@ with tempfile.TemporaryDirectory() as scratch:
                 time.sleep(wait)
                 running.kill(signal.SIGUSR1)
                 running.wait(75)
+
+    @case
+    def a_model_whose_file_is_cut_short_while_it_trains_is_saved():
+        for ranks in (1, 2):
+            model = tiny_model(job.scratch / f"cut-{ranks}-model")
+            running = started(f"cut-{ranks}", ranks, model={"path": str(model)})
+            os.truncate(model / "model.safetensors", 0)
+            running.kill(signal.SIGTERM)
+            running.wait(143)
+            stopped_step(running, f"cut-{ranks}", signal.SIGTERM)
+
+    @case
+    def a_folder_that_another_run_made_again_is_left_to_it():
+        first = started("again", 1, checkpoint={"every": 0})
+        shutil.rmtree(job.out("again"))
+        second = started("again", 1, train={"steps": 20000, "seed": 7}, checkpoint={"every": 0})
+        first.wait(5)
+        assert "was removed while this run wrote into it, and another run has it now" in first.text(), first.text()[-2000:]
+        second.kill(signal.SIGTERM)
+        second.wait(143)
+        stopped_step(second, "again", signal.SIGTERM)
+        assert manifest(job.out("again"))["config"]["train"]["seed"] == 7
 
     @case
     def a_lost_terminal_stops_nothing_under_nohup():

@@ -189,9 +189,9 @@ TEST_CASE("what a kill left half written is removed by the next run of the folde
 
 TEST_CASE("a folder of somebody else's is left as it is, whatever its files are called") {
   const TestFolder base;
-  put_file(base / "run.json.tmp-01234567", "years of work");
+  put_file(base / "run.json.tmp-0123456a", "years of work");
   REQUIRE(refusal(base.path(), RunStart::kFresh).code() == ExitCode::kUsage);
-  REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"run.json.tmp-01234567"});
+  REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"run.json.tmp-0123456a"});
 }
 
 TEST_CASE("a run whose run.json is lost is resumed beside its lock and its checkpoints alone") {
@@ -288,6 +288,20 @@ TEST_CASE("a lock file that is a link is not followed") {
   REQUIRE(refusal(base / "run", RunStart::kFresh).message() ==
           base / "run/.lock" + ": open failed: Too many levels of symbolic links");
   REQUIRE(read_file(base / "precious") == "text");
+}
+
+TEST_CASE("a folder that another run made again is not this run's any more") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  const RunFolder first(root, RunStart::kFresh);
+  CHECK_FALSE(first.is_another_runs());
+  std::filesystem::remove_all(root);
+  CHECK_FALSE(first.is_another_runs());  // removed alone: what is saved makes it again
+  const RunFolder second(root, RunStart::kFresh);
+  CHECK(first.is_another_runs());
+  CHECK_FALSE(second.is_another_runs());
+  second.require_own();
+  CHECK_THROWS_WITH(first.require_own(), Catch::Contains("was removed while this run wrote into it, and another run has it now"));
 }
 
 TEST_CASE("a hold moves with its object") {

@@ -1,0 +1,87 @@
+#include "cluster/shown_output.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iostream>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kMoment{100};
+
+bool has_room(int fd, std::chrono::milliseconds wait) {
+  pollfd wanted{fd, POLLOUT, 0};
+  return ::poll(&wanted, 1, static_cast<int>(wait.count())) != 0;
+}
+
+/// A terminal with room for a byte waits for the rest of a line. Opened once more it does not have to: the flag would change the
+/// terminal of everybody who shares our descriptor.
+OwnedFd opened_again(int fd) {
+  if (::isatty(fd) != 1) return {};
+  const std::string path = cat("/proc/self/fd/", fd);
+  return OwnedFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+}  // namespace
+
+ShownOutput::ShownOutput(ShownOutputOptions options) : options_(std::move(options)) {
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    streams_[i].terminal = opened_again(options_.descriptors[i]);
+    streams_[i].fd = streams_[i].terminal ? streams_[i].terminal.get() : options_.descriptors[i];
+  }
+}
+
+void ShownOutput::write(OutputStream stream, std::string_view text) {
+  Stream& to = streams_[static_cast<size_t>(stream)];
+  const bool is_out = stream == OutputStream::kOut;
+  const auto leave_out = [&] { to.left_out += std::max<int64_t>(1, std::count(text.begin(), text.end(), '\n')); };
+  if (to.stands && !has_room(to.fd, {})) return leave_out();
+  if (std::exchange(to.stands, false)) {
+    const std::string said = cat("\nnotice: ", to.left_out, to.left_out == 1 ? " line was" : " lines were",
+                                 " left out here, as nobody read them for long; the ranks' logs have them\n");
+    std::string_view rest = said;
+    if (!write_all(to, rest, is_out)) return leave_out();
+    to.left_out = 0;
+  }
+  if (!write_all(to, text, is_out)) leave_out();
+}
+
+/// False where the stream stands; `text` is what is left then.
+bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out) {
+  constexpr size_t kAtOnce = 4096;  // PIPE_BUF: where a pipe has room, so much does not wait
+  while (!text.empty()) {
+    if (!await_room(stream)) {
+      stream.stands = true;
+      return false;
+    }
+    const ssize_t done = ::write(stream.fd, text.data(), std::min(text.size(), kAtOnce));
+    if (done < 0 && errno == EAGAIN) ::poll(nullptr, 0, static_cast<int>(kMoment.count()));
+    if (done < 0 && errno != EINTR && errno != EAGAIN) {
+      if (is_out) std::cout.setstate(std::ios::badbit);
+      return true;  // nothing that patience would help
+    }
+    if (done > 0) text.remove_prefix(static_cast<size_t>(done));
+  }
+  return true;
+}
+
+bool ShownOutput::await_room(const Stream& stream) {
+  if (has_room(stream.fd, {})) return true;
+  const auto begin = Clock::now();
+  for (;;) {
+    if (has_room(stream.fd, kMoment)) return true;
+    const auto patience = options_.is_ending() ? options_.patience_at_the_end : options_.patience;
+    if (Clock::now() - begin >= patience) return false;
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,93 @@
+#include "cluster/shown_output.h"
+
+#include <fcntl.h>
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/owned_fd.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kLine = "a line that nobody reads\n";
+
+struct Ends {
+  OwnedFd reader, writer;
+};
+
+Ends pipe_ends() {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  return {OwnedFd(ends[0]), OwnedFd(ends[1])};
+}
+
+/// A terminal, and the end that shows it.
+Ends terminal_ends() {
+  int shown = -1, terminal = -1;
+  REQUIRE(::openpty(&shown, &terminal, nullptr, nullptr, nullptr) == 0);
+  return {OwnedFd(shown), OwnedFd(terminal)};
+}
+
+/// What is there now.
+std::string read_from(const OwnedFd& reader) {
+  ::fcntl(reader.get(), F_SETFL, O_NONBLOCK);
+  std::string text, piece(4096, 0);
+  for (ssize_t got = 0; (got = ::read(reader.get(), piece.data(), piece.size())) > 0;) text.append(piece, 0, static_cast<size_t>(got));
+  return text;
+}
+
+ShownOutputOptions options_for(const Ends& ends) { return {.descriptors = {ends.writer.get(), ends.writer.get()}, .patience = 50ms}; }
+
+TEST_CASE("what an output that stands cannot take is left out, and told once there is room again") {
+  for (const bool is_terminal : {false, true}) {
+    const Ends ends = is_terminal ? terminal_ends() : pipe_ends();
+    ShownOutput shown(options_for(ends));
+    const std::string much(5000, 'x');
+    for (int i = 0; i < 100; ++i) shown.write(OutputStream::kOut, much + "\n");  // more than either holds
+    for (int i = 0; i < 1000; ++i) shown.write(OutputStream::kOut, kLine);         // none of which waits
+    std::string read = read_from(ends.reader);
+    CHECK(read.starts_with(much.substr(0, 1000)));
+    CHECK(read.find(kLine) == read.npos);
+    shown.write(OutputStream::kOut, "read again\n");
+    read = read_from(ends.reader);
+    std::erase(read, '\r');  // of a terminal
+    CAPTURE(is_terminal, read);
+    const size_t told = read.find("\nnotice: ");
+    REQUIRE(told != read.npos);
+    // All but those that the output held.
+    const int left_out = std::stoi(read.substr(told + 9));
+    CHECK((left_out > 1000 && left_out < 1100));
+    CHECK(read.ends_with(" lines were left out here, as nobody read them for long; the ranks' logs have them\nread again\n"));
+  }
+}
+
+TEST_CASE("a reader that is slow gets all, also when the ranks are to end") {
+  const Ends ends = pipe_ends();
+  ::fcntl(ends.writer.get(), F_SETPIPE_SZ, 4096);
+  std::string read, wanted;
+  ShownOutputOptions options = options_for(ends);
+  options.patience_at_the_end = 10s;
+  options.is_ending = [&] {
+    read += read_from(ends.reader);
+    return true;
+  };
+  ShownOutput shown(options);
+  for (int i = 0; i < 20; ++i) {
+    const std::string line(1000, static_cast<char>('a' + i));
+    shown.write(OutputStream::kErr, line + "\n");
+    wanted += line + "\n";
+  }
+  read += read_from(ends.reader);
+  CHECK(read == wanted);
+}
+
+}  // namespace
+}  // namespace ftrun
