@@ -82,6 +82,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_folder_that_another_run_made_again_is_left_to_it():
         first = started("again", 1, checkpoint={"every": 0})
+        while not manifest(job.out("again"))["data"]["train"].get("fingerprint"):  # the last of what it writes at its beginning
+            time.sleep(0.01)
         shutil.rmtree(job.out("again"))
         second = started("again", 1, train={"steps": 20000, "seed": 7}, checkpoint={"every": 0})
         first.wait(5)
