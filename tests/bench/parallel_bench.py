@@ -182,11 +182,11 @@ def stage_bytes(args, model, schedule, stages, micro_batches):
 
 
 def compare_memory(args):
-    """One micro-batch's activations are what two GPipe runs of 4 and 8 micro-batches differ in, a quarter of it; what else lies
-    in the same memory (scratch, gradients) is the rest of the former."""
+    """One micro-batch's activations are what two GPipe runs of 4 and 8 micro-batches differ in, a quarter of it; gradients and scratch
+    lie in the same memory, where activations are gone."""
     model = random_model.make(MEMORY_SHAPE, args.scratch / "model")[0]
-    print("| stages | schedule | stage | parameters | optimizer | temporary | bound | of it in flight | process |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| stages | schedule | stage | parameters | optimizer | temporary | of it in flight | process |")
+    print("|---|---|---|---|---|---|---|---|")
     for stages in args.stages:
         half, full = (stage_bytes(args, model, "gpipe", stages, count) for count in (MICRO_BATCHES // 2, MICRO_BATCHES))
         if stages == 1:
@@ -196,9 +196,8 @@ def compare_memory(args):
             for stage, used in enumerate(found):
                 one = (full[stage]["temporary"] - half[stage]["temporary"]) / (MICRO_BATCHES // 2)
                 kept = in_flight(schedule, stages, stage, MICRO_BATCHES)
-                bound = half[stage]["temporary"] + (kept - MICRO_BATCHES // 2) * one
                 mib = [used[name] / 2**20 for name in ("parameters", "optimizer", "temporary")]
-                known = f"{bound / 2**20:.1f} | {kept:g} x {one / 2**20:.1f}" if stages > 1 else "- | 1"
+                known = f"{kept:g} x {one / 2**20:.1f}" if stages > 1 else "1"
                 print(f"| {stages} | {schedule if stages > 1 else '-'} | {stage} | " + " | ".join(f"{x:.1f}" for x in mib) +
                       f" | {known} | {used['process'] / 2**20:.0f} |", flush=True)
 
