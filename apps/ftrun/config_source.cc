@@ -298,7 +298,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   context.for_training = for_training;
   context.plans_only = source.plans_only;
   if (result.model) context.hidden_size = result.model->hidden;
-  context.conversations = holds_conversations(loaded.config.data.train);
+  context.conversations = holds_conversations(loaded.config.data.train, loaded.config.data.format);
   Resolution resolution = resolve(loaded.config, context);
   if (!count.problems.empty()) {
     // What follows from a wrong number of ranks is no problem of its own.
