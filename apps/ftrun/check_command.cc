@@ -59,10 +59,6 @@ std::string tiers_text(const MemoryPlan& plan) {
 
 /// What does not keep the run from starting somewhere, or from starting at all.
 void print_notices(const LoadedConfig& loaded, const StepPlan& plan) {
-  const int64_t tokens = loaded.config.data.sequence_length, most = loaded.model->max_positions;
-  if (most != 0 && tokens > most)
-    std::cout << "notice: data.sequence_length " << tokens
-              << " is above the model's max_position_embeddings, " << most << '\n';
   const std::string shortage = memory_shortage(loaded, plan, loaded.ranks, read_memory_limit());
   if (!shortage.empty()) std::cout << "notice: not on this machine: " << shortage << '\n';
   if (const auto problem = disk_problem(loaded, plan, loaded.ranks))

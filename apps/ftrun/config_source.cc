@@ -179,6 +179,17 @@ void note_bubble(const Config& config, Report& report) {
   report.add({problem});
 }
 
+/// What the model was not trained on may still be asked for.
+void note_positions(const Config& config, const ModelConfig& model, Report& report) {
+  const int64_t tokens = config.data.sequence_length, most = model.max_positions;
+  if (most == 0 || tokens <= most) return;
+  Problem problem;
+  problem.severity = Severity::kNotice;
+  problem.at = place_of(config, "data.sequence_length");
+  problem.message = cat("data.sequence_length ", tokens, " is above the model's max_position_embeddings, ", most);
+  report.add({problem});
+}
+
 /// What training would find when it opens the data, but for what takes a reading of all of it.
 void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, Report& report) {
   const SampleSetOptions options = sample_options(config.data);
@@ -298,7 +309,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   context.for_training = for_training;
   context.plans_only = source.plans_only;
   if (result.model) context.hidden_size = result.model->hidden;
-  context.conversations = holds_conversations(loaded.config.data.train);
+  context.conversations = holds_conversations(loaded.config.data.train, loaded.config.data.format);
   Resolution resolution = resolve(loaded.config, context);
   if (!count.problems.empty()) {
     // What follows from a wrong number of ranks is no problem of its own.
@@ -318,6 +329,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (source.reads_weights && result.model) check_weights(result.config, *result.model, report);
   if (source.reads_data) check_data_files(result.config, result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
+  if (result.model) note_positions(result.config, *result.model, report);
   if (result.model) note_bubble(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);
   result.lines.insert(result.lines.begin(), report.notices.begin(), report.notices.end());

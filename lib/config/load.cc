@@ -18,6 +18,7 @@
 #include "config/json_reader.h"
 #include "config/limits.h"
 #include "config/reader.h"
+#include "config/utf8.h"
 #include "config/yaml_reader.h"
 
 namespace ftrun {
@@ -66,12 +67,32 @@ std::string shown_override(const std::string& text) {
   else if (end < text.size() && is_secret_name(text.substr(0, end)))
     shown = text.substr(0, end + 1) + std::string(kHiddenSecret);
   if (shown.size() > kLongestShown) shown = cat(shown.substr(0, kLongestShown), "…");
-  return "--set " + shown;
+  return escape_not_utf8("--set " + shown);
+}
+
+/// Where an editor shows a byte: columns are characters.
+Position place_of_byte(const std::string& name, std::string_view text, size_t at) {
+  Position place{name, 1, 1};
+  for (const char c : text.substr(0, at)) {
+    if (c == '\n') {
+      ++place.line;
+      place.column = 1;
+    } else if ((c & 0xC0) != 0x80) {
+      ++place.column;
+    }
+  }
+  return place;
 }
 
 Node parse(const std::string& name, const std::string& text, Problems& problems) {
   if (text.find('\0') != std::string::npos) {
     problems.error({name}, "is a binary file, not a config");
+    return {};
+  }
+  // Texts of a config are written to JSON files, which hold UTF-8.
+  if (const auto bad = first_not_utf8(text)) {
+    problems.error(place_of_byte(name, text, *bad), "here is a byte that is not UTF-8",
+                   "save the file in UTF-8; where the byte belongs to the name of a file, rename that file");
     return {};
   }
   Node root = looks_like_json(name, text) ? read_json(name, text, problems)
@@ -127,6 +148,11 @@ class Sources {
 
   void add_override(const std::string& text) {
     const Position at{shown_override(text)};
+    if (const auto bad = first_not_utf8(text)) {
+      problems_.error(at, cat("byte ", *bad + 1, " is not UTF-8"), "write it in UTF-8; where the byte belongs to the name of a file, rename that file");
+      partial_ = true;
+      return;
+    }
     const size_t equals = text.find('=');
     const std::vector<std::string> keys = split(text.substr(0, equals), '.');
     const bool blank =

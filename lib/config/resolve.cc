@@ -45,6 +45,8 @@ void resolve_train(Resolving& r) {
     train.epochs = 1;
     if (r.context.for_training) r.decide("train.epochs", "1", "neither steps nor epochs is given");
   }
+  if (r.is_auto("train.steps") && train.steps == 0) r.decide("train.steps", "0", "unset: train.epochs counts");
+  if (r.is_auto("train.epochs") && train.epochs == 0) r.decide("train.epochs", "0", "unset: train.steps counts");
   if (train.weight_decay_exempt == DecayExempt::kAuto)
     train.weight_decay_exempt = r.config.origins.find("optimizer") == nullptr
                                     ? DecayExempt::kNormsAndBiases

@@ -35,6 +35,20 @@ void check_metric(Resolving& r, const std::string& key, const std::string& metri
                         : cat("there are: ", join(names, ", ")));
 }
 
+/// What follows evaluations needs some between the first step and the last.
+void check_interval(Resolving& r) {
+  const Config& c = r.config;
+  if (c.train.evaluation.every > 0 || c.train.evaluation.every_minutes > 0) return;
+  if (!c.train.early_stopping.metric.empty())
+    r.error("train.early_stopping.metric",
+            "train.early_stopping: can never stop the run: train.evaluation.every is 0, so that nothing is evaluated before the last step",
+            "set train.evaluation.every to the steps between two evaluations");
+  if (!c.checkpoint.keep_best.metric.empty())
+    r.notice("checkpoint.keep_best.metric",
+             "checkpoint.keep_best: the best is the last: train.evaluation.every is 0, so that nothing is evaluated before the last step",
+             "set train.evaluation.every to the steps between two evaluations");
+}
+
 }  // namespace
 
 void check_evaluation(Resolving& r) {
@@ -42,6 +56,7 @@ void check_evaluation(Resolving& r) {
   check_set_names(r);
   check_metric(r, "checkpoint.keep_best.metric", c.checkpoint.keep_best.metric);
   check_metric(r, "train.early_stopping.metric", c.train.early_stopping.metric);
+  check_interval(r);
   if (c.model_export.which == ExportWhich::kBest && c.checkpoint.keep_best.metric.empty())
     r.error("export.which", "export.which: best, and no best checkpoint is kept",
             "say by what: checkpoint: {keep_best: {metric: validation.loss}}");

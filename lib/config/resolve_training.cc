@@ -91,6 +91,14 @@ bool warms_up(SchedulerType type) {
          type == SchedulerType::kWarmupDecayLR || type == SchedulerType::kWarmupCosineLR;
 }
 
+/// The type of the same curve that may begin at the full rate. DeepSpeed's begin at the lowest: with a
+/// warm-up of 1 step their first two steps have that rate.
+SchedulerType without_warmup(SchedulerType type) {
+  return type == SchedulerType::kWarmupLR        ? SchedulerType::kConstant
+         : type == SchedulerType::kWarmupDecayLR ? SchedulerType::kLinear
+                                                 : SchedulerType::kCosine;
+}
+
 void resolve_warmup(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   TrainConfig& train = r.config.train;
@@ -99,7 +107,10 @@ void resolve_warmup(Resolving& r) {
         static_cast<double>(train.warmup_steps));
   if (r.is_auto(path)) {
     s.warmup_num_steps = std::max<int64_t>(own_type(s.type) ? 0 : 1, train.warmup_steps);
-    r.decide(path, std::to_string(s.warmup_num_steps), "train.warmup_steps");
+    r.decide(path, std::to_string(s.warmup_num_steps),
+             s.warmup_num_steps == train.warmup_steps
+                 ? "train.warmup_steps"
+                 : cat("the least of a ", name_of(s.type), "; train.warmup_steps is ", train.warmup_steps));
   } else if (!r.given(path)) {
     const int64_t least = own_type(s.type) ? 0 : 1;
     s.warmup_num_steps = own_type(s.type) || r.given("train.warmup_steps")
@@ -108,7 +119,7 @@ void resolve_warmup(Resolving& r) {
   }
   if (!own_type(s.type) && s.warmup_num_steps == 0)
     r.error(path, cat(path, ": expected a whole number of at least 1, found 0"),
-            "write 1 for no warm-up");
+            cat("for no warm-up write scheduler: {type: ", name_of(without_warmup(s.type)), "}; a ", name_of(s.type), " begins with one"));
   train.warmup_steps = s.warmup_num_steps;
 }
 
@@ -133,6 +144,28 @@ void resolve_total(Resolving& r) {
   const std::string value = s.total_num_steps != 0 ? std::to_string(s.total_num_steps) : "null";
   r.decide(path, value,
            s.total_num_steps != 0 ? "the run's steps" : "known when the data is counted");
+}
+
+/// The rate that a schedule stays at when its steps are over.
+double last_rate(const Config& c) {
+  const SchedulerConfig& s = c.scheduler;
+  if (s.type == SchedulerType::kWarmupCosineLR) return c.optimizer.lr * s.cos_min_ratio;
+  return s.type == SchedulerType::kWarmupDecayLR ? s.warmup_min_lr : s.min_lr;
+}
+
+/// A schedule that decays, and the run, are as a rule of one length.
+void note_lengths(Resolving& r) {
+  const SchedulerConfig& s = r.config.scheduler;
+  const int64_t steps = steps_of_run(r);
+  if (steps == 0) return;
+  if (steps < s.warmup_num_steps)
+    r.notice("scheduler.params.warmup_num_steps",
+             cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " > the run's ", steps, " steps: training ends inside the warm-up"));
+  if (s.total_num_steps < steps)
+    r.notice("scheduler.params.total_num_steps",
+             cat("scheduler: total_num_steps ", s.total_num_steps, " < the run's ", steps,
+                 " steps: those after the schedule's end train with its last learning rate, ", number_text(last_rate(r.config))),
+             "leave total_num_steps out for a schedule as long as the run");
 }
 
 void resolve_cycle(Resolving& r) {
@@ -174,10 +207,7 @@ void resolve_scheduler(Resolving& r) {
   const bool decays = s.type == SchedulerType::kWarmupDecayLR || s.type == SchedulerType::kLinear ||
                       s.type == SchedulerType::kWarmupCosineLR || s.type == SchedulerType::kCosine;
   if (decays) resolve_total(r);
-  if (decays && s.total_num_steps != 0 && s.total_num_steps < s.warmup_num_steps)
-    r.notice("scheduler.params.total_num_steps",
-             cat("scheduler: total_num_steps ", s.total_num_steps, " < warmup_num_steps ",
-                 s.warmup_num_steps, ": training ends inside the warm-up"));
+  if (decays) note_lengths(r);
   if (!written)
     r.lines.push_back(cat("default: scheduler = constant after ", s.warmup_num_steps,
                           " steps of warm-up (no scheduler section)"));

@@ -151,8 +151,8 @@ void declare_train(Schema& s) {
       [](auto& c) -> auto& { return c.train.generate; });
   generate
       .key("prompt_tokens", &GenerateConfig::prompt_tokens,
-           "Tokens of a validation document that are continued, or fewer: what comes before its first token that is "
-           "trained on; 0 = no text.")
+           "Tokens of a validation document that are continued; of a conversation the whole prompt: what comes before its first "
+           "token that is trained on; 0 = no text.")
       .at_least(0)
       .in("tokens");
   generate

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "data/data_file.h"
 #include "data/fingerprint.h"
 #include "data/jsonl_line.h"
 #include "data/token_dataset.h"
@@ -13,12 +14,10 @@ namespace fs = std::filesystem;
 /// JSONL files up to here are parsed in milliseconds; larger ones are only begun.
 constexpr uintmax_t kWholeJsonlBytes = 1 << 20;
 
-bool is_large_jsonl(const std::string& path, DataFormat format) {
+bool is_large_jsonl(const std::string& file, DataFormat format) {
   std::error_code error;
-  const uintmax_t bytes = fs::is_regular_file(path, error) ? fs::file_size(path, error) : 0;
-  if (error || bytes <= kWholeJsonlBytes) return false;
-  return format == DataFormat::kJsonl ||
-         (format == DataFormat::kAuto && fs::path(path).extension() == ".jsonl");
+  const uintmax_t bytes = fs::file_size(file, error);
+  return !error && bytes > kWholeJsonlBytes && is_jsonl(file, format);
 }
 
 void check_first_line(const std::string& path) {
@@ -26,16 +25,16 @@ void check_first_line(const std::string& path) {
   const auto bytes = file.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   std::vector<int32_t> ids, labels;
-  const std::string_view line = text.substr(0, text.find('\n'));
-  if (line.size() == text.size() || line.starts_with("\xEF\xBB\xBF")) return;  // read in full later
-  const std::string problem = parse_jsonl_line(line, ids, labels);
+  const auto line = JsonlLines(text).next();
+  if (!line || line->text.size() == text.size()) return;  // read in full later
+  const std::string problem = parse_jsonl_line(line->text, ids, labels);
   if (!problem.empty())
-    throw Error(ExitCode::kBadInput, cat(path, ":1: ", problem),
+    throw Error(ExitCode::kBadInput, cat(path, ":", line->number, ": ", problem),
                 "expected one object a line, such as {\"input_ids\": [1, 2, 3]}");
 }
 
 void check_file(const std::string& path, const TokenFileOptions& options, std::optional<int64_t> vocab_rows) {
-  if (is_large_jsonl(path, options.format)) return check_first_line(path);
+  if (const auto file = find_data_file(path); file && is_large_jsonl(*file, options.format)) return check_first_line(*file);
   const TokenDataset opened({path}, options);
   if (vocab_rows) refuse_recorded_ids(opened, *vocab_rows);
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "data/data_file.h"
 #include "data/jsonl_line.h"
 #include "data/sidecar.h"
 #include "data/token_dataset.h"
@@ -13,32 +14,41 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-bool masks_first_line(const std::string& path) {
+/// Of what has no .json, the first document stands for all.
+bool masks_first_document(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto line = JsonlLines(text).next();
   std::vector<int32_t> ids, labels;
-  if (!parse_jsonl_line(text.substr(0, text.find('\n')), ids, labels).empty()) return false;
+  if (!line || !parse_jsonl_line(line->text, ids, labels).empty()) return false;
   return std::find(labels.begin(), labels.end(), kIgnoredLabel) != labels.end();
 }
 
-bool file_holds_conversations(const std::string& path) {
+/// The files that a name or pattern stands for; what is not there is named as it was given.
+std::vector<std::string> data_files(const std::string& pattern) {
+  std::vector<std::string> files = matching_files(pattern);
+  for (std::string& file : files) file = find_data_file(file).value_or(file);
+  return files;
+}
+
+bool file_holds_conversations(const std::string& path, DataFormat format) {
   if (const auto side = read_sidecar(path)) {
     const bool masked = side->statistics.trained_tokens < side->statistics.tokens;
     return side->conversations.value_or(masked ? 1 : 0) > 0;
   }
   std::error_code error;
-  if (fs::path(path).extension() == ".jsonl") return masks_first_line(path);
+  if (is_jsonl(path, format)) return masks_first_document(path);
   return fs::exists(fs::path(path).replace_extension(".mask"), error);
 }
 
 }  // namespace
 
-bool holds_conversations(const std::vector<std::string>& paths) {
+bool holds_conversations(const std::vector<std::string>& paths, DataFormat format) {
   try {
     for (const std::string& pattern : paths)
-      for (const std::string& path : matching_files(pattern))
-        if (file_holds_conversations(path)) return true;
+      for (const std::string& path : data_files(pattern))
+        if (file_holds_conversations(path, format)) return true;
   } catch (const Error& error) {
     if (error.code() == ExitCode::kBug) throw;
   }
@@ -50,7 +60,7 @@ std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
   if (options.packing == SequencePacking::kConcat) return errors;
   const int64_t most = options.sequence_length + 1;
   for (const std::string& pattern : paths)
-    for (const std::string& path : matching_files(pattern)) {
+    for (const std::string& path : data_files(pattern)) {
       const auto side = read_sidecar(path);
       if (!side || side->conversations.value_or(0) == 0 || side->longest_conversation.value_or(0) <= most) continue;
       errors.emplace_back(

@@ -10,12 +10,6 @@
 namespace ftrun {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
-bool blank(std::string_view line) {
-  return line.find_first_not_of(" \t\r") == std::string_view::npos;
-}
-
 std::string remedy_for(std::string_view line) {
   const size_t first = line.find_first_not_of(" \t");
   if (first != std::string_view::npos && line[first] == '[')
@@ -50,21 +44,15 @@ std::string_view JsonlFile::line_at(int64_t offset) const {
 
 void JsonlFile::index_lines() {
   starts_.push_back(0);
-  ReadScratch line;
-  const auto size = static_cast<int64_t>(text().size());
-  int64_t at = text().starts_with(kByteOrderMark) ? static_cast<int64_t>(kByteOrderMark.size()) : 0;
-  for (int64_t number = 1; at < size; ++number) {
-    const std::string_view content = line_at(at);
-    if (!blank(content)) {
-      const std::string problem = parse_jsonl_line(content, line.ids, line.labels);
-      if (!problem.empty())
-        throw Error(ExitCode::kBadInput, cat(path_, ":", number, ": ", problem),
-                    remedy_for(content));
-      add_line(line, at);
-    }
-    at += static_cast<int64_t>(content.size()) + 1;
+  ReadScratch parsed;
+  JsonlLines lines(text());
+  while (const auto line = lines.next()) {
+    const std::string problem = parse_jsonl_line(line->text, parsed.ids, parsed.labels);
+    if (!problem.empty())
+      throw Error(ExitCode::kBadInput, cat(path_, ":", line->number, ": ", problem), remedy_for(line->text));
+    add_line(parsed, line->offset);
   }
-  longest_line_ = static_cast<int64_t>(line.ids.capacity());
+  longest_line_ = static_cast<int64_t>(parsed.ids.capacity());
 }
 
 void JsonlFile::add_line(const ReadScratch& line, int64_t offset) {

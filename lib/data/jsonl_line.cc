@@ -252,4 +252,21 @@ std::string parse_jsonl_line(std::string_view line, std::vector<int32_t>& ids,
   return "";
 }
 
+JsonlLines::JsonlLines(std::string_view file) : file_(file) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (file.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
+}
+
+std::optional<JsonlLine> JsonlLines::next() {
+  while (at_ < file_.size()) {
+    const size_t begin = at_;
+    const std::string_view rest = file_.substr(begin);
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    at_ += line.size() + 1;
+    ++number_;
+    if (line.find_first_not_of(" \t\r") != line.npos) return JsonlLine{line, static_cast<int64_t>(begin), number_};
+  }
+  return std::nullopt;
+}
+
 }  // namespace ftrun

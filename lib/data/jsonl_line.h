@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,5 +15,25 @@ namespace ftrun {
 /// (only 0, 1, 2, ...). Other keys are skipped. Returns "" or what is wrong with the line.
 std::string parse_jsonl_line(std::string_view line, std::vector<int32_t>& ids,
                              std::vector<int32_t>& labels);
+
+/// A document's line as it stands in a JSONL file.
+struct JsonlLine {
+  std::string_view text;
+  int64_t offset = 0;
+  /// From 1; blank lines count.
+  int64_t number = 0;
+};
+
+/// The lines of a JSONL file that are not blank, without the mark that a file of UTF-8 may begin with.
+class JsonlLines {
+ public:
+  explicit JsonlLines(std::string_view file);
+  std::optional<JsonlLine> next();
+
+ private:
+  std::string_view file_;
+  size_t at_ = 0;
+  int64_t number_ = 0;
+};
 
 }  // namespace ftrun

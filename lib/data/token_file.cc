@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/binary_file.h"
+#include "data/data_file.h"
 #include "data/jsonl_file.h"
 #include "data/megatron.h"
 #include "data/sidecar.h"
@@ -15,11 +16,6 @@
 namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
-
-bool is_file(const std::string& path) {
-  std::error_code error;
-  return fs::is_regular_file(path, error);
-}
 
 bool readable_name(const std::string& name) {
   const std::string extension = fs::path(name).extension().string();
@@ -62,7 +58,7 @@ std::vector<std::string> data_files_of(const std::string& folder) {
 /// kMegatron, kJsonl, or kAuto for a flat file, whose first bytes decide.
 DataFormat format_by_name(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
-  const bool has_index = is_file(fs::path(path).replace_extension(".idx").string());
+  const bool has_index = is_data_file(fs::path(path).replace_extension(".idx").string());
   if (extension == ".jsonl") return DataFormat::kJsonl;
   if (extension == ".idx" || (extension == ".bin" && has_index)) return DataFormat::kMegatron;
   if (extension == ".bin") return DataFormat::kAuto;
@@ -73,9 +69,7 @@ DataFormat format_by_name(const std::string& path) {
 std::string resolved(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) refuse_folder(path);
-  if (is_file(path)) return path;
-  if (is_file(path + ".bin")) return path + ".bin";
-  if (is_file(path + ".jsonl")) return path + ".jsonl";
+  if (const auto file = find_data_file(path)) return *file;
   refuse_missing(path);
 }
 
@@ -87,7 +81,7 @@ void refuse_lost_companion(const std::string& path) {
   for (const FileRecord& record : side->files) {
     if (record.role != "mask" && record.role != "index") continue;
     const std::string companion = fs::path(path).replace_extension(fs::path(record.path).extension()).string();
-    if (is_file(companion)) continue;
+    if (is_data_file(companion)) continue;
     throw Error(ExitCode::kBadInput, cat(path, ": its ", record.role == "mask" ? "loss mask" : "index", ", ", companion, ", is not there, and ", side->path, " lists it"),
                 cat("bring it back; if the data has none any more, remove ", side->path));
   }

@@ -27,7 +27,8 @@ class Fitting:
         if len(self.places) < 3:
             self.places.append(f"{place} ({ids.size} tokens)")
         kept = getattr(self, f"_{self.policy}")(ids, trained)
-        self.tokens_lost += max(0, int(ids.size) - sum(int(i.size) for i, _ in kept))
+        if self.policy != "split":  # whose pieces share tokens
+            self.tokens_lost += int(ids.size) - sum(int(i.size) for i, _ in kept)
         self.trained_lost += int(trained[1:].sum()) - sum(int(t[1:].sum()) for _, t in kept)
         self.dropped += not kept
         return kept
@@ -45,12 +46,14 @@ class Fitting:
     def _split(self, ids, trained):
         """As rows of documents are split: a piece begins with the last token of the one before, which is
         no label there."""
-        pieces = []
+        pieces, held = [], np.zeros(ids.size, bool)
         for begin in range(0, ids.size - 1, self.length):
             piece = trained[begin:begin + self.length + 1].copy()
             piece[0] &= begin == 0
             if piece[1:].any():
                 pieces.append((ids[begin:begin + self.length + 1], piece))
+                held[begin:begin + self.length + 1] = True
+        self.tokens_lost += int((~held).sum())
         return pieces
 
     def refuse(self, lengths):
@@ -72,6 +75,8 @@ class Fitting:
         text = f"{self.long} of {self.samples} samples longer than a row of {self.length} tokens were {done}"
         if self.policy != "split":
             text += f": {self.tokens_lost} tokens lost, {self.trained_lost} of them trained on"
+        elif self.tokens_lost:
+            text += f": {self.tokens_lost} tokens lost, of pieces without any that is trained on"
         if self.policy == "truncate" and self.dropped:
             text += f"; {self.dropped} had no answer in what was left and were left out"
         return text

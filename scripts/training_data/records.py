@@ -37,6 +37,9 @@ def input_files(patterns):
             raise UserError(f"{pattern}: no such file")
         paths += found
     for path in paths:
+        if not os.path.exists(path):
+            raise UserError(f"{path}: is a link to {os.readlink(path)}, and there is no such file" if os.path.islink(path) else
+                            f"{path}: no such file")
         if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
             raise UserError(f"{path}: is a pipe or a device, which can be read only once; write it to a file first")
     return paths
@@ -49,7 +52,7 @@ def folder_files(folder):
         return arrow_folder_files(folder)
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
     found = [f for f in found if name_and_compression(f)[1] in
-             (*TEXT_EXTENSIONS, *LINE_EXTENSIONS, ".parquet") and os.path.isfile(f)]
+             (*TEXT_EXTENSIONS, *LINE_EXTENSIONS, ".parquet") and (os.path.isfile(f) or not os.path.exists(f))]
     if not found:
         raise UserError(f"{folder}: holds no {', '.join(TEXT_EXTENSIONS)}, .jsonl or .parquet file; "
                         "files of other kinds are read when they are named")

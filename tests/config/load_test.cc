@@ -55,6 +55,21 @@ TEST_CASE("later files and then overrides win, key by key") {
   REQUIRE(to_text(loaded.config.origins.position("train.steps")) == "--set train.steps=100");
 }
 
+TEST_CASE("a config that is not UTF-8 is one error with its place, from files and overrides alike") {
+  const std::string remedy = "where the byte belongs to the name of a file, rename that file";
+  for (const std::string& bad : Lines{"\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xe2\x82"}) {
+    REQUIRE(problems_of("c.yaml", "data:\n  train: \xc3\xa9" + bad + " # and more\nmodel: {path: " + bad + "}\n") ==
+            Lines{"c.yaml:2:11: error: here is a byte that is not UTF-8\n  remedy: save the file in UTF-8; " + remedy});
+    REQUIRE(problems_of("c.json", "{\"model\": {\"path\": \"m" + bad + "\"}}") ==
+            Lines{"c.json:1:22: error: here is a byte that is not UTF-8\n  remedy: save the file in UTF-8; " + remedy});
+  }
+  REQUIRE(problems_of("c.yaml", "", {"model.path=m\xff"}) ==
+          Lines{"--set model.path=m\\xFF: error: byte 13 is not UTF-8\n  remedy: write it in UTF-8; " + remedy});
+  REQUIRE(problems_of("c.yaml", "", {"\x80"}).size() == 1);
+  const std::string good = "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80";
+  REQUIRE(config_of("model: {path: " + good + "}\n", {"output_dir=" + good}).model.path == good);
+}
+
 TEST_CASE("a file that cannot be read is a problem like any other") {
   const LoadResult loaded = load_config({"/nowhere/c.yaml"}, {"train.stpes=1"});
   REQUIRE(loaded.problems.size() == 2);

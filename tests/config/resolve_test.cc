@@ -264,7 +264,7 @@ TEST_CASE("contradictions between keys are errors at their place") {
           "  remedy: write params: {} for all defaults");
   REQUIRE(first("scheduler: {type: WarmupLR, params: {warmup_num_steps: 0}}\n") ==
           "c.yaml:2:56: error: scheduler.params.warmup_num_steps: expected a whole number of at "
-          "least 1, found 0\n  remedy: write 1 for no warm-up");
+          "least 1, found 0\n  remedy: for no warm-up write scheduler: {type: constant}; a WarmupLR begins with one");
   REQUIRE(first("scheduler: {type: OneCycle, params: {cycle_max_lr: 1}}\n") ==
           "c.yaml:2:1: error: scheduler.params.cycle_min_lr is missing: OneCycle needs it");
   REQUIRE(
@@ -286,6 +286,54 @@ TEST_CASE("contradictions between keys are errors at their place") {
       first("log_level: loud\n") ==
       "c.yaml:2:12: error: log_level: expected one of debug, info, notice, warning, error, found "
       "\"loud\"");
+}
+
+TEST_CASE("what follows evaluations needs some before the last step") {
+  const auto said = [](const std::string& text) {
+    return texts(resolved("train_batch_size: 1\ndata: {validation: [v.bin]}\n" + text).problems);
+  };
+  const std::string remedy = "\n  remedy: set train.evaluation.every to the steps between two evaluations";
+  REQUIRE(said("train: {early_stopping: {metric: validation.loss}}\n") ==
+          Lines{"c.yaml:3:34: error: train.early_stopping: can never stop the run: train.evaluation.every is 0, so that nothing is "
+                "evaluated before the last step" + remedy});
+  REQUIRE(said("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
+          Lines{"c.yaml:3:34: notice: checkpoint.keep_best: the best is the last: train.evaluation.every is 0, so that nothing is "
+                "evaluated before the last step" + remedy});
+  for (const char* interval : {"every: 5", "every_minutes: 5"})
+    REQUIRE(said(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {", interval, "}}\n",
+                     "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
+}
+
+TEST_CASE("the lengths of a schedule and of the run are compared") {
+  const auto said = [](const std::string& steps, const std::string& scheduler) {
+    return texts(resolved("train_batch_size: 1\noptimizer: {type: AdamW, params: {lr: 0.5}}\ntrain: {steps: " + steps + "}\nscheduler: " + scheduler).problems);
+  };
+  const std::string remedy = "\n  remedy: leave total_num_steps out for a schedule as long as the run";
+  const auto short_one = [&](const std::string& place, const std::string& rate) {
+    return Lines{place + ": notice: scheduler: total_num_steps 10 < the run's 20 steps: those after the schedule's end train with its last "
+                 "learning rate, " + rate + remedy};
+  };
+  REQUIRE(said("20", "{type: linear, params: {total_num_steps: 10}}") == short_one("c.yaml:4:53", "0"));
+  REQUIRE(said("20", "{type: WarmupDecayLR, params: {total_num_steps: 10, warmup_num_steps: 2, warmup_min_lr: 0.25}}") ==
+          short_one("c.yaml:4:60", "0.25"));
+  REQUIRE(said("20", "{type: WarmupCosineLR, params: {total_num_steps: 10, warmup_num_steps: 2, cos_min_ratio: 0.5}}") ==
+          short_one("c.yaml:4:61", "0.25"));
+  REQUIRE(said("20", "{type: cosine, params: {total_num_steps: 20}}") == Lines{});
+  REQUIRE(said("5", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
+          Lines{"c.yaml:4:75: notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training ends inside the warm-up"});
+  REQUIRE(said("6", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") == Lines{});
+}
+
+TEST_CASE("an automatic value that is not taken says what is") {
+  const auto line = [](const std::string& text, const std::string& key) {
+    for (const std::string& said : resolved("train_batch_size: 1\n" + text).lines)
+      if (said.find(key + " = ") != std::string::npos) return said;
+    return std::string();
+  };
+  REQUIRE(line("train: {steps: auto, epochs: auto}\n", "train.steps") == "auto: train.steps = 0 (unset: train.epochs counts)");
+  REQUIRE(line("train: {steps: 5, epochs: auto}\n", "train.epochs") == "auto: train.epochs = 0 (unset: train.steps counts)");
+  REQUIRE(line("scheduler: {type: WarmupLR, params: {warmup_num_steps: auto}}\n", "warmup_num_steps") ==
+          "auto: scheduler.params.warmup_num_steps = 1 (the least of a WarmupLR; train.warmup_steps is 0)");
 }
 
 TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic") {

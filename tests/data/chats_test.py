@@ -440,6 +440,16 @@ class Lengths(Case):
         out, samples = self.fit("split")
         self.assertEqual(sum(trained for _, trained in samples), 3 + 4 + 41)
         self.assertTrue(all(length <= row for length, _ in samples))
+        self.assertIn("were split\n", out)
+
+    def test_pieces_without_a_trained_token_are_counted_as_lost(self):
+        self.file = self.lines("c.jsonl", [{"prompt": "p" * 3 * (self.before + 4), "completion": "c"}])
+        out, samples = self.fit("split")
+        row, tokens = self.before + 5, 3 * (self.before + 4) - 1 + self.before + 3
+        held = samples[0][0] + sum(length - 1 for length, _ in samples[1:])
+        self.assertEqual(sum(trained for _, trained in samples), 2)
+        self.assertIn(f"1 of 1 samples longer than a row of {row - 1} tokens were split: {tokens - held} tokens lost, of pieces without any that "
+                      "is trained on\n", out)
 
     def test_an_answer_that_is_cut_away_leaves_nothing(self):
         self.file = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"}, {"prompt": "p" * 60, "completion": "c"}])

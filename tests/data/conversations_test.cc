@@ -45,6 +45,44 @@ TEST_CASE("without that count, tokens that are not trained on say so") {
   CHECK_FALSE(holds_conversations({folder.write("b.jsonl", "{\"input_ids\": [1, 2]}\n")}));
 }
 
+TEST_CASE("a JSONL file is recognised as its reader reads it: after a mark and blank lines, by data.format and by prefix") {
+  const test::TempFolder folder;
+  const std::string masked = R"({"input_ids": [1, 2], "labels": [-100, 2]})", mark = "\xEF\xBB\xBF";
+  CHECK(holds_conversations({folder.write("mark.jsonl", mark + masked + "\n")}));
+  CHECK(holds_conversations({folder.write("blank.jsonl", "\n \t\r\n" + masked)}));
+  CHECK(holds_conversations({folder.write("both.jsonl", mark + "\n" + masked)}));
+  CHECK_FALSE(holds_conversations({folder.write("nothing.jsonl", mark + "\n\n")}));
+  for (const char* name : {"a.ndjson", "a.json"}) {
+    const std::string path = folder.write(name, masked + "\n" + masked + "\n");
+    CHECK(holds_conversations({path}, DataFormat::kJsonl));
+    CHECK_FALSE(holds_conversations({path}));  // and the reader refuses it
+  }
+  CHECK(holds_conversations({folder.file("mark")}));
+}
+
+TEST_CASE("a prefix with a dot names the files of its own data set") {
+  const test::TempFolder folder;
+  described(folder, "chats", 10, 0);  // of other data
+  folder.write("chats.v1.bin", "");
+  CHECK_FALSE(holds_conversations({folder.file("chats.v1")}));
+  folder.write("chats.v1.mask", "");
+  CHECK(holds_conversations({folder.file("chats.v1")}));
+  Sidecar side;
+  side.statistics = {.tokens = 100, .documents = 2, .trained_tokens = 100, .min_id = 0, .max_id = 5};
+  side.conversations = 2;
+  side.longest_conversation = 66;
+  folder.write("chats.v2.json", sidecar_text(side));
+  folder.write("chats.v2.bin", "");
+  CHECK(holds_conversations({folder.file("chats.v2")}));
+  SampleSetOptions options;
+  options.packing = SequencePacking::kDocuments;
+  options.sequence_length = 8;
+  CHECK(too_long_conversations({folder.file("chats.v1")}, options).empty());
+  const std::vector<Error> errors = too_long_conversations({folder.file("chats.v2")}, options);
+  REQUIRE(errors.size() == 1);
+  CHECK(errors.front().message().find(folder.file("chats.v2.bin") + ": its longest conversation has 66 tokens") == 0);
+}
+
 TEST_CASE("a data set that cannot be read holds no conversations") {
   const test::TempFolder folder;
   CHECK_FALSE(holds_conversations({folder.file("missing")}));

@@ -246,6 +246,16 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
           path + ": its largest id is 44 (as " + folder.file("x.json") + " recorded), outside the model's 44 rows");
 }
 
+TEST_CASE("of a large JSONL file the first document is checked, where its reader finds it", "[check]") {
+  TempFolder folder;
+  const std::string rest((1 << 20) + 1, ' '), good = R"({"input_ids": [1]})", mark = "\xEF\xBB\xBF";
+  REQUIRE(check_headers({folder.write("a.jsonl", "\n\n" + good + "\n" + rest)}, {}, std::nullopt).empty());
+  REQUIRE(check_headers({folder.write("b.jsonl", mark + good + "\n" + rest)}, {}, std::nullopt).empty());
+  folder.write("c.jsonl", mark + "\n{}\n" + rest);
+  REQUIRE(check_headers({folder.file("c")}, {}, std::nullopt).at(0).message() ==
+          folder.file("c.jsonl") + ":2: has no \"input_ids\"");
+}
+
 TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   TempFolder folder;
   const std::string path = write_pair(folder);

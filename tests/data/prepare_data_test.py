@@ -469,6 +469,15 @@ class PrepareData(unittest.TestCase):
         recorded = json.loads((FIXTURES / "chats.json").read_text())
         self.assertEqual(side["fingerprint"], recorded["fingerprint"])
 
+    def test_a_link_to_nothing_is_refused_by_name_alone_and_in_a_folder(self):
+        os.mkdir(self.folder + "/inputs")
+        self.write("inputs/a.txt", "one")
+        link = self.folder + "/inputs/b.txt"
+        os.symlink("gone.txt", link)
+        os.symlink("gone.png", self.folder + "/inputs/c.png")  # of a kind that a folder does not stand for
+        for name in (link, self.folder + "/inputs", self.folder + "/inputs/*.txt"):
+            self.assertEqual(self.refusal(name), (4, f"prepare_data: error: {link}: is a link to gone.txt, and there is no such file\n"), name)
+
     def test_what_cannot_be_used_is_refused_by_name(self):
         folder = self.folder
         cases = [
