@@ -196,9 +196,12 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def check_says_what_does_not_fit():
-        folder = tiny_model(root / "check-long", max_position_embeddings=16)
-        shown = must(ftrun("check", "--config", job.config("check-long", model={"path": str(folder)}), "-q")).stdout
-        assert "notice: data.sequence_length 32 is above the model's max_position_embeddings, 16\n" in shown, shown
+        folder = tiny_model(root / "long-model", max_position_embeddings=16)
+        config = job.config("check-long", model={"path": str(folder)})
+        shown = must(ftrun("check", "--config", config, "-q")).stdout
+        run = must(ftrun("--config", config, "--set", "train.steps=1"))
+        for text in (shown, run.stdout + run.stderr):
+            assert text.count("notice: data.sequence_length 32 is above the model's max_position_embeddings, 16\n") == 1, text
         assert "not on this machine" not in shown, shown
         large = must(ftrun("check", "--config", job.config("check-much", train_micro_batch_size_per_gpu=50_000_000), "-q")).stdout
         assert re.search(r"^notice: not on this machine: this rank needs [\d.]+ TiB of main memory \([\d.]+ TiB a rank; most of it "
