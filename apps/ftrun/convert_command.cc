@@ -24,6 +24,7 @@
 #include "checkpoint/save.h"
 #include "commands.h"
 #include "config/load.h"
+#include "config/utf8.h"
 #include "exec/export_options.h"
 #include "exec/resume_policy.h"
 #include "exec/weights_check.h"
@@ -284,6 +285,7 @@ int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
   if (!options.merge)
     throw Error(ExitCode::kUsage, cat(folder, ": is an adapter in PEFT's layout already"), "--merge adds it to its base model");
+  if (first_not_utf8(folder)) throw Error(ExitCode::kBadInput, cat(escape_not_utf8(folder), ": its name is not UTF-8"), "rename the folder");
   const AdapterFolder adapter(folder);
   const LoadResult loaded = load_config_text("adapter.json", nlohmann::json{{"adapter", folder}}.dump());
   for (const Problem& problem : loaded.problems)

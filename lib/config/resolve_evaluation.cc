@@ -57,6 +57,9 @@ void check_evaluation(Resolving& r) {
   check_metric(r, "checkpoint.keep_best.metric", c.checkpoint.keep_best.metric);
   check_metric(r, "train.early_stopping.metric", c.train.early_stopping.metric);
   check_interval(r);
+  if (c.train.generate.prompt_tokens > 0 && c.data.validation.empty())
+    r.notice("train.generate.prompt_tokens", "train.generate: no text is written: it continues documents of data.validation, and there is none",
+             "give data.validation");
   if (c.model_export.which == ExportWhich::kBest && c.checkpoint.keep_best.metric.empty())
     r.error("export.which", "export.which: best, and no best checkpoint is kept",
             "say by what: checkpoint: {keep_best: {metric: validation.loss}}");

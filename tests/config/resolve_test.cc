@@ -304,6 +304,15 @@ TEST_CASE("what follows evaluations needs some before the last step") {
                      "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
 }
 
+TEST_CASE("a text that continues nothing is a notice") {
+  const auto said = [](const std::string& text) {
+    return texts(resolved("train_batch_size: 1\ntrain: {generate: {prompt_tokens: 4}}\n" + text).problems);
+  };
+  REQUIRE(said("") == Lines{"c.yaml:2:36: notice: train.generate: no text is written: it continues documents of data.validation, and there is none\n"
+                            "  remedy: give data.validation"});
+  REQUIRE(said("data: {validation: [v.bin]}\n") == Lines{});
+}
+
 TEST_CASE("the lengths of a schedule and of the run are compared") {
   const auto said = [](const std::string& steps, const std::string& scheduler) {
     return texts(resolved("train_batch_size: 1\noptimizer: {type: AdamW, params: {lr: 0.5}}\ntrain: {steps: " + steps + "}\nscheduler: " + scheduler).problems);
