@@ -308,7 +308,7 @@ TEST_CASE("a text that continues nothing is a notice") {
   const auto said = [](const std::string& text) {
     return texts(resolved("train_batch_size: 1\ntrain: {generate: {prompt_tokens: 4}}\n" + text).problems);
   };
-  REQUIRE(said("") == Lines{"c.yaml:2:36: notice: train.generate: no text is written: it continues documents of data.validation, and there is none\n"
+  REQUIRE(said("") == Lines{"c.yaml:2:35: notice: train.generate: no text is written: it continues documents of data.validation, and there is none\n"
                             "  remedy: give data.validation"});
   REQUIRE(said("data: {validation: [v.bin]}\n") == Lines{});
 }
