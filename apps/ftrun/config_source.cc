@@ -116,6 +116,15 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
   }
 }
 
+void add_notice(const Config& config, const char* key, const std::string& message, const std::string& remedy, Report& report) {
+  Problem problem;
+  problem.severity = Severity::kNotice;
+  problem.at = place_of(config, key);
+  problem.message = message;
+  problem.remedy = remedy;
+  report.add({problem});
+}
+
 /// An adapter is one to the numbers that it was trained on.
 void check_base(const Config& config, const AdapterFolder& adapter, Report& report) {
   const std::optional<QuantizationConfig> before = base_quantization(adapter);
@@ -123,12 +132,8 @@ void check_base(const Config& config, const AdapterFolder& adapter, Report& repo
   const auto told = [](const QuantizationConfig& quantization) {
     return quantization.type == QuantizationType::kNone ? "not quantized" : cat("quantized as ", quantization_text(quantization));
   };
-  Problem problem;
-  problem.severity = Severity::kNotice;
-  problem.at = place_of(config, "adapter");
-  problem.message = cat(adapter.path(), ": was trained on a base ", told(*before), "; here it is ", told(config.quantization));
-  problem.remedy = "go on with the same quantization; on another base the first losses are higher";
-  report.add({problem});
+  add_notice(config, "adapter", cat(adapter.path(), ": was trained on a base ", told(*before), "; here it is ", told(config.quantization)),
+             "go on with the same quantization; on another base the first losses are higher", report);
 }
 
 /// What keeps the model from training as the config asks: adapters, what is frozen, the adapter to go on from.
@@ -171,23 +176,14 @@ void check_pipeline(const Config& config, const ModelConfig& model, Report& repo
 /// Of a config that is good, as a pipeline has at most as many stages as its model has layers then.
 void note_bubble(const Config& config, Report& report) {
   const std::string bubble = bubble_notice(config);
-  if (bubble.empty()) return;
-  Problem problem;
-  problem.severity = Severity::kNotice;
-  problem.at = place_of(config, "parallel.pipeline");
-  problem.message = bubble;
-  report.add({problem});
+  if (!bubble.empty()) add_notice(config, "parallel.pipeline", bubble, "", report);
 }
 
 /// What the model was not trained on may still be asked for.
 void note_positions(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length, most = model.max_positions;
-  if (most == 0 || tokens <= most) return;
-  Problem problem;
-  problem.severity = Severity::kNotice;
-  problem.at = place_of(config, "data.sequence_length");
-  problem.message = cat("data.sequence_length ", tokens, " is above the model's max_position_embeddings, ", most);
-  report.add({problem});
+  if (most != 0 && tokens > most)
+    add_notice(config, "data.sequence_length", cat("data.sequence_length ", tokens, " is above the model's max_position_embeddings, ", most), "", report);
 }
 
 /// What training would find when it opens the data, but for what takes a reading of all of it.

@@ -36,17 +36,22 @@ std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
 
 using Content = std::map<std::string, OutputFile>;
 
-Content read_mark(const std::string& path) {
+struct Mark {
+  bool complete = false;
+  Content content;
+};
+
+Mark read_mark(const std::string& path) {
   const nlohmann::json mark = parse_json_strict(read_file(path), path);
   if (!mark.is_object() || mark.value("format", nlohmann::json()) != kFormat)
     throw Error(ExitCode::kBadInput, cat(path, ": was not written by ftrun"));
-  Content content;
+  Mark found{.complete = mark.value("complete", nlohmann::json()) == true, .content = {}};
   for (const nlohmann::json& entry : json_array(mark, "files", path)) {
     if (!entry.is_object()) throw Error(ExitCode::kBadInput, cat(path, ": \"files\" must hold objects"));
     const std::string name = json_text(entry, "name", path);
-    content[name] = {name, json_int(entry, "bytes", path), json_hash(entry, "xxh3", path)};
+    found.content[name] = {name, json_int(entry, "bytes", path), json_hash(entry, "xxh3", path)};
   }
-  return content;
+  return found;
 }
 
 bool is_unchanged(const std::string& path, const OutputFile& written, OutputCheck check) {
@@ -109,10 +114,6 @@ std::string some_of(std::vector<std::string> parts) {
   throw Error(ExitCode::kBadInput, cat(folder, ": is not replaced: ", why), kReplaceRemedy);
 }
 
-bool is_complete(const std::string& path) {
-  return parse_json_strict(read_file(path), path).value("complete", nlohmann::json()) == true;
-}
-
 }  // namespace
 
 OwnedFd begin_output(FileSystem& files, const std::string& folder, const std::vector<std::string>& names) {
@@ -131,24 +132,19 @@ void finish_output(FileSystem& files, const std::string& folder, const std::vect
 bool is_begun_output(FileSystem& files, const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(folder, error)) || is_held(folder)) return false;
-  Content content;
-  bool complete = false;
+  Mark mark;
   try {
-    const std::string mark = mark_path(folder);
-    if (files.exists(mark)) {
-      content = read_mark(mark);
-      complete = is_complete(mark);
-    }
+    if (files.exists(mark_path(folder))) mark = read_mark(mark_path(folder));
   } catch (const Error&) {
     return false;
   }
   const auto is_ours = [&](const std::string& name) {
     // The mark is the first file that is made, under a temporary name before its own.
     if (name == kOutputMark || name.starts_with(cat(kOutputMark, ".tmp"))) return true;
-    const auto written = content.find(name);
-    return written != content.end() && (!complete || is_unchanged((fs::path(folder) / name).string(), written->second, OutputCheck::kSizes));
+    const auto written = mark.content.find(name);
+    return written != mark.content.end() && (!mark.complete || is_unchanged((fs::path(folder) / name).string(), written->second, OutputCheck::kSizes));
   };
-  const std::vector<std::string> paths = paths_in(files, folder, content);
+  const std::vector<std::string> paths = paths_in(files, folder, mark.content);
   return std::all_of(paths.begin(), paths.end(), is_ours);
 }
 
@@ -176,7 +172,7 @@ void require_replaceable(FileSystem& files, const std::string& folder, OutputChe
   if (!files.exists(mark)) refuse_to_replace(folder, cat("it holds no ", kOutputMark, ", so ftrun did not write it"));
   std::vector<std::string> found;
   try {
-    found = differences(files, folder, read_mark(mark), check);
+    found = differences(files, folder, read_mark(mark).content, check);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
     refuse_to_replace(folder, error.message());
@@ -188,8 +184,8 @@ std::vector<std::string> require_complete_output(FileSystem& files, const std::s
   constexpr const char* kAnew = "make it anew, or restore it from a copy";
   const std::string mark = mark_path(folder);
   if (!files.exists(mark)) throw Error(ExitCode::kBadInput, cat(folder, ": holds no ", kOutputMark), kAnew);
-  const Content content = read_mark(mark);
-  if (!is_complete(mark)) throw Error(ExitCode::kBadInput, cat(folder, ": is not complete: writing it was interrupted"), kAnew);
+  const auto [complete, content] = read_mark(mark);
+  if (!complete) throw Error(ExitCode::kBadInput, cat(folder, ": is not complete: writing it was interrupted"), kAnew);
   const std::vector<std::string> found = differences(files, folder, content, OutputCheck::kContents);
   if (!found.empty()) throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", some_of(found)), kAnew);
   std::vector<std::string> names;

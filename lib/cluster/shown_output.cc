@@ -75,7 +75,6 @@ bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out)
 }
 
 bool ShownOutput::await_room(const Stream& stream) {
-  if (has_room(stream.fd, {})) return true;
   const auto begin = Clock::now();
   for (;;) {
     if (has_room(stream.fd, kMoment)) return true;

@@ -24,7 +24,7 @@ struct SyntaxStop {};  // thrown after a fault that nothing can be read after
 class JsonReader {
  public:
   JsonReader(const std::string& file, std::string_view text, Problems& problems)
-      : file_(file), text_(text), problems_(problems) {}
+      : text_(text), problems_(problems), here_{file, 1, 1} {}
 
   Node read() {
     Node root;
@@ -43,17 +43,9 @@ class JsonReader {
  private:
   bool at_end() const { return next_ >= text_.size(); }
   char peek() const { return at_end() ? '\0' : text_[next_]; }
-  Position here() const { return {file_, line_, column_}; }
+  const Position& here() const { return here_; }
 
-  void advance() {
-    const char c = text_[next_++];
-    if (c == '\n') {
-      ++line_;
-      column_ = 1;
-    } else if ((c & 0xC0) != 0x80) {  // columns are characters, as editors count them
-      ++column_;
-    }
-  }
+  void advance() { step_over(text_[next_++], here_); }
 
   std::string seen() const {
     if (at_end()) return "the end of the file";
@@ -329,12 +321,10 @@ class JsonReader {
                     "fill in the template first; the script beside it usually does");
   }
 
-  const std::string& file_;
   std::string_view text_;
   Problems& problems_;
   size_t next_ = 0;
-  int line_ = 1;
-  int column_ = 1;
+  Position here_;
   int values_ = 0;
   bool secret_ = false;  // inside the value of a key whose values are not shown
   std::vector<std::pair<std::string, Position>> placeholders_;

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/secret.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "config/accelerate.h"
 #include "config/alternatives.h"
 #include "config/desugar.h"
@@ -18,7 +19,6 @@
 #include "config/json_reader.h"
 #include "config/limits.h"
 #include "config/reader.h"
-#include "config/utf8.h"
 #include "config/yaml_reader.h"
 
 namespace ftrun {
@@ -70,17 +70,9 @@ std::string shown_override(const std::string& text) {
   return escape_not_utf8("--set " + shown);
 }
 
-/// Where an editor shows a byte: columns are characters.
 Position place_of_byte(const std::string& name, std::string_view text, size_t at) {
   Position place{name, 1, 1};
-  for (const char c : text.substr(0, at)) {
-    if (c == '\n') {
-      ++place.line;
-      place.column = 1;
-    } else if ((c & 0xC0) != 0x80) {
-      ++place.column;
-    }
-  }
+  for (const char byte : text.substr(0, at)) step_over(byte, place);
   return place;
 }
 

@@ -14,6 +14,16 @@ struct Position {
   bool operator==(const Position&) const = default;
 };
 
+/// Goes over one byte of a text, `at` being its place. Columns are characters, as editors count them.
+inline void step_over(char byte, Position& at) {
+  if (byte == '\n') {
+    ++at.line;
+    at.column = 1;
+  } else if ((byte & 0xC0) != 0x80) {
+    ++at.column;
+  }
+}
+
 /// "cfg.yaml:12:7", "--set train.steps=x", or "" for no place.
 std::string to_text(const Position& at);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "model/config_reader.h"
 
 namespace ftrun {
@@ -13,37 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
-struct CodePoint {
-  uint32_t value = 0;
-  size_t size = 0;  // bytes
-  bool valid = false;
-};
-
-// The well-formed second bytes after a first byte (Unicode standard, table 3-7): they exclude
-// overlong forms, surrogates and values above U+10FFFF.
-bool may_follow(uint8_t first, uint8_t second) {
-  const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-  const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-  return second >= low && second <= high;
-}
-
-// The first character of a non-empty text. Of bytes that are not UTF-8 it takes those that could
-// have begun a character, at least one, as the Unicode standard advises for replacements.
-CodePoint code_point(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return {first, 1, true};
-  if (first < 0xC2 || first > 0xF4) return {0, 1, false};
-  const size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  uint32_t value = first & (0xFFU >> (size + 1));
-  for (size_t i = 1; i < size; ++i) {
-    const bool follows = i < text.size() && may_follow(i == 1 ? first : 0, byte(i));
-    if (!follows) return {0, i, false};
-    value = (value << 6U) | (byte(i) & 0x3FU);
-  }
-  return {value, size, true};
-}
 
 // GPT-2's alphabet: printable bytes stand for themselves, the other 68 for U+0100 and up, in order.
 std::unordered_map<uint32_t, char> byte_alphabet() {
@@ -60,7 +30,7 @@ std::string from_byte_level(std::string_view token) {
   static const auto kAlphabet = byte_alphabet();
   std::string bytes;
   for (size_t at = 0; at < token.size();) {
-    const CodePoint point = code_point(token.substr(at));
+    const CodePoint point = first_code_point(token.substr(at));
     const auto it = point.valid ? kAlphabet.find(point.value) : kAlphabet.end();
     if (it != kAlphabet.end()) {
       bytes += it->second;
@@ -148,7 +118,7 @@ json parse_tokenizer(std::string_view text, const std::string& where) {
 std::string valid_utf8(std::string_view bytes) {
   std::string out;
   for (size_t at = 0; at < bytes.size();) {
-    const CodePoint point = code_point(bytes.substr(at));
+    const CodePoint point = first_code_point(bytes.substr(at));
     out += point.valid ? bytes.substr(at, point.size) : kReplacement;
     at += point.size;
   }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/owned_fd.h"
+#include "cluster/rank_process.h"
 
 #include <catch2/catch.hpp>
 
@@ -19,18 +20,8 @@ using namespace std::chrono_literals;
 
 constexpr const char* kLine = "a line that nobody reads\n";
 
-struct Ends {
-  OwnedFd reader, writer;
-};
-
-Ends pipe_ends() {
-  int ends[2];
-  REQUIRE(::pipe(ends) == 0);
-  return {OwnedFd(ends[0]), OwnedFd(ends[1])};
-}
-
-/// A terminal, and the end that shows it.
-Ends terminal_ends() {
+/// A terminal, and the end that shows it as the reader.
+Pipe make_terminal() {
   int shown = -1, terminal = -1;
   REQUIRE(::openpty(&shown, &terminal, nullptr, nullptr, nullptr) == 0);
   return {OwnedFd(shown), OwnedFd(terminal)};
@@ -44,11 +35,11 @@ std::string read_from(const OwnedFd& reader) {
   return text;
 }
 
-ShownOutputOptions options_for(const Ends& ends) { return {.descriptors = {ends.writer.get(), ends.writer.get()}, .patience = 50ms}; }
+ShownOutputOptions options_for(const Pipe& ends) { return {.descriptors = {ends.writer.get(), ends.writer.get()}, .patience = 50ms}; }
 
 TEST_CASE("what an output that stands cannot take is left out, and told once there is room again") {
   for (const bool is_terminal : {false, true}) {
-    const Ends ends = is_terminal ? terminal_ends() : pipe_ends();
+    const Pipe ends = is_terminal ? make_terminal() : make_pipe();
     ShownOutput shown(options_for(ends));
     const std::string much(5000, 'x');
     for (int i = 0; i < 100; ++i) shown.write(OutputStream::kOut, much + "\n");  // more than either holds
@@ -70,7 +61,7 @@ TEST_CASE("what an output that stands cannot take is left out, and told once the
 }
 
 TEST_CASE("a reader that is slow gets all, also when the ranks are to end") {
-  const Ends ends = pipe_ends();
+  const Pipe ends = make_pipe();
   ::fcntl(ends.writer.get(), F_SETPIPE_SZ, 4096);
   std::string read, wanted;
   ShownOutputOptions options = options_for(ends);

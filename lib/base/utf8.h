@@ -1,11 +1,22 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace ftrun {
+
+struct CodePoint {
+  uint32_t value = 0;
+  size_t size = 0;  // bytes
+  bool valid = false;
+};
+
+/// The first character of a non-empty text. Of bytes that are not UTF-8 it takes those that could
+/// have begun a character, at least one, as the Unicode standard advises for replacements.
+CodePoint first_code_point(std::string_view text);
 
 /// The first byte that is not part of a character of UTF-8 (RFC 3629); nothing where all are.
 std::optional<size_t> first_not_utf8(std::string_view text);

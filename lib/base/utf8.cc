@@ -1,0 +1,53 @@
+#include "base/utf8.h"
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+/// The well-formed second bytes after a first byte (Unicode standard, table 3-7): they exclude
+/// overlong forms, surrogates and values above U+10FFFF.
+bool may_follow(uint8_t first, uint8_t second) {
+  const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+  const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+  return second >= low && second <= high;
+}
+
+}  // namespace
+
+CodePoint first_code_point(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t first = byte(0);
+  if (first < 0x80) return {first, 1, true};
+  if (first < 0xC2 || first > 0xF4) return {0, 1, false};
+  const size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  uint32_t value = first & (0xFFU >> (size + 1));
+  for (size_t i = 1; i < size; ++i) {
+    const bool follows = i < text.size() && may_follow(i == 1 ? first : 0, byte(i));
+    if (!follows) return {0, i, false};
+    value = (value << 6U) | (byte(i) & 0x3FU);
+  }
+  return {value, size, true};
+}
+
+std::optional<size_t> first_not_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint point = first_code_point(text.substr(at));
+    if (!point.valid) return at;
+    at += point.size;
+  }
+  return std::nullopt;
+}
+
+std::string escape_not_utf8(std::string_view text) {
+  std::string out;
+  while (const auto bad = first_not_utf8(text)) {
+    constexpr std::string_view kDigits = "0123456789ABCDEF";
+    const auto byte = static_cast<uint8_t>(text[*bad]);
+    out += cat(text.substr(0, *bad), "\\x", kDigits[byte >> 4], kDigits[byte & 15]);
+    text.remove_prefix(*bad + 1);
+  }
+  return out.append(text);
+}
+
+}  // namespace ftrun
