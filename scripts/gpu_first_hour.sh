@@ -1,35 +1,39 @@
 #!/usr/bin/env bash
-# What has to be seen on a GPU, in steps of ten minutes at most that can be taken up again where they stopped.
+# Runs, on a machine with a GPU, all that has to be seen there: what tells most comes first, and every step can be
+# taken up again.
 #
 #   scripts/gpu_first_hour.sh pack [FOLDER]            builds and strips what is carried (default: build/gpu_pack)
-#   scripts/gpu_first_hour.sh run [options]            on the machine with the GPU
-#     --pack FOLDER      what was packed (default: build/gpu_pack)
+#   scripts/gpu_first_hour.sh run [options]            on the machine with the GPU, from the pack or from a checkout
+#     --pack FOLDER      what was packed (default: the folder that this script was packed into, else build/gpu_pack)
 #     --results FOLDER   verdicts, logs and figures; steps that have a verdict there are not run again
-#                        (default: build/gpu_results)
-#     --only WORD        steps with this in their name;  --again  runs them even so
-#     --minutes N        starts no step after N minutes (default: no end)
+#                        (default: gpu_results beside the pack)
+#     --only REGEX       steps whose names match;  --again  runs them even so
+#     --minutes N        ends after N minutes: no step begins later, and one that runs is cut (default: no end)
 #     --torch FOLDER     the torch package of version 2.11.0 (default: that of python3 or of .venv)
 #   scripts/gpu_first_hour.sh table [--results FOLDER] the table again
 #
-# Verdicts: pass, fail, figure (numbers to be read in the step's log), no GPU, absent (a tool that the machine lacks).
-# Nothing is assumed of the machine but a driver, LibTorch and what was packed; compute-sanitizer, ncu and python3 are
-# used where they are. Ends with 1 when a step failed, 77 when there was no GPU for any, else 0.
+# Three commands of nine minutes go through the list: `run --minutes 9`, given three times.
+# Verdicts: pass, fail, figure (numbers to be read in the step's log), cut (time was up; it is run again), no GPU,
+# absent (a tool that the machine lacks). The machine needs a driver, LibTorch with its CUDA libraries, and what was
+# packed; compute-sanitizer, ncu and python3 are used where they are. After each step RESULTS.tar.gz holds all logs.
+# Ends with 1 when a step failed, 77 when there was no GPU for any, else 0.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 skipped=77
+pack_mark=.ftrun-gpu-pack
 pack=$root/build/gpu_pack
-results=$root/build/gpu_results
+[ -e "$root/$pack_mark" ] && pack=$root
+results=''
 only=''
 again=no
 minutes=''
 torch=''
-step_limit=600
+step_limit=540
 most_bytes=$((64 << 20))
 binaries=(ftrun test_cuda test_exec_cuda test_nccl_gpu gpu_kernel_bench)
-libraries=(libftrun_engine.so libftrun_cuda.so libftrun_nccl.so)
+modules=(libftrun_engine.so libftrun_cuda.so libftrun_nccl.so)
 # What a packed folder has, and the file by which it is known as one.
 packed=(bin lib tests scripts resources.txt)
-pack_mark=.ftrun-gpu-pack
 
 say() { printf '[gpu] %s\n' "$*"; }
 die() { printf '[gpu] error: %s\n' "$*" >&2; exit 5; }
@@ -47,7 +51,8 @@ pack_files() {
   mkdir -p "$pack/bin" "$pack/lib" "$pack/tests/bench" "$pack/scripts" && touch "$pack/$pack_mark" || die "cannot write $pack"
   local name
   for name in "${binaries[@]}"; do strip -o "$pack/bin/$name" "$root/build/release/bin/$name" || die "no $name"; done
-  for name in "${libraries[@]}"; do strip -o "$pack/lib/$name" "$root/build/release/lib/$name" || die "no $name"; done
+  for name in "${modules[@]}"; do strip -o "$pack/lib/$name" "$root/build/release/lib/$name" || die "no $name"; done
+  libraries_of "$pack"/bin/* "$pack"/lib/* | while read -r name; do cp -L "$name" "$pack/lib/" || exit; done || die "cannot copy"
   cp "$root"/tests/bench/{gpu_bench,gpu_checks,gpu_kernel_bench,random_model}.py "$pack/tests/bench/"
   cp "$root/scripts/gpu_first_hour.sh" "$pack/scripts/"
   resource_use > "$pack/resources.txt" || die "the kernels do not compile for sm_90"
@@ -55,6 +60,14 @@ pack_files() {
   bytes=$(du -sb "$pack" | cut -f1)
   say "$pack: $((bytes / 1024)) KiB in $(find "$pack" -type f | wc -l) files"
   [ "$bytes" -le "$most_bytes" ] || die "more than $((most_bytes >> 20)) MiB"
+}
+
+# Libraries that a machine with LibTorch may lack: neither glibc's, nor gcc's, nor found in LibTorch's folders or a CUDA
+# toolkit's.
+libraries_of() {
+  ldd "$@" 2>/dev/null | sed -n 's/.* => \(\/[^ ]*\) (.*/\1/p' | sort -u |
+    grep -vE '/(ld-linux[^/]*|lib(c|m|mvec|dl|rt|util|pthread|resolv|stdc\+\+|gcc_s|gomp|cuda))\.so[.0-9]*$' |
+    grep -vE '/site-packages/|/cuda[^/]*/|/nvidia/|/libftrun_'
 }
 
 # What ptxas says of registers and spills of every kernel.
@@ -76,45 +89,55 @@ keep() {
   words=$(tail -n 3 "$results/$1.log" 2>/dev/null | json_text)
   printf '{"step": "%s", "verdict": "%s", "seconds": %s, "says": "%s"}\n' "$1" "$2" "$3" "$words" > "$results/$1.json.part"
   mv "$results/$1.json.part" "$results/$1.json"
+  tar -C "$results" -czf "$results.tar.gz.part" --exclude=./scratch . && mv "$results.tar.gz.part" "$results.tar.gz"
 }
 
 verdict_of() { sed -n 's/.*"verdict": "\([^"]*\)".*/\1/p' "$results/$1.json" 2>/dev/null; }
 
-# What an exit code means; $2 is the verdict of a step that went well.
+# What an exit code means; $2 is the verdict of a step that went well. 127 of our own programs is the loader's word
+# that a library is missing, a failure: with_tool and python_with say 126 of tools that the machine lacks.
 verdict() {
   case $1 in
     0) echo "$2" ;;
     "$skipped") has_driver && echo fail || echo 'no GPU' ;;  # with a GPU at hand a skip is a failure
-    127) echo absent ;;
+    126) echo absent ;;
+    124 | 137) echo cut ;;
     *) echo fail ;;
   esac
 }
 
 has_driver() { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; }
 
+seconds_left() {
+  if [ -z "$minutes" ]; then echo "$step_limit"; return; fi
+  local left=$((started + minutes * 60 - $(date +%s)))
+  echo $((left < step_limit ? left : step_limit))
+}
+
 # step NAME pass|figure COMMAND...
 steps=()
 step() {
-  local name=$1 good=$2 begin seconds code
+  local name=$1 good=$2 begin seconds code limit
   shift 2
   steps+=("$name")
-  case $name in *"$only"*) ;; *) return ;; esac
-  if [ "$again" = no ] && [ -n "$(verdict_of "$name")" ] && [ "$(verdict_of "$name")" != 'no GPU' ]; then return; fi
-  if [ -n "$minutes" ] && [ $(($(date +%s) - started)) -ge $((minutes * 60)) ]; then return; fi
+  [[ $name =~ $only ]] || return
+  case $(verdict_of "$name") in '' | 'no GPU' | cut) ;; *) [ "$again" = yes ] || return ;; esac
+  limit=$(seconds_left)
+  [ "$limit" -gt 5 ] || return
   begin=$(date +%s)
-  say "$name"
-  (cd "$pack" && timeout "$step_limit" bash -c '"$@"' step "$@") > "$results/$name.log" 2>&1
+  (cd "$pack" && timeout -k 10 "$limit" bash -c '"$@"' step "$@") > "$results/$name.log" 2>&1
   code=$?
-  [ "$code" -eq 124 ] && echo "took more than $step_limit s" >> "$results/$name.log"
+  [ "$code" -eq 124 ] && echo "cut after $limit s" >> "$results/$name.log"
   seconds=$(($(date +%s) - begin))
   keep "$name" "$(verdict "$code" "$good")" "$seconds"
   say "$name: $(verdict_of "$name") ($seconds s)"
+  case $(verdict_of "$name") in fail | cut) tail -n 25 "$results/$name.log" | sed 's/^/    /' ;; esac
 }
 
 # Runs a tool of the machine's, or says that it is not there.
 with_tool() {
   has_driver || { echo "no GPU: there is no driver"; return "$skipped"; }
-  command -v "$1" >/dev/null || { echo "$1 is not on this machine"; return 127; }
+  command -v "$1" >/dev/null || { echo "$1 is not on this machine"; return 126; }
   "$@"
 }
 
@@ -140,6 +163,18 @@ table() {
 
 # ---- the steps ----
 
+# Shows the machine, the loader's words of each program, and that one kernel runs.
+start() {
+  command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
+  uname -r
+  bin/ftrun --version || return
+  local file missing
+  missing=$(for file in bin/* lib/libftrun_*; do ldd "$file" | grep 'not found' | sed "s|^|$file: |"; done)
+  echo "${missing:-all libraries are there}"
+  [ -z "$missing" ] || return 1
+  bin/gpu_kernel_bench --only "rms_norm 135M" --rounds 1
+}
+
 # No kernel may keep what it computes with outside of registers.
 spills() {
   local spilled
@@ -153,46 +188,64 @@ spills() {
 
 python_with() {
   local python
-  python=$(command -v "$root/.venv/bin/python" || command -v python3) || { echo "no python3"; return 127; }
+  python=$(command -v "$root/.venv/bin/python" || command -v python3) || { echo "no python3"; return 126; }
   "$python" "$@"
 }
 check_training() { python_with tests/bench/gpu_checks.py "$1" --binary bin/ftrun --scratch "$results/scratch"; }
 
-by_stage() {
+# whole_steps SHAPE OPTIONS...: tokens/s of whole trainings.
+whole_steps() {
   has_driver || { echo "no GPU: there is no driver"; return "$skipped"; }
-  python_with tests/bench/random_model.py --shape smollm2 --out "$results/scratch/model-smollm2" || return
-  python_with tests/bench/gpu_bench.py --binary bin/ftrun --model "$results/scratch/model-smollm2" \
-    --data "$results/scratch/model-smollm2/train.bin" --steps 12
+  local model=$results/scratch/model-$1
+  python_with tests/bench/random_model.py --shape "$1" --out "$model" || return
+  shift
+  python_with tests/bench/gpu_bench.py --binary bin/ftrun --model "$model" --data "$model/train.bin" --steps 12 "$@"
 }
 
-# Attention of an 8B model at 32,768 tokens under the sanitizer: a whole step would take longer than a step may.
-memcheck_long() {
-  with_tool compute-sanitizer --tool memcheck --error-exitcode 9 bin/gpu_kernel_bench --only "8B 1 x 32768"
+# Runs a program under a tool of compute-sanitizer that looks at our kernels alone.
+sanitize() {
+  local tool=$1
+  shift
+  with_tool compute-sanitizer --tool "$tool" --kernel-name kernel_substring=ftrun --error-exitcode 9 "$@"
 }
 
 all_steps() {
-  local watched='*attention*,*embedding*,*cross_entropy*'
-  local tool
+  local watched='*attention*,*embedding*,*cross_entropy*' check tool kernel
+  step start pass start
   step spills pass spills
   step kernels pass bin/test_cuda
-  step kernels-blocking pass env CUDA_LAUNCH_BLOCKING=1 bin/test_cuda
-  for tool in memcheck racecheck synccheck initcheck; do
-    step "sanitizer-$tool" pass with_tool compute-sanitizer --tool "$tool" --error-exitcode 9 bin/test_cuda "$watched"
-  done
   step trainings pass bin/test_exec_cuda
   step nccl-one-rank pass bin/test_nccl_gpu
-  step timings figure bin/gpu_kernel_bench
-  step timings-beside-torch figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench
-  for tool in attention linear_cross_entropy adam rms_norm; do
-    step "profile-$tool" figure with_tool ncu --set basic --launch-count 8 bin/gpu_kernel_bench --only "$tool"
-  done
-  step stages-and-offload figure by_stage
-  step losses-repeat pass check_training repeat
-  step losses-beside-the-processor pass check_training processor
-  step checkpoint-to-the-processor pass check_training resume
+  for check in repeat recorded processor cudnn adapters resume; do step "losses-$check" pass check_training "$check"; done
+  step timings figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench
+  step timings-cudnn figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench --attention cudnn --only attention
+  step steps-smollm2 figure whole_steps smollm2 --peer --way "ZeRO 0" --way recorded --way cuDNN --way "cuDNN, recorded" \
+    --way LoRA --way "LoRA on NF4"
+  step steps-8b figure whole_steps 8b-two-layers --micro-batch 1 --sequence 4096 --peer --way "ZeRO 0" --way cuDNN --way LoRA \
+    --way "LoRA, cuDNN" --way "LoRA on NF4"
   step long-sequence pass check_training long
-  step long-sequence-memcheck pass memcheck_long
   step messages pass check_training messages
+  for tool in memcheck racecheck; do step "$tool" pass sanitize "$tool" bin/test_cuda "$watched"; done
+  step long-sequence-memcheck pass sanitize memcheck bin/gpu_kernel_bench --only "8B 1 x 32768" --rounds 1
+  step steps-offload figure whole_steps smollm2 --hidden --way "ZeRO 3" --way "ZeRO 2, optimizer on the host" \
+    --way "ZeRO 3, parameters on the host" --way "ZeRO 3, all on the host" --way "full recompute" \
+    --way "full recompute, inputs on the host"
+  # --clock-control none: the card's clocks stay as they are, for the figures' sake and for others on it.
+  for kernel in attention packed_linear lora_up linear_cross_entropy adam; do
+    step "profile-$kernel" figure with_tool ncu --clock-control none --set basic --launch-count 8 bin/gpu_kernel_bench \
+      --only "$kernel" --rounds 1
+  done
+  step kernels-blocking pass env CUDA_LAUNCH_BLOCKING=1 bin/test_cuda
+  for tool in synccheck initcheck; do step "$tool" pass sanitize "$tool" bin/test_cuda "$watched"; done
+}
+
+# Says what the figures mean for kernels.attention: auto, once cuDNN's losses and both timings are there.
+advise_attention() {
+  [ "$(verdict_of losses-cudnn)" = pass ] && [ "$(verdict_of timings)" = figure ] && [ "$(verdict_of timings-cudnn)" = figure ] || return
+  say "kernels.attention: auto, by these timings (ours / cuDNN's time; above 1, cuDNN is faster):"
+  join -t '|' -1 2 -2 2 <(grep '^| attention' "$results/timings.log" | sort -t '|' -k 2,2) \
+    <(grep '^| attention' "$results/timings-cudnn.log" | sort -t '|' -k 2,2) |
+    awk -F '|' '{printf "    %s %.2f\n", $1, $3 / $8}'
 }
 
 find_torch() {
@@ -201,20 +254,22 @@ find_torch() {
   [ -d "$torch/lib" ] || die "no LibTorch: give --torch FOLDER (the torch package of version 2.11.0)"
   local packages
   packages=$(dirname "$torch")
-  export LD_LIBRARY_PATH="$torch/lib:$packages/nvidia/cu13/lib:$packages/nvidia/cudnn/lib:$packages/nvidia/nccl/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
+  export LD_LIBRARY_PATH="$pack/lib:$torch/lib:$packages/nvidia/cu13/lib:$packages/nvidia/cudnn/lib:$packages/nvidia/nccl/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
 }
 
 run_steps() {
   [ -x "$pack/bin/test_cuda" ] || die "nothing is packed in $pack: scripts/gpu_first_hour.sh pack"
-  mkdir -p "$results/scratch" || die "cannot write $results"
   pack=$(cd "$pack" && pwd)
+  : "${results:=$(dirname "$pack")/gpu_results}"
+  mkdir -p "$results/scratch" || die "cannot write $results"
   results=$(cd "$results" && pwd)
   find_torch
   started=$(date +%s)
-  export -f spills python_with check_training by_stage memcheck_long with_tool has_driver
+  export -f start spills python_with check_training whole_steps sanitize with_tool has_driver
   export root results skipped
   all_steps
   table
+  advise_attention
   local name worst=0 ran=no
   for name in "${steps[@]}"; do
     case $(verdict_of "$name") in
@@ -226,6 +281,9 @@ run_steps() {
   [ "$ran" = yes ] || exit "$skipped"
 }
 
+# The value of an option, which has to be there.
+value_of() { [ $# -ge 2 ] || die "$1 wants a value"; printf '%s' "$2"; }
+
 mode=${1:-}
 [ $# -gt 0 ] && shift
 if [ "$mode" = pack ]; then
@@ -234,18 +292,19 @@ if [ "$mode" = pack ]; then
 fi
 while [ $# -gt 0 ]; do
   case $1 in
-    --pack) pack=$2; shift ;;
-    --results) results=$2; shift ;;
-    --only) only=$2; shift ;;
-    --minutes) minutes=$2; shift ;;
-    --torch) torch=$2; shift ;;
+    --pack) pack=$(value_of "$@") || exit; shift ;;
+    --results) results=$(value_of "$@") || exit; shift ;;
+    --only) only=$(value_of "$@") || exit; shift ;;
+    --minutes) minutes=$(value_of "$@") || exit; shift ;;
+    --torch) torch=$(value_of "$@") || exit; shift ;;
     --again) again=yes ;;
     *) die "unknown option $1" ;;
   esac
   shift
 done
+[[ $minutes =~ ^[0-9]*$ ]] || die "--minutes wants a whole number, not $minutes"
 case $mode in
   run) run_steps ;;
-  table) step() { steps+=("$1"); }; mkdir -p "$results"; all_steps; table ;;
+  table) : "${results:=$(dirname "$pack")/gpu_results}"; step() { steps+=("$1"); }; mkdir -p "$results"; all_steps; table ;;
   *) die "pack, run or table" ;;
 esac

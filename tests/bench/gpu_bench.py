@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""Whole trainings on one GPU: tokens/s, memory and hidden copies by ZeRO stage and offload.
+"""Whole trainings on one GPU: tokens/s, memory and hidden copies by ZeRO stage, offload, adapter and kernels.
 
-  tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun] [--steps 20] [--way NAME]
+  tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun] [--steps 12] [--way NAME]...
+                           [--hidden] [--peer]
 
-Trains SmolLM2-135M (or the model at --model) in bf16 on one rank, each way in a run of its own:
+Trains the model at --model in bf16 on one rank, each way in a run of its own:
 
   tokens/s      of the median step, without the first two
+  TFLOP/s       model FLOPs (below) times tokens/s
   GPU           bytes in use on the GPU at the end, CUDA's own and other processes' among them
   planned       bytes of the device tier, as `ftrun plan` prints them
   host          bytes of the host tier (pinned)
-  hidden        share of the time of copies between device and host in which compute had work, from events
-                around every instruction. It is taken in a second run (wall_clock_breakdown), because measuring
+  hidden        with --hidden: share of the time of copies between device and host in which compute had work, from
+                events around every instruction. It is taken in a second run (wall_clock_breakdown), because measuring
                 waits for the GPU once a step.
 
-Not one figure of it is known yet: it was written without a GPU at hand and has not been run on one.
+Model FLOPs of a token are 6 for each weight that it is multiplied by (4 where the weight is frozen) and, of causal
+attention, 6 x layers x query width x sequence length. --peer puts a training loop of transformers beside it, on the same
+weights and tokens: fp32 weights under autocast to bf16, scaled-dot-product attention, fused AdamW, clipping.
 """
 import argparse
 import json
@@ -27,6 +31,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOST = "{device: cpu}"
+LORA = "adapter={type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}"
 WAYS = {
     "ZeRO 0": [],
     "ZeRO 1": ["zero_optimization.stage=1"],
@@ -37,6 +42,12 @@ WAYS = {
     "ZeRO 3, parameters on the host": ["zero_optimization.stage=3", f"zero_optimization.offload_param={HOST}"],
     "ZeRO 3, all on the host": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={HOST}",
                                 f"zero_optimization.offload_param={HOST}"],
+    "recorded": ["kernels.step_graph=true"],
+    "cuDNN": ["kernels.attention=cudnn"],
+    "cuDNN, recorded": ["kernels.attention=cudnn", "kernels.step_graph=true"],
+    "LoRA": [LORA],
+    "LoRA, cuDNN": [LORA, "kernels.attention=cudnn"],
+    "LoRA on NF4": [LORA, "quantization.type=nf4"],
     "full recompute": ["recompute=full"],
     "full recompute, inputs on the host": ["recompute=full", "activation_checkpointing.cpu_checkpointing=true"],
 }
@@ -78,27 +89,67 @@ def hidden(printed):
     return f"{sum(ms * share for ms, share in found) / total:.0f} %" if total > 0 else "no copies"
 
 
+def model_flops(folder, sequence, frozen):
+    """Floating-point operations of one token's forward and backward pass; the docstring above has the formula."""
+    c = json.loads((folder / "config.json").read_text())
+    heads, kv, size = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
+    d, wide = c["hidden_size"], heads * size
+    layer = d * (wide + 2 * kv * size) + wide * d + 3 * d * c["intermediate_size"]
+    weights = c["num_hidden_layers"] * layer + c["vocab_size"] * d
+    return (4 if frozen else 6) * weights + 6 * c["num_hidden_layers"] * wide * sequence
+
+
+def peer(args):
+    """Tokens/s of transformers' own loop, of the median step without the first two; and bytes that torch reserved."""
+    import array
+    import time
+    import torch
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation="sdpa").cuda()
+    model.config.use_cache = False
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    tokens = array.array("I", args.data.read_bytes())
+    count = args.micro_batch * args.sequence
+    times = []
+    for step in range(args.steps):
+        at = step * count % (len(tokens) - count)
+        ids = torch.tensor(tokens[at:at + count], dtype=torch.int64).view(args.micro_batch, args.sequence).cuda()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+        times.append(time.perf_counter() - begin)
+    return count / statistics.median(times[2:]), torch.cuda.max_memory_reserved()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/bin/ftrun")
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--micro-batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=2048)
-    parser.add_argument("--way", default="", help="only ways with this in their name")
+    parser.add_argument("--way", action="append", choices=WAYS, help="these ways alone")
+    parser.add_argument("--hidden", action="store_true", help="a second run each, for the share of hidden copies")
+    parser.add_argument("--peer", action="store_true", help="transformers' loop on the same GPU, last")
     args = parser.parse_args()
     if args.steps < 4:
         parser.error("--steps: at least 4, the first two are not counted")
-    print(f"bf16, {args.micro_batch} x {args.sequence} tokens a step, one rank")
-    print("| way | tokens/s | GPU, MiB | planned, MiB | host, MiB | hidden |\n|---|---|---|---|---|---|")
+    print(f"{args.model.name}, bf16, {args.micro_batch} x {args.sequence} tokens a step, one rank")
+    print("| way | tokens/s | TFLOP/s | GPU, MiB | planned, MiB | host, MiB | hidden |\n|---|---|---|---|---|---|---|")
     failed = 0
     for name, settings in WAYS.items():
-        if args.way not in name:
+        if args.way and name not in args.way:
             continue
         with tempfile.TemporaryDirectory() as scratch:
             result, why = run(args, scratch, settings)
-            timed, timed_why = run(args, scratch, [*settings, "wall_clock_breakdown=true"])
+            timed, timed_why = run(args, scratch, [*settings, "wall_clock_breakdown=true"]) if args.hidden else ([""], "")
         if result is None or timed is None:
             failed += 1
             print(f"| {name} | failed: {' '.join(why or timed_why)} |", flush=True)
@@ -106,8 +157,14 @@ def main():
         _, manifest, steps = result
         memory = manifest["memory"]
         speed = statistics.median(step["tokens_per_second"] for step in steps[2:])
+        rate = speed * model_flops(args.model, args.sequence, LORA in settings) * 1e-12
         mib = [memory["gpu"]["used"], memory["predicted"]["device_total"], memory["predicted"].get("host_total", 0)]
-        print(f"| {name} | {speed:.0f} | " + " | ".join(f"{b / 2**20:.0f}" for b in mib) + f" | {hidden(timed[0])} |", flush=True)
+        print(f"| {name} | {speed:.0f} | {rate:.0f} | " + " | ".join(f"{b / 2**20:.0f}" for b in mib) +
+              f" | {hidden(timed[0]) if args.hidden else ''} |", flush=True)
+    if args.peer:
+        speed, reserved = peer(args)
+        rate = speed * model_flops(args.model, args.sequence, False) * 1e-12
+        print(f"| transformers | {speed:.0f} | {rate:.0f} | {reserved / 2**20:.0f} | | | |")
     sys.exit(1 if failed else 0)
 
 

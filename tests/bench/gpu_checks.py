@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Whole trainings on a GPU that must hold: each check prints its figures and ends with 0, 1, or 77 without a GPU.
 
-  tests/bench/gpu_checks.py repeat|processor|resume|long|messages [--binary FTRUN] [--scratch FOLDER] [--device cuda]
+  tests/bench/gpu_checks.py CHECK... [--binary FTRUN] [--scratch FOLDER] [--device cuda]
 
   repeat     the same losses, bit for bit, twice, at ZeRO 0 and at ZeRO 3 with all on the host
+  recorded   kernels.step_graph gives the losses of steps that are not recorded, bit for bit
   processor  the first ten losses within 5e-3 of the processor's
+  cudnn      losses of cuDNN's attention repeat, and are within 5e-3 of those of our kernels
+  adapters   LoRA, LoRA on NF4 and on INT8: losses repeat, and are within 5e-3 of the processor's
   resume     a GPU's checkpoint continues on the processor, its next loss within 5e-3 of the GPU's own
   long       two layers of an 8B model at 32,768 tokens: finite, and the same losses twice
   messages   no visible GPU, one that is not there, a batch that does not fit: exit codes and what is said
@@ -98,6 +101,35 @@ def processor(runs):
     close(theirs, mine, f"{runs.args.device} beside the processor")
 
 
+def recorded(runs):
+    plain, at_once = (runs.losses("recorded", runs.args.device, runs.shape, 6, 512, kernels={"step_graph": flag})
+                      for flag in (False, True))
+    print(f"recorded: {at_once[0]} ... {at_once[-1]}")
+    if plain != at_once:
+        raise Failed(f"recorded steps: losses differ: {plain} and {at_once}")
+
+
+def cudnn(runs):
+    own, first, second = (runs.losses("cudnn", runs.args.device, runs.shape, 6, 512, kernels={"attention": by})
+                          for by in ("own", "cudnn", "cudnn"))
+    if first != second:
+        raise Failed(f"cuDNN's losses differ: {first} and {second}")
+    if first == own:
+        raise Failed("cuDNN's losses have the bits of our kernels': it did not compute them")
+    close(own, first, "cuDNN's attention beside ours")
+
+
+def adapters(runs):
+    lora = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "init_lora_weights": "gaussian"}
+    for name, more in (("LoRA", {}), ("LoRA on NF4", {"quantization": {"type": "nf4"}}),
+                       ("LoRA on INT8", {"quantization": {"type": "int8"}})):
+        first, second, theirs = (runs.losses("adapters", device, runs.shape, 5, 256, adapter=lora, **more)
+                                 for device in (runs.args.device, runs.args.device, "cpu"))
+        if first != second:
+            raise Failed(f"{name}: losses differ: {first} and {second}")
+        close(theirs, first, f"{name} beside the processor")
+
+
 def resume(runs):
     whole = runs.losses("resume-whole", runs.args.device, runs.shape, 4, 256)
     runs.losses("resume", runs.args.device, runs.shape, 3, 256, checkpoint={"every": 3})
@@ -133,9 +165,10 @@ def has_gpu():
 
 
 def main():
-    checks = {check.__name__: check for check in (repeat, processor, resume, long, messages)}
+    checks = {check.__name__: check
+              for check in (repeat, recorded, processor, cudnn, adapters, resume, long, messages)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("check", choices=checks)
+    parser.add_argument("checks", nargs="+", choices=checks)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/ftrun")
     parser.add_argument("--scratch", type=pathlib.Path, default=ROOT / "build/gpu-scratch")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -144,11 +177,14 @@ def main():
         print("no GPU: there is no driver (/dev/nvidiactl)")
         sys.exit(SKIPPED)
     args.scratch.mkdir(parents=True, exist_ok=True)
-    try:
-        checks[args.check](Runs(args))
-    except Failed as error:
-        print(f"failed: {error}")
-        sys.exit(1)
+    failed = False
+    for name in args.checks:
+        try:
+            checks[name](Runs(args))
+        except Failed as error:
+            failed = True
+            print(f"failed: {name}: {error}", flush=True)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 // Times the CUDA kernels at the shapes of Llama 3 8B and SmolLM2-135M, each by events around several calls.
 //
-//   gpu_kernel_bench [--only word] [--small]
+//   gpu_kernel_bench [--only word] [--attention own|cudnn] [--rounds N] [--small]
 //
 // One line of JSON a case: {"case": ..., "ms": ..., "tflops": ..., "gbytes": ...}. The floating-point operations and
-// bytes are the plan's own (graph/cost.h): each operand moves once. --small runs every case at toy sizes, to see that
-// it runs. Exits with 77 where there is no GPU. gpu_kernel_bench.py puts torch's figures beside these.
+// bytes are the plan's own (graph/cost.h): each operand moves once. Operands hold random numbers, as zeros draw less
+// power and run faster. --small runs every case at toy sizes, to see that it runs; --rounds 1 calls each case once, for
+// runs under a sanitizer. Exits with 77 where there is no GPU. gpu_kernel_bench.py puts torch's figures beside these.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -25,13 +28,24 @@ namespace ftrun {
 namespace {
 
 constexpr int kSkipped = 77;
-/// Calls that are timed at once, and how often; the least counts.
+/// Calls that are timed at once, and rounds of them; the least round counts.
 constexpr int kCalls = 5, kRounds = 5;
+/// Elements of the random block that fills operands, repeated; no power of two, so that rows differ.
+constexpr int64_t kBlockElements = (1 << 22) - 12345;
 
-/// An operand: activations are bf16.
+/// An operand: activations are bf16. Integers are random below `below`, or 0.
 struct Operand {
   std::vector<int64_t> dims;
   DType dtype = DType::kBF16;
+  int32_t below = 0;
+  PackedFormat packed = {};
+};
+
+struct Options {
+  std::string only;
+  bool small = false;
+  bool cudnn = false;
+  int rounds = kRounds;
 };
 
 struct Case {
@@ -54,7 +68,11 @@ const ModelShape kToyLarge{"8B", 64, 4, 2, 128, 96, 160, 128};
 const ModelShape kToySmall{"135M", 64, 3, 1, 64, 96, 160, 128};
 
 Operand f32(std::vector<int64_t> dims) { return {std::move(dims), DType::kF32}; }
-Operand i32(std::vector<int64_t> dims) { return {std::move(dims), DType::kI32}; }
+/// Starts of documents: all 0, one document a row.
+Operand starts(int64_t tokens) { return {{tokens}, DType::kI32}; }
+Operand tokens_below(int64_t tokens, int64_t vocabulary) {
+  return {{tokens}, DType::kI32, static_cast<int32_t>(vocabulary)};
+}
 
 void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens, int64_t rows) {
   const int64_t n = rows * row_tokens, wide = (m.query_heads + 2 * m.kv_heads) * m.head_size;
@@ -66,10 +84,10 @@ void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_to
   attrs.row_tokens = row_tokens;
   attrs.scale = 0.1;
   const std::string where = cat(m.name, " ", rows, " x ", row_tokens);
-  cases.push_back({cat("attention ", where), OpKind::kAttention, {{{n, wide}}, i32({n})},
+  cases.push_back({cat("attention ", where), OpKind::kAttention, {{{n, wide}}, starts(n)},
                    {{{n, narrow}}, f32({m.query_heads, n})}, attrs});
   cases.push_back({cat("attention_dgrad ", where), OpKind::kAttentionDgrad,
-                   {{{n, narrow}}, {{n, wide}}, {{n, narrow}}, f32({m.query_heads, n}), i32({n})}, {{{n, wide}}},
+                   {{{n, narrow}}, {{n, wide}}, {{n, narrow}}, f32({m.query_heads, n}), starts(n)}, {{{n, wide}}},
                    attrs});
 }
 
@@ -93,7 +111,7 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
   add_product(cases, m, "down", f, d);
   const CrossEntropyAttrs head{true, gpu_head_chunk(m.vocabulary, 2)};
   cases.push_back({cat("linear_cross_entropy ", m.name), OpKind::kLinearCrossEntropy,
-                   {{{n, d}}, {{m.vocabulary, d}}, i32({n})},
+                   {{{n, d}}, {{m.vocabulary, d}}, tokens_below(n, m.vocabulary)},
                    {{{2}, DType::kF64}, {{n, d}}, f32({m.vocabulary, d})}, head});
   const HeadAttrs heads{m.query_heads, m.kv_heads, m.head_size, 1e-6};
   const int64_t normed = m.query_heads + m.kv_heads;
@@ -105,8 +123,33 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
   cases.push_back({cat("rope ", m.name), OpKind::kRope, {{{n, wide}}, f32({n, m.head_size})}, {{{n, wide}}}, heads});
   cases.push_back({cat("swiglu ", m.name), OpKind::kSwiGlu, {{{n, 2 * f}}}, {{{n, f}}}});
   cases.push_back({cat("swiglu_dgrad ", m.name), OpKind::kSwiGluDgrad, {{{n, f}}, {{n, 2 * f}}}, {{{n, 2 * f}}}});
-  cases.push_back({cat("embed ", m.name), OpKind::kEmbed, {i32({n}), {{m.vocabulary, d}}}, {{{n, d}}}});
-  cases.push_back({cat("embed_wgrad ", m.name), OpKind::kEmbedWgrad, {i32({n}), {{n, d}}}, {f32({m.vocabulary, d})}});
+  cases.push_back({cat("embed ", m.name), OpKind::kEmbed, {tokens_below(n, m.vocabulary), {{m.vocabulary, d}}}, {{{n, d}}}});
+  cases.push_back({cat("embed_wgrad of one token ", m.name), OpKind::kEmbedWgrad, {tokens_below(n, 1), {{n, d}}}, {f32({m.vocabulary, d})}});
+  cases.push_back({cat("embed_wgrad ", m.name), OpKind::kEmbedWgrad, {tokens_below(n, m.vocabulary), {{n, d}}}, {f32({m.vocabulary, d})}});
+}
+
+/// Products of an adapter of rank 16 beside qkv, a packed base, and the head after one token was added.
+void add_fine_tuning(std::vector<Case>& cases, const ModelShape& m) {
+  constexpr int64_t kRank = 16;
+  const int64_t n = m.tokens, d = m.hidden;
+  const int64_t q = m.query_heads * m.head_size, kv = m.kv_heads * m.head_size, wide = q + 2 * kv;
+  const LoraAttrs qkv{{{0, 2.0}, {q, 2.0}, {q + kv, 2.0}}};
+  const Operand y{{n, wide}}, h{{n, 3 * kRank}};
+  const std::vector<Operand> b{{{q, kRank}}, {{kv, kRank}}, {{kv, kRank}}};
+  cases.push_back({cat("linear ", m.name, " lora_a ", n, " x ", d, " x ", 3 * kRank), OpKind::kLinear,
+                   {{{n, d}}, {{3 * kRank, d}}}, {h}});
+  cases.push_back({cat("lora_up qkv ", m.name), OpKind::kLoraUp, {y, h, b[0], b[1], b[2]}, {y}, qkv});
+  cases.push_back({cat("lora_up_dgrad qkv ", m.name), OpKind::kLoraUpDgrad, {y, b[0], b[1], b[2]}, {h}, qkv});
+  cases.push_back({cat("lora_up_wgrad qkv ", m.name), OpKind::kLoraUpWgrad, {y, h},
+                   {f32({q, kRank}), f32({kv, kRank}), f32({kv, kRank})}, qkv});
+  const PackedFormat nf4{PackedFormat::Kind::kNf4, 64}, int8{PackedFormat::Kind::kInt8, kPackedRecord};
+  for (const auto& [name, format] : {std::pair{"nf4", nf4}, {"int8", int8}})
+    cases.push_back({cat("packed_linear ", name, " ", m.name, " ", n, " x ", d, " x ", wide), OpKind::kLinear,
+                     {{{n, d}}, {{wide, d}, DType::kBF16, 0, format}}, {y}});
+  const int64_t odd = m.vocabulary + 1;
+  cases.push_back({cat("linear_cross_entropy odd vocabulary ", m.name), OpKind::kLinearCrossEntropy,
+                   {{{n, d}}, {{odd, d}}, tokens_below(n, odd)},
+                   {{{2}, DType::kF64}, {{n, d}}, f32({odd, d})}, CrossEntropyAttrs{true, gpu_head_chunk(odd, 2)}});
 }
 
 std::vector<Case> all_cases(bool small) {
@@ -116,14 +159,59 @@ std::vector<Case> all_cases(bool small) {
     add_attention(cases, m, small ? 64 : 4096, 1);
     add_attention(cases, m, small ? 128 : 32768, 1);
     add_model(cases, m);
+    add_fine_tuning(cases, m);
   }
   return cases;
 }
 
+/// Random bits in pinned memory, as numbers of either sign between 2^-7 and 2^-5, and positive ones.
+class RandomBlock {
+ public:
+  RandomBlock(DeviceKernels& gpu, DeviceStream stream) : gpu_(gpu), stream_(stream) {
+    std::mt19937 bits(1);
+    std::vector<uint16_t> narrow(kBlockElements);
+    std::vector<uint32_t> wide(kBlockElements), positive(kBlockElements);
+    for (int64_t i = 0; i < kBlockElements; ++i) {
+      const uint32_t drawn = bits();
+      wide[i] = (drawn & 0x80FFFFFFU) | 0x3C000000U;
+      positive[i] = wide[i] & 0x7FFFFFFFU;
+      narrow[i] = static_cast<uint16_t>(wide[i] >> 16);
+    }
+    narrow_ = upload(narrow.data(), 2 * kBlockElements);
+    wide_ = upload(wide.data(), 4 * kBlockElements);
+    positive_ = upload(positive.data(), 4 * kBlockElements);
+  }
+  ~RandomBlock() {
+    for (void* memory : {narrow_, wide_, positive_}) gpu_.free(memory);
+  }
+  RandomBlock(const RandomBlock&) = delete;
+  RandomBlock& operator=(const RandomBlock&) = delete;
+
+  void fill(void* to, int64_t bytes, DType dtype, bool positive = false) const {
+    const void* const block = dtype == DType::kBF16 ? narrow_ : positive ? positive_ : wide_;
+    const int64_t whole = kBlockElements * (dtype == DType::kBF16 ? 2 : 4);
+    for (int64_t at = 0; at < bytes; at += whole)
+      gpu_.copy(static_cast<char*>(to) + at, block, std::min(whole, bytes - at), stream_);
+  }
+
+ private:
+  void* upload(const void* from, int64_t bytes) {
+    void* const to = gpu_.allocate(bytes);
+    gpu_.copy(to, from, bytes, stream_);
+    gpu_.synchronize(stream_);
+    return to;
+  }
+
+  DeviceKernels& gpu_;
+  DeviceStream stream_;
+  void *narrow_ = nullptr, *wide_ = nullptr, *positive_ = nullptr;
+};
+
 class Bench {
  public:
-  explicit Bench(DeviceKernels& gpu)
-      : gpu_(gpu), stream_(gpu.create_stream(false)), begin_(gpu.create_event(true)), end_(gpu.create_event(true)) {}
+  Bench(DeviceKernels& gpu, int rounds)
+      : gpu_(gpu), rounds_(rounds), stream_(gpu.create_stream(false)), begin_(gpu.create_event(true)),
+        end_(gpu.create_event(true)), random_(gpu, stream_) {}
 
   void run(const Case& c) {
     LayerGraph graph;
@@ -133,6 +221,8 @@ class Bench {
     for (const Operand& operand : c.out) op.out.push_back(add(graph, operand));
     if (const int64_t scratch = workspace_bytes(graph, op); scratch > 0)
       op.workspace = add(graph, {{scratch}, DType::kU8});
+    graph.forward.push_back(op);
+    gpu_.prepare(graph);
     const StepScalars scalars;
     void* const on_device = allocate(sizeof scalars);
     gpu_.copy(on_device, &scalars, sizeof scalars, stream_);
@@ -148,6 +238,9 @@ class Bench {
     auto* const m = static_cast<float*>(allocate(4 * count));
     auto* const v = static_cast<float*>(allocate(4 * count));
     void* const copy = allocate(2 * count);
+    for (void* memory : {static_cast<void*>(parameters), gradients, static_cast<void*>(m)})
+      random_.fill(memory, 4 * count, DType::kF32);
+    random_.fill(v, 4 * count, DType::kF32, true);
     const StepScalars scalars;
     auto* const on_device = static_cast<StepScalars*>(allocate(sizeof scalars));
     gpu_.copy(on_device, &scalars, sizeof scalars, stream_);
@@ -174,12 +267,28 @@ class Bench {
     value.name = cat("v", graph.values.size());
     value.dtype = operand.dtype;
     value.dims = operand.dims;
+    value.packed = operand.packed;
     storage_.push_back(allocate(value.bytes()));
+    fill(value, operand, storage_.back());
     graph.values.push_back(std::move(value));
     return static_cast<ValueId>(graph.values.size()) - 1;
   }
 
-  /// Zeros: tokens and labels exist, and no arithmetic becomes faster or slower by it.
+  void fill(const Value& value, const Operand& operand, void* memory) {
+    if (operand.below > 1) {
+      std::mt19937 numbers(2);
+      std::vector<int32_t> drawn(element_count(operand.dims));
+      for (int32_t& token : drawn) token = static_cast<int32_t>(numbers() % static_cast<uint32_t>(operand.below));
+      gpu_.copy(memory, drawn.data(), value.bytes(), stream_);
+      gpu_.synchronize(stream_);
+    } else if (operand.packed || operand.dtype == DType::kBF16) {
+      random_.fill(memory, value.bytes(), DType::kBF16);
+    } else if (operand.dtype == DType::kF32) {
+      random_.fill(memory, value.bytes(), DType::kF32);
+    }
+  }
+
+  /// Zeros.
   void* allocate(int64_t bytes) {
     void* const memory = gpu_.allocate(std::max<int64_t>(bytes, 1));
     gpu_.fill_zero(memory, bytes, stream_);
@@ -196,7 +305,7 @@ class Bench {
   double milliseconds(const std::function<void()>& body) {
     body();
     double least = 1e30;
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < rounds_; ++round) {
       gpu_.record(begin_, stream_);
       for (int call = 0; call < kCalls; ++call) body();
       gpu_.record(end_, stream_);
@@ -213,31 +322,40 @@ class Bench {
   }
 
   DeviceKernels& gpu_;
+  int rounds_;
   DeviceStream stream_;
   DeviceEvent begin_, end_;
+  RandomBlock random_;
   std::vector<void*> memory_, storage_;
 };
 
-int run(const std::vector<std::string>& words) {
-  std::string only;
-  bool small = false;
+Options options_of(const std::vector<std::string>& words) {
+  Options options;
   for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--only" && i + 1 < words.size()) only = words[++i];
-    if (words[i] == "--small") small = true;
+    const bool has_value = i + 1 < words.size();
+    if (words[i] == "--small") options.small = true;
+    else if (words[i] == "--only" && has_value) options.only = words[++i];
+    else if (words[i] == "--rounds" && has_value) options.rounds = std::max(1, std::stoi(words[++i]));
+    else if (words[i] == "--attention" && has_value) options.cudnn = words[++i] == "cudnn";
+    else throw Error(ExitCode::kUsage, cat("unknown option ", words[i]), "--only WORD, --attention own|cudnn, --rounds N, --small");
   }
+  return options;
+}
+
+int run(const Options& options) {
   std::unique_ptr<DeviceKernels> gpu;
   try {
-    gpu = open_cuda_kernels(0);
+    gpu = open_cuda_kernels(0, {.cudnn = options.cudnn});
   } catch (const Error& error) {
     std::printf("no GPU: %s\n", error.message().c_str());
     return kSkipped;
   }
-  std::fprintf(stderr, "on %s\n", gpu->info().name.c_str());
-  Bench bench(*gpu);
-  for (const Case& c : all_cases(small))
-    if (c.name.find(only) != std::string::npos) bench.run(c);
-  if (std::string("adam sum_of_squares convert sum_blocks").find(only) != std::string::npos)
-    bench.run_flat(small ? 1 << 14 : 256 << 20);
+  std::fprintf(stderr, "on %s, attention: %s\n", gpu->info().name.c_str(), gpu->attention().c_str());
+  Bench bench(*gpu, options.rounds);
+  for (const Case& c : all_cases(options.small))
+    if (c.name.find(options.only) != std::string::npos) bench.run(c);
+  if (std::string("adam sum_of_squares convert sum_blocks").find(options.only) != std::string::npos)
+    bench.run_flat(options.small ? 1 << 14 : 256 << 20);
   return 0;
 }
 
@@ -246,7 +364,7 @@ int run(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   try {
-    return ftrun::run({argv + 1, argv + argc});
+    return ftrun::run(ftrun::options_of({argv + 1, argv + argc}));
   } catch (const ftrun::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(error.code());
