@@ -2,12 +2,14 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
+#include "cluster/visible_gpus.h"
 #include "config/capability.h"
 #include "config/load.h"
 #include "config/peft_config.h"
@@ -15,6 +17,7 @@
 #include "config/resolve.h"
 #include "data/check_headers.h"
 #include "data/conversations.h"
+#include "engine.h"
 #include "exec/export_options.h"
 #include "exec/sample_options.h"
 #include "exec/weights_check.h"
@@ -261,6 +264,12 @@ RankCount ranks_of_job(const Config& config, const LaunchEnvironment& launch,
   return count_ranks(config, std::nullopt, ranks_each(launch, nproc));
 }
 
+/// Launchers of others may show each rank its own GPU, and none of its neighbours'.
+int64_t ranks_that_share_gpus(const LaunchEnvironment& launch, int64_t ranks) {
+  if (launch.kind == LaunchKind::kSupervised) return launch.local_size;
+  return launch.is_rank() ? 1 : ranks / std::max(1, launch.nodes);
+}
+
 void require_files(const ConfigSource& source) {
   if (source.files.empty())
     throw Error(ExitCode::kUsage, "no config was given",
@@ -304,6 +313,8 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   context.world_size = count.ranks;
   context.for_training = for_training;
   context.plans_only = source.plans_only;
+  if (has_cuda_module()) context.gpus = count_visible_gpus(process_environment());
+  context.local_ranks = ranks_that_share_gpus(launch, count.ranks);
   if (result.model) context.hidden_size = result.model->hidden;
   context.conversations = holds_conversations(loaded.config.data.train, loaded.config.data.format);
   Resolution resolution = resolve(loaded.config, context);

@@ -24,11 +24,11 @@ bool engine_is_loaded = false;
 /// Of the engine that is loaded.
 EngineEntry engine_entry = nullptr;
 
-/// Beside the binary: bin/ftrun and lib/libftrun_engine.so.
-std::string engine_path() {
+/// Beside the binary: bin/ftrun and lib/`name`.
+std::string library_path(const char* name) {
   std::error_code error;
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe", error);
-  return (binary.parent_path().parent_path() / "lib" / "libftrun_engine.so").string();
+  return (binary.parent_path().parent_path() / "lib" / name).string();
 }
 
 /// LibTorch allocates while it is loaded, and nothing of what is thrown there can be caught.
@@ -51,9 +51,14 @@ void* open_engine(const std::string& path) {
 
 }  // namespace
 
+bool has_cuda_module() {
+  std::error_code ignored;
+  return std::filesystem::exists(library_path("libftrun_cuda.so"), ignored);
+}
+
 void load_engine() {
   if (engine_entry != nullptr) return;
-  const std::string path = engine_path();
+  const std::string path = library_path("libftrun_engine.so");
   void* const engine = open_engine(path);
   engine_is_loaded = true;
   engine_entry = reinterpret_cast<EngineEntry>(::dlsym(engine, "ftrun_engine_train"));

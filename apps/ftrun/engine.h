@@ -9,6 +9,9 @@ namespace ftrun {
 /// Error(kEnvironment) where it is not there or is another version's.
 void load_engine();
 
+/// Whether this installation has the CUDA kernels, without loading anything.
+bool has_cuda_module();
+
 /// Trains as one rank, with the engine, which is loaded if it is not yet.
 int train_with_engine(const TrainRequest& request);
 

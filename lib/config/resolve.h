@@ -23,6 +23,11 @@ struct ResolveContext {
   /// What "auto" precision may choose.
   bool bf16_hardware = false;
   bool fp16_hardware = false;
+  /// GPUs that this machine shows to this process and this build can use: where device: auto computes, if there is one
+  /// for each of local_ranks.
+  int gpus = 0;
+  /// Ranks of this machine, as far as they share what this process sees: 1 where another launcher hands out GPUs.
+  int64_t local_ranks = 1;
   /// Demand what a run cannot start without: model.path, data.train, a known "auto".
   bool for_training = false;
   /// Nothing will be trained on: data.train may be missing all the same.

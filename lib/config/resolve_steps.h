@@ -44,6 +44,8 @@ void resolve_pipeline(Resolving& r);
 void resolve_optimizer(Resolving& r);
 void resolve_scheduler(Resolving& r);
 void resolve_zero(Resolving& r);
+/// GPUs for device: auto, where there are some that can do what is asked for.
+void resolve_device(Resolving& r);
 /// "auto" keys that no rule decides take their default.
 void resolve_remaining(Resolving& r);
 void check_contradictions(Resolving& r);

@@ -1,6 +1,5 @@
 #include "exec/choose_gpu.h"
 
-#include <filesystem>
 #include <map>
 
 #include "base/error.h"
@@ -8,15 +7,6 @@
 
 namespace ftrun {
 namespace {
-
-/// Of NVIDIA's driver, and of the one that hands a GPU of Windows to Linux programs.
-constexpr const char* kDriverFiles[] = {"/dev/nvidiactl", "/dev/dxg"};
-
-bool has_driver() {
-  for (const char* file : kDriverFiles)
-    if (std::error_code ignored; std::filesystem::exists(file, ignored)) return true;
-  return false;
-}
 
 /// What is offloaded is pinned unless a key that is in use says otherwise.
 bool pins(const Config& config) {
@@ -35,8 +25,6 @@ int gpu_of_rank(int local_rank, int visible) {
               cat("this rank is number ", local_rank, " of its machine, and its process sees ", visible, " GPUs"),
               "start one rank a GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
 }
-
-bool may_have_gpu() { return cuda_is_built() && has_driver(); }
 
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch) {
   const int index = gpu_of_rank(launch.local_rank, count_cuda_devices());

@@ -15,9 +15,6 @@ namespace ftrun {
 /// Error(kUsage) when it sees several, but fewer than ranks of the machine.
 int gpu_of_rank(int local_rank, int visible);
 
-/// Whether a GPU could be asked for: this build has CUDA, and the machine a driver.
-bool may_have_gpu();
-
 /// Opens the rank's GPU as the config asks. Error(kUnsupported) for a build without CUDA and a GPU that
 /// is too old, Error(kEnvironment) without a driver, Error(kUsage) as gpu_of_rank().
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch);

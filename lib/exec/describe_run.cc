@@ -1,6 +1,8 @@
 #include "exec/describe_run.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 #include "base/error.h"
 #include "exec/choose_gpu.h"
@@ -16,14 +18,22 @@ std::string driver_text(const DeviceInfo& gpu) {
   return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
 }
 
+/// Kinds of GPU of which docs/benchmarks.md has a record.
+constexpr std::string_view kRecordedGpus[] = {"NVIDIA H200"};
+
+bool is_recorded(const std::string& gpu) {
+  return std::any_of(std::begin(kRecordedGpus), std::end(kRecordedGpus),
+                     [&](std::string_view recorded) { return gpu.starts_with(recorded); });
+}
+
 void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
   const Gpu* gpu = run.session.gpu();
   if (gpu == nullptr) {
-    if (run.request.config.device == DeviceKind::kAuto && may_have_gpu())
-      notes.push_back("on the processor: a GPU is used where \"device\": \"cuda\" asks for it");
     return;
   }
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
+  if (!is_recorded(gpu->info().name))
+    notes.push_back("ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses with those of device: cpu");
   if (const std::string attention = gpu->kernels().attention_in_use(); attention != "own")
     notes.push_back(cat("attention by ", attention, ", which has not run on a GPU before"));
   else if (run.request.config.kernels.attention == AttentionChoice::kCudnn)

@@ -17,7 +17,8 @@ Trains the model at --model in bf16 on one rank, each way in a run of its own:
 
 Model FLOPs of a token are 6 for each weight that it is multiplied by (4 where the weight is frozen) and, of causal
 attention, 6 x layers x query width x sequence length. --peer puts a training loop of transformers beside it, on the same
-weights and tokens: fp32 weights under autocast to bf16, scaled-dot-product attention, fused AdamW, clipping.
+weights and tokens: fp32 weights under autocast to bf16, scaled-dot-product attention, fused AdamW, clipping. It runs
+as it is and, with --compiled, by torch.compile as well.
 """
 import argparse
 import json
@@ -99,7 +100,7 @@ def model_flops(folder, sequence, frozen):
     return (4 if frozen else 6) * weights + 6 * c["num_hidden_layers"] * wide * sequence
 
 
-def peer(args):
+def peer(args, compiled):
     """Tokens/s of transformers' own loop, of the median step without the first two; and bytes that torch reserved."""
     import array
     import time
@@ -107,6 +108,7 @@ def peer(args):
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation="sdpa").cuda()
     model.config.use_cache = False
+    forward = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     tokens = array.array("I", args.data.read_bytes())
     count = args.micro_batch * args.sequence
@@ -117,7 +119,7 @@ def peer(args):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         with torch.autocast("cuda", torch.bfloat16):
-            loss = model(input_ids=ids, labels=ids).loss
+            loss = forward(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -138,6 +140,7 @@ def main():
     parser.add_argument("--way", action="append", choices=WAYS, help="these ways alone")
     parser.add_argument("--hidden", action="store_true", help="a second run each, for the share of hidden copies")
     parser.add_argument("--peer", action="store_true", help="transformers' loop on the same GPU, last")
+    parser.add_argument("--compiled", action="store_true", help="that loop compiled, too")
     args = parser.parse_args()
     if args.steps < 4:
         parser.error("--steps: at least 4, the first two are not counted")
@@ -161,10 +164,11 @@ def main():
         mib = [memory["gpu"]["used"], memory["predicted"]["device_total"], memory["predicted"].get("host_total", 0)]
         print(f"| {name} | {speed:.0f} | {rate:.0f} | " + " | ".join(f"{b / 2**20:.0f}" for b in mib) +
               f" | {hidden(timed[0]) if args.hidden else ''} |", flush=True)
-    if args.peer:
-        speed, reserved = peer(args)
+    for compiled in ([False] if args.peer else []) + ([True] if args.compiled else []):
+        speed, reserved = peer(args, compiled)
         rate = speed * model_flops(args.model, args.sequence, False) * 1e-12
-        print(f"| transformers | {speed:.0f} | {rate:.0f} | {reserved / 2**20:.0f} | | | |")
+        name = "transformers, compiled" if compiled else "transformers"
+        print(f"| {name} | {speed:.0f} | {rate:.0f} | {reserved / 2**20:.0f} | | | |", flush=True)
     sys.exit(1 if failed else 0)
 
 

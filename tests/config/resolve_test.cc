@@ -467,4 +467,33 @@ TEST_CASE("conversations are packed with documents unless the config says otherw
   CHECK(packing("1\ndata: {packing: concat}", true).first == "concat");
 }
 
+TEST_CASE("device: auto is a GPU where each rank can have one that does what is asked for") {
+  const auto device = [](const std::string& text, ResolveContext context) { return resolved(text, context).config.device; };
+  const ResolveContext two{.world_size = 2, .gpus = 2, .local_ranks = 2};
+  REQUIRE(device("{}", {}) == DeviceKind::kAuto);
+  REQUIRE(device("{}", two) == DeviceKind::kCuda);
+  REQUIRE(device("{device: cpu}", two) == DeviceKind::kCpu);
+  REQUIRE(has_line(resolved("{}", two), "default: device = cuda (this machine shows 2 GPUs)"));
+  REQUIRE(device("{parallel: {tensor: 2}}", two) == DeviceKind::kAuto);
+}
+
+TEST_CASE("device: auto says why it leaves GPUs alone") {
+  const auto notice = [](const std::string& text, ResolveContext context) {
+    const Resolution r = resolved(text, context);
+    REQUIRE(r.config.device == DeviceKind::kAuto);
+    for (const Problem& problem : r.problems)
+      if (problem.message.starts_with("device:")) return to_text(problem);
+    return std::string();
+  };
+  REQUIRE(notice("{device: auto}", {.world_size = 2, .gpus = 1, .local_ranks = 2}) ==
+          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 GPU: it has 2 ranks, and "
+          "each needs a GPU of its own\n  remedy: start one rank a GPU, or write device: cpu");
+  REQUIRE(notice("{device: auto, fp16: {enabled: true}}", {.gpus = 1}) ==
+          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 GPU: fp16 on a GPU is not "
+          "supported there\n  remedy: leave that out to train on GPUs, or write device: cpu");
+  REQUIRE(notice("{device: auto, comm: {backend: gloo}}", {.gpus = 1}) ==
+          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 GPU: comm.backend gloo is "
+          "not supported there\n  remedy: leave that out to train on GPUs, or write device: cpu");
+}
+
 }  // namespace ftrun
