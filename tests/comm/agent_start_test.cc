@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "comm/listen_socket.h"
 #include "comm/rendezvous.h"
+#include "waiting.h"
 
 #include <catch2/catch.hpp>
 
@@ -55,7 +56,7 @@ std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::stri
         std::this_thread::sleep_for(late * i);
         met[i].texts = rendezvous->exchange_text("hash", cat(name, ranks[i]));
       } catch (const std::exception& error) {
-        met[i].failure = error.what();
+        met[i].failure = testing::said_by(error);
       }
     });
   }
