@@ -62,7 +62,8 @@ def environment(extra=None):
 
 class Waited(AssertionError):
     """A wait of the test that reached its limit, or a program that says by its exit code that one of its own did. An entry that
-    fails by nothing else says so in its last line and is run again (scripts/ctest_runs.py): no other failure may be one of these."""
+    fails by nothing else, or by an assertion that shows what such a program said, says so in its last line and is run again
+    (scripts/ctest_runs.py)."""
 
 
 def fail_waiting(what, text=""):
@@ -104,10 +105,24 @@ def require_in_time(begin, seconds, what):
         fail_waiting(f"{what} took {took:.1f} s, {seconds} s at most were expected")
 
 
+SAID_WHILE_WAITING = set()
+
+
+def note_exit(code, text):
+    """Remembers what a program said of its own wait: which peers it names, and when, a busy machine may change."""
+    if code == WAITING_CODE:
+        SAID_WHILE_WAITING.update(re.findall(r"rank \d+ (?:waited|lost) .*", text))
+
+
+def is_wait(error):
+    shown = str(error) if isinstance(error, AssertionError) else ""
+    return isinstance(error, (Waited, subprocess.TimeoutExpired)) or any(said in shown for said in SAID_WHILE_WAITING)
+
+
 def waited_alone(error):
     """Whether an exception, and each one during whose handling it was raised, is a wait."""
     while error is not None:
-        if not isinstance(error, (Waited, subprocess.TimeoutExpired)):
+        if not is_wait(error):
             return False
         error = error.__cause__ or error.__context__
     return True
@@ -136,6 +151,7 @@ def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
 
 
 def must(process, code=0):
+    note_exit(process.returncode, process.stdout + process.stderr)
     require_exit(process.returncode, code, f"stdout:\n{process.stdout[-3000:]}\nstderr:\n{process.stderr[-3000:]}")
     return process
 
@@ -475,6 +491,7 @@ class Running:
             fail_waiting(f"still running after {timeout} s", self.text())
         self.reader.join(10)
         refuse_traces(self.text())
+        note_exit(found, self.text())
         if code is not None:
             require_exit(found, code, self.text()[-3000:])
         return found

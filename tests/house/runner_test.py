@@ -12,7 +12,9 @@ sys.path.insert(0, str(pathlib.Path(sys.argv[1]) / "tests" / "e2e"))
 import runner  # noqa: E402
 
 # What a test does, and how its last line begins where all of it is a wait.
+LATE = "run = sh('echo ftrun: rank 0 waited 2.1s for rank 1; exit 6'); run.wait(6); "
 WAITS = {
+    LATE + "assert 'waited 2.0s' in run.text(), run.text()": "waited: ftrun: rank 0 waited 2.1s for rank 1",
     "fail_waiting('3 s for a save', 'step 3')": "waited: 3 s for a save",
     "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True))": "waited: exit 6, expected 0",
     "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True), 137)": "waited: exit 6, expected 137",
@@ -25,6 +27,8 @@ WAITS = {
     "require_in_time(time.monotonic() - 3, 2, 'a stop')": "waited: a stop took 3.0 s, 2 s at most were expected",
 }
 FAULTS = (
+    LATE + "assert 'bits' == 'bytes', 'the weights differ'",
+    LATE.replace("6", "4") + "assert 'waited 2.0s' in run.text(), run.text()",
     "assert 1 + 1 == 3",
     "must(subprocess.run(['sh', '-c', 'kill -SEGV $$'], capture_output=True, text=True))",
     "must(subprocess.run(['sh', '-c', 'exit 0'], capture_output=True, text=True), 6)",
