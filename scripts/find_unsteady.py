@@ -147,23 +147,30 @@ class Finder:
         (place / f"{number}.{entry.verdict}.txt").write_text(f"{entry.why}\n\n{entry.output}")
 
     def find(self, name):
-        """Runs an entry so many times and says how often it failed; returns that count."""
+        """Runs an entry so many times and says how often it failed, also where it is stopped; returns that count."""
         shutil.rmtree(self.folder / name, ignore_errors=True)
-        seconds, waited, faults = [], 0, 0
-        for number in range(1, self.times + 1):
-            entry = self.once(name)
-            if entry.verdict == "skipped":
-                print(f"{name}: skipped: {entry.why}", flush=True)
-                return 0
-            seconds.append(entry.seconds)
-            if entry.verdict != "passed":
-                waited, faults = waited + (entry.verdict == "waited"), faults + (entry.verdict == "fault")
-                if waited + faults <= KEPT:
+        runs = []
+        try:
+            for number in range(1, self.times + 1):
+                entry = self.once(name)
+                if entry.verdict == "skipped":
+                    print(f"{name}: skipped: {entry.why}", flush=True)
+                    return 0
+                runs.append(entry)
+                if entry.verdict != "passed" and sum(run.verdict != "passed" for run in runs) <= KEPT:
                     self.keep(entry, number)
-        failed = f"{waited} by waiting, {faults} by a fault, outputs in {self.folder / name}" if waited + faults else ""
-        print(f"{name}: {waited + faults} of {self.times} failed{f' ({failed})' if failed else ''}; "
-              f"{statistics.median(seconds):.1f} s in the median, {max(seconds):.1f} s at most", flush=True)
-        return waited + faults
+        finally:
+            self.tell(name, runs)
+        return sum(run.verdict != "passed" for run in runs)
+
+    def tell(self, name, runs):
+        if not runs:
+            return
+        waited, faults = (sum(run.verdict == verdict for run in runs) for verdict in ("waited", "fault"))
+        failed = f" ({waited} by waiting, {faults} by a fault, outputs in {self.folder / name})" if waited + faults else ""
+        seconds = [run.seconds for run in runs]
+        print(f"{name}: {waited + faults} of {len(runs)} failed{failed}; {statistics.median(seconds):.1f} s in the median, "
+              f"{max(seconds):.1f} s at most", flush=True)
 
     def close(self):
         for number in STOPS:

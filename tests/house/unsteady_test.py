@@ -15,7 +15,7 @@ UNSTEADY = pathlib.Path(sys.argv[1]) / "scripts" / "unsteady.sh"
 # Every second time it runs it fails: by waiting in the folder's first entry, by a fault in the other.
 EVERY_SECOND = 'if [ -e "$0.ran" ]; then rm "$0.ran"; {}; exit 1; fi; touch "$0.ran"'
 ENTRIES = {"steady": "true", "waits": EVERY_SECOND.format("echo 'waited: 3 s'"), "wrong": EVERY_SECOND.format("echo 'a == b'"),
-           "lacks": "echo skipped: no device; exit 77", "stands": 'mktemp; touch "$0.ran"; sleep 300', "leaves": "mktemp; sleep 300 > $0.log 2>&1 &"}
+           "lacks": "echo skipped: no device; exit 77", "stands": 'mktemp; [ ! -e "$0.ran" ] || { touch "$0.stands"; sleep 300; }; touch "$0.ran"', "leaves": "mktemp; sleep 300 > $0.log 2>&1 &"}
 LABELS = {"steady": "e2e;model", "waits": "unit;waits"}
 
 
@@ -98,18 +98,20 @@ def nothing_outlives_it():
     bystander = subprocess.Popen(["sleep", "60"])
     assert found("leaves", "--times", 1, "--load", 1)[0] == 0
     for number in (signal.SIGINT, signal.SIGTERM):
-        (folder / "stands.sh.ran").unlink(missing_ok=True)
-        running = subprocess.Popen(command("stands", "--load", 1), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(),
+        for mark in ("ran", "stands"):
+            (folder / f"stands.sh.{mark}").unlink(missing_ok=True)
+        running = subprocess.Popen(command("stands", "--load", 1), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
                                    start_new_session=True)
 
         def its_load_runs():
-            return (folder / "stands.sh.ran").exists() and any(path.stat().st_size for path in scratch.glob("*/written"))
+            return (folder / "stands.sh.stands").exists() and any(path.stat().st_size for path in scratch.glob("*/written"))
 
         await_that(its_load_runs)
         # One that computes, writes and holds memory each, CTest, the entry and itself at least.
         assert len(processes_of(running.pid)) >= 6, processes_of(running.pid)
         os.kill(running.pid, number) if number == signal.SIGTERM else os.killpg(running.pid, number)
-        _, errors = running.communicate()
+        output, errors = running.communicate()
+        assert "\nstands: 0 of 1 failed; " in output, output
         assert running.returncode == 130 and errors == "unsteady.sh: stopped\n", (running.returncode, errors)
         assert processes_of(running.pid) == set() and list(scratch.iterdir()) == [], list(scratch.iterdir())
     # Its load ends also where it cannot end it itself.
