@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("straight", "--nproc", 3, **SAVING)
         running = start("--config", job.config("killed", **SAVING), "--nproc", 3)
         # (rank, what it is killed after): while they start, in a step, right after a save, near the end.
-        kills = ((1, None), (0, "step 3/"), (2, "saved "), (0, "saved "), (1, "step 65/"), (2, f"step {STEPS - 15}/"))
+        kills = ((1, None), (0, "step 3/"), (2, "saved "), (0, "saved "), (1, "step 65/"), (2, f"step {STEPS - 35}/"))
         seen, slowest = 0, 0.0
         for number, (victim, moment) in enumerate(kills, 1):
             if moment:

@@ -13,6 +13,8 @@ from safetensors.numpy import load_file
 from runner import (VOCABULARY, Job, alive, await_that, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
                     require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model)
 
+# A line that is printed between a step and the validation after it; the step's line of metrics comes after that.
+TELLING, TRAINED_TWO = {"steps_per_print": 1}, "step=2, "
 CODES = {signal.SIGHUP: 129, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 
 
@@ -28,12 +30,12 @@ def catches(pid, number):
     return False
 
 
-def await_training(running, ranks, number, condition=lambda: True):
-    """Until the ranks are there and have a handler for the signal, and the condition holds."""
+def await_training(running, ranks, number):
+    """Until the ranks have said that they are there, and have a handler for the signal."""
     def ready():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found = processes(running, ranks)
-            return len(found) == ranks and all(catches(pid, number) for pid in found) and condition()
+            return "rank" in running.text() and len(found) == ranks and all(catches(pid, number) for pid in found)
 
     await_that(ready, "the training has begun", running, pause=0.002)
 
@@ -63,7 +65,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for ranks, number in ((1, signal.SIGTERM), (2, signal.SIGHUP)):
             name = f"first-{ranks}"
             running = start("--config", job.config(name, **validating(every=2)), "--nproc", ranks)
-            await_training(running, ranks, number, lambda: "rank" in running.text())
+            await_training(running, ranks, number)
             running.kill(number)
             running.wait(CODES[number])
             assert manifest(job.out(name))["exit_reason"] == f"stopped by {number.name} after step 0", running.text()
@@ -77,9 +79,8 @@ with tempfile.TemporaryDirectory() as scratch:
             # The first validation is short, the one after step 2 is not: its data are other data.
             settings = validating(every=2, samples=4)
             job.run(name, "--nproc", ranks, **settings | {"train": settings["train"] | {"steps": 1}})
-            running = start("--config", job.config(name, **validating(every=2)), "--nproc", ranks, "--resume", "auto")
-            await_training(running, ranks, number, lambda: len(steps(job.out(name))) == 1)
-            time.sleep(1)  # step 2 takes milliseconds, the validation after it seconds
+            running = start("--config", job.config(name, **validating(every=2), **TELLING), "--nproc", ranks, "--resume", "auto")
+            running.await_line(TRAINED_TWO)
             running.kill(number, processes(running, ranks)[to_rank] if to_rank is not None else None)
             running.wait(CODES[number])
             out = job.out(name)
@@ -102,10 +103,8 @@ with tempfile.TemporaryDirectory() as scratch:
             endless = validating(every=0) | {"export": {"enabled": False}}
             endless["train"]["steps"] = 2
             job.run(name, "--nproc", ranks, **short | {"train": short["train"] | {"steps": 1}})
-            running = start("--config", job.config(name, **endless), "--nproc", ranks, "--resume", "auto")
-            running.await_line("resumed from")
-            await_training(running, ranks, signal.SIGTERM)
-            time.sleep(1)
+            running = start("--config", job.config(name, **endless, **TELLING), "--nproc", ranks, "--resume", "auto")
+            running.await_line(TRAINED_TWO)
             running.kill(signal.SIGTERM)
             running.wait(CODES[signal.SIGTERM])
             assert running.text().count("validation after step 2 stopped by SIGTERM\n") == 1, running.text()[-2000:]
@@ -183,7 +182,6 @@ with tempfile.TemporaryDirectory() as scratch:
             # In that before the first step, which is then made and saved.
             running = start("--config", job.config(name, **writing(100_000_000)), "--nproc", ranks)
             running.await_line("step 0/2  validation loss ")
-            time.sleep(1)
             running.kill(number)
             running.wait(CODES[number])
             assert running.text().count(f"no sample of text: {number.name} ended it") == 1, running.text()[-2000:]
