@@ -1,38 +1,24 @@
 #!/usr/bin/env python3
-"""What a run of CTest comes to: entries that were skipped and why, the slowest entries, and those that broke their
-budget of seconds.
+"""Says what a run of CTest comes to: entries that were skipped and why, the slowest entries, and those that took longer
+than their budget of seconds.
 
     test_summary.py RESULTS.xml BUDGETS.tsv [--write]
 
-A budget is what an entry takes on two quiet cores, in a whole run. Machines differ and are shared, so an entry breaks
-its budget when it takes more than FACTOR times that and SLACK seconds, after both are stretched by how much slower than
-its budgets the run was as a whole (STRETCH at most). Exits 1, and says why, when one does, when an entry has no budget
-and takes longer than NEW seconds, when one was skipped without a reason, or when nothing ran. --write takes the run's
-seconds as the new budgets."""
+A budget is what an entry takes on two quiet cores, in a whole run. Machines differ and are shared, so budgets are scaled by
+the run's pace, which is how much slower than its budgets the run was as a whole (PACE at most). An entry that takes more than
+LISTED times its scaled budget and LISTED_SLACK seconds beyond it is listed. It fails the run only where it takes both more than
+REFUSED times its scaled budget and REFUSED_SLACK seconds beyond it; an entry without a budget has one of NEW seconds. Exits 1, and
+says why, when one does, when one was skipped without a reason, or when nothing ran. --write takes the run's seconds as the new
+budgets."""
 import statistics
 import sys
-import xml.etree.ElementTree as xml
 
-FACTOR, SLACK, NEW, STRETCH = 3.0, 15.0, 20.0, 4.0
+import ctest_runs
+
+LISTED, LISTED_SLACK = 1.5, 5.0
+REFUSED, REFUSED_SLACK = 5.0, 60.0
+NEW, PACE = 20.0, 4.0
 SLOWEST = 12
-
-
-def entries(path):
-    """(name, seconds, reason of the skip or None) of each entry that ran or was skipped."""
-    found = []
-    for case in xml.parse(path).getroot().iter("testcase"):
-        output = case.findtext("system-out") or ""
-        # What could not be started has a <skipped>, too; CTest itself counts that as failed.
-        skipped = case.find("skipped") is not None and "SKIP_RETURN_CODE" in case.find("skipped").get("message", "")
-        found.append((case.get("name"), float(case.get("time") or 0), reason(output) if skipped else None))
-    return found
-
-
-def reason(output):
-    for line in output.splitlines():
-        if line.startswith("skipped: "):
-            return line.removeprefix("skipped: ")
-    return "it does not say why"
 
 
 def budgets(path):
@@ -43,21 +29,22 @@ def budgets(path):
     return {name: float(seconds) for name, seconds in lines}
 
 
-def slowness(ran, budget):
-    """How many times slower than its budgets this run was, by the median of the entries of some length; 1 to STRETCH."""
+def pace(ran, budget):
+    """How many times slower than its budgets this run was, by the median of the entries of some length; 1 to PACE."""
     ratios = [seconds / budget[name] for name, seconds in ran.items() if budget.get(name, 0) >= 2]
-    return min(STRETCH, max(1.0, statistics.median(ratios))) if len(ratios) >= 5 else 1.0
+    return min(PACE, max(1.0, statistics.median(ratios))) if len(ratios) >= 5 else 1.0
 
 
-def broken(ran, budget):
-    stretch = slowness(ran, budget)
-    over = []
+def beyond(ran, budget):
+    """(line that tells it, whether it fails the run) of each entry beyond its budget, the largest excess first."""
+    scale, found = pace(ran, budget), []
     for name, seconds in ran.items():
-        limit = stretch * (FACTOR * budget[name] + SLACK if name in budget else NEW)
-        if seconds > limit:
-            known = f"a budget of {budget[name]:.0f} s" if name in budget else "no budget in tests/budgets.tsv"
-            over.append(f"{name}: {seconds:.1f} s, with {known}; at most {limit:.0f} s on this machine")
-    return over
+        known = f"a budget of {budget[name]:.0f} s" if name in budget else f"no budget in tests/budgets.tsv ({NEW:.0f} s count)"
+        scaled = scale * budget.get(name, NEW)
+        if seconds > max(LISTED * scaled, scaled + LISTED_SLACK):
+            refused = seconds > max(REFUSED * scaled, scaled + REFUSED_SLACK)
+            found.append((seconds - scaled, f"{name}: {seconds:.1f} s, with {known}, {scaled:.0f} s at the pace of this run", refused))
+    return [(line, refused) for _, line, refused in sorted(found, reverse=True)]
 
 
 def write(path, ran, budget):
@@ -67,29 +54,34 @@ def write(path, ran, budget):
         file.writelines(f"{name}\t{seconds:.0f}\n" for name, seconds in sorted(merged.items()))
 
 
-def main(results, table, *options):
-    found = entries(results)
-    ran = {name: seconds for name, seconds, why in found if why is None}
-    skipped = [(name, why) for name, _, why in found if why is not None]
+def summarize(entries, table):
+    """Prints the summary of a run; False where it fails the run."""
+    ran = {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}
+    skipped = [entry for entry in entries if entry.verdict == "skipped"]
     budget = budgets(table)
-    print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, {slowness(ran, budget):.1f} times their budgets; the slowest:")
+    print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, {pace(ran, budget):.1f} times their budgets; the slowest:")
     for name, seconds in sorted(ran.items(), key=lambda item: -item[1])[:SLOWEST]:
         print(f"  {seconds:7.1f} s  {name}" + (f"  (budget {budget[name]:.0f} s)" if name in budget else ""))
     print(f"{len(skipped)} skipped" + (":" if skipped else ""))
-    for name, why in skipped:
-        print(f"  {name}: {why}")
-    if "--write" in options:
-        write(table, ran, budget)
-        return 0
-    over = broken(ran, budget)
-    for line in over:
-        print(f"over budget: {line}")
-    silent = [name for name, why in skipped if why == reason("")]
+    for entry in skipped:
+        print(f"  {entry.name}: {entry.why}")
+    over = beyond(ran, budget)
+    for line, refused in over:
+        print(f"{'far over budget, which fails the run' if refused else 'over budget'}: {line}")
+    silent = [entry.name for entry in skipped if entry.why == ctest_runs.reason("")]
     for name in silent:
-        print(f"skipped without a reason: {name} printed no line that begins with 'skipped: '")
+        print(f"skipped without a reason: {name} printed no line that begins with '{ctest_runs.SKIPPED}'")
     if not ran:
         print("nothing ran")
-    return 1 if over or silent or not ran else 0
+    return bool(ran) and not silent and not any(refused for _, refused in over)
+
+
+def main(results, table, *options):
+    entries = ctest_runs.entries(results, "")
+    if "--write" in options:
+        write(table, {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}, budgets(table))
+        return 0
+    return 0 if summarize(entries, table) else 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "comm/listen_socket.h"
 #include "comm/rendezvous.h"
+#include "waiting.h"
 
 #include <catch2/catch.hpp>
 
@@ -50,12 +51,12 @@ std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::stri
     threads.emplace_back([&, i] {
       std::this_thread::sleep_for(late * i);
       try {
-        const auto rendezvous = Rendezvous::connect(agent.options(ranks[i], world, ranks.size() < static_cast<size_t>(world) ? 400ms : 20s));
+        const auto rendezvous = Rendezvous::connect(agent.options(ranks[i], world, ranks.size() < static_cast<size_t>(world) ? 1000ms : 20s));
         met[i].launch = rendezvous->agent_launch().value();
         std::this_thread::sleep_for(late * i);
         met[i].texts = rendezvous->exchange_text("hash", cat(name, ranks[i]));
       } catch (const std::exception& error) {
-        met[i].failure = error.what();
+        met[i].failure = testing::said_by(error);
       }
     });
   }
@@ -98,7 +99,7 @@ TEST_CASE("texts longer than torchrun's store takes in one request reach every r
 TEST_CASE("a start that lost a rank while it met, or had another number of ranks, is nobody's") {
   const AgentStore agent;
   REQUIRE_THAT(start_ranks(agent, 3, "a", 0ms, {0, 2})[0].failure,
-               Catch::StartsWith("rank 0 waited 0.4s for the others of this start at torchrun's store: rank 1 did not come"));
+               Catch::StartsWith("rank 0 waited 1.0s for the others of this start at torchrun's store: rank 1 did not come"));
   REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure, Catch::Contains("store: rank 0 did not come"));
   REQUIRE_THAT(start_ranks(agent, 3, "c", 0ms, {1})[0].failure, Catch::Contains("store: not all have come"));
   for (const Met& rank : start_ranks(agent, 2, "d", 100ms, {1, 0})) {
@@ -113,5 +114,5 @@ TEST_CASE("of two processes that call themselves one rank of a start, one belong
   const auto met = start_ranks(agent, 2, "a");
   REQUIRE(met[1].texts == std::vector<std::string>{"a0", "a1"});
   // Its own start's members are known, and another process is rank 1 of it.
-  REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure, Catch::Contains("rank 1 waited 0.4s") && Catch::Contains("not all have come"));
+  REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure, Catch::Contains("rank 1 waited 1.0s") && Catch::Contains("not all have come"));
 }

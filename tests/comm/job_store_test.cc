@@ -489,7 +489,13 @@ TEST_CASE("a store whose process has no descriptor left says so once, and takes 
   ::dup2(log.get(), STDERR_FILENO);
   ::setrlimit(RLIMIT_NOFILE, &none);
   const int connected = ::connect(caller.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place);
-  std::this_thread::sleep_for(500ms);
+  const std::string line = "rank 0, which serves the job's store, cannot take another connection for now: Too many open files; a higher ulimit -n";
+  const auto is_told = [&] {
+    std::string text(4096, '\0');
+    return ::pread(log.get(), text.data(), text.size(), 0) > 0 && text.find(line) != std::string::npos;
+  };
+  for (int tries = 0; !is_told() && tries < 60'000; ++tries) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(300ms);  // in which it could be told again
   ::setrlimit(RLIMIT_NOFILE, &before);
   std::string greeting;
   const bool greeted = reads(caller.get(), kStoreGreeting.size() + kChallengeBytes, greeting);
@@ -499,7 +505,6 @@ TEST_CASE("a store whose process has no descriptor left says so once, and takes 
   std::filesystem::remove(name);
   REQUIRE(connected == 0);
   REQUIRE(greeted);
-  const std::string line = "rank 0, which serves the job's store, cannot take another connection for now: Too many open files; a higher ulimit -n";
   CHECK_THAT(told, Catch::Contains(line));
   REQUIRE(told.find(line) == told.rfind(line));
 }

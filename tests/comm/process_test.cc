@@ -11,6 +11,7 @@
 #include "comm/listen_socket.h"
 #include "places.h"
 #include "ranks.h"
+#include "waiting.h"
 
 #include <catch2/catch.hpp>
 
@@ -57,23 +58,19 @@ class Ranks {
     text << file.rdbuf();
     return text.str();
   }
-  /// Exit code, or 128 + signal; -1 when it does not end within the limit.
-  int wait(int rank, std::chrono::milliseconds limit) {
-    const auto end = std::chrono::steady_clock::now() + limit;
+  /// Exit code, or 128 + signal.
+  int wait(int rank) {
     int status = 0;
-    while (::waitpid(pid(rank), &status, WNOHANG) == 0) {
-      if (std::chrono::steady_clock::now() > end) return -1;
-      std::this_thread::sleep_for(5ms);
-    }
+    testing::await_that([&] { return ::waitpid(pid(rank), &status, WNOHANG) != 0; }, cat("rank ", rank, " has ended"), kEnough);
     pids_[static_cast<size_t>(rank)] = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  void await_exit(int rank, int expected) {
+    const int found = wait(rank);
+    testing::require_exit(found, expected, cat("rank ", rank, ": ", output(rank)));
+  }
   void await_text(int rank, const std::string& text) const {
-    const auto end = std::chrono::steady_clock::now() + kEnough;
-    while (output(rank).find(text) == std::string::npos) {
-      if (std::chrono::steady_clock::now() > end) FAIL("rank " << rank << ": " << output(rank));
-      std::this_thread::sleep_for(5ms);
-    }
+    testing::await_that([&] { return output(rank).find(text) != std::string::npos; }, cat("rank ", rank, " says ", text), kEnough);
   }
 
  private:
@@ -98,7 +95,7 @@ TEST_CASE("processes meet, add and part") {
   for (const char* backend : {"gloo", "shm"}) {
     Ranks ranks(3, backend, 20'000, "once");
     for (int rank = 0; rank < 3; ++rank) {
-      REQUIRE(ranks.wait(rank, 30s) == 0);
+      ranks.await_exit(rank, 0);
       REQUIRE(ranks.output(rank) == cat("met\nlooping\n", backend, " 6\n"));
     }
   }
@@ -109,11 +106,11 @@ TEST_CASE("rank 0 serves its store under the hard limit of open files, and says 
     Ranks ranks(2, "shm", 20'000, "meet", "-Sn 80");
     for (int rank = 0; rank < 2; ++rank) {
       CAPTURE(ranks.output(rank));
-      REQUIRE(ranks.wait(rank, 30s) == 0);
+      ranks.await_exit(rank, 0);
     }
   }
   Ranks ranks(2, "shm", 20'000, "meet", "-n 80");
-  REQUIRE(ranks.wait(0, 30s) == 5);
+  ranks.await_exit(0, 5);
   REQUIRE(ranks.output(0) == "failed: rank 0 serves the job's store to 2 ranks, which takes up to 134 open files (3 connections a rank, "
                              "128 for other files), and the limit of its process is 80\n");
 }
@@ -124,8 +121,8 @@ TEST_CASE("a first rank that dies with its text given is missed at once, though 
   ranks.await_text(1, "waiting");
   std::this_thread::sleep_for(100ms);
   ::kill(ranks.pid(1), SIGKILL);
-  ranks.wait(1, kEnough);
-  REQUIRE(ranks.wait(2, kEnough) == 6);
+  ranks.wait(1);
+  ranks.await_exit(2, 6);
   REQUIRE_THAT(ranks.output(2), Catch::Contains("for \"group\": rank 1 is gone"));
 }
 
@@ -138,11 +135,11 @@ TEST_CASE("a rank killed at a random moment is named as gone by the others") {
       const std::string gone =
           cat("rank ", victim, " (process ", ranks.pid(victim), " on ", host(), ") is gone");
       ::kill(ranks.pid(victim), SIGKILL);
-      ranks.wait(victim, kEnough);
+      ranks.wait(victim);
       for (int rank = 0; rank < 3; ++rank) {
         if (rank == victim) continue;
         CAPTURE(backend, victim, rank);
-        REQUIRE(ranks.wait(rank, kEnough) == 6);
+        ranks.await_exit(rank, 6);
         REQUIRE_THAT(ranks.output(rank), Catch::Contains(gone));
         REQUIRE_THAT(ranks.output(rank),
                      Catch::Contains("(gradient bucket 7, 1000 x F32) of group world"));
@@ -160,7 +157,7 @@ std::string said_of_stopped(const char* backend, int victim, int limit_ms, std::
   std::this_thread::sleep_for(random_moment());
   ::kill(ranks.pid(victim), SIGSTOP);
   stopped = cat("rank ", victim, " (process ", ranks.pid(victim), " on ", host(), ") is stopped");
-  REQUIRE(ranks.wait(1 - victim, kEnough) == 6);
+  ranks.await_exit(1 - victim, 6);
   return ranks.output(1 - victim);
 }
 
@@ -185,8 +182,8 @@ TEST_CASE("a rank that dies while ranks exchange texts ends the exchange at once
   Ranks ranks(2, "shm", kFarOff, "loop");
   ranks.await_text(1, "met");
   ::kill(ranks.pid(1), SIGKILL);
-  REQUIRE(ranks.wait(1, kEnough) == 137);
-  REQUIRE(ranks.wait(0, kEnough) == 6);
+  ranks.await_exit(1, 137);
+  ranks.await_exit(0, 6);
 }
 
 TEST_CASE("a rank that gives up in another thread leaves its collective, and the others theirs") {
@@ -194,8 +191,8 @@ TEST_CASE("a rank that gives up in another thread leaves its collective, and the
     Ranks ranks(3, backend, kFarOff, "abort");
     for (int rank = 0; rank < 3; ++rank) ranks.await_text(rank, "looping");
     CAPTURE(backend, ranks.output(0), ranks.output(1));
-    REQUIRE(ranks.wait(1, kEnough) == 6);
-    REQUIRE(ranks.wait(0, kEnough) == 6);
+    ranks.await_exit(1, 6);
+    ranks.await_exit(0, 6);
     // Nobody waited for the timeout.
     REQUIRE_THAT(ranks.output(0), Catch::Contains("failed: rank 0 lost a "));
   }
@@ -217,7 +214,7 @@ TEST_CASE("work of one rank alone is waited for beyond the timeout") {
   Ranks ranks(3, "shm", 5'000, "patient");
   for (int rank = 0; rank < 3; ++rank) {
     CAPTURE(rank, ranks.output(rank));
-    REQUIRE(ranks.wait(rank, 60s) == 0);
+    ranks.await_exit(rank, 0);
     REQUIRE_THAT(ranks.output(rank), Catch::Contains("all came"));
   }
 }
@@ -228,16 +225,16 @@ TEST_CASE("a rank that stops while it works alone is lost after the timeout, one
     ranks.await_text(1, "waiting");
     ::kill(ranks.pid(1), signal);
     CAPTURE(signal);
-    REQUIRE(ranks.wait(0, 60s) == 6);
+    ranks.await_exit(0, 6);
     REQUIRE_THAT(ranks.output(0), Catch::Contains("for \"patient\": rank 1 ") &&
                                       Catch::Contains(signal == SIGKILL ? "is gone" : "did not come"));
-    if (signal == SIGKILL) ranks.wait(1, kEnough);
+    if (signal == SIGKILL) ranks.wait(1);
   }
 }
 
 TEST_CASE("sizes that Gloo chokes on end with a message and code 6, not with a core dump") {
   Ranks ranks(2, "gloo", 20'000, "sizes");
-  const int first = ranks.wait(0, kEnough), second = ranks.wait(1, kEnough);
+  const int first = ranks.wait(0), second = ranks.wait(1);
   CAPTURE(ranks.output(0), ranks.output(1));
   // A rank whose peer has shown what it means before it ended says that they disagree.
   const std::string differ = "failed: the ranks of group world disagree: rank 0 is in all_reduce #1 (gradient bucket 7, 1000 x F32), "

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "comm/open.h"
+#include "waiting.h"
 
 /// Runs `body` on one thread a rank, over an in-process store; returns what each rank threw ("").
 inline std::vector<std::string> run_ranks(int world,
@@ -20,7 +21,7 @@ inline std::vector<std::string> run_ranks(int world,
       try {
         body(*all[static_cast<size_t>(rank)]);
       } catch (const std::exception& error) {
-        failures[static_cast<size_t>(rank)] = error.what();
+        failures[static_cast<size_t>(rank)] = ftrun::testing::said_by(error);
       }
     });
   }

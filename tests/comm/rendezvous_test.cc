@@ -169,7 +169,7 @@ std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
         body(*rendezvous);
         rendezvous->shutdown();
       } catch (const std::exception& error) {
-        failures[static_cast<size_t>(rank)] = error.what();
+        failures[static_cast<size_t>(rank)] = testing::said_by(error);
       }
     });
   for (std::thread& thread : threads) thread.join();

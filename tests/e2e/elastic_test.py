@@ -4,7 +4,6 @@ import pathlib
 import resource
 import signal
 import tempfile
-import time
 
 from runner import Job, await_gone, case, ftrun, manifest, must, near, run_cases, start, steps
 
@@ -13,30 +12,11 @@ SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_len
           "checkpoint": {"every": 20, "keep_last": 3}}
 
 
-def await_line(running, part, after=0):
-    """The number of the line after the first one from the given one on that holds the part."""
-    end = time.monotonic() + 120
-    while True:
-        for at in range(after, len(running.lines)):
-            if part in running.lines[at]:
-                return at + 1
-        assert time.monotonic() < end and running.process.poll() is None, f"no {part!r}:\n{running.text()[-3000:]}"
-        time.sleep(0.002)
-
-
 def kill_rank(running, rank, count):
     """Kills one of so many ranks, once all have started."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        try:
-            ranks = running.ranks()
-            if len(ranks) == count:
-                running.kill(signal.SIGKILL, ranks[rank])
-                return ranks
-        except (FileNotFoundError, ProcessLookupError):  # one has just ended
-            pass
-        time.sleep(0.005)
-    raise AssertionError(f"{count} ranks did not start:\n{running.text()[-3000:]}")
+    ranks = running.await_ranks(count)
+    running.kill(signal.SIGKILL, ranks[rank])
+    return ranks
 
 
 def losses(out):
@@ -57,13 +37,13 @@ with tempfile.TemporaryDirectory() as scratch:
         batch = SAVING | {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "parallel": {"data": 4}}
         job.run("straight", **batch)
         running = start("--config", job.config("shrunk", elastic={"min_ranks": 2}, **batch))
-        seen = await_line(running, "saved ")
+        seen = running.await_line("saved ")
         kill_rank(running, 3, 4)
-        seen = await_line(running, "resumed from", seen)
+        seen = running.await_line("resumed from", seen)
         kill_rank(running, 3, 4)
-        seen = await_line(running, "rank 3 failed twice without a new checkpoint; going on with 2 data ranks of 4, global batch "
-                                   "unchanged: train_batch_size 16 = micro 4 × accumulation 2 × data-parallel 2", seen)
-        seen = await_line(running, "restart 2 (1 of 3 without a new checkpoint) in 1.0s, from step-000000", seen)
+        seen = running.await_line("rank 3 failed twice without a new checkpoint; going on with 2 data ranks of 4, global batch "
+                                  "unchanged: train_batch_size 16 = micro 4 × accumulation 2 × data-parallel 2", seen)
+        seen = running.await_line("restart 2 (1 of 3 without a new checkpoint) in 1.0s, from step-000000", seen)
         running.wait(0)
         same_losses(job, "straight", "shrunk")
         record = manifest(job.out("shrunk"))
@@ -86,11 +66,11 @@ with tempfile.TemporaryDirectory() as scratch:
                          "parallel": {"data": 2, "pipeline": 2}}
         job.run("straight-mesh", **mesh)
         running = start("--config", job.config("mesh", elastic={"min_ranks": 2}, **mesh), "--restarts", 1)
-        seen = await_line(running, "step 1/")
+        seen = running.await_line("step 1/")
         kill_rank(running, 0, 4)
-        seen = await_line(running, "step 1/", seen)
+        seen = running.await_line("step 1/", seen)
         kill_rank(running, 0, 4)
-        await_line(running, "rank 0 failed twice without a new checkpoint; going on with 1 data rank of 2, global batch unchanged", seen)
+        running.await_line("rank 0 failed twice without a new checkpoint; going on with 1 data rank of 2, global batch unchanged", seen)
         running.wait(0)
         same_losses(job, "straight-mesh", "mesh")
         assert manifest(job.out("mesh"))["topology"]["pipeline"] == 2
@@ -101,12 +81,12 @@ with tempfile.TemporaryDirectory() as scratch:
         elastic = SAVING | {"elasticity": section, "train_micro_batch_size_per_gpu": None, "gradient_accumulation_steps": None}
         job.run("straight-elastic", "--nproc", 3, **elastic)
         running = start("--config", job.config("elastic", **elastic), "--nproc", 3)
-        await_line(running, "notice: ranks that keep failing may leave, down to 2 of 3: elasticity.min_gpus is 2")
-        seen = await_line(running, "step 1/")
+        running.await_line("notice: ranks that keep failing may leave, down to 2 of 3: elasticity.min_gpus is 2")
+        seen = running.await_line("step 1/")
         kill_rank(running, 1, 3)
-        seen = await_line(running, "step 1/", seen)
+        seen = running.await_line("step 1/", seen)
         kill_rank(running, 1, 3)
-        seen = await_line(running, "going on with 2 data ranks of 3, global batch unchanged: train_batch_size 12", seen)
+        seen = running.await_line("going on with 2 data ranks of 3, global batch unchanged: train_batch_size 12", seen)
         running.wait(0)
         same_losses(job, "straight-elastic", "elastic")
 
@@ -117,10 +97,10 @@ with tempfile.TemporaryDirectory() as scratch:
         running = start("--config", job.config("enough", elastic={"min_ranks": 2}, **batch), "--nproc", 2, "--restarts", 1)
         seen = 0
         for _ in range(2):
-            seen = await_line(running, "step 1/", seen)
+            seen = running.await_line("step 1/", seen)
             ranks = kill_rank(running, 1, 2)
-        assert running.wait() == 137
-        await_gone(ranks.values(), 5)
+        running.wait(137)
+        await_gone(ranks.values())
         assert "rank 1 failed twice without a new checkpoint; all ranks stay: elastic.min_ranks is 2\n" in running.text(), running.text()[-3000:]
 
     @case
@@ -130,9 +110,9 @@ with tempfile.TemporaryDirectory() as scratch:
         running = start("--config", job.config("last", elastic={"min_ranks": 1}, **batch), "--nproc", 2, "--restarts", 3)
         seen = 0
         for ranks in (2, 2, 1, 1, 1):
-            seen = await_line(running, "step 1/", seen)
+            seen = running.await_line("step 1/", seen)
             kill_rank(running, ranks - 1, ranks)
-        assert running.wait() == 137
+        running.wait(137)
         assert running.text().count("; all ranks stay: ") == 1, running.text()[-3000:]
         assert "rank 0 failed twice without a new checkpoint; all ranks stay: 1 data rank is the fewest there can be\n" in running.text()
 
@@ -140,14 +120,14 @@ with tempfile.TemporaryDirectory() as scratch:
     def what_files_refuse_drops_no_rank():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000, "log": {"every": 1}}}
         running = start("--config", job.config("refused", elastic={"min_ranks": 1}, **batch), "--nproc", 2, "--restarts", 2)
-        await_line(running, "step 1/")
+        running.await_line("step 1/")
         # Rank 0's next line of metrics is refused as by a full disk, then all that the next starts have to say.
         resource.prlimit(running.ranks()[0], resource.RLIMIT_FSIZE, (0, 0))
-        await_line(running, "restart 1 (1 of 2 without a new checkpoint)")
+        running.await_line("restart 1 (1 of 2 without a new checkpoint)")
         lines = pathlib.Path(job.out("refused")) / "metrics.jsonl"
         lines.unlink()
         lines.symlink_to(job.scratch / "nowhere")
-        assert running.wait() == 5, running.text()[-3000:]
+        running.wait(5)
         text = running.text()
         assert "failed twice" not in text and "going on with" not in text, text[-3000:]
         # Whichever rank is the first to tell what all do.

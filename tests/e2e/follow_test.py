@@ -11,7 +11,7 @@ import tempfile
 import textwrap
 import time
 
-from runner import Job, case, ftrun, must, run_cases, start, steps
+from runner import Job, await_that, case, ftrun, must, require_in_time, run_cases, start, steps
 
 SCRIPT = pathlib.Path(sys.argv[1]) / "scripts" / "follow_run.py"
 FAKE = {
@@ -116,10 +116,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 return [a[0]["step"] for name, a, _ in said("live") if name == "log"]
 
             def await_steps(steps):
-                end = time.monotonic() + 60
-                while sent() != steps:
-                    assert time.monotonic() < end and following.poll() is None, (sent(), steps)
-                    time.sleep(0.02)
+                await_that(lambda: sent() == steps or following.poll() is not None, f"steps {steps} are sent")
+                assert sent() == steps, (sent(), steps)
 
             await_steps([1])
             with open(folder / "metrics.jsonl", "a") as file:
@@ -165,12 +163,6 @@ with tempfile.TemporaryDirectory() as scratch:
         (folder / "wandb.py").write_text(SAID + textwrap.dedent(body))
         return place(name, folder)
 
-    def await_that(what, condition):
-        end = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < end, what
-            time.sleep(0.05)
-
     SENDS = """
         import sys
         class Run:
@@ -191,17 +183,17 @@ with tempfile.TemporaryDirectory() as scratch:
         done = job.run("sends", "--nproc", 2, env=env, train_batch_size=8, gradient_accumulation_steps=None, **WANDB)
         assert "wandb" not in done.stdout + done.stderr, done.stdout + done.stderr
         out = job.out("sends")
-        await_that("the run is sent whole", lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]])
+        await_that(lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]], "the run is sent whole")
         _, _, init = said("sends")[0]
         assert init["project"] == "p" and init["entity"] == "t" and "group" not in init and init["config"]["train"]["steps"] == 4, init
         assert init["session"] and init["nice"] >= 10 and init["environment"] == [], init
         assert not [name for name in init["files"] if ".lock" in name or "socket" in name or "shm" in name], init["files"]
         assert [a[0]["step"] for name, a, _ in said("sends") if name == "log"] == [m["step"] for m in steps(out)]
-        await_that("its words are kept", lambda: "sent 4 steps" in (out / "follow_run.log").read_text())
+        await_that(lambda: "sent 4 steps" in (out / "follow_run.log").read_text(), "its words are kept")
         # While that of an earlier start of the run lives, a resume starts no other.
         calls = len(said("sends"))
         with open(out / "follow_run.log", "a") as log:
-            await_that("it has ended", lambda: not held(log))
+            await_that(lambda: not held(log), "it has ended")
             again = must(ftrun("--config", job.config("sends", train_batch_size=8, gradient_accumulation_steps=None, **WANDB | {"train": {"steps": 6}}),
                                "--nproc", 2, "--resume", "auto", env=env))
         assert len(said("sends")) == calls, said("sends")[calls:]
@@ -210,7 +202,7 @@ with tempfile.TemporaryDirectory() as scratch:
         # Once that has ended another goes on where wandb is.
         must(ftrun("--config", job.config("sends", train_batch_size=8, gradient_accumulation_steps=None, **WANDB | {"train": {"steps": 8}}),
                    "--nproc", 2, "--resume", "auto", env=env | {"KNOWN": "4"}))
-        await_that("the rest is sent", lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]] and len(said("sends")) > calls)
+        await_that(lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]] and len(said("sends")) > calls, "the rest is sent")
         assert [a[0]["step"] for name, a, _ in said("sends")[calls:] if name == "log"] == [4, 5, 6, 7, 8], said("sends")[calls:]
 
     def held(file):
@@ -248,14 +240,15 @@ with tempfile.TemporaryDirectory() as scratch:
         begun = time.monotonic()
         done = job.run("slow", "--nproc", 2, env=place("slow", nowhere) | {"VIRTUAL_ENV": str(env)}, train_batch_size=8,
                        gradient_accumulation_steps=None, comm={"timeout": 5}, **WANDB)
-        assert time.monotonic() - begun < 60 and len(steps(job.out("slow"))) == 4, done.stdout
+        assert len(steps(job.out("slow"))) == 4, done.stdout
+        require_in_time(begun, 60, "a run beside a Python of 8 s")
 
     @case
     def a_client_that_fails_or_hangs_does_not_touch_the_run():
         for name, body in (("fails", "def init(*a, **k): raise RuntimeError('no network')"), ("kills", "import os, signal\nos.kill(0, signal.SIGKILL)")):
             job.run(name, env=client(name, body), **WANDB)
             assert len(steps(job.out(name))) == 4, name
-        await_that("the client's words are kept", lambda: "no network" in (job.out("fails") / "follow_run.log").read_text())
+        await_that(lambda: "no network" in (job.out("fails") / "follow_run.log").read_text(), "the client's words are kept")
         hangs = client("hangs", "import time\ndef init(*a, **k): time.sleep(1000)")
         folder = run_folder("hanging", line(1))
         done = subprocess.run([*command(folder, "wandb"), "--with-run", "0.3"], capture_output=True, text=True, env=hangs, timeout=60)

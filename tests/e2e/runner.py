@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 BINARY = os.environ["FTRUN_BINARY"]
 TIMEOUT = 120
+WAITING_CODE = 6  # a peer was lost, or a wait timed out (docs/errors.md)
 VOCABULARY = 211
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 # What a process prints that was ended by a defect instead of by a message.
@@ -56,6 +57,86 @@ def environment(extra=None):
     return kept
 
 
+# --- failures that a busy machine may cause ----------------------------------------------------
+
+
+class Waited(AssertionError):
+    """A wait of the test that reached its limit, or a program that says by its exit code that one of its own did. An entry that
+    fails by nothing else, or by an assertion that shows what such a program said, says so in its last line and is run again
+    (scripts/ctest_runs.py)."""
+
+
+def fail_waiting(what, text=""):
+    """Fails by waiting; ends what the test has started, which would go on beside the tests that come after it."""
+    for running in Running.started:
+        running.end()
+    refuse_traces(text)
+    raise Waited(f"{what}\n{text[-3000:]}" if text else what)
+
+
+def require_exit(found, expected, text):
+    """Fails where a program ended with another exit code than expected, by waiting where that code says that it waited."""
+    if found == expected:
+        return
+    if found == WAITING_CODE:
+        fail_waiting(f"exit {found}, expected {expected}", text)
+    raise AssertionError(f"exit {found}, expected {expected}\n{text}")
+
+
+def await_that(condition, what, *running, seconds=TIMEOUT, pause=0.01):
+    """Waits until a condition holds and returns what it gave; fails at once where one of the given programs has ended without it."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        if ended := [each for each in running if each.process.poll() is not None]:
+            for each in ended:
+                each.reader.join(10)
+            if found := condition():
+                return found
+            require_exit(ended[0].process.returncode, f"one of a program that goes on until {what}", ended[0].text()[-3000:])
+        if time.monotonic() > end:
+            fail_waiting(f"{what}: not after {seconds} s", "\n".join(each.text()[-3000:] for each in running))
+        time.sleep(pause)
+    return found
+
+
+def require_in_time(begin, seconds, what):
+    """Fails by waiting where more time than that has passed since `begin`."""
+    if (took := time.monotonic() - begin) > seconds:
+        fail_waiting(f"{what} took {took:.1f} s, {seconds} s at most were expected")
+
+
+SAID_WHILE_WAITING = set()
+
+
+def note_exit(code, text):
+    """Remembers what a program said of its own wait: which peers it names, and when, a busy machine may change."""
+    if code == WAITING_CODE:
+        SAID_WHILE_WAITING.update(re.findall(r"rank \d+ (?:waited|lost) .*", text))
+
+
+def is_wait(error):
+    shown = str(error) if isinstance(error, AssertionError) else ""
+    return isinstance(error, (Waited, subprocess.TimeoutExpired)) or any(said in shown for said in SAID_WHILE_WAITING)
+
+
+def waited_alone(error):
+    """Whether an exception, and each one during whose handling it was raised, is a wait."""
+    while error is not None:
+        if not is_wait(error):
+            return False
+        error = error.__cause__ or error.__context__
+    return True
+
+
+def report_failure(kind, error, trace):
+    sys.__excepthook__(kind, error, trace)
+    if waited_alone(error):
+        print(f"waited: {str(error).splitlines()[0]}", flush=True)
+
+
+sys.excepthook = report_failure
+
+
 def refuse_traces(text):
     for trace in TRACES:
         assert trace not in text, f"the output holds {trace!r}:\n{text[-3000:]}"
@@ -70,8 +151,8 @@ def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
 
 
 def must(process, code=0):
-    assert process.returncode == code, (
-        f"exit {process.returncode}, expected {code}\nstdout:\n{process.stdout[-3000:]}\nstderr:\n{process.stderr[-3000:]}")
+    note_exit(process.returncode, process.stdout + process.stderr)
+    require_exit(process.returncode, code, f"stdout:\n{process.stdout[-3000:]}\nstderr:\n{process.stderr[-3000:]}")
     return process
 
 
@@ -337,6 +418,8 @@ def copy_without_last(out, to, step):
 class Running:
     """A run that goes on beside the test: lines of its stdout and stderr as they come."""
 
+    started = []
+
     def __init__(self, command, env=None):
         self.process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                         text=True, env=environment(env))
@@ -344,6 +427,7 @@ class Running:
         self.arrived = threading.Condition()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
+        Running.started.append(self)
 
     def _read(self):
         for line in self.process.stdout:
@@ -354,14 +438,16 @@ class Running:
     def text(self):
         return "\n".join(self.lines)
 
-    def await_line(self, part, timeout=TIMEOUT):
-        end = time.monotonic() + timeout
+    def await_line(self, part, after=0):
+        """Waits for a line with this part, the given number of lines left out; returns the number of the line after it."""
+        def found():
+            return next((at + 1 for at in range(after, len(self.lines)) if part in self.lines[at]), None)
+
         with self.arrived:
-            while not any(part in line for line in self.lines):
-                left = end - time.monotonic()
-                assert left > 0 and (self.process.poll() is None or self.reader.is_alive()), (
-                    f"no line with {part!r}:\n{self.text()[-3000:]}")
-                self.arrived.wait(min(left, 0.2))
+            end = time.monotonic() + TIMEOUT
+            while not found() and self.process.poll() is None and time.monotonic() < end:
+                self.arrived.wait(0.2)
+        return await_that(found, f"there is a line with {part!r}", self, seconds=0)
 
     def kill(self, number=signal.SIGKILL, pid=None):
         os.kill(pid or self.process.pid, number)
@@ -371,7 +457,22 @@ class Running:
         ranks = children(self.process.pid)
         self.kill()
         self.process.wait(10)
-        await_gone(ranks, 10)
+        await_gone(ranks)
+
+    def end(self):
+        """Kills it where it still runs; its ranks, which it takes along, are not waited for."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def await_ranks(self, count):
+        """Process ids of its ranks, by rank, once there are so many."""
+        def found():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one has just ended
+                ranks = self.ranks()
+                return ranks if len(ranks) == count else None
+
+        return await_that(found, f"{count} ranks have started", self, pause=0.005)
 
     def ranks(self):
         """Process ids of the ranks a supervisor has started, by rank."""
@@ -387,11 +488,12 @@ class Running:
         try:
             found = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise AssertionError(f"still running after {timeout} s:\n{self.text()[-3000:]}") from None
+            fail_waiting(f"still running after {timeout} s", self.text())
         self.reader.join(10)
         refuse_traces(self.text())
-        assert code is None or found == code, f"exit {found}, expected {code}\n{self.text()[-3000:]}"
+        note_exit(found, self.text())
+        if code is not None:
+            require_exit(found, code, self.text()[-3000:])
         return found
 
 
@@ -429,11 +531,8 @@ def await_save(running, out, seconds, checkpoint="step-*"):
         time.sleep(0.0005)
 
 
-def await_gone(pids, seconds):
-    end = time.monotonic() + seconds
-    while any(alive(pid) for pid in pids):
-        assert time.monotonic() < end, f"processes {[p for p in pids if alive(p)]} are still there after {seconds} s"
-        time.sleep(0.01)
+def await_gone(pids, seconds=60):
+    await_that(lambda: not any(alive(pid) for pid in pids), "processes of ranks are gone", seconds=seconds)
 
 
 def free_port():

@@ -1,16 +1,18 @@
 """Signals: the first one lets all ranks finish their step, save and leave; a second one ends at once;
 a rank that is killed takes the others with it and is named as the cause."""
+import contextlib
 import os
 import pathlib
 import pty
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 
-from runner import (BINARY, Job, Running, await_gone, case, checkpoints, children, environment, evaluations, manifest, run_cases,
-                    same_run, start, steps, tiny_data, tiny_model)
+from runner import (BINARY, Job, Running, await_gone, await_that, case, checkpoints, children, environment, evaluations, manifest,
+                    require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
@@ -23,6 +25,11 @@ with tempfile.TemporaryDirectory() as scratch:
         running = start("--config", job.config(name, **MANY | changes), "--nproc", ranks, "--restarts", 0, *arguments)
         running.await_line("step 3/")
         return running
+
+    def ended_within(running, seconds):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.process.wait(seconds)
+        return running.process.poll() is not None
 
     def stopped_step(running, name, number):
         """Checks what a run left that a signal stopped; returns the step it stopped after."""
@@ -82,8 +89,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_folder_that_another_run_made_again_is_left_to_it():
         first = started("again", 1, checkpoint={"every": 0})
-        while not manifest(job.out("again"))["data"]["train"].get("fingerprint"):  # the last of what it writes at its beginning
-            time.sleep(0.01)
+        # The last of what it writes at its beginning.
+        await_that(lambda: manifest(job.out("again"))["data"]["train"].get("fingerprint"), "the data's fingerprint is written", first)
         shutil.rmtree(job.out("again"))
         second = started("again", 1, train={"steps": 20000, "seed": 7}, checkpoint={"every": 0})
         first.wait(5)
@@ -167,10 +174,11 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGINT)
         time.sleep(1.2)
         assert running.process.poll() is None, "the first signal did not wait for the step"
-        running.kill(signal.SIGINT)
-        running.wait(130, timeout=10)
-        assert time.monotonic() - begin < 10
-        await_gone(ranks.values(), 5)
+        # A second one within a second of when the supervisor has read the first is that one still.
+        await_that(lambda: running.kill(signal.SIGINT) or ended_within(running, 1.2), "the run has ended")
+        running.wait(130)
+        require_in_time(begin, 30, "the second signal, with a stopped rank,")
+        await_gone(ranks.values())
         assert "second signal: the ranks are killed" in running.text(), running.text()[-2000:]
 
     @case
@@ -199,9 +207,9 @@ with tempfile.TemporaryDirectory() as scratch:
             ranks = running.ranks()
             begin = time.monotonic()
             running.kill(signal.SIGKILL, ranks[victim])
-            running.wait(137, timeout=10)
-            assert time.monotonic() - begin < 10
-            await_gone(ranks.values(), 1)
+            running.wait(137)
+            require_in_time(begin, 20, "the end of a run whose rank was killed")
+            await_gone(ranks.values())
             cause = f"rank {victim}: killed by signal 9 (Killed; the kernel does this when memory runs out), "
             assert running.text().count(cause) == 1, running.text()[-2000:]
             assert running.text().index(cause) < running.text().find("then rank", 0) or "then rank" not in running.text()
@@ -222,7 +230,7 @@ with tempfile.TemporaryDirectory() as scratch:
             ranks = running.ranks()
             running.kill(signal.SIGKILL, ranks[victim])
             running.wait(137)
-            await_gone(ranks.values(), 1)
+            await_gone(ranks.values())
             assert running.text().count(f"error: rank {victim}: killed by signal 9 ") == 1, running.text()[-2000:]
             assert "raise comm.timeout" not in running.text() and "waited" not in running.text(), running.text()[-2000:]
             assert manifest(job.out(name))["exit_rank"] == victim
@@ -233,19 +241,18 @@ with tempfile.TemporaryDirectory() as scratch:
         ranks = children(running.process.pid)
         assert len(ranks) == 2, ranks
         running.kill(signal.SIGKILL)
-        assert running.process.wait(10) == -9
-        await_gone(ranks, 10)
+        running.process.wait(10)
+        await_gone(ranks)
 
     @case
     def rank_that_stops_answering_is_named():
         running = started("silent", 2, comm={"timeout": 3})
         ranks = running.ranks()
         running.kill(signal.SIGSTOP, ranks[1])
-        code = running.wait(timeout=30)
-        assert code == 6, f"exit {code}\n{running.text()[-2000:]}"
+        running.wait(6)
         assert "rank 1" in running.text() and "is stopped" in running.text(), running.text()[-2000:]
         assert manifest(job.out("silent"))["exit_rank"] == 1, "the rank that was waited for is the cause"
-        await_gone(ranks.values(), 5)
+        await_gone(ranks.values())
 
     @case
     def a_disk_that_holds_up_rank_0_is_named_as_where_it_is():
@@ -256,8 +263,7 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("slow-disk", comm={"timeout": 3}, csv_monitor={
             "enabled": True, "output_path": str(folder.parent), "job_name": "slow"}, **MANY)
         running = start("--config", config, "--nproc", 2, "--restarts", 0)
-        code = running.wait(timeout=60)
-        assert code == 6, f"exit {code}\n{running.text()[-2000:]}"
+        running.wait(6)
         assert "recording step 1" in running.text(), running.text()[-2000:]
 
     @case

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from runner import await_gone, environment, free_port
+from runner import Waited, await_gone, await_that, environment, free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "squeue")
 CONFIG = """ClusterName=ftruntest
@@ -65,11 +65,11 @@ class Slurm:
             self._start("munged", "--force", "--foreground", *(
                 f"--{what}-file={self.folder}/munge.{what}" for what in ("key", "pid", "log", "seed")),
                 f"--socket={self.folder}/munge.socket")
-            self._await("munge.socket", lambda: (self.folder / "munge.socket").exists())
+            self._await("munge.socket is there", lambda: (self.folder / "munge.socket").exists())
             self._start("slurmctld", "-D")
             for node in self.nodes:
                 self._start("slurmd", "-D", "-N", node)
-            self._await("idle nodes", lambda: self.run("sinfo", "-h", "-o", "%T").stdout.split() == ["idle"])
+            self._await("nodes are idle", lambda: self.run("sinfo", "-h", "-o", "%T").stdout.split() == ["idle"])
         except BaseException:
             self.__exit__()
             raise
@@ -85,7 +85,7 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        await_gone([daemon.pid for daemon in self.daemons], 1)
+        await_gone([daemon.pid for daemon in self.daemons])
 
     def _end_jobs(self):
         """Their slurmstepd would outlive the daemons."""
@@ -130,12 +130,15 @@ class Slurm:
         log = open(self.folder / f"{len(self.daemons)}-{command[0]}.out", "wb")
         self.daemons.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(self.variables)))
 
-    def _await(self, what, ready, seconds=60):
-        end = time.monotonic() + seconds
-        while not ready():
-            ended = [daemon.args[0] for daemon in self.daemons if daemon.poll() is not None]
-            assert not ended and time.monotonic() < end, f"{what}: not after {seconds} s; ended: {ended}\n{self.logs()}"
-            time.sleep(0.1)
+    def _await(self, what, ready):
+        def ended():
+            return [daemon.args[0] for daemon in self.daemons if daemon.poll() is not None]
+
+        try:
+            await_that(lambda: ready() or ended(), what, pause=0.1)
+        except Waited as late:
+            raise Waited(f"{late}\n{self.logs()}") from None
+        assert not ended(), f"{what}: ended: {ended()}\n{self.logs()}"
 
     def logs(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}"

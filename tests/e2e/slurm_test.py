@@ -4,7 +4,7 @@ import pathlib
 import tempfile
 import time
 
-from runner import BINARY, Job, bad_data, case, checkpoints, manifest, refuse_traces, run_cases, same_run, skip, steps
+from runner import BINARY, Job, bad_data, case, checkpoints, manifest, must, refuse_traces, require_in_time, run_cases, same_run, skip, steps
 from slurm_rig import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
@@ -19,7 +19,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
     def step(config, *options, code=0, **more):
         done = slurm.run("srun", *options, BINARY, "--config", config, **more)
         refuse_traces(done.stdout + done.stderr)
-        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        must(done, code)
         return done
 
     @case
@@ -49,7 +49,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         bad = bad_data(job.scratch / "bad.bin")
         begin = time.monotonic()
         done = step(job.config("failed", **FEW, data=bad), "-N1", "-n2", code=6)
-        assert time.monotonic() - begin < 60 and "id 5000 is outside the model's 211 rows" in done.stderr, done.stderr
+        require_in_time(begin, 60, "a job whose rank fails")
+        assert "id 5000 is outside the model's 211 rows" in done.stderr, done.stderr
         record = manifest(job.out("failed"))
         assert (record["exit_code"], record["exit_rank"]) == (6, -1) and "rank 1" in record["exit_reason"], record
 

@@ -8,7 +8,7 @@ import tempfile
 import time
 
 from meshes import MANY, VOCABULARY, MeshJob, as_one_process, losses, refused, validation_losses
-from runner import (await_gone, case, checkpoints, ftrun, manifest, must, near, run_cases, tiny_model, tiny_weights)
+from runner import (await_gone, case, checkpoints, ftrun, manifest, must, near, require_in_time, run_cases, tiny_model, tiny_weights)
 
 with tempfile.TemporaryDirectory() as scratch:
     job = MeshJob(scratch)
@@ -172,9 +172,9 @@ with tempfile.TemporaryDirectory() as scratch:
             ranks = running.ranks()
             begin = time.monotonic()
             running.kill(signal.SIGKILL, ranks[3])
-            running.wait(137, timeout=20)
-            assert time.monotonic() - begin < 10
-            await_gone(ranks.values(), 1)
+            running.wait(137)
+            require_in_time(begin, 30, "the end of a run whose rank was killed, with a limit of 60 s,")
+            await_gone(ranks.values())
             assert running.text().count("error: rank 3: killed by signal 9 ") == 1, running.text()[-2000:]
             assert manifest(job.out(f"killed-{backend}"))["exit_rank"] == 3
 
@@ -183,8 +183,8 @@ with tempfile.TemporaryDirectory() as scratch:
         running = started("silent", **MESHES["pairs"], comm={"timeout": 3})
         ranks = running.ranks()
         running.kill(signal.SIGSTOP, ranks[1])
-        assert running.wait(timeout=30) == 6, running.text()[-2000:]
+        running.wait(6)
         assert "rank 1" in running.text() and "is stopped" in running.text(), running.text()[-2000:]
-        await_gone(ranks.values(), 5)
+        await_gone(ranks.values())
 
     run_cases()

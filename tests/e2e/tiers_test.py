@@ -6,9 +6,8 @@ import pathlib
 import re
 import subprocess
 import tempfile
-import time
 
-from runner import ShardedJob, case, ftrun, must, needs, run_cases, same_run, start, steps
+from runner import ShardedJob, await_that, case, ftrun, must, needs, run_cases, same_run, start, steps
 
 CPU = {"device": "cpu"}
 
@@ -180,10 +179,7 @@ with tempfile.TemporaryDirectory() as scratch:
             return used_space(folder)
 
         before = used() if empty is None else empty
-        end = time.monotonic() + 10
-        while empty is not None and used() != empty:  # of the run before
-            assert time.monotonic() < end, (empty, used())
-            time.sleep(0.01)
+        await_that(lambda: empty is None or used() == empty, f"the run before gives its space back: {empty} bytes are used")
         running = start("--config", on_disk(name, folder, train={"steps": 100000}), "--nproc", 2)
         running.await_line("step 2/")
         on_tmpfs = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True).stdout.strip() == "tmpfs"
@@ -192,10 +188,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill_all()
         assert not list(folder.iterdir()), list(folder.iterdir())
         # io_uring gives back what a killed process had open a moment after it is gone.
-        end = time.monotonic() + 10
-        while on_tmpfs and used() != before:
-            assert time.monotonic() < end, (before, used())
-            time.sleep(0.01)
+        await_that(lambda: not on_tmpfs or used() == before, f"a killed run gives its space back: {before} bytes are used")
 
     @case
     def killed_runs_leave_nothing():

@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 
-from runner import BINARY, Running, children
+from runner import BINARY, Running, await_that, children
 
 PROGRAMS = ("unshare", "nsenter", "ip")
 TUNSETIFF = 0x400454CA
@@ -118,12 +118,10 @@ class Machine:
     def __init__(self, name, address):
         self.name, self.address = name, address
         self.holder = subprocess.Popen(["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "sleep", "3600"])
-        end = time.monotonic() + 20
-        while not (inside := children(self.holder.pid)) or os.readlink(f"/proc/{inside[0]}/exe") == os.readlink(
-                f"/proc/{self.holder.pid}/exe"):
-            assert time.monotonic() < end, "no first process of a machine"
-            time.sleep(0.005)
-        self.first = inside[0]
+        own = f"/proc/{self.holder.pid}/exe"
+        await_that(lambda: (inside := children(self.holder.pid)) and os.readlink(f"/proc/{inside[0]}/exe") != os.readlink(own),
+                   "a machine has its first process", pause=0.005)
+        self.first = children(self.holder.pid)[0]
         self.device = tun_in(self.first)
         self.run("hostname", name)
         self.run("ip", "link", "set", "lo", "up")

@@ -7,6 +7,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "waiting.h"
+
 #include <catch2/catch.hpp>
 
 namespace ftrun {
@@ -33,14 +35,14 @@ InstrId id_of(const Program& program, const Instr& instr) {
   return static_cast<InstrId>(&instr - program.instrs.data());
 }
 
-/// Fails the test instead of hanging it.
+/// Fails the test by waiting instead of hanging it.
 void within_seconds(const std::function<void()>& work) {
   std::packaged_task<void()> task(work);
   std::future<void> done = task.get_future();
   std::thread thread(std::move(task));
   if (done.wait_for(20s) != std::future_status::ready) {
     thread.detach();
-    FAIL("it hangs");
+    testing::fail_waiting("20 s for lanes that hang");
   }
   thread.join();
   done.get();

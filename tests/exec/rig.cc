@@ -17,6 +17,7 @@
 #include "model/families.h"
 #include "model/freeze.h"
 #include "partition/whole_parameters.h"
+#include "waiting.h"
 
 #include <catch2/catch.hpp>
 
@@ -388,7 +389,7 @@ std::string message_of(const std::function<void()>& work) {
   try {
     work();
   } catch (const std::exception& error) {
-    return error.what();
+    return testing::said_by(error);
   }
   return "";
 }

@@ -1,12 +1,65 @@
 #include "catch_runner.h"
 
+#include <iostream>
+#include <mutex>
+#include <vector>
+
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 
 namespace ftrun::testing {
 
+namespace {
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+/// Counts failed assertions, and those among them that show a noted wait.
+struct Failures {
+  std::mutex mutex;
+  std::vector<std::string> noted;
+  std::string first_wait;
+  int all = 0, waits = 0;
+
+  void add(const std::string& shown) {
+    const std::lock_guard lock(mutex);
+    ++all;
+    for (const std::string& wait : noted) {
+      if (shown.find(wait) == std::string::npos) continue;
+      if (++waits == 1) first_wait = wait;
+      return;
+    }
+  }
+};
+
+Failures& failures() {
+  static Failures all;
+  return all;
+}
+
+struct FailureListener : Catch::TestEventListenerBase {
+  using TestEventListenerBase::TestEventListenerBase;
+  bool assertionEnded(const Catch::AssertionStats& stats) override {
+    const Catch::AssertionResult& result = stats.assertionResult;
+    if (!result.isOk()) failures().add(result.getExpandedExpression() + "\n" + std::string(result.getMessage()));
+    return true;
+  }
+};
+CATCH_REGISTER_LISTENER(FailureListener)
+
+}  // namespace
+
+void note_wait(const std::string& text) {
+  const std::lock_guard lock(failures().mutex);
+  if (!text.empty()) failures().noted.push_back(first_line(text));
+}
+
 int run_test_cases(int argc, char** argv) {
-  return Catch::Session().run(argc, argv);
+  const int status = Catch::Session().run(argc, argv);
+  const Failures& found = failures();
+  if (status != 0 && found.all > 0 && found.all == found.waits) std::cout << "waited: " << found.first_wait << std::endl;
+  return status;
 }
 
 }  // namespace ftrun::testing

@@ -1,0 +1,75 @@
+"""tests/e2e/runner.py: which failures of an end-to-end test say that it waited, and which never do.
+
+    runner_test.py SOURCE
+"""
+import os
+import pathlib
+import sys
+import tempfile
+
+os.environ.setdefault("FTRUN_BINARY", "none")
+sys.path.insert(0, str(pathlib.Path(sys.argv[1]) / "tests" / "e2e"))
+import runner  # noqa: E402
+
+# What a test does, and how its last line begins where all of it is a wait.
+LATE = "run = sh('echo ftrun: rank 0 waited 2.1s for rank 1; exit 6'); run.wait(6); "
+WAITS = {
+    LATE + "assert 'waited 2.0s' in run.text(), run.text()": "waited: ftrun: rank 0 waited 2.1s for rank 1",
+    "fail_waiting('3 s for a save', 'step 3')": "waited: 3 s for a save",
+    "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True))": "waited: exit 6, expected 0",
+    "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True), 137)": "waited: exit 6, expected 137",
+    "sh('exit 6').wait(0)": "waited: exit 6, expected 0",
+    "sh('sleep 60').wait(0, timeout=0.1)": "waited: still running after 0.1 s",
+    "subprocess.run(['sleep', '60'], timeout=0.1)": "waited: Command '['sleep', '60']' timed out after ",
+    "runner.TIMEOUT = 0.1; sh('sleep 60').await_line('saved')": "waited: there is a line with 'saved': not after ",
+    "sh('exit 6').await_line('saved')": "waited: exit 6, expected one of a program that goes on until there is a line with 'saved'",
+    "await_that(lambda: False, 'it is there', seconds=0.1)": "waited: it is there: not after 0.1 s",
+    "require_in_time(time.monotonic() - 3, 2, 'a stop')": "waited: a stop took 3.0 s, 2 s at most were expected",
+}
+FAULTS = (
+    LATE + "assert 'bits' == 'bytes', 'the weights differ'",
+    LATE.replace("6", "4") + "assert 'waited 2.0s' in run.text(), run.text()",
+    "assert 1 + 1 == 3",
+    "must(subprocess.run(['sh', '-c', 'kill -SEGV $$'], capture_output=True, text=True))",
+    "must(subprocess.run(['sh', '-c', 'exit 0'], capture_output=True, text=True), 6)",
+    "sh('exit 137').wait(0)",
+    "sh('echo Segmentation fault; exit 6').wait(0)",
+    "sh('echo internal error; exec sleep 60').wait(0, timeout=0.5)",
+    "sh('echo step 1; exit 4').await_line('saved')",
+    "sh('echo Traceback; exit 6').await_line('saved')",
+    # A wait that comes of a fault, or a fault that comes of a wait.
+    "try:\n  assert 'bits' == 'bytes'\nfinally:\n  fail_waiting('3 s')",
+    "try:\n  fail_waiting('3 s')\nexcept AssertionError:\n  assert 'bits' == 'bytes'",
+)
+
+
+def last_line(body):
+    """The last line of a test with this body, in a process of its own."""
+    with tempfile.TemporaryFile("w+") as output:
+        child = os.fork()
+        if child == 0:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            try:
+                exec(body, vars(runner) | {"runner": runner, "sh": lambda script: runner.Running(["sh", "-c", script])})
+            except Exception:
+                sys.excepthook(*sys.exc_info())
+            sys.stdout.flush()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        output.seek(0)
+        return output.read().rstrip().splitlines()[-1]
+
+
+for body, said in WAITS.items():
+    found = last_line(body)
+    assert found.startswith(said), (body, found)
+for body in FAULTS:
+    found = last_line(body)
+    assert not found.startswith("waited: "), (body, found)
+
+# What a test that waited in vain has started does not go on beside the next ones.
+with tempfile.TemporaryDirectory() as folder:
+    last_line(f"run = sh('echo $$ > {folder}/pid; exec sleep 60'); await_that(lambda: False, 'it', run, seconds=1)")
+    pid = (pathlib.Path(folder) / "pid").read_text().strip()
+    assert not pathlib.Path(f"/proc/{pid}").exists(), pid

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "catch_runner.h"
+
+#include <catch2/catch.hpp>
+
+// Waits of tests. A test program whose failures are waits alone says so in its last line, and its CTest entry is run again
+// (scripts/ctest_runs.py). A wait is a limit of a test's own that was reached (fail_waiting), the exit code 6 of a program
+// where another one was expected, and an assertion that shows what an error of that code said. Nothing else is one.
+namespace ftrun::testing {
+
+/// Fails the test case by waiting: "60 s for a line of rank 1".
+[[noreturn]] inline void fail_waiting(const std::string& what) {
+  note_wait(what);
+  throw std::runtime_error(what);
+}
+
+/// Waits until `condition()` holds, `limit` at most.
+template <typename Condition>
+void await_that(Condition condition, const std::string& what, std::chrono::milliseconds limit = std::chrono::minutes(2)) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) fail_waiting(cat(limit.count(), " ms for: ", what));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+/// Fails where a program ended with another exit code than expected.
+inline void require_exit(int found, int expected, const std::string& output) {
+  if (found == expected) return;
+  const std::string said = cat("exit ", found, ", expected ", expected, "\n", output);
+  if (found == static_cast<int>(ExitCode::kPeerLost)) fail_waiting(said);
+  FAIL(said);
+}
+
+/// What an error says. An error of a wait is noted.
+inline std::string said_by(const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  if (ours != nullptr && ours->code() == ExitCode::kPeerLost) note_wait(ours->what());
+  return error.what();
+}
+
+}  // namespace ftrun::testing
