@@ -63,7 +63,7 @@ from training_data.token_files import (FORMAT, SplitWriter, read_side, refuse_fo
 from training_data.workers import encoded_batches
 
 MOST_BAD = 20  # documents that are named when they cannot be used
-LAYOUT = 2  # counts up when the same input gives other tokens than before
+LAYOUT = 3  # counts up when the same input gives other tokens than before
 
 
 def shakespeare_files():
@@ -158,7 +158,7 @@ def recipe(a, paths, encoding):
             "encoding": encoding, "layout": LAYOUT, "transformers": importlib.metadata.version("transformers"),
             **{name: getattr(a, name) for name in (
                 "as_text", "skip_bad", "validation_every", "plain", "bos", "train_on", "dtype", "sequence_length",
-                "too_long", "chat_template", "template_options")}}
+                "too_long", "chat_template", "template_options", "ignore_fields")}}
 
 
 def up_to_date(prefix, made_from):
@@ -265,7 +265,7 @@ def prepare(a):
     if a.validation_every is None:
         a.validation_every = 10 if a.shakespeare else 0
     splits = ["train"] + (["validation"] if a.validation_every > 0 else [])
-    encoder = Encoder(a.tokenizer, a.plain, a.train_on, a.bos, a.chat_template, a.template_options)
+    encoder = Encoder(a.tokenizer, a.plain, a.train_on, a.bos, a.chat_template, a.template_options, a.ignore_fields)
     made_from = recipe(a, paths, encoding)
     output_place(a.out)  # or it cannot be one
     prefixes = {split: os.path.join(a.out, split) for split in splits}
@@ -344,6 +344,8 @@ def parse_arguments(arguments):
     parser.add_argument("--chat-template", metavar="NAME", help="of a model that has several")
     parser.add_argument("--template-options", type=json.loads, default={}, metavar="JSON",
                         help="passed to the chat template with every chat, such as '{\"enable_thinking\": false}'")
+    parser.add_argument("--ignore-fields", default=[], metavar="NAMES", type=lambda names: [n.strip() for n in names.split(",") if n.strip()],
+                        help="fields that are passed over and counted, also where they could change what is trained on; with commas between")
     parser.add_argument("--as-text", action="store_true",
                         help="take files of unknown extensions for plain text")
     parser.add_argument("--skip-bad", action="store_true",

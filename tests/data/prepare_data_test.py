@@ -594,13 +594,13 @@ class PrepareData(unittest.TestCase):
 
     def test_tools_pass_where_the_template_lays_them_out(self):
         messages = [{"role": "user", "content": "p"},
-                    {"role": "assistant", "content": None, "tool_calls": [{"f": 1}]},
+                    {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},
                     {"role": "tool", "content": "r"}, {"role": "assistant", "content": "c"}]
         calls = TEMPLATE.replace("{{ m['content'] }}", "{{ m['content'] }}{{ m.tool_calls | tojson if m.tool_calls }}")
         write_tokenizer(self.model, calls)
         self.prepare(self.chat(*messages))
         self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]),
-                         "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[[{\"f\": 1}]<|im_end|>\n]"
+                         "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {}}}]<|im_end|>\n]"
                          "<|im_start|>tool\nr<|im_end|>\n<|im_start|>assistant\n[c<|im_end|>\n]")
         shutil.rmtree(self.out)
         skips = TEMPLATE.replace("in messages %}", "in messages if m.role != 'tool' %}")
