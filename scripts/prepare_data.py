@@ -30,7 +30,6 @@ on their number. Run again with the same input, it finds the files up to date an
 replaces files that it wrote itself and that nobody has changed since, and no others.
 """
 import argparse
-import codecs
 import contextlib
 import glob
 import hashlib
@@ -52,7 +51,7 @@ import xxhash
 
 import script_errors
 from own_output import output_place
-from script_errors import BadDocument, UsageError, UserError
+from script_errors import BadDocument, UsageError, UserError, printable
 from training_data import report
 from training_data.encoding import Encoder
 from training_data.lengths import ROWS, TOO_LONG, Fitting
@@ -152,7 +151,7 @@ def recorded_recipe(side):
 
 def recipe(a, paths, encoding):
     """What decides the output; recorded, so that the same command need not be done again."""
-    return {"inputs": inputs_record([{"name": os.path.basename(p), "bytes": os.stat(p).st_size,
+    return {"inputs": inputs_record([{"name": printable(os.path.basename(p)), "bytes": os.stat(p).st_size,
                                       "modified_ns": os.stat(p).st_mtime_ns} for p in paths]),
             "tokenizer": {os.path.relpath(p, a.tokenizer): file_sha256(p) for p in tokenizer_files(a)},
             "encoding": encoding, "layout": LAYOUT, "transformers": importlib.metadata.version("transformers"),
@@ -329,7 +328,7 @@ def parse_arguments(arguments):
                         help="every N-th document is for validation (0: none; Shakespeare: 10)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)),
                         help="tokenising processes (default: the cores)")
-    parser.add_argument("--encoding", help="of text files (default: utf-8)")
+    parser.add_argument("--encoding", help="of texts, .jsonl and .json (default: utf-8)")
     parser.add_argument("--dtype", choices=["auto", "uint16", "int32"], default="auto")
     parser.add_argument("--plain", action="store_true", help="use no chat template")
     parser.add_argument("--bos", choices=["auto", "always", "never"], default="auto",
@@ -351,12 +350,13 @@ def parse_arguments(arguments):
     parser.add_argument("--skip-bad", action="store_true",
                         help="leave out documents that cannot be used, and say how many")
     parser.add_argument("--force", action="store_true", help="write even if up to date")
+    script_errors.add_debug(parser)
     a = parser.parse_args(arguments)
     if bool(a.inputs) == a.shakespeare:
         parser.error("name input files, or --shakespeare")
     try:
-        codecs.lookup(a.encoding or "utf-8")
-    except LookupError:
+        "a".encode(a.encoding or "utf-8")
+    except (LookupError, UnicodeError):  # what is no encoding of texts, too
         parser.error(f"--encoding {a.encoding} is not known; utf-8 and latin-1 are the usual ones")
     if a.train_on_prompts and a.train_on not in (None, "all"):
         parser.error(f"--train-on-prompts is --train-on all, and --train-on {a.train_on} is given beside it")

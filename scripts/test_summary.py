@@ -13,6 +13,8 @@ import statistics
 import sys
 import xml.etree.ElementTree as xml
 
+import script_errors
+
 FACTOR, SLACK, NEW, STRETCH = 3.0, 15.0, 20.0, 4.0
 SLOWEST = 12
 
@@ -37,7 +39,8 @@ def reason(output):
 
 def budgets(path):
     try:
-        lines = [line.rstrip("\n").split("\t") for line in open(path) if line.strip() and not line.startswith("#")]
+        with open(path, encoding="utf-8") as file:
+            lines = [line.rstrip("\n").split("\t") for line in file if line.strip() and not line.startswith("#")]
     except FileNotFoundError:
         return {}
     return {name: float(seconds) for name, seconds in lines}
@@ -62,13 +65,19 @@ def broken(ran, budget):
 
 def write(path, ran, budget):
     merged = budget | {name: max(1.0, round(seconds)) for name, seconds in ran.items()}
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write("# Seconds of each CTest entry on two quiet cores (scripts/test_summary.py).\n")
         file.writelines(f"{name}\t{seconds:.0f}\n" for name, seconds in sorted(merged.items()))
 
 
-def main(results, table, *options):
-    found = entries(results)
+def main(*arguments):
+    if len(arguments) < 2:
+        raise script_errors.UsageError("name the RESULTS.xml of CTest and the BUDGETS.tsv")
+    results, table, *options = arguments
+    try:
+        found = entries(results)
+    except xml.ParseError as error:
+        raise script_errors.UserError(f"{results}: is no XML: {error}") from None
     ran = {name: seconds for name, seconds, why in found if why is None}
     skipped = [(name, why) for name, _, why in found if why is not None]
     budget = budgets(table)
@@ -93,4 +102,5 @@ def main(results, table, *options):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    script_errors.watch("test_summary")
+    sys.exit(main(*(a for a in sys.argv[1:] if a != script_errors.DEBUG)))

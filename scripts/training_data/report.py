@@ -6,6 +6,7 @@ import os
 import numpy as np
 import xxhash
 
+from script_errors import printable
 from training_data.encoding import Notes
 from training_data.lengths import ROWS, histogram, histogram_text, quantiles
 
@@ -207,7 +208,7 @@ def page(tally, writers, fitting, out):
              *(f"<p class=warn>{html.escape(w)}</p>" for w in tally.warnings()),
              f"<p>{html.escape(tally.unread_line())}" if tally.unread_line() else "",
              file_table(tally), length_table(tally, fitting), sample_parts(tally)]
-    return "\n".join(parts) + "\n"
+    return printable("\n".join(parts) + "\n")
 
 
 def file_table(tally):

@@ -533,7 +533,7 @@ class PrepareData(unittest.TestCase):
                 ("some words\n", f":1: column 1: Expecting value{tail}"),
                 ('"words"', f": {tail[2:]}; found str"),
                 ('[1]', ": item 1: expected an object, found int"),
-                (b'["\xff"]', ": byte 2 is not UTF-8")):
+                (b'["\xff"]', ": byte 2 is not utf-8; name the file's encoding with --encoding, such as latin-1")):
             with self.subTest(message):
                 path = self.write("a.json", content)
                 self.assertEqual(self.refusal(path), (4, f"prepare_data: error: {path}{message}\n"))
