@@ -259,7 +259,7 @@ def refuse_left_over(out, splits):
 
 def prepare(a):
     begin = time.monotonic()
-    paths = shakespeare_files() if a.shakespeare else input_files(a.inputs)
+    paths, left_out = (shakespeare_files(), []) if a.shakespeare else input_files(a.inputs)
     encoding = a.encoding or ("latin-1" if a.shakespeare else "utf-8")
     if a.validation_every is None:
         a.validation_every = 10 if a.shakespeare else 0
@@ -279,7 +279,7 @@ def prepare(a):
     os.makedirs(a.out, exist_ok=True)
     if encoder.has_template and not all(p.endswith(TEXT_EXTENSIONS) for p in paths):
         encoder.template.source(None)  # once, before processes are forked
-    tally, fitting = report.Tally(encoder, paths), Fitting(a.sequence_length, a.too_long)
+    tally, fitting = report.Tally(encoder, paths, left_out), Fitting(a.sequence_length, a.too_long)
     with workshop(a.out) as folder, contextlib.ExitStack() as opened:
         writers = {split: SplitWriter(folder, prefix, dtype) for split, prefix in prefixes.items()}
         for writer in writers.values():

@@ -38,17 +38,27 @@ def marked_encoding(head):
 
 
 def wide_encoding(head):
-    """(name, Python's name) of a text in UTF-16 or UTF-32: by its mark, else as ASCII looks in it; None for any other."""
+    """(name, Python's name) of a text in UTF-16 or UTF-32: by its mark, else as it reads in it; None for any other."""
     marked = marked_encoding(head)
     if marked:
         return marked if marked[0] != "UTF-8" else None
-    for width, name in ((4, "UTF-32"), (2, "UTF-16")):
-        size = min(len(head) // width, 16) * width
-        for at, order in ((0, "le"), (width - 1, "be")):
-            rest = [byte for i, byte in enumerate(head[:size]) if i % width != at]
-            if size >= 2 * width and not any(rest) and all(0 < byte < 128 for byte in head[at:size:width]):
-                return name, f"{name.lower()}-{order}"
-    return None
+    nuls = head.count(0)
+    if not nuls or (nuls < len(head) // 5 and is_utf8(head)):
+        return None  # texts of bytes hold no NUL
+    found = [(reads_as(head, codec), name, codec) for _, name, codec in MARKS[:-1]]
+    best = max(found, key=lambda one: one[0])
+    return best[1:] if best[0] else None
+
+
+def reads_as(head, codec):
+    """How many characters of ASCII a text has in an encoding; 0 where it does not read as a text."""
+    width = 4 if "32" in codec else 2
+    try:
+        text = codecs.getincrementaldecoder(codec)().decode(head[:len(head) // width * width])
+    except UnicodeDecodeError:
+        return 0
+    odd = sum(not (c.isprintable() or c in "\r\n\t\f\v") for c in text)
+    return sum(c.isascii() for c in text) if 50 * odd <= len(text) else 0
 
 
 def family(encoding):

@@ -15,7 +15,7 @@ bool may_follow(uint8_t first, uint8_t second) {
   return second >= low && second <= high;
 }
 
-/// One character of ASCII in an encoding of several bytes a character, as a pattern: x where the character stands.
+/// A character below U+0100 in an encoding of several bytes a character, as a pattern: x where the character stands.
 struct WideEncoding {
   std::string_view mark, pattern;
   const char* name;
@@ -29,7 +29,7 @@ constexpr WideEncoding kWideEncodings[] = {
     {"\xFE\xFF", "0x", "UTF-16 (big-endian)"},
 };
 
-/// Whether the first characters, two at least, are all ASCII in this encoding.
+/// Whether the first characters, two at least, are all below U+0100 in this encoding.
 bool begins_as(const WideEncoding& encoding, std::string_view text) {
   constexpr size_t kCharacters = 16;
   const size_t width = encoding.pattern.size(), size = std::min(text.size() / width, kCharacters) * width;
@@ -37,7 +37,7 @@ bool begins_as(const WideEncoding& encoding, std::string_view text) {
   for (size_t i = 0; i < size; ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const bool character = encoding.pattern[i % width] == 'x';
-    if (character ? byte == 0 || byte >= 0x80 : byte != 0) return false;
+    if (character == (byte == 0)) return false;
   }
   return true;
 }

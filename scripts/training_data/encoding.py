@@ -1,6 +1,7 @@
 """From a document to token ids, and which of them are trained on."""
 import collections
 import functools
+import glob
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import numpy as np
 from training_data.conversations import Text, read_object
 from training_data.fields import canonical
 from script_errors import BadDocument, UserError
+from text_files import head_of, marked_encoding, refuse_pointer, wide_encoding
 from training_data.records import line_content, read_json
 from training_data.templates import ChatTemplate, has_template
 
@@ -48,6 +50,8 @@ class Encoder:
         path = os.path.join(folder, "tokenizer.json")
         if not os.path.isfile(path):
             raise UserError(f"{folder}: holds no tokenizer.json; name a model folder that has one")
+        for text in model_texts(folder):
+            refuse_unreadable(text)
         try:
             self.tokenizer = Tokenizer.from_file(path)
         except Exception as error:  # the library has no narrower one
@@ -211,6 +215,25 @@ class Encoder:
             raise UserError(f"{place}: the tokenizer gives id {most}, outside the "
                             f"model's {self.vocab_size} rows")
         return encoded
+
+
+def model_texts(folder):
+    """The files that say how the model's text is laid out."""
+    names = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json",
+             "chat_template.jinja")
+    paths = [os.path.join(folder, name) for name in names]
+    paths += sorted(glob.glob(os.path.join(glob.escape(folder), "additional_chat_templates", "*.jinja")))
+    return [path for path in paths if os.path.isfile(path)]
+
+
+def refuse_unreadable(path):
+    """What transformers would fail at, or take for text."""
+    head = head_of(path)
+    refuse_pointer(path, head)
+    if marked_encoding(head) or wide_encoding(head):
+        name = (wide_encoding(head) or marked_encoding(head))[0]
+        raise UserError(f"{path}: " + (f"is {name}, expected UTF-8; write it in UTF-8" if name != "UTF-8" else
+                                       "begins with the mark of UTF-8, which transformers takes for text; write it without the mark"))
 
 
 def texts_of(value):

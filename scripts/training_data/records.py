@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import stat
 import zlib
 
@@ -18,6 +19,11 @@ LINE_EXTENSIONS = (".jsonl", ".ndjson")
 ARROW_EXTENSIONS = (".arrow", ".feather")
 COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+# Files of a folder that are no data, and words of names that say which split a file is of (as the Hub reads them).
+CARD = re.compile("(readme|licen[cs]e|copying|notice|citation|changelog|contributing|code_of_conduct|security|datasheet|dataset_card|data_card)",
+                  re.IGNORECASE)
+SPLIT_WORDS = {**dict.fromkeys(("train", "training"), "train"), **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+               **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test")}
 ARROW_ROWS = 256  # that are objects of Python at a time
 
 # One document before tokenising: its file, where in it, its size in bytes for the progress bar, and a
@@ -29,10 +35,12 @@ Document = collections.namedtuple("Document", "path place size content")
 
 
 def input_files(patterns):
-    paths = []
+    """(the files, what of the folders is left out, a sentence each)."""
+    paths, left_out = [], []
     for pattern in patterns:
         if os.path.isdir(pattern):
-            paths += folder_files(pattern)
+            found, more = folder_files(pattern)
+            paths, left_out = paths + found, left_out + more
             continue
         found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
         if not found:
@@ -45,21 +53,50 @@ def input_files(patterns):
         if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
             raise UserError(f"{path}: is a pipe or a device, which can be read only once; write it to a file first")
     refuse_pointers(paths)
-    return paths
+    return paths, left_out
 
 
 def folder_files(folder):
     if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
-        return split_files(folder)
+        return split_files(folder), []
     if os.path.isfile(os.path.join(folder, "state.json")):
-        return arrow_folder_files(folder)
+        return arrow_folder_files(folder), []
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
-    found = [f for f in found if name_and_compression(f)[1] in
-             (*TEXT_EXTENSIONS, *LINE_EXTENSIONS, ".parquet") and (os.path.isfile(f) or not os.path.exists(f))]
-    if not found:
+    by_use = collections.defaultdict(list)
+    for path in found:
+        if os.path.isfile(path) or not os.path.exists(path):
+            by_use[use_of(os.path.relpath(path, folder))].append(path)
+    splits = [split for split in ("validation", "test") if by_use[split]]
+    if not by_use["train"] and splits:
+        raise UserError(f"{folder}: holds {' and '.join(splits)} files alone; name those that are to be trained on")
+    if not by_use["train"]:
         raise UserError(f"{folder}: holds no {', '.join(TEXT_EXTENSIONS)}, .jsonl or .parquet file; "
                         "files of other kinds are read when they are named")
-    return found
+    left_out = [f"{folder}: its {split} files are left out: {listed(by_use[split], folder)}" for split in splits]
+    if by_use["card"]:
+        left_out.append(f"{folder}: cards and licences are left out: {listed(by_use['card'], folder)}")
+    if by_use["other"]:
+        left_out.append(f"{folder}: files of other kinds, which are read when they are named, are left out: {listed(by_use['other'], folder)}")
+    return by_use["train"], left_out
+
+
+def use_of(name):
+    """train, validation, test, card or other: what a file of a folder is, by its name within."""
+    extension = name_and_compression(name)[1]
+    if extension not in (*TEXT_EXTENSIONS, *LINE_EXTENSIONS, ".parquet"):
+        return "card" if CARD.match(os.path.basename(name)) else "other"
+    if extension in TEXT_EXTENSIONS and CARD.match(os.path.basename(name)):
+        return "card"
+    for part in reversed(name.split(os.sep)):
+        for word in re.split("[^a-z]+", part.lower()):
+            if word in SPLIT_WORDS:
+                return SPLIT_WORDS[word]
+    return "train"
+
+
+def listed(paths, folder, most=5):
+    names = [os.path.relpath(path, folder) for path in paths]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def split_files(folder):
@@ -247,10 +284,10 @@ def lines_of(path, encoding):
     """The lines of a file in UTF-8, each without the mark that it, or a part of a joined file, may begin with."""
     with opened(path) as file:
         check_encoding(path, file.read(HEAD_BYTES), encoding)
-    number = 0
-    with opened(path) as file:
+    number, as_bytes = 0, family(encoding) == "UTF-8"
+    with opened(path) as raw, contextlib.nullcontext(raw) if as_bytes else io.TextIOWrapper(raw, encoding, newline="\n") as file:
         try:
-            for line in file if family(encoding) == "UTF-8" else io.TextIOWrapper(file, encoding, newline="\n"):
+            for line in file:
                 number += 1
                 yield (line if isinstance(line, bytes) else line.encode("utf-8", "surrogatepass")).removeprefix(b"\xef\xbb\xbf")
         except UnicodeError:

@@ -25,8 +25,9 @@ class FileCounts:
 class Tally:
     """Counts over all samples, in the order in which they are written."""
 
-    def __init__(self, encoder, paths):
+    def __init__(self, encoder, paths, left_out=()):
         self.encoder = encoder
+        self.left_out = left_out  # of the folders that were named, a sentence each
         self.files = {path: FileCounts() for path in paths}
         self.notes = Notes()
         self.first = []  # (place, ids, trained)
@@ -140,6 +141,7 @@ def terminal_text(tally, fitting, colour):
     lines = [f"  {line}" for line in tally.counts_by_file()[:NAMED]]
     if len(tally.files) > NAMED:
         lines.append(f"  and {len(tally.files) - NAMED} more files")
+    lines += [f"  {line}" for line in tally.left_out]
     if tally.notes.counts["rewritten"]:
         lines.append(f"  {tally.notes.counts['rewritten']} chats became a sample for each answer: the chat template lays "
                      "earlier messages out otherwise once later ones follow")
@@ -206,6 +208,7 @@ def page(tally, writers, fitting, out):
              f"<title>Training data</title><style>{STYLE}</style><h1>Training data: {html.escape(os.path.basename(out) or out)}</h1>",
              "<div class=tiles>", *(f"<div class=tile><b>{v}</b><span>{k}</span></div>" for k, v in tiles), "</div>",
              *(f"<p class=warn>{html.escape(w)}</p>" for w in tally.warnings()),
+             *(f"<p>{html.escape(line)}" for line in tally.left_out),
              f"<p>{html.escape(tally.unread_line())}" if tally.unread_line() else "",
              file_table(tally), length_table(tally, fitting), sample_parts(tally)]
     return printable("\n".join(parts) + "\n")
