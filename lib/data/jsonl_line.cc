@@ -71,7 +71,7 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
       return several ? "tells of several documents; packed lines are not read: write one document a line" : "";
     }
     case JsonlField::kSegments:
-      return value.list && !value.alike ? "tells parts of the line apart; packed lines are not read: write one document a line" : "";
+      return value.list && (!value.alike || value.first.starts_with("[")) ? "tells parts of the line apart; packed lines are not read: write one document a line" : "";
     case JsonlField::kWeights:
       return all_ones ? "" : cat("weighs tokens, and all that count do so alike here: ", kWriteLabels);
     case JsonlField::kOtherMask:

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import sys
 import tempfile
 import unittest
@@ -625,6 +626,13 @@ class Fields(Case):
                 for call in message.get("tool_calls", []):
                     yield "call.", call
                     yield "call.", call["function"]
+
+    def test_the_lists_of_harmless_fields_are_one(self):
+        """Of docs/data.md, of lib/data and of the scripts."""
+        docs = (ROOT / "docs/data.md").read_text().split("Harmless are:\n\n")[1].split("\n\n")[0]
+        source = (ROOT / "lib/data/jsonl_fields.cc").read_text().split("kHarmlessNames = {")[1].split("}")[0]
+        self.assertEqual(re.findall("`(.*?)`", docs), list(fields.HARMLESS))
+        self.assertEqual(re.findall('"(.*?)"', source), list(fields.HARMLESS))
 
     def test_no_field_vanishes_silently(self):
         """Drawn: shape, level, name in any spelling, value."""
