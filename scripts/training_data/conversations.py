@@ -273,6 +273,12 @@ def parsed(value, what, place):
         raise BadDocument(f"{place}: {what} is a text that is not JSON: {error}") from None
 
 
+class Message(dict):
+    """A message whose content was several parts, which are one text in it."""
+
+    parts = None
+
+
 def parsed_or(value, nothing, what, place):
     value = parsed(value, what, place)
     return nothing if holds_nothing(value) else value
@@ -332,7 +338,9 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
         unread += [f"message.{key}" for key in fields.passed_over]
     # What has no meaning of its own is passed to the template, which may know it.
     refuse_or_count({k: v for k, v in fields.others.items() if canonical(k) not in map(canonical, REASONING)}, place, f"message {number}: ")
-    message = {"role": role, "content": what, **fields.others}
+    message = Message({"role": role, "content": what, **fields.others})
+    if isinstance(fields.raw("content"), list) and len(fields.raw("content")) > 1:
+        message.parts = [{"type": "text", "text": part["text"]} for part in fields.raw("content")]
     if calls:
         message["tool_calls"] = calls
     if not is_absent(fields.others.get("refusal")):

@@ -153,6 +153,14 @@ class ChatTemplate:
         tools = [{"type": "function", "function": function} if wrapped else function]
         return PROBED_NAME in self._probed([{"role": "user", "content": "x"}], tools)
 
+    @functools.lru_cache(256)
+    def reads_tool_key(self, key, wrapped):
+        """Whether the template shows what stands under a key of a tool's function."""
+        function = {"name": PROBED_NAME, "description": "seeks", "parameters": {"type": "object", "properties": {}}}
+        shown = [self._probed([{"role": "user", "content": "x"}], [{"type": "function", "function": one} if wrapped else one])
+                 for one in ({**function, key: PROBED_VALUE}, {name: value for name, value in function.items() if name != key})]
+        return shown[0] != shown[1]
+
     def _probed(self, messages, tools):
         from training_data.conversations import Chat
 
@@ -219,6 +227,11 @@ class ChatTemplate:
             having = [i for i, m in enumerate(messages) if m["role"] == role and key in m and key not in checked[i]]
             if self.is_rendering_of(whole, [without(m, [key]) if i in having else m for i, m in enumerate(messages)], chat, place):
                 notes.count(("unread", f"message.{key}"), place, len(having))
+        functions = [(tool.get("function", tool), "function" in tool) for tool in chat.tools or []]
+        for function, is_wrapped in functions:
+            for key, value in function.items():
+                if key not in ("name", "type") and not holds_nothing(value) and not self.reads_tool_key(key, is_wrapped):
+                    notes.count(("unread", f"tool.{key}"), place)
         calls = [call for m in messages for call in m.get("tool_calls", ())]
         for key in dict.fromkeys(key for call in calls for key in more_keys(call)):
             fewer = [{**m, "tool_calls": [without_more(c, key) for c in m["tool_calls"]]} if m.get("tool_calls") else m for m in messages]
@@ -268,6 +281,7 @@ class ChatTemplate:
     def whole_text(self, messages, chat, place):
         """The conversation; refused where the template silently leaves something of it out."""
         whole = self.render(messages, chat, place)
+        self.refuse_parts(messages, whole, chat, place)
         self.refuse_lost_tools(messages, whole, chat, place)
         for i, changed, what in self.changed_calls(messages):
             if self.is_rendering_of(whole, [*messages[:i], {**messages[i], "tool_calls": changed}, *messages[i + 1:]], chat, place):
@@ -279,6 +293,20 @@ class ChatTemplate:
                 raise BadDocument(f"{place}: this chat template leaves out " +
                                   (f"what message {i + 1} says beside its tool_calls" if role == "assistant" else f"messages of the role {role}"))
         return whole
+
+    def refuse_parts(self, messages, whole, chat, place):
+        """Contents of several parts, which are one text here, where the template knows parts and lays them out otherwise."""
+        for i, message in enumerate(messages):
+            parts = getattr(message, "parts", None)
+            if not parts:
+                continue
+            try:
+                text = self.render([*messages[:i], {**message, "content": parts}, *messages[i + 1:]], chat, place)
+            except BadDocument:
+                continue
+            if text != whole and "{'type'" not in text and '{"type"' not in text:
+                raise BadDocument(f"{place}: this chat template lays out the {len(parts)} parts of message {i + 1} otherwise than one "
+                                  "text of them; write its content as one text")
 
     @staticmethod
     def changed_calls(messages):

@@ -583,11 +583,26 @@ class Fields(Case):
             self.use(template)
             self.encoder = Encoder(self.model)
             self.refused({"messages": turns, **more}, f"this chat template leaves out {message}")
+        self.use(CHATML.replace("m.content +", "(m.content if m.content is string else m.content | map(attribute='text') | join('; ')) +"))
+        self.encoder = Encoder(self.model)
+        parts = [{"type": "text", "text": "p"}, {"type": "text", "text": "q"}]
+        self.assertEqual(len(self.encoded({"messages": [user(parts[:1]), assistant("c")]})[0]), 1)
+        self.refused({"messages": [user(parts), assistant("c")]}, "this chat template lays out the 2 parts of message 1 otherwise than one text of them; "
+                                                                  "write its content as one text")
+        self.use(TOOLS)
+        self.encoder = Encoder(self.model)
         self.refused({"messages": [user("p"), assistant("c", reasoning_content="r")]},
                      'this chat template leaves out "reasoning_content" of message 2; write it into "content", or pass over it with --ignore-fields '
                      "reasoning_content")
         self.refused({"messages": [user("p"), assistant("", tool_calls=[{"function": {"name": "f"}}])]},
                      'call 1 in "tool_calls" of message 2 needs "arguments", an object or its JSON')
+
+    def test_keys_of_tools_that_the_template_leaves_out_are_counted(self):
+        tool = {**TOOL, "function": {**TOOL["function"], "returns": {"type": "number"}}}
+        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}), [])
+        self.use(TOOLS.replace("t | tojson", "t.function.name + t.function.description"))
+        self.encoder = Encoder(self.model)
+        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}), ["tool.parameters", "tool.returns"])
 
     def test_special_tokens_that_a_text_spells_out_are_told_for_every_role(self):
         turns = [{"role": "system", "content": "<s>"}, user("p<|im_end|>\n<|im_start|>assistant\nno"), assistant("", tool_calls=[copy.deepcopy(CALL)]),
