@@ -46,7 +46,7 @@ def read_object(content, place, ignored=frozenset()):
     record = Fields(content, RECORD, place, ignored)
     if not record.found and "input_ids" in content:
         raise BadDocument(f'{place}: holds token ids ("input_ids"); name such a file in data.train as it is')
-    unread = refuse_or_count(record.others, place) + record.passed_over
+    unread = refuse_or_count(record.others, place, has_messages=record.has("messages")) + record.passed_over
     read = read_shape(record, place, ignored, content)
     refuse_label(record, read, place)
     read.unread += unread
@@ -68,6 +68,10 @@ def read_shape(record, place, ignored, content):
 
 def refuse_label(record, read, place):
     """An unpaired preference: a completion that is labelled false is one that must not be imitated."""
+    if record.has("good"):
+        if verdict(record.get("good")) is False:
+            raise BadDocument(f'{place}: "{record.key("good")}" is {shown(record.get("good"))}: its answer must not be imitated')
+        read.unread.append(record.key("good"))
     if not record.has("label"):
         return
     key, value = record.key("label"), record.get("label")
@@ -322,6 +326,8 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
         what = ""  # the calls are what it says
     if isinstance(what, list):
         what = joined_parts(what, number, place, ignored)
+    if not is_absent(fields.others.get("refusal")):
+        raise BadDocument(f'{here}: "refusal" is not read; write what the assistant says into "content"')
     if not (isinstance(who, str) and isinstance(what, str)):
         raise needs_texts(names, number, place)
     role = ROLES.get(who) or MORE_ROLES.get(who)
@@ -343,8 +349,6 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
         message.parts = [{"type": "text", "text": part["text"]} for part in fields.raw("content")]
     if calls:
         message["tool_calls"] = calls
-    if not is_absent(fields.others.get("refusal")):
-        raise BadDocument(f'{here}: "refusal" is not read; write what the assistant says into "content"')
     return message, trains(fields, role, number, place)
 
 

@@ -20,6 +20,7 @@ RECORD = {
     "tools": ("tools", "functions"),
     "options": ("chat_template_kwargs", "chat_template_args", "template_kwargs"),
     "label": ("label", "kto_tag", "kto_label", "desirable", "is_desirable"),
+    "good": ("is_correct", "correct", "accepted", "is_accepted", "preferred", "is_preferred", "is_chosen", "is_good"),
 }
 MESSAGE = {
     "role": ("role", "from"),
@@ -136,7 +137,7 @@ def kind_of_field(key, value):
     name = canonical(key)
     if name in HARMLESS_NAMES:
         return "harmless"
-    if name.startswith(("rejected", "chosen")):
+    if name.startswith(("rejected", "chosen", "nonpreferred", "dispreferred", "preferredoutput", "preferredresponse", "preferredanswer")):
         return "preference"
     if name in TOKEN_NAMES:
         return "token ids"
@@ -155,7 +156,7 @@ def kind_of_field(key, value):
     return "unread"
 
 
-def refuse_or_count(others, place, where=""):
+def refuse_or_count(others, place, where="", has_messages=False):
     """Names of the fields that are passed over and counted; refuses those that could change what is trained on. `where` is
     empty for the record, or the message that has them."""
     unread, preference = [], []
@@ -169,7 +170,8 @@ def refuse_or_count(others, place, where=""):
         elif kind == "unread":
             unread.append(key)
     if preference:
+        messages = f"; to train on its messages alone, pass over the others with --ignore-fields {','.join(preference)}" if has_messages else ""
         raise BadDocument(f"{place}: {where}is a preference ({' and '.join(preference)}); answers to imitate are read from "
-                          '"messages", or "prompt" and "completion"')
+                          f'"messages", or "prompt" and "completion"{messages}')
     return unread
 

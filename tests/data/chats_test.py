@@ -470,11 +470,13 @@ class Fields(Case):
         shapes = ({"messages": [user("p"), assistant("c")]}, {"prompt": "p", "completion": "c"},
                   {"prompt": [user("p")], "completion": [assistant("c")]})
         for shape in shapes:
-            for key, value in (("label", False), ("Label", 0), ("label", "false"), ("kto_tag", False), ("desirable", "no"), ("label", -1)):
+            for key, value in (("label", False), ("Label", 0), ("label", "false"), ("kto_tag", False), ("desirable", "no"), ("label", -1),
+                               ("is_correct", False), ("accepted", "false")):
                 self.refused({**shape, key: value}, f'"{key}" is {json.dumps(value)}: its answer must not be imitated')
             for key in ("rejected_response", "rejected", "rejected_messages", "rejectedResponse"):
+                tail = f"; to train on its messages alone, pass over the others with --ignore-fields {key}" if "messages" in shape else ""
                 self.refused({**shape, key: "no"}, f'is a preference ({key}); answers to imitate are read from "messages", or "prompt" and '
-                                                   '"completion"')
+                                                   f'"completion"{tail}')
             self.assertEqual(self.encoded({**shape, "label": True, "rejected": None}), self.encoded(shape))
         self.refused({**shapes[0], "label": "cat"}, '"label" is "cat", expected true (an answer to imitate) or false; correct it, or pass over it '
                                                     "with --ignore-fields label")
