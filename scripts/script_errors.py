@@ -3,6 +3,7 @@ import contextlib
 import errno
 import os
 import sys
+import traceback
 
 DEBUG = "--debug"
 # What to do where the machine refuses, by the number of the error.
@@ -149,8 +150,10 @@ def attempt(name, work):
     try:
         work()
     except BaseException as error:
-        if isinstance(error, SystemExit) or DEBUG in sys.argv:
+        if isinstance(error, SystemExit):
             raise
+        if DEBUG in sys.argv:
+            traceback.print_exc()
         line, code = explained(error)
         print(f"{name}: {line}", file=sys.stderr)
         return code
@@ -178,9 +181,9 @@ def explained(error):
 def watch(name):
     """The same for what fails before run() is reached, such as packages that cannot be imported."""
     def hook(kind, error, trace):
-        if DEBUG in sys.argv:
-            return sys.__excepthook__(kind, error, trace)
         prepare_streams()
+        if DEBUG in sys.argv:
+            traceback.print_exception(kind, error, trace)
         line, code = explained(error)
         print(f"{name}: {line}", file=sys.stderr, flush=True)
         sys.stdout.flush()

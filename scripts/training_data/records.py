@@ -266,6 +266,10 @@ def text_documents(path, encoding):
     with opened(path) as file:
         raw = file.read()
     text = checked_text(path, raw, encoding).replace("\r\n", "\n")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        yield Document(path, path, len(raw), BadDocument(f"{path}:{line}: {NUL}"))
+        return
     if text.strip():
         yield Document(path, path, len(raw), text)
 
@@ -303,8 +307,13 @@ def line_documents(path, encoding):
                 yield Document(path, f"{path}:{number}", len(line), line)
 
 
+NUL = "holds NUL bytes, which no text has; where UTF-16 was appended to a file of UTF-8, write all of it in UTF-8"
+
+
 def line_content(line, place):
     """The object of a line, or the BadDocument that it is."""
+    if b"\0" in line:
+        return BadDocument(f"{place}: {NUL}")
     try:
         # Without its end: a line that is cut short would else be wrong on the line after it.
         text = line.decode("utf-8").rstrip()

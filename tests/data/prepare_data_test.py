@@ -690,6 +690,14 @@ class PrepareData(unittest.TestCase):
                     self.assertEqual(self.text_of(read_pair(self.out + "/train")[0][0][:-1]).encode("utf-8", "replace"),
                                      self.text_of(self.tokenizer.encode("Hej å ü").ids).encode("utf-8", "replace"))
 
+    def test_utf_16_that_was_appended_is_named(self):
+        row = '{"text": "ab"}\r\n'
+        for name, line in (("a.jsonl", 201), ("a.txt", 201)):
+            path = self.write(name, row.encode() * 200 + row.encode("utf-16-le"))
+            code, err = self.refusal(path)
+            self.assertEqual((code, err.splitlines()[0 if name == "a.txt" else 1].split("error: ")[-1].strip()),
+                             (4, f"{path}:{line}: holds NUL bytes, which no text has; where UTF-16 was appended to a file of UTF-8, write all of it in UTF-8"))
+
     def test_a_mark_is_no_text(self):
         for name, content in (("a.txt", "\ufeffab"), ("a.jsonl", '\ufeff{"text": "ab"}\n\ufeff{"text": "ab"}\n'), ("a.json", '\ufeff[{"text": "ab"}]'),
                               ("b.json", '\ufeff{"text": "ab"}\n\ufeff{"text": "ab"}\n')):
@@ -878,8 +886,11 @@ class ScriptEnds(unittest.TestCase):
             for way in (f"def work(): raise {error}\nsys.exit(script_errors.run('name', work))", f"script_errors.watch('name')\nraise {error}"):
                 done = self.run_code(way)
                 self.assertEqual((done.returncode, done.stdout, done.stderr), (code, "", f"name: {line}\n"), way)
-        done = self.run_code("sys.argv = ['x', '--debug']\ndef work(): raise ValueError('odd')\nscript_errors.run('name', work)")
-        self.assertIn("Traceback", done.stderr)
+        for way in ("def work(): raise MemoryError\nsys.exit(script_errors.run('name', work))", "script_errors.watch('name')\nraise MemoryError"):
+            done = self.run_code(f"sys.argv = ['x', '--debug']\n{way}")
+            self.assertTrue(done.stderr.startswith("Traceback"), done.stderr)
+            self.assertTrue(done.stderr.endswith("\nname: error: out of memory; more memory is needed: end other programs, or see ulimit -v\n"), done.stderr)
+            self.assertEqual(done.returncode, 5)
 
     def test_a_script_whose_streams_are_closed_or_full_comes_to_its_end(self):
         work = "def work():\n  print('x' * 100000, flush=True)\n  print('y')\n  open('done', 'w').write('z')\nsys.exit(script_errors.run('name', work))"
