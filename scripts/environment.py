@@ -1,9 +1,14 @@
-"""Gives the scripts of this folder the Python of the repository's .venv, which has their packages."""
+"""Gives the scripts of this folder the Python of the repository's .venv, which has their packages, and output that does
+not fail. Imported before anything else."""
 import importlib.util
 import os
 import sys
 
+import script_errors
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+NAME = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+script_errors.watch(NAME)
 
 
 def need(*packages):
@@ -16,7 +21,6 @@ def need(*packages):
     python = os.path.join(venv, "bin", "python")
     if os.access(python, os.X_OK) and os.path.realpath(sys.prefix) != os.path.realpath(venv):
         os.execv(python, [python, os.path.abspath(script), *sys.argv[1:]])
-    name = os.path.splitext(os.path.basename(script))[0]
-    print(f"{name}: error: the Python packages {', '.join(missing)} are missing; run scripts/setup.sh",
+    print(f"{NAME}: error: the Python packages {', '.join(missing)} are missing; run scripts/setup.sh",
           file=sys.stderr)
     sys.exit(5)

@@ -12,6 +12,7 @@ after another has ended goes on with the last step that wandb has. Where the cli
 to is its own matter: its log-in, its environment variables (WANDB_MODE, MLFLOW_TRACKING_URI, ...).
 """
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import importlib
@@ -177,6 +178,17 @@ def client_of(tracker):
                              f"{sys.executable} -m pip install {tracker.package}") from error
 
 
+@contextlib.contextmanager
+def client_errors(name):
+    """What a tracker's client fails with is its environment's: a log-in, a network, a server."""
+    try:
+        yield
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise script_errors.EnvironmentFault(f"the client of {name} failed: {type(error).__name__}: {first}; see its log-in, its server and its "
+                                             f"environment variables, or what {script_errors.DEBUG} prints") from error
+
+
 def manifest(folder):
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
@@ -249,7 +261,8 @@ def follow(a):
     if a.with_run is not None:
         os.nice(10)
         threading.Thread(target=end_after, args=(a.run, a.with_run, a.poll), daemon=True).start()
-    tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key, **whose)
+    with client_errors(a.to):
+        tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key, **whose)
     metrics, sent = Metrics(a.run), 0
     last_held = -math.inf
     while True:
@@ -257,7 +270,8 @@ def follow(a):
         for step, values in metrics.new().items():
             if step < tracker.first_step:
                 continue
-            tracker.log(step, values)
+            with client_errors(a.to):
+                tracker.log(step, values)
             sent += 1
         if held:
             last_held = time.monotonic()
@@ -267,7 +281,8 @@ def follow(a):
                 break
         time.sleep(a.poll)
     code = manifest(a.run).get("exit_code")
-    tracker.finish(1 if code is None else code)
+    with client_errors(a.to):
+        tracker.finish(1 if code is None else code)
     how = "the run was killed" if code is None else f"exit code {code}"
     passed = f"; {metrics.passed} unreadable lines were passed over" if metrics.passed else ""
     print(f"sent {sent} steps of {a.run} to {a.to} ({how}{passed})")
@@ -286,9 +301,11 @@ def main():
     parser.add_argument("--poll", type=float, default=2.0, metavar="SECONDS", help="between two looks at a run that goes on")
     parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS",
                         help="how long a run that failed or was killed is waited for: it may be started again")
+    script_errors.add_debug(parser)
     a = parser.parse_args()
     return script_errors.run("follow_run", lambda: follow(a))
 
 
 if __name__ == "__main__":
+    script_errors.watch("follow_run")
     sys.exit(main())

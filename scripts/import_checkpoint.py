@@ -26,19 +26,14 @@ from checkpoint_import.imported_state import KINDS, count
 from checkpoint_import.inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
 from own_output import new_folder, output_place
 import script_errors
-from script_errors import UserError
+from script_errors import EnvironmentFault, UserError
+from text_files import read_text, refuse_pointers
 
 LARGEST_FILE = 4 << 30
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 PREFIXES = {"model", "app", "state_dict", "trainer"}
 NOT_WEIGHTS = (".inv_freq", ".masked_bias")
 SHOWN = 20
-
-
-class Environment(UserError):
-    """Something of the machine, not of the checkpoint."""
-
-    exit_code = 5
 
 
 # ---- what is read ----
@@ -84,6 +79,7 @@ def tagged_folder(folder, tag):
 
 
 def safetensors_shapes(path):
+    refuse_pointers([path])
     with open(path, "rb") as file:
         head = file.read(8)
         size = struct.unpack("<Q", head)[0] if len(head) == 8 else 1 << 62
@@ -99,8 +95,7 @@ def safetensors_shapes(path):
 def model_tensors(folder):
     """Shapes of the tensors that train, by name; without what a tied model keeps twice. Whether it is tied."""
     try:
-        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-            config = json.load(file)
+        config = json.loads(read_text(os.path.join(folder, "config.json")))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}/config.json: cannot be read ({error}); --model is the folder that training began from") from None
     files = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
@@ -246,7 +241,7 @@ def refuse_small_disk(place, found, shapes):
     wanted = sum(4 * count(shapes[name]) for name, _ in found)
     free = shutil.disk_usage(parent).free
     if wanted > free:
-        raise Environment(f"{place}: {wanted} bytes are needed, {free} are free; give an --out on a larger disk")
+        raise EnvironmentFault(f"{place}: {wanted} bytes are needed, {free} are free; give an --out on a larger disk")
 
 
 def refuse_overlap(out, folder, model):
@@ -334,6 +329,7 @@ def parse_arguments(arguments):
                         help="tensors without optimizer state (frozen ones) begin with moments of zero")
     parser.add_argument("--ignore-crc", action="store_true",
                         help="do not compare checksums: for files that torch was told to save without")
+    script_errors.add_debug(parser)
     a = parser.parse_args(arguments)
     for name in ("step", "tokens", "samples"):
         if getattr(a, name) is not None and not 0 <= getattr(a, name) < 1 << 62:

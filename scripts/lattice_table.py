@@ -2,11 +2,14 @@
 """The table of a run of the lattice (scripts/lattice.sh), as markdown.
 
     lattice_table.py RESULTS.tsv"""
+import argparse
 import csv
 import datetime
 import os
 import re
 import sys
+
+import script_errors
 
 BOUNDS = {"loss": 1e-5, "norm": 5e-5, "weights": 1e-4, "key bias": 1e-3}
 ERRORS = ("norm error", "own norm error")
@@ -51,8 +54,12 @@ def table(heads, rows):
 
 
 def main():
-    path = sys.argv[1]
-    lines = open(path).read().splitlines()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", help="what scripts/lattice.sh wrote")
+    script_errors.add_debug(parser)
+    path = parser.parse_args().results
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
     planned = dict(zip(("complete", "covering"), map(int, re.findall(r"\d+", lines[0]))))
     cells = list(csv.DictReader(lines[1:], delimiter="\t"))
     axes = [name for name in cells[0] if name not in ("part", "|", "within", "worst", "seconds", *BOUNDS, *ERRORS, *FRESH)]
@@ -97,4 +104,6 @@ most {FRESH_BOUND:.0e}.
     print("\n".join(table(("axis", "value", "cells run", "within bounds", *(f"worst {name}" for name in BOUNDS)), rows)))
 
 
-main()
+if __name__ == "__main__":
+    script_errors.watch("lattice_table")
+    main()

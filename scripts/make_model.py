@@ -32,6 +32,7 @@ import numpy as np
 import script_errors
 from script_errors import UserError
 from own_output import new_folder
+from text_files import refuse_pointers
 
 # GGUF's names of what lies inside a block, and Hugging Face's.
 BLOCK_NAMES = {
@@ -285,6 +286,7 @@ def make_smollm2(out, dtype, gguf_path, kv_heads, force):
     gguf_path = gguf_path or find_gguf()
     if not os.path.isfile(gguf_path):
         raise UserError(f"{gguf_path}: no such file")
+    refuse_pointers([gguf_path])
     source = f"{os.path.basename(gguf_path)}, {os.path.getsize(gguf_path)} bytes, {dtype}"
     if kv_heads:
         source += f", {kv_heads} key/value heads"
@@ -315,6 +317,7 @@ def main(arguments=None):
     parser.add_argument("--kv-heads", type=int, metavar="N", help="add heads of zeros until there are N key/value heads")
     parser.add_argument("--gguf", help="read this GGUF file instead of the package's")
     parser.add_argument("--force", action="store_true", help="write even if the folder is up to date")
+    script_errors.add_debug(parser)
     a = parser.parse_args(arguments)
     return script_errors.run("make_model", lambda: make_smollm2(a.out, a.dtype, a.gguf, a.kv_heads, a.force))
 

@@ -16,7 +16,7 @@ import sys
 
 import xxhash
 
-from script_errors import UserError
+from script_errors import UserError, naming
 
 MARK = "ftrun-output.json"
 RENAME_EXCHANGE = 2
@@ -235,7 +235,7 @@ def new_folder(out):
     refuse_foreign_folder(place)
     made = f"{place}.tmp-{_id()}"
     os.makedirs(made)
-    with _opened(made) as descriptor:
+    with naming(out), _opened(made) as descriptor:
         _lock(descriptor)
         try:
             _write_mark(made, complete=False)

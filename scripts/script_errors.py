@@ -1,7 +1,32 @@
-"""What the scripts refuse, each with the exit code of docs/errors.md."""
-
-
+"""What the scripts refuse, each with the exit code of docs/errors.md, and how a script ends."""
+import contextlib
+import errno
+import os
 import sys
+import traceback
+
+DEBUG = "--debug"
+# What to do where the machine refuses, by the number of the error.
+REMEDIES = {
+    errno.ENOSPC: "free some space there, or name a place on another disk",
+    errno.EDQUOT: "the quota is used up: free some space there, or name another place",
+    errno.EFBIG: "files may not be that large here: see ulimit -f and the file system's own limit",
+    errno.EACCES: "see the permissions of the file and of its folders, or name another place",
+    errno.EPERM: "see the permissions of the file and of its folders, or name another place",
+    errno.EROFS: "name a place that can be written to",
+    errno.ENOENT: "see whether the path is right",
+    errno.ENOTDIR: "a part of the path is a file; name another place",
+    errno.EISDIR: "name a file; this is a folder",
+    errno.EMFILE: "more open files are needed: see ulimit -n",
+    errno.ENFILE: "the machine has too many open files: end other programs",
+    errno.ENOMEM: "more memory is needed: end other programs, or see ulimit -v",
+    errno.EAGAIN: "more processes are needed: see ulimit -u, or use fewer",
+    errno.ENAMETOOLONG: "use shorter names",
+    errno.ELOOP: "links lead in a circle; name the file itself",
+    errno.EIO: "the disk or its network failed: see the system's log (dmesg)",
+    errno.ESTALE: "the network file system lost the file: mount it again",
+    errno.ENODEV: "the file system does not offer this; name a place on another one",
+}
 
 
 class UserError(Exception):
@@ -18,23 +43,155 @@ class MissingPackage(UserError):
     exit_code = 5
 
 
+class EnvironmentFault(UserError):
+    """Something of the machine, not of what is read."""
+
+    exit_code = 5
+
+
 class BadDocument(UserError):
     """One document that cannot be used; the others may be."""
 
 
+# ---- streams ----
+
+
+class Stream:
+    """Standard output or error that never ends a script: characters that it cannot show are escaped, and once nobody
+    reads it or nothing fits on it, what is written is lost."""
+
+    def __init__(self, stream):
+        self._stream, self.lost = stream, None
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def write(self, text):
+        return self._attempt(lambda: self._stream.write(printable(text)), len(text))
+
+    def flush(self):
+        self._attempt(self._stream.flush, None)
+
+    def _attempt(self, work, otherwise):
+        try:
+            return work()
+        except UnicodeEncodeError:  # a stream that cannot be told to escape
+            return otherwise
+        except (OSError, ValueError) as error:
+            if not isinstance(error, BrokenPipeError):  # whoever read it has gone, and knows
+                self.lost = self.lost or error
+            self._discard()
+            return otherwise
+
+    def _discard(self):
+        """What is left in the buffer would fail again when Python ends."""
+        try:
+            void = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(void, self._stream.fileno())
+            os.close(void)
+        except (OSError, ValueError):
+            pass
+
+
+def prepare_streams():
+    """Output of any encoding, and none at all, will do."""
+    while (free := os.open(os.devnull, os.O_RDWR)) <= 2:  # a file would get the number of a closed stream
+        pass
+    os.close(free)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            stream = open(os.devnull, "w", encoding="utf-8")
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+        if not isinstance(stream, Stream):
+            setattr(sys, name, Stream(stream))
+
+
+def printable(text):
+    """A text that UTF-8 holds: bytes of the names of files that Python could not read come as what they are, or escaped."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
+
+
+@contextlib.contextmanager
+def naming(path):
+    """Gives errors of the machine that name no file, as those of writing do, the name of `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = path
+        raise
+
+
+# ---- ends ----
+
+
 def run(name, work):
-    """What `work` of the script `name` refuses, and what the machine does, as a line and an exit code; 0 where
-    it comes to its end."""
+    """What `work` of the script `name` refuses, and what the machine does, as a line and an exit code; 0 where it comes to
+    its end. What only a defect of the script explains has a stack trace with --debug alone."""
+    prepare_streams()
+    try:
+        code = attempt(name, work)
+    finally:
+        sys.stdout.flush()
+        if sys.stdout.lost:
+            print(f"{name}: warning: what it printed could not be written: {sys.stdout.lost}", file=sys.stderr)
+        sys.stderr.flush()
+    return code
+
+
+def attempt(name, work):
     try:
         work()
-    except UserError as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"{name}: error: {place}{error.strerror or error}", file=sys.stderr)
-        return 5
-    except KeyboardInterrupt:
-        print(f"{name}: stopped", file=sys.stderr)
-        return 130
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        if DEBUG in sys.argv:
+            traceback.print_exc()
+        line, code = explained(error)
+        print(f"{name}: {line}", file=sys.stderr)
+        return code
     return 0
+
+
+def explained(error):
+    """(line, exit code) of an error."""
+    if isinstance(error, UserError):
+        return f"error: {error}", error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped", 130
+    if isinstance(error, MemoryError):
+        return f"error: out of memory; {REMEDIES[errno.ENOMEM]}", 5
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        remedy = REMEDIES.get(error.errno)
+        return f"error: {place}{error.strerror or error}" + (f"; {remedy}" if remedy else ""), 5
+    if isinstance(error, ImportError):
+        return f"error: {error}; run scripts/setup.sh, which installs the packages again", 5
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"error: a defect of this script: {what}; please report it, with what {DEBUG} prints besides", 1
+
+
+def watch(name):
+    """The same for what fails before run() is reached, such as packages that cannot be imported."""
+    def hook(kind, error, trace):
+        prepare_streams()
+        if DEBUG in sys.argv:
+            traceback.print_exception(kind, error, trace)
+        line, code = explained(error)
+        print(f"{name}: {line}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(code)
+
+    sys.excepthook = hook
+    prepare_streams()
+
+
+def add_debug(parser):
+    parser.add_argument(DEBUG, action="store_true", help="show a stack trace where the script fails")

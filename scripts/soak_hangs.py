@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 
+import script_errors
+
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(SOURCE / "tests" / "e2e"))
 os.environ.setdefault("FTRUN_BINARY", str(SOURCE / "build" / "release" / "bin" / "ftrun"))
@@ -59,6 +61,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=20261123)
+    script_errors.add_debug(parser)
     arguments = parser.parse_args()
     stopped = arguments.cases // 5
     good = inside(arguments.cases - stopped, arguments.seed)
@@ -76,4 +79,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script_errors.watch("soak_hangs")
     main()

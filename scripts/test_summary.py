@@ -14,6 +14,7 @@ import statistics
 import sys
 
 import ctest_runs
+import script_errors
 
 LISTED, LISTED_SLACK = 1.5, 5.0
 REFUSED, REFUSED_SLACK = 5.0, 60.0
@@ -23,7 +24,8 @@ SLOWEST = 12
 
 def budgets(path):
     try:
-        lines = [line.rstrip("\n").split("\t") for line in open(path) if line.strip() and not line.startswith("#")]
+        with open(path, encoding="utf-8") as file:
+            lines = [line.rstrip("\n").split("\t") for line in file if line.strip() and not line.startswith("#")]
     except FileNotFoundError:
         return {}
     return {name: float(seconds) for name, seconds in lines}
@@ -49,15 +51,28 @@ def beyond(ran, budget):
 
 def write(path, ran, budget):
     merged = budget | {name: max(1.0, round(seconds)) for name, seconds in ran.items()}
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write("# Seconds of each CTest entry on two quiet cores (scripts/test_summary.py).\n")
         file.writelines(f"{name}\t{seconds:.0f}\n" for name, seconds in sorted(merged.items()))
 
 
+<<<<<<< HEAD
 def summarize(entries, table):
     """Prints the summary of a run; False where it fails the run."""
     ran = {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}
     skipped = [entry for entry in entries if entry.verdict == "skipped"]
+=======
+def main(*arguments):
+    if len(arguments) < 2:
+        raise script_errors.UsageError("name the RESULTS.xml of CTest and the BUDGETS.tsv")
+    results, table, *options = arguments
+    try:
+        found = entries(results)
+    except xml.ParseError as error:
+        raise script_errors.UserError(f"{results}: is no XML: {error}") from None
+    ran = {name: seconds for name, seconds, why in found if why is None}
+    skipped = [(name, why) for name, _, why in found if why is not None]
+>>>>>>> w/data
     budget = budgets(table)
     print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, {pace(ran, budget):.1f} times their budgets; the slowest:")
     for name, seconds in sorted(ran.items(), key=lambda item: -item[1])[:SLOWEST]:
@@ -85,4 +100,5 @@ def main(results, table, *options):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    script_errors.watch("test_summary")
+    sys.exit(main(*(a for a in sys.argv[1:] if a != script_errors.DEBUG)))

@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace ftrun {
@@ -11,6 +13,33 @@ bool may_follow(uint8_t first, uint8_t second) {
   const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   return second >= low && second <= high;
+}
+
+/// A character below U+0100 in an encoding of several bytes a character, as a pattern: x where the character stands.
+struct WideEncoding {
+  std::string_view mark, pattern;
+  const char* name;
+};
+
+// UTF-32 first: its little-endian mark begins with that of UTF-16.
+constexpr WideEncoding kWideEncodings[] = {
+    {std::string_view("\xFF\xFE\0\0", 4), "x000", "UTF-32 (little-endian)"},
+    {std::string_view("\0\0\xFE\xFF", 4), "000x", "UTF-32 (big-endian)"},
+    {"\xFF\xFE", "x0", "UTF-16 (little-endian)"},
+    {"\xFE\xFF", "0x", "UTF-16 (big-endian)"},
+};
+
+/// Whether the first characters, two at least, are all below U+0100 in this encoding.
+bool begins_as(const WideEncoding& encoding, std::string_view text) {
+  constexpr size_t kCharacters = 16;
+  const size_t width = encoding.pattern.size(), size = std::min(text.size() / width, kCharacters) * width;
+  if (size < 2 * width) return false;
+  for (size_t i = 0; i < size; ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool character = encoding.pattern[i % width] == 'x';
+    if (character == (byte == 0)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -37,6 +66,20 @@ std::optional<size_t> first_not_utf8(std::string_view text) {
     at += point.size;
   }
   return std::nullopt;
+}
+
+std::string wide_encoding(std::string_view text) {
+  for (const WideEncoding& encoding : kWideEncodings)
+    if (text.starts_with(encoding.mark) || begins_as(encoding, text)) return encoding.name;
+  return "";
+}
+
+void refuse_wide_encoding(std::string_view text, const std::string& where) {
+  const std::string name = wide_encoding(text);
+  if (name.empty()) return;
+  const std::string tool = cat(name.substr(0, 6), name.find("little") != name.npos ? "LE" : "BE");
+  throw Error(ExitCode::kBadInput, cat(where, ": is ", name, ", expected UTF-8"),
+              cat("write it in UTF-8, such as with: iconv -f ", tool, " -t UTF-8 OLD > NEW"));
 }
 
 std::string escape_not_utf8(std::string_view text) {

@@ -21,6 +21,13 @@ CodePoint first_code_point(std::string_view text);
 /// The first byte that is not part of a character of UTF-8 (RFC 3629); nothing where all are.
 std::optional<size_t> first_not_utf8(std::string_view text);
 
+/// "UTF-16 (little-endian)" and the like for a text that begins with the mark of such an encoding, or, without one, as
+/// ASCII looks in it; "" for any other.
+std::string wide_encoding(std::string_view text);
+
+/// Error(kBadInput) that names the encoding of a text that is UTF-16 or UTF-32; `where` is its file.
+void refuse_wide_encoding(std::string_view text, const std::string& where);
+
 /// For messages: bytes that are not UTF-8 are written as \xNN.
 std::string escape_not_utf8(std::string_view text);
 

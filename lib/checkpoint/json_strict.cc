@@ -9,6 +9,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace ftrun {
 namespace {
@@ -69,6 +70,7 @@ const nlohmann::json& field(const nlohmann::json& object, const char* key,
 }  // namespace
 
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where) {
+  refuse_wide_encoding(text, where);
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos) refuse_json(cat(place(text, where, nul + 1), ": holds a NUL byte"));
   try {

@@ -146,6 +146,7 @@ void describe_file(const TokenFile& file, std::ostringstream& out) {
   describe_lengths(file, out);
   describe_mask(file, out);
   describe_first_ids(file, out);
+  for (const std::string& note : file.notes()) out << "  note       " << note << "\n";
 }
 
 }  // namespace
@@ -160,6 +161,7 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
     report.rows = samples.size();
     report.packing = options.packing;
     report.mix = mix_lines(samples);
+    report.notes = samples.data().notes();
     report.long_documents = count_long_documents(samples);
     report.dropped_pieces = samples.rows().dropped_pieces();
     report.padding = 1.0 - static_cast<double>(samples.rows().filled_slots()) /
@@ -190,6 +192,7 @@ std::string data_report_text(const DataReport& report) {
           << (report.packing == SequencePacking::kNone ? "cut" : "split");
     out << "\n";
     for (const std::string& line : report.mix) out << line << "\n";
+    for (const std::string& note : report.notes) out << "notice: " << note << "\n";
     if (report.dropped_pieces > 0)
       out << "warning: " << report.dropped_pieces
           << (report.packing == SequencePacking::kNone ? " documents" : " documents, or pieces of them,")

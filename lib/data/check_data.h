@@ -26,6 +26,8 @@ struct DataReport {
   /// Pieces that were left out for having no trained label.
   int64_t dropped_pieces = 0;
   SequencePacking packing = SequencePacking::kConcat;
+  /// TokenDataset::notes().
+  std::vector<std::string> notes;
   /// mix_lines() of data sets that are mixed.
   std::vector<std::string> mix;
   double seconds = 0;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/utf8.h"
 #include "data/data_file.h"
 #include "data/fingerprint.h"
 #include "data/jsonl_line.h"
@@ -24,6 +25,7 @@ void check_first_line(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  refuse_wide_encoding(text, path);
   std::vector<int32_t> ids, labels;
   const auto line = JsonlLines(text).next();
   if (!line || line->text.size() == text.size()) return;  // read in full later

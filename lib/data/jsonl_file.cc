@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/jsonl_line.h"
 
 namespace ftrun {
@@ -44,10 +45,11 @@ std::string_view JsonlFile::line_at(int64_t offset) const {
 
 void JsonlFile::index_lines() {
   starts_.push_back(0);
+  refuse_wide_encoding(text(), path_);
   ReadScratch parsed;
   JsonlLines lines(text());
   while (const auto line = lines.next()) {
-    const std::string problem = parse_jsonl_line(line->text, parsed.ids, parsed.labels);
+    const std::string problem = parse_jsonl_line(line->text, parsed.ids, parsed.labels, &unread_);
     if (!problem.empty())
       throw Error(ExitCode::kBadInput, cat(path_, ":", line->number, ": ", problem), remedy_for(line->text));
     add_line(parsed, line->offset);
@@ -64,6 +66,14 @@ void JsonlFile::add_line(const ReadScratch& line, int64_t offset) {
     const auto bit = static_cast<size_t>(first) + i;
     if (line.labels[i] != kIgnoredLabel) bits_[bit / 8] |= std::byte{1} << (bit % 8);
   }
+}
+
+std::vector<std::string> JsonlFile::notes() const {
+  if (unread_.empty()) return {};
+  std::string names;
+  for (const auto& [name, lines] : unread_)
+    names += cat(names.empty() ? "" : ", ", "\"", escape_not_utf8(name), "\" of ", lines, lines == 1 ? " line" : " lines");
+  return {cat(path_, ": not read: ", names)};
 }
 
 int64_t JsonlFile::document_of(int64_t token) const {

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/jsonl_line.h"
 #include "data/token_file.h"
 
 namespace ftrun {
@@ -22,6 +23,7 @@ class JsonlFile : public TokenFile {
             ReadScratch& scratch) const override;
   TokenPlace place(int64_t token) const override;
   int64_t scratch_ids() const override { return longest_line_; }
+  std::vector<std::string> notes() const override;
   void check_not_cut() const override { check_mapping_not_cut(file_); }
 
  private:
@@ -37,6 +39,7 @@ class JsonlFile : public TokenFile {
   std::vector<int64_t> offsets_;  // first byte of each document's line
   std::vector<int64_t> starts_;   // first token of each document, then the number of tokens
   std::vector<std::byte> bits_;   // see TrainedBits
+  UnreadFields unread_;
 };
 
 }  // namespace ftrun

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "data/jsonl_fields.h"
 #include "data/token_file.h"
 
 namespace ftrun {
@@ -17,12 +18,89 @@ struct LineError {
   std::string what;
 };
 
+/// A value as it stands in the line, and what its entries are where it is a list.
+struct JsonValue {
+  std::string_view text;
+  bool list = false;
+  int64_t entries = 0;
+  std::string_view first;
+  /// Whether all entries are spelled as the first is.
+  bool alike = true;
+
+  bool holds_nothing() const {
+    const bool empty = !text.empty() && text.substr(1).find_first_not_of(" \t\r\n") == text.size() - 2;
+    return text == "null" || (list && entries == 0) || (empty && (text.front() == '{' || text.front() == '"'));
+  }
+};
+
+/// The entries of a list of scalars.
+template <typename Use>
+void for_each_entry(std::string_view list, const Use& use) {
+  list = list.substr(1, list.size() - 2);
+  for (size_t index = 0; !list.empty(); ++index) {
+    std::string_view entry = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(entry.size() + 1, list.size()));
+    entry.remove_prefix(std::min(entry.find_first_not_of(" \t\r\n"), entry.size()));
+    use(index, entry.substr(0, entry.find_first_of(" \t\r\n")));
+  }
+}
+
+std::string shown(std::string_view value) {
+  constexpr size_t kMost = 40;
+  return value.size() <= kMost ? std::string(value) : cat(value.substr(0, kMost), "...");
+}
+
+bool says_yes(std::string_view scalar) {
+  return scalar == "1" || scalar == "1.0" || scalar == "true" || scalar == "\"true\"" || scalar == "\"1\"";
+}
+
+bool says_no(std::string_view scalar) {
+  return scalar == "0" || scalar == "0.0" || scalar == "-1" || scalar == "false" || scalar == "\"false\"" || scalar == "\"0\"";
+}
+
+constexpr const char* kWriteLabels = "write labels, the ids with -100 for what does not count in the loss";
+
+/// What a field that could change what is trained on says that is not done here; "" where it says what is so anyway.
+std::string problem_of(JsonlField field, const JsonValue& value) {
+  const bool all_ones = says_yes(value.list && value.alike ? value.first : value.text);
+  switch (field) {
+    case JsonlField::kLengths:
+    case JsonlField::kBoundaries: {
+      const int64_t one = field == JsonlField::kBoundaries ? 2 : 1;
+      const bool several = value.list && (value.entries > one || value.first.starts_with("["));
+      return several ? "tells of several documents; packed lines are not read: write one document a line" : "";
+    }
+    case JsonlField::kSegments:
+      return value.list && (!value.alike || value.first.starts_with("[")) ? "tells parts of the line apart; packed lines are not read: write one document a line" : "";
+    case JsonlField::kWeights:
+      return all_ones ? "" : cat("weighs tokens, and all that count do so alike here: ", kWriteLabels);
+    case JsonlField::kOtherMask:
+      return all_ones ? "" : cat("is not read: ", kWriteLabels);
+    case JsonlField::kPreference:
+      return "makes the line a preference; answers to imitate are read alone: write a line of input_ids for each of them";
+    case JsonlField::kDesirable:
+      if (says_yes(value.text)) return "";
+      return says_no(value.text) ? cat("is ", shown(value.text), ": what the line says must not be imitated; remove the line")
+                                 : cat("is ", shown(value.text), ", expected true (to be imitated) or false; remove the field if it says something else");
+    case JsonlField::kTrain:
+      return says_yes(value.text) ? "" : cat("is ", shown(value.text), ", expected true; remove a line that is not to be trained on");
+    case JsonlField::kOtherTargets:
+      return cat("is not read: ", kWriteLabels);
+    case JsonlField::kMedia: {
+      const bool number = value.text.find_first_not_of("0123456789.-+eE") == value.text.npos;
+      return number ? "" : "holds what is no token, and tokens alone are trained on: remove it where they do not need it";
+    }
+    default:
+      return "";
+  }
+}
+
 /// A reader of exactly the JSON a data set needs: it keeps arrays of integers of known keys and
-/// checks and skips everything else, without building a document in memory.
+/// checks everything else, without building a document in memory.
 class LineReader {
  public:
-  LineReader(std::string_view line, std::vector<int32_t>& ids, std::vector<int32_t>& labels)
-      : line_(line), ids_(ids), labels_(labels) {}
+  LineReader(std::string_view line, std::vector<int32_t>& ids, std::vector<int32_t>& labels, UnreadFields* unread)
+      : line_(line), ids_(ids), labels_(labels), unread_(unread) {}
 
   void read() {
     ids_.clear();
@@ -66,23 +144,59 @@ class LineReader {
     skip_space();
     const std::string_view key = string();
     expect(':', "':' after the key");
-    if (key == "input_ids")
-      read_ids();
-    else if (key == "labels")
-      read_labels();
-    else if (key == "attention_mask")
-      read_attention();
-    else if (key == "position_ids")
-      read_positions();
-    else {
-      if (is_mask(key)) mask_elsewhere_ = key;
+    const JsonlField field = jsonl_field(key);
+    skip_space();
+    if (line_.substr(at_).starts_with("null"))
       skip_value(0);
+    else if (field == JsonlField::kInputIds)
+      read_ids();
+    else if (field == JsonlField::kLabels)
+      read_labels();
+    else if (field == JsonlField::kAttentionMask)
+      read_attention();
+    else if (field == JsonlField::kPositionIds)
+      read_positions();
+    else
+      note_other(key, field, read_value());
+  }
+
+  /// What stands beside the arrays of tokens.
+  void note_other(std::string_view key, JsonlField field, const JsonValue& value) {
+    if (value.holds_nothing() || field == JsonlField::kHarmless) return;
+    if (field == JsonlField::kLossMask) {
+      loss_masks_.emplace_back(key, value);
+    } else if (std::string problem = problem_of(field, value); !problem.empty()) {
+      if (refused_.empty()) refused_ = cat("\"", key, "\" ", problem);
+    } else if (field == JsonlField::kUnknown && unread_ != nullptr) {
+      unknown_.push_back(key);
     }
   }
 
-  /// What other programs say by it, which tokens count in the loss, is said by labels here.
-  static bool is_mask(std::string_view key) {
-    return key == "completion_mask" || key == "assistant_masks" || key == "assistant_mask" || key == "loss_mask" || key == "prompt_mask";
+  JsonValue read_value() {
+    const size_t begin = at_;
+    JsonValue value;
+    if (at_ < line_.size() && line_[at_] == '[') {
+      value.list = true;
+      read_entries(value);
+    } else {
+      skip_value(0);
+    }
+    value.text = line_.substr(begin, at_ - begin);
+    return value;
+  }
+
+  void read_entries(JsonValue& value) {
+    ++at_;
+    if (accept(']')) return;
+    do {
+      skip_space();
+      const size_t begin = at_;
+      skip_value(1);
+      const std::string_view entry = line_.substr(begin, at_ - begin);
+      if (value.entries++ == 0) value.first = entry;
+      value.alike = value.alike && entry == value.first;
+    } while (accept(','));
+    expect(']', "',' or ']'");
   }
 
   /// The text between the quotes, escapes left as they are.
@@ -217,8 +331,12 @@ class LineReader {
 
   void finish() {
     if (id_count_ < 0) throw LineError{"has no \"input_ids\""};
-    if (label_count_ < 0 && !mask_elsewhere_.empty())
-      throw LineError{cat("\"", mask_elsewhere_, "\" is not read: write labels, the ids with -100 for what does not count in the loss")};
+    if (!refused_.empty()) throw LineError{refused_};
+    if (id_count_ > 0)
+      for (int64_t* count : {&label_count_, &mask_count_, &position_count_})
+        if (*count == 0) *count = -1;  // holds nothing, so it is absent
+    check_loss_masks();
+    for (const std::string_view key : unknown_) count_unread(key);
     same_length(label_count_, "labels");
     same_length(mask_count_, "attention_mask");
     same_length(position_count_, "position_ids");
@@ -230,10 +348,38 @@ class LineReader {
     }
   }
 
+  /// What a mask leaves out of the loss, labels must leave out too.
+  void check_loss_masks() const {
+    for (const auto& [key, mask] : loss_masks_) {
+      const std::string name = cat("\"", key, "\"");
+      if (!mask.list) throw LineError{cat(name, " is not read: ", kWriteLabels)};
+      if (mask.entries != id_count_) throw LineError{cat("input_ids has ", id_count_, " entries, ", key, " has ", mask.entries)};
+      if (mask.alike && says_yes(mask.first)) continue;
+      if (label_count_ != id_count_) throw LineError{cat(name, " is not read: ", kWriteLabels)};
+      for_each_entry(mask.text, [&](size_t i, std::string_view entry) {
+        if (!says_yes(entry) && !says_no(entry)) throw LineError{cat(name, " holds ", shown(entry), " at index ", i, ", expected 0 or 1")};
+        if (says_no(entry) && labels_[i] != kIgnoredLabel)
+          throw LineError{cat(name, " holds ", shown(entry), " at index ", i, ", where labels trains on ", labels_[i],
+                              ": labels alone are read; write -100 there, or remove the mask")};
+      });
+    }
+  }
+
+  void count_unread(std::string_view key) {
+    const auto found = unread_->find(key);
+    if (found == unread_->end())
+      unread_->emplace(key, 1);
+    else
+      ++found->second;
+  }
+
   std::string_view line_;
   std::vector<int32_t>& ids_;
   std::vector<int32_t>& labels_;
-  std::string_view mask_elsewhere_;
+  UnreadFields* unread_;
+  std::vector<std::pair<std::string_view, JsonValue>> loss_masks_;
+  std::vector<std::string_view> unknown_;
+  std::string refused_;
   size_t at_ = 0;
   size_t number_at_ = 0;
   int64_t id_count_ = -1, label_count_ = -1, mask_count_ = -1, position_count_ = -1;
@@ -243,22 +389,21 @@ class LineReader {
 }  // namespace
 
 std::string parse_jsonl_line(std::string_view line, std::vector<int32_t>& ids,
-                             std::vector<int32_t>& labels) {
+                             std::vector<int32_t>& labels, UnreadFields* unread) {
   try {
-    LineReader(line, ids, labels).read();
+    LineReader(line, ids, labels, unread).read();
   } catch (const LineError& error) {
     return error.what;
   }
   return "";
 }
 
-JsonlLines::JsonlLines(std::string_view file) : file_(file) {
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (file.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
-}
+JsonlLines::JsonlLines(std::string_view file) : file_(file) {}
 
 std::optional<JsonlLine> JsonlLines::next() {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   while (at_ < file_.size()) {
+    if (file_.substr(at_).starts_with(kByteOrderMark)) at_ += kByteOrderMark.size();
     const size_t begin = at_;
     const std::string_view rest = file_.substr(begin);
     const std::string_view line = rest.substr(0, rest.find('\n'));

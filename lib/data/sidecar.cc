@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "data/binary_file.h"
 
 namespace ftrun {
@@ -65,7 +66,9 @@ int64_t largest_sidecar(const std::string& path) {
 /// something else.
 std::optional<json> object_of(const std::string& path, int64_t most) {
   if (bytes_of(path).value_or(most + 1) > most) return std::nullopt;
-  json parsed = json::parse(read_file(path), nullptr, false);
+  const std::string text = read_file(path);
+  refuse_wide_encoding(text, path);
+  json parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object()) return std::nullopt;
   return parsed;
 }

@@ -78,6 +78,13 @@ TokenPlace TokenDataset::place(int64_t token) const {
   return files_[f]->place(token - token_starts_[f]);
 }
 
+std::vector<std::string> TokenDataset::notes() const {
+  std::vector<std::string> notes;
+  for (const auto& file : files_)
+    for (std::string& note : file->notes()) notes.push_back(std::move(note));
+  return notes;
+}
+
 bool TokenDataset::all_trained() const {
   return std::all_of(files_.begin(), files_.end(),
                      [](const auto& f) { return f->trained().all(); });

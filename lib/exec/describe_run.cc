@@ -99,6 +99,9 @@ RunManifest describe_run(const RunParts& run) {
 
 std::vector<std::string> opening_notes(const RunParts& run) {
   std::vector<std::string> notes = mix_lines(*run.data.train);
+  for (const std::string& note : run.data.train->data().notes()) notes.push_back(note);
+  for (const NamedSamples& set : run.data.validation)
+    for (const std::string& note : set.samples->data().notes()) notes.push_back(note);
   add_device_notes(run, notes);
   add_attention_notes(run, notes);
   add_product_notes(run.products, notes);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "model/config_reader.h"
 #include "model/families.h"
 #include "model/rope.h"
@@ -28,6 +29,7 @@ json parse_json(std::string_view text, const std::string& where) {
                 cat(where, ": ", text.size(), " bytes; a model's configuration has at most ",
                     kLargestText));
   }
+  refuse_wide_encoding(text, where);
   try {
     return json::parse(text);
   } catch (const json::exception& error) {

@@ -104,6 +104,7 @@ int32_t token_id(const json& value, const std::string& where) {
 }
 
 json parse_tokenizer(std::string_view text, const std::string& where) {
+  refuse_wide_encoding(text, where);
   try {
     return json::parse(text);
   } catch (const json::parse_error& error) {

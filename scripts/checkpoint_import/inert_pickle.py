@@ -16,6 +16,7 @@ import zlib
 import numpy as np
 
 from script_errors import UserError
+from text_files import LFS_HEAD, refuse_pointer
 
 LARGEST_PICKLE = 256 << 20
 # Of these no checkpoint has any: that a file names them is said, though naming does nothing here.
@@ -419,6 +420,7 @@ def read_pickle(path):
             raise BadFile(f"{path}: is not a regular file")
         if status.st_size > LARGEST_PICKLE:
             raise BadFile(f"{path}: has {status.st_size} bytes, at most {LARGEST_PICKLE} are read")
+        refuse_pointer(path, os.pread(file.fileno(), len(LFS_HEAD), 0))
         return Machine(file.read(LARGEST_PICKLE), path).run()
 
 
@@ -444,6 +446,11 @@ class OpenFiles:
         if not stat.S_ISREG(status.st_mode):
             os.close(found)
             raise BadFile(f"{path}: is not a regular file")
+        try:
+            refuse_pointer(path, os.pread(found, len(LFS_HEAD), 0))
+        except UserError:
+            os.close(found)
+            raise
         identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
         if self.seen.setdefault(path, identity) != identity:
             os.close(found)

@@ -2,6 +2,7 @@
 document passes through them.
 
   records        files (JSONL, JSON, Parquet, Arrow, text; gzip, zstd) to documents
+  fields         which fields a record may have, and what becomes of each
   conversations  a document's keys to messages or a text
   templates      messages to text by the chat template, and which characters are trained on
   encoding       text to token ids, and which of them are trained on

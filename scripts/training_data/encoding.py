@@ -1,12 +1,17 @@
 """From a document to token ids, and which of them are trained on."""
 import collections
 import functools
+import glob
+import json
 import os
+import re
 
 import numpy as np
 
 from training_data.conversations import Text, read_object
+from training_data.fields import canonical
 from script_errors import BadDocument, UserError
+from text_files import head_of, marked_encoding, refuse_pointer, wide_encoding
 from training_data.records import line_content, read_json
 from training_data.templates import ChatTemplate, has_template
 
@@ -26,6 +31,10 @@ class Notes:
             if example is not None:
                 self.examples.setdefault(what, example)
 
+    def of(self, kind):
+        """((kind, what), how often) of all counts of a kind, in the order in which they came."""
+        return [(what, number) for what, number in self.counts.items() if isinstance(what, tuple) and what[0] == kind]
+
     def add(self, other):
         self.counts += other.counts
         for what, example in other.examples.items():
@@ -35,12 +44,14 @@ class Notes:
 class Encoder:
     """A tokenizer folder and the choices that decide what becomes of a document."""
 
-    def __init__(self, folder, plain=False, train_on="assistant", bos="auto", template=None, template_options=None):
+    def __init__(self, folder, plain=False, train_on="assistant", bos="auto", template=None, template_options=None, ignored=()):
         from tokenizers import Tokenizer
 
         path = os.path.join(folder, "tokenizer.json")
         if not os.path.isfile(path):
             raise UserError(f"{folder}: holds no tokenizer.json; name a model folder that has one")
+        for text in model_texts(folder):
+            refuse_unreadable(text)
         try:
             self.tokenizer = Tokenizer.from_file(path)
         except Exception as error:  # the library has no narrower one
@@ -56,7 +67,11 @@ class Encoder:
         self.ends = end_ids(self.end, config, generation)
         self.bos = self._special_id("bos", config, settings)
         self.begin = self._begin_id(folder, settings, bos)
-        self.special = {i for i, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        added = {i: token for i, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        self.special = set(added)
+        texts = sorted((token.content for token in added.values()), key=len, reverse=True)
+        self.special_texts = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+        self.ignored = frozenset(map(canonical, ignored))
         self.folder, self.train_on, self.plain_text = folder, train_on, plain
         self._template = (template, template_options)
         self.has_template = not plain and has_template(folder)
@@ -103,15 +118,37 @@ class Encoder:
             content = line_content(content, place)
         if isinstance(content, BadDocument):
             raise content
-        read = Text(content, "text file") if isinstance(content, str) else read_object(content, place)
+        read = Text(content, "text file") if isinstance(content, str) else read_object(content, place, self.ignored)
         notes = Notes()
+        for key in read.unread:
+            notes.count(("unread", key), place)
+        self.count_forged(read, place, notes)
         if isinstance(read, Text):
             return Encoded([self.plain(read.text, None, place)], read.shape, notes)
         notes.count("empty answers", place, read.empty_answers())
         if not self.has_template:
+            for key in read.options:
+                notes.count(("unread", f"chat_template_kwargs.{key}"), place)
             return Encoded([self.joined(read, place)], read.shape, notes)
         samples = self.template.samples(read, self.train_on, place, notes)
         return Encoded([self.laid_out(sample, place, notes) for sample in samples], read.shape, notes)
+
+    def count_forged(self, read, place, notes):
+        """Special tokens that a text spells out become those tokens, whoever says it."""
+        if isinstance(read, Text):
+            begin = self.begin_text if self.begin_text and read.text.startswith(self.begin_text) else ""
+            said = [("text", read.text[len(begin):])]
+        else:
+            said = [(m["role"], "\n".join(texts_of(m))) for m in read.messages]
+            said += [("tools", json.dumps(read.tools, ensure_ascii=False))] if read.tools else []
+        for role, text in said:
+            found = self.special_texts.search(text)
+            if found:
+                notes.count(("forged", role), f"{place}: {found.group()}")
+
+    @property
+    def begin_text(self):
+        return self.tokenizer.id_to_token(self.bos) if self.bos is not None else None
 
     def joined(self, chat, place):
         if chat.pair is None:
@@ -178,6 +215,38 @@ class Encoder:
             raise UserError(f"{place}: the tokenizer gives id {most}, outside the "
                             f"model's {self.vocab_size} rows")
         return encoded
+
+
+def model_texts(folder):
+    """The files that say how the model's text is laid out."""
+    names = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json",
+             "chat_template.jinja")
+    paths = [os.path.join(folder, name) for name in names]
+    paths += sorted(glob.glob(os.path.join(glob.escape(folder), "additional_chat_templates", "*.jinja")))
+    return [path for path in paths if os.path.isfile(path)]
+
+
+def refuse_unreadable(path):
+    """What transformers would fail at, or take for text."""
+    head = head_of(path)
+    refuse_pointer(path, head)
+    if marked_encoding(head) or wide_encoding(head):
+        name = (wide_encoding(head) or marked_encoding(head))[0]
+        raise UserError(f"{path}: " + (f"is {name}, expected UTF-8; write it in UTF-8" if name != "UTF-8" else
+                                       "begins with the mark of UTF-8, which transformers takes for text; write it without the mark"))
+
+
+def texts_of(value):
+    """Every text within a message, its role apart."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key != "role":
+                yield from texts_of(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_of(item)
 
 
 def end_ids(end, config, generation):

@@ -1,21 +1,29 @@
 """Reading documents: which files there are, what each is, and the objects or texts in it."""
 import collections
+import contextlib
 import glob
 import gzip
 import importlib.util
 import io
 import json
 import os
+import re
 import stat
 import zlib
 
 from script_errors import BadDocument, MissingPackage, UserError
+from text_files import HEAD_BYTES, check_encoding, decoded, family, read_text, refuse_pointers, wide_encoding
 
 TEXT_EXTENSIONS = (".txt", ".text", ".md")
 LINE_EXTENSIONS = (".jsonl", ".ndjson")
 ARROW_EXTENSIONS = (".arrow", ".feather")
 COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+# Files of a folder that are no data, and words of names that say which split a file is of (as the Hub reads them).
+CARD = re.compile("(readme|licen[cs]e|copying|notice|citation|changelog|contributing|code_of_conduct|security|datasheet|dataset_card|data_card)",
+                  re.IGNORECASE)
+SPLIT_WORDS = {**dict.fromkeys(("train", "training"), "train"), **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+               **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test")}
 ARROW_ROWS = 256  # that are objects of Python at a time
 
 # One document before tokenising: its file, where in it, its size in bytes for the progress bar, and a
@@ -27,10 +35,12 @@ Document = collections.namedtuple("Document", "path place size content")
 
 
 def input_files(patterns):
-    paths = []
+    """(the files, what of the folders is left out, a sentence each)."""
+    paths, left_out = [], []
     for pattern in patterns:
         if os.path.isdir(pattern):
-            paths += folder_files(pattern)
+            found, more = folder_files(pattern)
+            paths, left_out = paths + found, left_out + more
             continue
         found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
         if not found:
@@ -42,21 +52,51 @@ def input_files(patterns):
                             f"{path}: no such file")
         if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
             raise UserError(f"{path}: is a pipe or a device, which can be read only once; write it to a file first")
-    return paths
+    refuse_pointers(paths)
+    return paths, left_out
 
 
 def folder_files(folder):
     if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
-        return split_files(folder)
+        return split_files(folder), []
     if os.path.isfile(os.path.join(folder, "state.json")):
-        return arrow_folder_files(folder)
+        return arrow_folder_files(folder), []
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
-    found = [f for f in found if name_and_compression(f)[1] in
-             (*TEXT_EXTENSIONS, *LINE_EXTENSIONS, ".parquet") and (os.path.isfile(f) or not os.path.exists(f))]
-    if not found:
+    by_use = collections.defaultdict(list)
+    for path in found:
+        if os.path.isfile(path) or not os.path.exists(path):
+            by_use[use_of(os.path.relpath(path, folder))].append(path)
+    splits = [split for split in ("validation", "test") if by_use[split]]
+    if not by_use["train"] and splits:
+        raise UserError(f"{folder}: holds {' and '.join(splits)} files alone; name those that are to be trained on")
+    if not by_use["train"]:
         raise UserError(f"{folder}: holds no {', '.join(TEXT_EXTENSIONS)}, .jsonl or .parquet file; "
                         "files of other kinds are read when they are named")
-    return found
+    left_out = [f"{folder}: its {split} files are left out: {listed(by_use[split], folder)}" for split in splits]
+    if by_use["card"]:
+        left_out.append(f"{folder}: cards and licences are left out: {listed(by_use['card'], folder)}")
+    if by_use["other"]:
+        left_out.append(f"{folder}: files of other kinds, which are read when they are named, are left out: {listed(by_use['other'], folder)}")
+    return by_use["train"], left_out
+
+
+def use_of(name):
+    """train, validation, test, card or other: what a file of a folder is, by its name within."""
+    extension = name_and_compression(name)[1]
+    if extension not in (*TEXT_EXTENSIONS, *LINE_EXTENSIONS, ".parquet"):
+        return "card" if CARD.match(os.path.basename(name)) else "other"
+    if extension in TEXT_EXTENSIONS and CARD.match(os.path.basename(name)):
+        return "card"
+    for part in reversed(name.split(os.sep)):
+        for word in re.split("[^a-z]+", part.lower()):
+            if word in SPLIT_WORDS:
+                return SPLIT_WORDS[word]
+    return "train"
+
+
+def listed(paths, folder, most=5):
+    names = [os.path.relpath(path, folder) for path in paths]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def split_files(folder):
@@ -88,13 +128,12 @@ def read_json(path):
     """The object of a small file; an empty one where there is none."""
     if not os.path.isfile(path):
         return {}
-    with open(path, encoding="utf-8") as file:
-        try:
-            found = json.load(file)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
-        except (UnicodeDecodeError, RecursionError) as error:
-            raise UserError(f"{path}: is no JSON text: {error}") from None
+    try:
+        found = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise UserError(f"{path}: is no JSON text: {error}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path}: expected an object, found a {type(found).__name__}")
     return found
@@ -132,8 +171,9 @@ def kind_of(path, as_text=False):
     for kind, begin in (("parquet", b"PAR1"), ("arrow", b"ARROW1")):
         if head.startswith(begin):
             return kind
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] in (b"{", b"["):
+    wide = wide_encoding(head)
+    text = head.decode(wide[1] if wide else "utf-8", errors="replace").removeprefix("\ufeff").lstrip()
+    if text[:1] in ("{", "["):
         return "json"
     raise UserError(f"{path}: {', '.join(TEXT_EXTENSIONS)}, .jsonl, .json, .parquet and .arrow files are read "
                     "(also .gz and .zst of them); --as-text takes any other file for plain text")
@@ -205,12 +245,19 @@ def unpacking_errors():
 
 
 def documents(paths, encoding, as_text=False):
-    readers = {"lines": line_documents, "json": json_documents, "parquet": parquet_documents,
-               "arrow": arrow_documents, "text": lambda path: text_documents(path, encoding)}
+    texts = {"lines": line_documents, "json": json_documents, "text": text_documents}
+    tables = {"parquet": parquet_documents, "arrow": arrow_documents}
     broken = unpacking_errors()
     for path in paths:
         try:
-            yield from readers[kind_of(path, as_text)](path)
+            kind = kind_of(path, as_text)
+            if kind in texts:
+                yield from texts[kind](path, encoding)
+                continue
+            if family(encoding) != "UTF-8":
+                raise UserError(f"{path}: --encoding {encoding} is of texts, and the texts of a table are always UTF-8; prepare it without "
+                                "that option")
+            yield from tables[kind](path)
         except broken as error:
             raise UserError(f"{path}: cannot be unpacked: {error}; it is damaged or was cut short") from None
 
@@ -218,33 +265,60 @@ def documents(paths, encoding, as_text=False):
 def text_documents(path, encoding):
     with opened(path) as file:
         raw = file.read()
-    try:
-        text = raw.decode(encoding).replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not {encoding}; "
-                        "name the file's encoding with --encoding, such as latin-1") from None
+    text = checked_text(path, raw, encoding).replace("\r\n", "\n")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        yield Document(path, path, len(raw), BadDocument(f"{path}:{line}: {NUL}"))
+        return
     if text.strip():
         yield Document(path, path, len(raw), text)
 
 
-def line_documents(path):
+def checked_text(path, raw, encoding):
+    """The text of a file, without a mark."""
+    check_encoding(path, raw[:HEAD_BYTES], encoding)
+    try:
+        return decoded(raw, encoding)
+    except UnicodeError as error:
+        raise UserError(f"{path}: byte {getattr(error, 'start', 0)} is not {encoding}; "
+                        "name the file's encoding with --encoding, such as latin-1") from None
+
+
+def lines_of(path, encoding):
+    """The lines of a file in UTF-8, each without the mark that it, or a part of a joined file, may begin with."""
     with opened(path) as file:
-        for number, line in enumerate(file, 1):
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
+        check_encoding(path, file.read(HEAD_BYTES), encoding)
+    number, as_bytes = 0, family(encoding) == "UTF-8"
+    with opened(path) as raw, contextlib.nullcontext(raw) if as_bytes else io.TextIOWrapper(raw, encoding, newline="\n") as file:
+        try:
+            for line in file:
+                number += 1
+                yield (line if isinstance(line, bytes) else line.encode("utf-8", "surrogatepass")).removeprefix(b"\xef\xbb\xbf")
+        except UnicodeError:
+            raise UserError(f"{path}: what follows line {number} is not {encoding}; name the file's encoding with --encoding") from None
+
+
+def line_documents(path, encoding):
+    with contextlib.closing(lines_of(path, encoding)) as lines:
+        for number, line in enumerate(lines, 1):
             if number == 1 and line.lstrip().startswith(b"["):
                 raise UserError(f"{path}: is a JSON array, where each line should be an object; rename it to .json")
             if line.strip():
                 yield Document(path, f"{path}:{number}", len(line), line)
 
 
+NUL = "holds NUL bytes, which no text has; where UTF-16 was appended to a file of UTF-8, write all of it in UTF-8"
+
+
 def line_content(line, place):
     """The object of a line, or the BadDocument that it is."""
+    if b"\0" in line:
+        return BadDocument(f"{place}: {NUL}")
     try:
         # Without its end: a line that is cut short would else be wrong on the line after it.
         text = line.decode("utf-8").rstrip()
     except UnicodeDecodeError as error:
-        return BadDocument(f"{place}: byte {error.start} of the line is not UTF-8")
+        return BadDocument(f"{place}: byte {error.start} of the line is not UTF-8; name the file's encoding with --encoding, such as latin-1")
     try:
         return object_or_bad(json.loads(text), place)
     except json.JSONDecodeError as error:
@@ -266,17 +340,16 @@ def object_or_bad(content, place):
     return BadDocument(f"{place}: expected an object, found {type(content).__name__}")
 
 
-def json_documents(path):
+def json_documents(path, encoding):
     """Of an array of objects, or of a file that has an object a line."""
     with opened(path) as file:
         raw = file.read()
+    text = checked_text(path, raw, encoding)
     try:
-        content = json.loads(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8") from None
+        content = json.loads(text)
     except json.JSONDecodeError as error:
-        if any(isinstance(line_content(line, path), dict) for line in first_lines(raw)):
-            yield from line_documents(path)
+        if any(isinstance(line_content(line, path), dict) for line in first_lines(text)):
+            yield from line_documents(path, encoding)
             return
         raise UserError(f"{path}:{error.lineno}: column {error.colno}: {reason(error)}; a .json file "
                         "must hold an array of objects, or an object a line") from None
@@ -291,10 +364,10 @@ def json_documents(path):
         yield Document(path, place, len(raw) // len(items), object_or_bad(item, place))
 
 
-def first_lines(raw):
+def first_lines(text):
     """Two, as one may be the bad one."""
-    lines = raw.removeprefix(b"\xef\xbb\xbf")[:1 << 24].splitlines()
-    return [line for line in lines if line.strip()][:2]
+    lines = text[:1 << 24].split("\n")
+    return [line.encode("utf-8", "surrogatepass") for line in lines if line.strip()][:2]
 
 
 def parquet_documents(path):

@@ -6,11 +6,13 @@ import os
 import numpy as np
 import xxhash
 
+from script_errors import printable
 from training_data.encoding import Notes
 from training_data.lengths import ROWS, histogram, histogram_text, quantiles
 
 SHOWN = 10  # samples on the page
 NAMED = 8  # files on the terminal
+UNREAD = 40  # names of fields that are told
 ON, OFF, DIM = "\033[32m", "\033[0m", "\033[2m"
 
 
@@ -23,8 +25,9 @@ class FileCounts:
 class Tally:
     """Counts over all samples, in the order in which they are written."""
 
-    def __init__(self, encoder, paths):
+    def __init__(self, encoder, paths, left_out=()):
         self.encoder = encoder
+        self.left_out = left_out  # of the folders that were named, a sentence each
         self.files = {path: FileCounts() for path in paths}
         self.notes = Notes()
         self.first = []  # (place, ids, trained)
@@ -73,6 +76,12 @@ class Tally:
         if counts["end inside"]:
             found.append(f"{counts['end inside']} answers have an end token within their text (the first: {examples['end inside']}); "
                          "what follows it is not trained on")
+        for (_, role), number in self.notes.of("forged"):
+            who = {"text": "texts", "tools": "lists of tools"}.get(role, f"messages of the role {role}")
+            found.append(f"{number} {who} spell out special tokens, which become those tokens (the first: {examples['forged', role]})")
+        if counts["bare tools"]:
+            found.append(f'{counts["bare tools"]} chats list tools that are no {{"type": "function", "function": ...}}, as servers give them (the '
+                         f"first: {examples['bare tools']}); they are laid out as they are")
         if self.duplicates:
             found.append(f"{self.duplicates} samples occur again (the first: {self.first_duplicate})")
         if self.shared:
@@ -82,11 +91,17 @@ class Tally:
                          "if it names one (Llama 3.1: '{\"date_string\": \"26 Jul 2024\"}')")
         return found
 
+    def unread_line(self):
+        """The fields that are neither read nor on the list of harmless ones."""
+        named = [f"{key} ({number} {'times' if number > 1 else 'time'}, the first: {self.notes.examples[what]})"
+                 for what, number in self.notes.of("unread") for key in what[1:]]
+        return f"not read: {'; '.join(named[:UNREAD])}" + (f"; and {len(named) - UNREAD} more" if len(named) > UNREAD else "") if named else ""
+
     def ending_warnings(self):
         found, counts = [], self.notes.counts
         ends = " and ".join(self.token(i) for i in sorted(self.encoder.ends))
-        for what in [w for w in counts if isinstance(w, tuple) and w[0] == "other end"]:
-            number, example = counts[what], self.notes.examples[what]
+        for what, number in self.notes.of("other end"):
+            example = self.notes.examples[what]
             if what[1] is None:
                 found.append(f"{number} of {counts['answers']} answers end without a special token (the first: {example}): "
                              f"a model learns from them to go on; its end tokens are {ends}")
@@ -101,7 +116,7 @@ class Tally:
 
     def turn_ends(self):
         """The ids with which trained answers end."""
-        return sorted(w[1] for w in self.notes.counts if isinstance(w, tuple) and w[1] is not None)
+        return sorted(what[1] for what, _ in [*self.notes.of("end"), *self.notes.of("other end")] if what[1] is not None)
 
     def pieces(self, ids, trained):
         """The sample's text, in runs that are trained on or not. The first token is no label."""
@@ -126,9 +141,12 @@ def terminal_text(tally, fitting, colour):
     lines = [f"  {line}" for line in tally.counts_by_file()[:NAMED]]
     if len(tally.files) > NAMED:
         lines.append(f"  and {len(tally.files) - NAMED} more files")
+    lines += [f"  {line}" for line in tally.left_out]
     if tally.notes.counts["rewritten"]:
         lines.append(f"  {tally.notes.counts['rewritten']} chats became a sample for each answer: the chat template lays "
                      "earlier messages out otherwise once later ones follow")
+    if tally.unread_line():
+        lines.append(f"  {tally.unread_line()}")
     if fitting.summary():
         lines.append(f"  {fitting.summary()}")
     lines.append(histogram_text(tally.lengths, fitting.length))
@@ -190,8 +208,10 @@ def page(tally, writers, fitting, out):
              f"<title>Training data</title><style>{STYLE}</style><h1>Training data: {html.escape(os.path.basename(out) or out)}</h1>",
              "<div class=tiles>", *(f"<div class=tile><b>{v}</b><span>{k}</span></div>" for k, v in tiles), "</div>",
              *(f"<p class=warn>{html.escape(w)}</p>" for w in tally.warnings()),
+             *(f"<p>{html.escape(line)}" for line in tally.left_out),
+             f"<p>{html.escape(tally.unread_line())}" if tally.unread_line() else "",
              file_table(tally), length_table(tally, fitting), sample_parts(tally)]
-    return "\n".join(parts) + "\n"
+    return printable("\n".join(parts) + "\n")
 
 
 def file_table(tally):

@@ -9,15 +9,24 @@ the template rewrites earlier messages once later ones follow (reasoning is left
 answer becomes a sample of its own: F, as at inference. Marks that a template itself makes
 ({% generation %}) narrow what is trained on."""
 import collections
+import dataclasses
+import functools
+import inspect
 import json
 import os
 import re
 
 from script_errors import BadDocument, UserError
+from training_data.conversations import REASONING
+from training_data.fields import HARMLESS_NAMES, canonical, holds_nothing
 from training_data.records import read_json
 
 TRAIN_ON = ("assistant", "last", "all")
-PROBED_KEY, PROBED_VALUE = "probed_key", "probed value"
+PROBED_NAME, PROBED_KEY, PROBED_VALUE = "probed_name", "probed_key", "probed value"
+GENERATION_TAG = r"\{%-?\s*(?:end)?generation\s*-?%\}"
+GIVEN = ("messages", "tools", "add_generation_prompt")  # of a template's variables, by its caller
+# Of a message: what is checked by itself, or tells messages apart.
+CHECKED_KEYS = ("role", "content", "tool_calls", "tool_call_id", *REASONING)
 
 # The text of a sample and its turns; None: all is trained on.
 Sample = collections.namedtuple("Sample", "text turns")
@@ -75,7 +84,7 @@ class ChatTemplate:
     def marks(self, messages, chat, place):
         """The ranges of characters in the template's own generation blocks; None where it has none."""
         source = self.source(chat.tools)
-        if not re.search(r"\{%-?\s*generation\s*-?%\}", source):
+        if not re.search(GENERATION_TAG, source):
             return None
         from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -95,21 +104,98 @@ class ChatTemplate:
             return BadDocument(f"{place}: the chat template refuses it: {error}")
         return BadDocument(f"{place}: the chat template fails{template_line(error)}: {error}")
 
+    # ---- what a chat gives the template beside messages ----
+
+    @functools.lru_cache(4)
+    def variables(self, source):
+        """The names of what the template takes; none where it is no Jinja, which rendering tells."""
+        from jinja2 import Environment, TemplateError, meta
+
+        try:
+            tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(re.sub(GENERATION_TAG, "", source))
+        except TemplateError:
+            return frozenset()
+        return frozenset(meta.find_undeclared_variables(tree)) - set(GIVEN) - set(self.tokenizer.special_tokens_map)
+
+    @functools.cached_property
+    def reserved(self):
+        """The names that apply_chat_template itself takes."""
+        return frozenset(inspect.signature(self.tokenizer.apply_chat_template).parameters) | {"messages"}
+
+    def check_arguments(self, chat, place, notes):
+        """Refuses arguments that stand where the template does not get them; counts those that it does not know."""
+        known = self.variables(self.source(chat.tools))
+        for key in chat.options:
+            if key in self.reserved:
+                raise BadDocument(f'{place}: "{key}" in "chat_template_kwargs" is no argument of a chat template; remove it')
+        for key in chat.beside:
+            if key in known:
+                raise BadDocument(f'{place}: "{key}" is an argument of this chat template, which is read from "chat_template_kwargs" alone; '
+                                  f"write it there, or pass over it with --ignore-fields {key}")
+        for key in chat.options:
+            if key not in known:
+                notes.count(("unread", f"chat_template_kwargs.{key}"), place)
+        for key in self.options.keys() - known:
+            notes.count(("unread", f"{key} of --template-options"), place)
+
+    def with_tools_as_read(self, chat, notes, place):
+        """The chat, its tools in the form that this template reads: as they are, else in OpenAI's."""
+        if not chat.tools or all("function" in tool for tool in chat.tools):
+            return chat
+        if not self.reads_tools(False) and self.reads_tools(True):
+            return dataclasses.replace(chat, tools=[t if "function" in t else {"type": "function", "function": t} for t in chat.tools])
+        notes.count("bare tools", place)
+        return chat
+
+    @functools.lru_cache(2)
+    def reads_tools(self, wrapped):
+        function = {"name": PROBED_NAME, "description": PROBED_VALUE, "parameters": {"type": "object", "properties": {}}}
+        tools = [{"type": "function", "function": function} if wrapped else function]
+        return PROBED_NAME in self._probed([{"role": "user", "content": "x"}], tools)
+
+    @functools.lru_cache(256)
+    def reads_tool_key(self, key, wrapped):
+        """Whether the template shows what stands under a key of a tool's function."""
+        function = {"name": PROBED_NAME, "description": "seeks", "parameters": {"type": "object", "properties": {}}}
+        shown = [self._probed([{"role": "user", "content": "x"}], [{"type": "function", "function": one} if wrapped else one])
+                 for one in ({**function, key: PROBED_VALUE}, {name: value for name, value in function.items() if name != key})]
+        return shown[0] != shown[1]
+
+    def _probed(self, messages, tools):
+        from training_data.conversations import Chat
+
+        try:
+            return self.render(messages, Chat("", [], [], tools=tools), "")
+        except UserError:
+            return ""
+
     # ---- samples ----
 
     def samples(self, chat, train_on, place, notes):
         """The Samples of a chat. `notes` (encoding.Notes) counts what the report tells."""
+        self.check_arguments(chat, place, notes)
+        chat = self.with_tools_as_read(chat, notes, place)
         messages = self.with_calls_as_read(chat, place)
         if train_on == "all":
-            return [Sample(self.whole_text(messages, chat, place), None)]
+            if chat.held_back:
+                raise BadDocument(f"{place}: message {chat.held_back} says that it is not trained on, and --train-on all trains on every "
+                                  "token; leave one of them out")
+            whole = self.whole_text(messages, chat, place)
+            self.count_unread(messages, whole, [], chat, place, notes)
+            return [Sample(whole, None)]
         answers = [i for i, m in enumerate(messages) if m["role"] == "assistant" and chat.may_train[i]]
         if not answers:
-            raise BadDocument(f"{place}: has no assistant message to train on")
+            held_back = f": message {chat.held_back} says that it is not trained on" if chat.held_back else ""
+            raise BadDocument(f"{place}: has no assistant message to train on{held_back}")
         if train_on == "last":
             answers = answers[-1:]
+        notes.count(("unread", "messages after the last answer"), place, len(messages) - answers[-1] - 1)
         messages = messages[:answers[-1] + 1]  # nothing after the last answer is learnt from
         whole = self.whole_text(messages, chat, place)
+        self.count_unread(messages, whole, answers, chat, place, notes)
         texts = [whole if i == answers[-1] else self.render(messages[:i + 1], chat, place) for i in answers]
+        for i, text in zip(answers, texts):
+            self.refuse_lost_reasoning(messages[:i + 1], text, chat, place)
         turns = [self.turn(messages, i, text, chat, place, notes) for i, text in zip(answers, texts)]
         if all(whole.startswith(text) for text in texts):
             groups = [(messages, whole, turns)]
@@ -117,6 +203,40 @@ class ChatTemplate:
             notes.count("rewritten")
             groups = [(messages[:i + 1], text, [turn]) for i, text, turn in zip(answers, texts, turns)]
         return [Sample(text, self.marked(part, text, turns, chat, place)) for part, text, turns in groups]
+
+    def is_rendering_of(self, text, messages, chat, place):
+        """Whether the template makes the same of other messages; one that it refuses is not the same."""
+        try:
+            return text == self.render(messages, chat, place)
+        except BadDocument:
+            return False
+
+    def refuse_lost_reasoning(self, messages, text, chat, place):
+        """The reasoning of an answer that is trained on, which is the last message here."""
+        keys = [key for key in messages[-1] if canonical(key) in map(canonical, REASONING)]
+        if keys and self.is_rendering_of(text, [*messages[:-1], without(messages[-1], keys)], chat, place):
+            raise BadDocument(f'{place}: this chat template leaves out "{keys[0]}" of message {len(messages)}; write it into "content", or '
+                              f"pass over it with --ignore-fields {keys[0]}")
+
+    def count_unread(self, messages, whole, answers, chat, place, notes):
+        """Counts the keys of messages and calls that the template passes over. The reasoning of `answers` is looked at elsewhere."""
+        checked = {i: CHECKED_KEYS if i in answers else CHECKED_KEYS[:-len(REASONING)] for i in range(len(messages))}
+        found = dict.fromkeys((m["role"], k) for i, m in enumerate(messages) for k in m
+                              if k not in checked[i] and canonical(k) not in HARMLESS_NAMES)
+        for role, key in found:
+            having = [i for i, m in enumerate(messages) if m["role"] == role and key in m and key not in checked[i]]
+            if self.is_rendering_of(whole, [without(m, [key]) if i in having else m for i, m in enumerate(messages)], chat, place):
+                notes.count(("unread", f"message.{key}"), place, len(having))
+        functions = [(tool.get("function", tool), "function" in tool) for tool in chat.tools or []]
+        for function, is_wrapped in functions:
+            for key, value in function.items():
+                if key not in ("name", "type") and not holds_nothing(value) and not self.reads_tool_key(key, is_wrapped):
+                    notes.count(("unread", f"tool.{key}"), place)
+        calls = [call for m in messages for call in m.get("tool_calls", ())]
+        for key in dict.fromkeys(key for call in calls for key in more_keys(call)):
+            fewer = [{**m, "tool_calls": [without_more(c, key) for c in m["tool_calls"]]} if m.get("tool_calls") else m for m in messages]
+            if self.is_rendering_of(whole, fewer, chat, place):
+                notes.count(("unread", f"call.{key}"), place, sum(key in more_keys(call) for call in calls))
 
     def turn(self, messages, i, text, chat, place, notes):
         if i == 0:
@@ -161,19 +281,65 @@ class ChatTemplate:
     def whole_text(self, messages, chat, place):
         """The conversation; refused where the template silently leaves something of it out."""
         whole = self.render(messages, chat, place)
-        doubtful = [(i, "tool_calls", "tool_calls") for i, m in enumerate(messages) if m.get("tool_calls")]
-        doubtful += [(i, "content", f"messages of the role {messages[i]['role']}")
-                     for i in self.unseen(messages, whole, chat, place)]
-        for i, key, what in doubtful:
-            without = [*messages[:i], {**messages[i], key: ""}, *messages[i + 1:]]
-            if whole == self.render(without, chat, place):
+        self.refuse_parts(messages, whole, chat, place)
+        self.refuse_lost_tools(messages, whole, chat, place)
+        for i, changed, what in self.changed_calls(messages):
+            if self.is_rendering_of(whole, [*messages[:i], {**messages[i], "tool_calls": changed}, *messages[i + 1:]], chat, place):
                 raise BadDocument(f"{place}: this chat template leaves out {what}")
+        for i in self.unseen(messages, whole, chat, place):
+            changed = {**messages[i], "content": ""}
+            if self.is_rendering_of(whole, [*messages[:i], changed, *messages[i + 1:]], chat, place):
+                role = messages[i]["role"]
+                raise BadDocument(f"{place}: this chat template leaves out " +
+                                  (f"what message {i + 1} says beside its tool_calls" if role == "assistant" else f"messages of the role {role}"))
         return whole
 
+    def refuse_parts(self, messages, whole, chat, place):
+        """Contents of several parts, which are one text here, where the template knows parts and lays them out otherwise."""
+        for i, message in enumerate(messages):
+            parts = getattr(message, "parts", None)
+            if not parts:
+                continue
+            try:
+                text = self.render([*messages[:i], {**message, "content": parts}, *messages[i + 1:]], chat, place)
+            except BadDocument:
+                continue
+            if text != whole and "{'type'" not in text and '{"type"' not in text:
+                raise BadDocument(f"{place}: this chat template lays out the {len(parts)} parts of message {i + 1} otherwise than one "
+                                  "text of them; write its content as one text")
+
+    @staticmethod
+    def changed_calls(messages):
+        """Each call left out once, and once without its arguments."""
+        for i, message in enumerate(messages):
+            calls = message.get("tool_calls") or []
+            if calls:
+                yield i, "", "tool_calls"
+            for at, call in enumerate(calls):
+                if len(calls) > 1:
+                    yield i, [*calls[:at], *calls[at + 1:]], f"call {at + 1} of message {i + 1}"
+                function = call.get("function", call)
+                empty = {**function, "arguments": "{}" if isinstance(function["arguments"], str) else {}}
+                if function["arguments"] != empty["arguments"]:
+                    changed = {**call, "function": empty} if "function" in call else empty
+                    yield i, [*calls[:at], changed, *calls[at + 1:]], f"the arguments of call {at + 1} of message {i + 1}"
+
+    def refuse_lost_tools(self, messages, whole, chat, place):
+        for number, tool in enumerate(chat.tools or [], 1):
+            name = tool.get("function", tool)["name"]
+            if name not in whole or not (self.reads_tools("function" in tool) or self.differs_without(number - 1, messages, whole, chat, place)):
+                raise BadDocument(f"{place}: this chat template leaves out tools: {name}, item {number}")
+
+    def differs_without(self, at, messages, whole, chat, place):
+        function = {**chat.tools[at].get("function", chat.tools[at]), "name": PROBED_NAME}
+        tool = {**chat.tools[at], "function": function} if "function" in chat.tools[at] else function
+        tools = [*chat.tools[:at], tool, *chat.tools[at + 1:]]
+        return not self.is_rendering_of(whole, messages, dataclasses.replace(chat, tools=tools), place)
+
     def unseen(self, messages, whole, chat, place):
-        """Messages that are not the assistant's and whose text is not seen in the whole: a short one may be
-        seen by chance, so all of these are tried at once with others in their place."""
-        said = {i: m["content"].strip() for i, m in enumerate(messages) if m["role"] != "assistant"}
+        """Messages whose text is not seen in the whole, answers without calls apart: a short one may be seen by chance, so
+        all of these are tried at once with others in their place."""
+        said = {i: m["content"].strip() for i, m in enumerate(messages) if m["role"] != "assistant" or m.get("tool_calls")}
         doubtful = [i for i, text in said.items() if text and (len(text) < 8 or text not in whole)]
         if not doubtful:
             return []
@@ -192,15 +358,14 @@ class ChatTemplate:
         if not any(m.get("tool_calls") for m in chat.messages):
             return chat.messages
         as_text = self.calls_are_texts(chat)
-        return [{**m, "tool_calls": [self.call_as_read(c, as_text, place) for c in m["tool_calls"]]}
+        wrap = not self.reads_bare_calls()
+        return [{**m, "tool_calls": [wrapped(self.call_as_read(c, as_text, place), wrap) for c in m["tool_calls"]]}
                 if m.get("tool_calls") else m for m in chat.messages]
 
     @staticmethod
     def call_as_read(call, as_text, place):
-        function = call.get("function", call) if isinstance(call, dict) else None
-        if not isinstance(function, dict) or "arguments" not in function:
-            return call
-        value = function["arguments"]
+        function = call.get("function", call)
+        given = value = function["arguments"]
         if isinstance(value, str):
             try:
                 value = json.loads(value)
@@ -208,7 +373,7 @@ class ChatTemplate:
                 raise BadDocument(f"{place}: the arguments of a call of {function.get('name')} are not JSON: "
                                   f"{error}") from None
         if as_text:
-            value = json.dumps(value, ensure_ascii=False)
+            value = given if isinstance(given, str) else json.dumps(value, ensure_ascii=False)
         function = {**function, "arguments": value}
         return {**call, "function": function} if "function" in call else function
 
@@ -223,6 +388,13 @@ class ChatTemplate:
             self._forms[key] = not listed and is_json in texts
         return self._forms[key]
 
+    @functools.lru_cache(1)
+    def reads_bare_calls(self):
+        """Whether the template knows calls that are no {"type": "function", "function": ...}."""
+        call = {"name": PROBED_NAME, "arguments": {PROBED_KEY: PROBED_VALUE}}
+        text = self._probed([{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}], None)
+        return PROBED_NAME in text and PROBED_KEY in text
+
     def _laid_out(self, arguments, chat):
         call = {"id": "call00001", "type": "function", "function": {"name": "probed", "arguments": arguments}}
         messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
@@ -230,6 +402,32 @@ class ChatTemplate:
             return self.render(messages, chat, "")
         except UserError:
             return ""
+
+
+def wrapped(call, wrap):
+    """A bare call in OpenAI's form, where that is wanted."""
+    if not wrap or "function" in call:
+        return call
+    inside = {key: value for key, value in call.items() if key in ("name", "arguments")}
+    return {"type": "function", **{key: value for key, value in call.items() if key not in inside}, "function": inside}
+
+
+def without(message, keys):
+    return {key: value for key, value in message.items() if key not in keys}
+
+
+def more_keys(call):
+    """Of a call, beside what makes it one."""
+    outer = without(call, ("id", "type", "index", "function", *(() if "function" in call else ("name", "arguments"))))
+    inner = without(call["function"], ("name", "arguments")) if "function" in call else {}
+    return [key for key, value in {**outer, **inner}.items() if not holds_nothing(value)]
+
+
+def without_more(call, key):
+    if "function" not in call:
+        return without(call, [key])
+    kept = () if key in ("name", "arguments") else (key,)
+    return {**without(call, [key]), "function": without(call["function"], kept)}
 
 
 def answer_turn(begin, text):

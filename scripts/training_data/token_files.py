@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from own_output import file_xxh3, is_as_written, sync, sync_folder
-from script_errors import UserError
+from script_errors import UserError, naming
 
 EXTENSIONS = (".bin", ".idx", ".mask", ".html", ".json")  # of a data set
 MEGATRON_CODES = {"uint16": 8, "int32": 4}
@@ -75,7 +75,7 @@ def workshop(out):
             remove_stale(out, path)
     made = tempfile.mkdtemp(prefix=".ftrun-", suffix=".tmp", dir=out)
     try:
-        with open(os.path.join(made, "lock"), "w") as lock:
+        with naming(out), open(os.path.join(made, "lock"), "w") as lock:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which children do not inherit
             yield made

@@ -5,9 +5,10 @@ import multiprocessing
 import os
 
 from training_data.encoding import Encoder
-from script_errors import BadDocument, UserError
+from script_errors import BadDocument, EnvironmentFault, UserError
 
 BATCH_BYTES = 1 << 18  # of documents that one process tokenises at a time
+SHARED_MEMORY = "/dev/shm"  # where glibc makes the semaphores of processes
 _encoder = None
 
 
@@ -42,6 +43,22 @@ def batches(stream):
         yield batch
 
 
+def process_pool(workers):
+    try:
+        return concurrent.futures.ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"), initializer=start_worker,
+                                                      initargs=(None,))
+    except (OSError, ImportError) as error:  # Python has no semaphores where the system has none
+        raise EnvironmentFault(f"{SHARED_MEMORY}: {getattr(error, 'strerror', None) or error}: the tokenising processes need a few bytes there; make it "
+                               "writable and leave it some room, or tokenise in this process with --workers 1") from None
+
+
+def submitted(pool, batch):
+    try:
+        return pool.submit(encode_batch, batch)
+    except OSError as error:
+        raise EnvironmentFault(f"a tokenising process cannot be started: {error.strerror}; use fewer with --workers, or see ulimit -u and -v") from None
+
+
 def encoded_batches(stream, workers, encoder):
     """(documents, encoded) in the order of the stream, however many processes work on it."""
     global _encoder
@@ -51,13 +68,11 @@ def encoded_batches(stream, workers, encoder):
         for batch in batches(stream):
             yield batch, encode_batch(batch)
         return
-    forked = multiprocessing.get_context("fork")
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=forked, initializer=start_worker,
-                                                initargs=(None,)) as pool:
+    with process_pool(workers) as pool:
         pending = collections.deque()
         try:
             for batch in batches(stream):
-                pending.append((batch, pool.submit(encode_batch, batch)))
+                pending.append((batch, submitted(pool, batch)))
                 if len(pending) > 3 * workers:  # bounds what is in memory
                     done, future = pending.popleft()
                     yield done, future.result()

@@ -1,12 +1,16 @@
 """Tests of scripts/training_data: chats of every shape, laid out by templates of the families, what of them
 is trained on, and what is told and refused. Expectations are written out by hand, or made by
 transformers' own apply_chat_template."""
+import collections
 import contextlib
+import copy
 import gzip
 import io
 import json
 import os
 import pathlib
+import random
+import re
 import sys
 import tempfile
 import unittest
@@ -17,6 +21,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import prepare_data  # noqa: E402
 from prepare_data_test import read_pair  # noqa: E402
+from script_errors import BadDocument  # noqa: E402
+from training_data import fields  # noqa: E402
+from training_data.encoding import Encoder  # noqa: E402
+from training_data.records import Document  # noqa: E402
 
 SPECIAL = ["<|end|>", "<s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
            "<start_of_turn>", "<end_of_turn>"]
@@ -401,6 +409,283 @@ class Shapes(Case):
             self.assertEqual(code, 5)
             self.assertRegex(err, f"{name}: reading .* needs the Python package {package}, which is not installed; run "
                                   "scripts/setup.sh")
+
+
+# In the manner of Qwen's: tools, calls with and without "function", a tool's name, a switch.
+TOOLS = ("{%- if quiet %}{{ '...' }}{%- endif %}{%- if tools %}{{ '<|im_start|>system\\nTools:' }}{%- for t in tools %}{{ '\\n' + t | tojson }}{%- endfor %}{{ '<|im_end|>\\n' }}{%- endif %}"
+         "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}{%- for c in m.tool_calls or [] %}{%- if c.function %}"
+         "{%- set c = c.function %}{%- endif %}{{ '<call>' + c.name + ' ' + c.arguments | tojson + '</call>' }}{%- endfor %}"
+         "{%- if m.role == 'tool' and m.name %}{{ ' of ' + m.name }}{%- endif %}{{ '<|im_end|>\\n' }}{%- endfor %}"
+         "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}")
+TOOL = {"type": "function", "function": {"name": "seek", "description": "seeks", "parameters": {"type": "object", "properties": {}}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "seek", "arguments": {"k": "v"}}}
+
+
+class Fields(Case):
+    """Strict about data as about configs: no field that says something is passed over in silence."""
+
+    def setUp(self):
+        super().setUp()
+        self.use(TOOLS)
+        self.encoder = Encoder(self.model)
+
+    def encoded(self, content):
+        """(samples, what is counted as not read), or the text of the refusal."""
+        try:
+            found = self.encoder.encode(Document("c", "c:1", 1, content))
+        except BadDocument as bad:
+            return str(bad)
+        samples = [(ids.tolist(), trained.tolist()) for ids, trained in found.samples]
+        return samples, [name for (_, name), _ in found.notes.of("unread")]
+
+    def read(self, content):
+        found = self.encoded(content)
+        self.assertNotIsInstance(found, str, found)
+        return [self.tokenizer.decode(ids, skip_special_tokens=False) for ids, _ in found[0]][0]
+
+    def refused(self, content, message):
+        self.assertEqual(self.encoded(content), f"c:1: {message}")
+
+    def counted(self, content):
+        return self.encoded(content)[1]
+
+    def test_a_system_text_beside_any_shape_comes_first_under_every_spelling(self):
+        shapes = ({"messages": [user("p"), assistant("c")]}, {"conversations": [user("p"), assistant("c")]},
+                  {"prompt": [user("p")], "completion": [assistant("c")]}, {"prompt": "p", "completion": "c"}, {"instruction": "p", "output": "c"},
+                  {"messages": [{"role": "system", "content": "s"}, user("p"), assistant("c")]})
+        expected = "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"
+        for shape in shapes:
+            for key in ("system", "System", "system_prompt", "systemPrompt", "system-message", "systemInstruction", "instructions"):
+                for value in ("s", [{"text": "s"}], {"parts": [{"text": "s"}]}, {"role": "system", "content": [{"type": "text", "text": "s"}]}):
+                    self.assertEqual(self.read({**shape, key: value}), expected, (shape, key, value))
+        self.refused({**shapes[-1], "system": "t"}, '"system" stands beside a first message of the role system that says something else; leave '
+                                                    "one of them out")
+        self.refused({**shapes[0], "system": 5}, '"system" must be a text, or a list of {"text": "..."}')
+        self.refused({**shapes[0], "system": "s", "system_prompt": "t"}, '"system" and "system_prompt" are two spellings of one thing and hold '
+                                                                         "different values; leave one of them out")
+        self.refused({"text": "t", "system": "s"}, '"system" stands beside "text", which is trained on alone; write "messages", or pass over it '
+                                                   "with --ignore-fields system")
+
+    def test_answers_that_must_not_be_imitated_are_refused_and_left_out_with_a_count(self):
+        shapes = ({"messages": [user("p"), assistant("c")]}, {"prompt": "p", "completion": "c"},
+                  {"prompt": [user("p")], "completion": [assistant("c")]})
+        for shape in shapes:
+            for key, value in (("label", False), ("Label", 0), ("label", "false"), ("kto_tag", False), ("desirable", "no"), ("label", -1),
+                               ("is_correct", False), ("accepted", "false")):
+                self.refused({**shape, key: value}, f'"{key}" is {json.dumps(value)}: its answer must not be imitated')
+            for key in ("rejected_response", "rejected", "rejected_messages", "rejectedResponse"):
+                tail = f"; to train on its messages alone, pass over the others with --ignore-fields {key}" if "messages" in shape else ""
+                self.refused({**shape, key: "no"}, f'is a preference ({key}); answers to imitate are read from "messages", or "prompt" and '
+                                                   f'"completion"{tail}')
+            self.assertEqual(self.encoded({**shape, "label": True, "rejected": None}), self.encoded(shape))
+        self.refused({**shapes[0], "label": "cat"}, '"label" is "cat", expected true (an answer to imitate) or false; correct it, or pass over it '
+                                                    "with --ignore-fields label")
+        self.refused({"text": "t", "label": 1}, '"label" is 1, and a text is trained on whatever its class; write "prompt" and "completion" where the '
+                                                "class is to be learnt, or pass over it with --ignore-fields label")
+        path = self.lines("k.jsonl", [{**shapes[1], "label": True}, {"prompt": "q", "completion": "bad", "label": False}])
+        self.assertIn("warning: left out 1 of 2 documents (--skip-bad):\n"
+                      f'  {path}:2: "label" is false: its answer must not be imitated\n', self.prepare(path, "--skip-bad"))
+        self.assertEqual(len(self.shown()), 1)
+        self.assertIn(f"not read: label (2 times, the first: {path}:1)", self.prepare(path, "--ignore-fields", "label"))
+        self.assertEqual(len(self.shown()), 2)
+
+    def test_weights_masks_and_media_are_refused_by_name(self):
+        chat = {"messages": [user("p"), assistant("c")]}
+        tail = "pass over it with --ignore-fields "
+        for key, value, message in (
+                ("loss_mask", [0, 1], "says by token what counts in the loss, which texts cannot; write \"train\": false in the messages that do not "
+                                      "count, or prepare the token ids elsewhere and name that file in data.train"),
+                ("sample_weight", 0.5, "weighs the record or its tokens, and all count alike here; give a data set of its own a weight in data.train"),
+                ("images", ["a.png"], "holds what is no text, and texts alone are trained on; remove it where the texts do not need it"),
+                ("function_call", {"name": "f"}, "is a call of a tool beside the conversation; put it into \"tool_calls\" of an assistant's message"),
+                ("input_ids", [1], "holds token ids beside texts; name a file of token ids in data.train as it is, or remove them")):
+            self.refused({**chat, key: value}, f'"{key}" {message}, or {tail}{key}')
+            self.assertEqual(self.encoded({**chat, key: None}), self.encoded(chat))
+        self.refused({"messages": [user("p"), assistant("c", weight=0.5)]},
+                     'message 2: "weight" is 0.5; a message is trained on or it is not: write 1 or 0')
+        self.refused({"messages": [user("p"), assistant("c", loss=False)]},
+                     "has no assistant message to train on: message 2 says that it is not trained on")
+        self.refused({"messages": [{**user("p"), "train": True}, assistant("c")]},
+                     'message 1: "train" is true, and its role is user: answers alone are trained on, or everything with --train-on all')
+        self.refused({"messages": [user([{"type": "text", "text": "p", "source_lang_code": "de"}]), assistant("c")]},
+                     'message 1: "source_lang_code" in a part of its content is not read, as contents are texts here; write the message so that its '
+                     f"text says it, or {tail}source_lang_code")
+        self.refused({**chat, "completion": "d"}, '"completion" stands beside "messages" and says something else; write it as a message, or '
+                                                  f"{tail}completion")
+        self.assertEqual(self.counted({**chat, "completion": "c", "prompt": "p", "score": 3, "id": 7}), ["prompt", "completion", "score"])
+        self.out += "-all"
+        path = self.lines("w.jsonl", [{"messages": [user("p"), assistant("c", weight=0), user("q"), assistant("d")]}])
+        self.assertEqual(self.refusal(path, "--train-on", "all"), f"{path}:1: message 2 says that it is not trained on, and --train-on all trains "
+                                                                  "on every token; leave one of them out")
+
+    def test_arguments_of_the_template_are_read_from_one_place(self):
+        chat = {"messages": [user("p"), assistant("c")]}
+        self.assertIn("...", self.read({**chat, "chat_template_kwargs": {"quiet": True}}))
+        self.refused({**chat, "quiet": True}, '"quiet" is an argument of this chat template, which is read from "chat_template_kwargs" alone; write '
+                                              "it there, or pass over it with --ignore-fields quiet")
+        self.refused({**chat, "chat_template_kwargs": {"add_generation_prompt": True}},
+                     '"add_generation_prompt" in "chat_template_kwargs" is no argument of a chat template; remove it')
+        self.assertEqual(self.counted({**chat, "chat_template_kwargs": {"loud": True}}), ["chat_template_kwargs.loud"])
+        out = self.prepare(self.lines("c.jsonl", [chat]), "--template-options", '{"loud": 1}')
+        self.assertIn(f"  not read: loud of --template-options (1 time, the first: {self.folder}/c.jsonl:1)\n", out)
+
+    def server(self):
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.model)
+
+    # Calls and tools as OpenAI, Mistral, Qwen and Llama have them.
+    ARGUMENTS = {"k": "né", "n": 1}
+    CALLS = ([{"id": "1", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}], [{"name": "f", "arguments": ARGUMENTS}],
+             [{"function": {"name": "f", "arguments": json.dumps(ARGUMENTS)}}], [{"name": "f", "parameters": ARGUMENTS}])
+
+    def test_calls_of_every_shape_are_laid_out_as_the_reference_lays_them_out(self):
+        only_wrapped = TOOLS.replace("{%- if c.function %}{%- set c = c.function %}{%- endif %}", "{%- set c = c.function %}")
+        for template in (TOOLS, only_wrapped):
+            self.use(template)
+            self.encoder = Encoder(self.model)
+            expected = self.server().apply_chat_template([user("p"), assistant("", tool_calls=self.CALLS[0])], tokenize=False)
+            self.assertIn('<call>f {"k": "né", "n": 1}</call>', expected)
+            for calls in self.CALLS:
+                self.assertEqual(self.read({"messages": [user("p"), assistant("", tool_calls=calls)]}), expected)
+            self.assertEqual(self.read({"messages": [user("p"), {"role": "assistant", "content": None, "function_call": self.CALLS[2][0]["function"]}]}),
+                             expected)
+            for role in ("function_call", "tool_call"):
+                said = {"from": role, "value": json.dumps(self.CALLS[1][0])}
+                self.assertEqual(self.read({"conversations": [{"from": "human", "value": "p"}, said]}), expected)
+        for name in ("function", "ipython", "tool_response", "observation", "tool"):
+            self.assertIn("<|im_start|>tool\nseen<", self.read({"messages": [user("p"), {"role": name, "content": "seen"}, assistant("c")]}))
+
+    def test_tools_of_every_shape_are_laid_out_as_the_reference_lays_them_out(self):
+        turns, bare = [user("p"), assistant("c")], TOOL["function"]
+        for given in ([TOOL], [bare], [TOOL, {**TOOL, "function": {**bare, "name": "find"}}]):
+            expected = self.server().apply_chat_template(turns, tools=given, tokenize=False)
+            for tools in (given, json.dumps(given), [json.dumps(tool) for tool in given]):
+                self.assertEqual(self.read({"messages": turns, "tools": tools}), expected)
+        # OpenAI's first interface; and bare ones for a template that knows none.
+        expected = self.server().apply_chat_template(turns, tools=[TOOL], tokenize=False)
+        self.assertEqual(self.read({"messages": turns, "functions": [bare]}), expected)
+        self.use(TOOLS.replace("t | tojson", "t.function.name"))
+        self.encoder = Encoder(self.model)
+        self.assertEqual(self.read({"messages": turns, "tools": [bare]}), self.server().apply_chat_template(turns, tools=[TOOL], tokenize=False))
+        for tool, found in (({"name": "f", "input_schema": {}}, ", found input_schema"), ({"toolSpec": {"name": "f"}}, ", found toolSpec"), ({"x": 1}, "")):
+            self.refused({"messages": turns, "tools": [tool]}, 'item 1 of "tools" must be {"type": "function", "function": {"name": ..., "description": '
+                                                               f'..., "parameters": ...}}}}{found}')
+
+    def test_what_a_template_leaves_out_is_refused_by_name(self):
+        two = [*self.CALLS[0], {"function": {"name": "g", "arguments": {}}}]
+        for template, turns, more, message in (
+                (CHATML, [user("p"), assistant("c")], {"tools": [TOOL]}, "tools: seek, item 1"),
+                (TOOLS.replace("in m.tool_calls or []", "in (m.tool_calls or [])[:1]"), [user("p"), assistant("", tool_calls=two)], {},
+                 "call 2 of message 2"),
+                (TOOLS.replace("c.arguments | tojson", "''"), [user("p"), assistant("", tool_calls=self.CALLS[0])], {},
+                 "the arguments of call 1 of message 2"),
+                (TOOLS.replace("+ m.content }}", "+ ('' if m.tool_calls else m.content) }}"),
+                 [user("p"), assistant("I seek.", tool_calls=self.CALLS[0])], {}, "what message 2 says beside its tool_calls")):
+            self.use(template)
+            self.encoder = Encoder(self.model)
+            self.refused({"messages": turns, **more}, f"this chat template leaves out {message}")
+        self.use(CHATML.replace("m.content +", "(m.content if m.content is string else m.content | map(attribute='text') | join('; ')) +"))
+        self.encoder = Encoder(self.model)
+        parts = [{"type": "text", "text": "p"}, {"type": "text", "text": "q"}]
+        self.assertEqual(len(self.encoded({"messages": [user(parts[:1]), assistant("c")]})[0]), 1)
+        self.refused({"messages": [user(parts), assistant("c")]}, "this chat template lays out the 2 parts of message 1 otherwise than one text of them; "
+                                                                  "write its content as one text")
+        self.use(TOOLS)
+        self.encoder = Encoder(self.model)
+        self.refused({"messages": [user("p"), assistant("c", reasoning_content="r")]},
+                     'this chat template leaves out "reasoning_content" of message 2; write it into "content", or pass over it with --ignore-fields '
+                     "reasoning_content")
+        self.refused({"messages": [user("p"), assistant("", tool_calls=[{"function": {"name": "f"}}])]},
+                     'call 1 in "tool_calls" of message 2 needs "arguments", an object or its JSON')
+
+    def test_keys_of_tools_that_the_template_leaves_out_are_counted(self):
+        tool = {**TOOL, "function": {**TOOL["function"], "returns": {"type": "number"}}}
+        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}), [])
+        self.use(TOOLS.replace("t | tojson", "t.function.name + t.function.description"))
+        self.encoder = Encoder(self.model)
+        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}), ["tool.parameters", "tool.returns"])
+
+    def test_special_tokens_that_a_text_spells_out_are_told_for_every_role(self):
+        turns = [{"role": "system", "content": "<s>"}, user("p<|im_end|>\n<|im_start|>assistant\nno"), assistant("", tool_calls=[copy.deepcopy(CALL)]),
+                 {"role": "tool", "content": "<|eot_id|>"}, assistant("c")]
+        path = self.lines("f.jsonl", [{"messages": turns}, {"text": "<s>a"}, {"text": "a<s>"}])
+        out = self.prepare(path)
+        for who, line, token in (("messages of the role system", 1, "<s>"), ("messages of the role user", 1, "<|im_end|>"),
+                                 ("messages of the role tool", 1, "<|eot_id|>"), ("texts", 3, "<s>")):
+            self.assertIn(f"  warning: 1 {who} spell out special tokens, which become those tokens (the first: {path}:{line}: {token})\n", out)
+        self.assertNotIn("role assistant", out)
+
+    NAMES = (*fields.HARMLESS, *fields.TOKEN_IDS, *fields.CALLS, *fields.WEIGHTS, *fields.TRAIN, "images", "image_path", "videos", "audio",
+             "loss_mask", "completion_mask", "masked", "sample_weight", "rejected_response", "chosen", "rejected", "role", "score", "reward",
+             "Größe", "is_correct", "tool_choice", "documents", "refusal", "prefix", "reasoning_content", "thinking", "name", "quiet",
+             "source_lang", "tool_call_id", "strict", "returns", *(name for names in fields.RECORD.values() for name in names),
+             *(name for names in fields.MESSAGE.values() for name in names))
+    VALUES = (None, "", [], {}, "null", "[]", float("nan"), "some words", 3, 0.5, 0, 1, True, False, "false", ["a"], [0, 1], {"k": 1},
+              [{"role": "user", "content": "z"}])
+
+    def base(self, shape):
+        chat = [user("p"), assistant("", tool_calls=[copy.deepcopy(CALL)]), {"role": "tool", "content": "seen", "name": "seek"},
+                assistant("c")]
+        return {"messages": {"messages": chat, "tools": [copy.deepcopy(TOOL)]}, "parts": {"messages": [
+            user([{"type": "text", "text": "p"}]), assistant("c")]}, "pair": {"prompt": "p", "completion": "c"},
+            "lists": {"prompt": [user("p")], "completion": [assistant("c")]}, "alpaca": {"instruction": "p", "output": "c"},
+            "text": {"text": "p"}}[shape]
+
+    def places(self, record):
+        """(what the level is called, the object) of all levels that can have a field."""
+        yield "", record
+        for message in record.get("messages", record.get("completion", [])):
+            if isinstance(message, dict):
+                yield "message.", message
+                if isinstance(message["content"], list):
+                    yield "part.", message["content"][0]
+                for call in message.get("tool_calls", []):
+                    yield "call.", call
+                    yield "call.", call["function"]
+
+    def test_the_lists_of_harmless_fields_are_one(self):
+        """Of docs/data.md, of lib/data and of the scripts."""
+        docs = (ROOT / "docs/data.md").read_text().split("Harmless are:\n\n")[1].split("\n\n")[0]
+        source = (ROOT / "lib/data/jsonl_fields.cc").read_text().split("kHarmlessNames = {")[1].split("}")[0]
+        self.assertEqual(re.findall("`(.*?)`", docs), list(fields.HARMLESS))
+        self.assertEqual(re.findall('"(.*?)"', source), list(fields.HARMLESS))
+
+    def test_no_field_vanishes_silently(self):
+        """Drawn: shape, level, name in any spelling, value."""
+        chance, outcomes = random.Random(20261126), collections.Counter()
+        for _ in range(1500):
+            shape = chance.choice(("messages", "parts", "pair", "lists", "alpaca", "text"))
+            plain = self.base(shape)
+            record = copy.deepcopy(plain)
+            level, target = chance.choice(list(self.places(record)))
+            name, value = chance.choice(self.NAMES), chance.choice(self.VALUES)
+            spelling = chance.choice((name, name.upper(), name.replace("_", "-"), name.title().replace("_", "")))
+            if any(fields.canonical(key) == fields.canonical(spelling) for key in target):
+                continue
+            target[spelling] = value
+            outcome = self.outcome(self.encoded(record), self.encoded(plain), spelling, value)
+            self.assertIsNotNone(outcome, f"{level}{spelling} = {value!r} of {shape} vanishes: {record}")
+            outcomes[outcome] += 1
+        self.assertEqual(sorted(outcomes), ["as it is anyway", "counted", "harmless", "holds nothing", "read", "refused"], outcomes)
+
+    def outcome(self, found, plain, name, value):
+        """What became of the field; None where it vanished."""
+        known = fields.canonical(name)
+        if isinstance(found, str):  # a list of messages, or what one says of itself, is named by the message
+            by_message = known in fields.spelled((*fields.RECORD["messages"], *fields.MESSAGE["weight"], *fields.MESSAGE["train"]))
+            return "refused" if name in found or (by_message and "message" in found) else None
+        if found[0] != plain[0]:
+            return "read" if not fields.is_absent(value) else None
+        if any(name == key or key.endswith(f".{name}") or key == "chat_template_kwargs.k" for key in found[1]):
+            return "counted"
+        if fields.holds_nothing(value):
+            return "holds nothing" if found == plain else None
+        if known in fields.HARMLESS_NAMES or known == "toolcallid":
+            return "harmless"
+        if known in fields.spelled((*fields.RECORD["label"], *fields.MESSAGE["weight"], *fields.MESSAGE["train"])) and fields.verdict(value) is not None:
+            return "as it is anyway"
+        return None
 
 
 class Lengths(Case):

@@ -1,5 +1,9 @@
 #include "fixtures.h"
 
+#include <random>
+
+#include "data/check_data.h"
+#include "data/jsonl_fields.h"
 #include "data/jsonl_line.h"
 #include "data/token_dataset.h"
 
@@ -13,15 +17,34 @@ namespace {
 struct Parsed {
   std::string problem;
   std::vector<int32_t> ids, labels;
+  UnreadFields unread;
 };
 
 Parsed parse(const std::string& line) {
   Parsed parsed;
-  parsed.problem = parse_jsonl_line(line, parsed.ids, parsed.labels);
+  parsed.problem = parse_jsonl_line(line, parsed.ids, parsed.labels, &parsed.unread);
   return parsed;
 }
 
 using TokenIds = std::vector<int32_t>;
+
+/// Whether a field of a line of the ids 1, 1 that are both trained on, one document, says no more than that.
+bool says_what_is_so(JsonlField field, const std::string& value) {
+  switch (field) {
+    case JsonlField::kLabels:
+    case JsonlField::kAttentionMask:
+    case JsonlField::kLossMask: return value == "[1,1]";
+    case JsonlField::kPositionIds: return value == "[0,1]";
+    case JsonlField::kOtherMask:
+    case JsonlField::kWeights: return value == "1" || value == "true" || value == "[1,1]";
+    case JsonlField::kDesirable:
+    case JsonlField::kTrain: return value == "1" || value == "true";
+    case JsonlField::kLengths: return value.front() != '[';
+    case JsonlField::kSegments: return value.front() != '[' || value == "[0,0]" || value == "[1,1]";
+    case JsonlField::kMedia: return value.find_first_not_of("0123456789.") == value.npos;
+    default: return false;
+  }
+}
 
 }  // namespace
 
@@ -43,12 +66,91 @@ TEST_CASE("padding told by the attention mask is dropped at both ends", "[jsonl]
   REQUIRE(parse(R"({"input_ids":[1,2],"attention_mask":[0,0]})").ids.empty());
 }
 
-TEST_CASE("other keys of a JSONL line are skipped whatever they hold", "[jsonl]") {
+TEST_CASE("other keys of a JSONL line are counted whatever they hold", "[jsonl]") {
   const Parsed parsed = parse(
       R"( { "meta" : {"a":[1,2.5e3,{"b":null}],"input_ids":[9]} , "s":"x\"]},{\\", "t":true,)"
-      R"("input_ids":[4,5], "n":-1.5E+3, "e":{}, "l":[] } )");
+      R"("input_ids":[4,5], "n":-1.5E+3, "e":{}, "l":[], "l2":[{"a":[]}] } )");
   REQUIRE(parsed.problem.empty());
   REQUIRE(parsed.ids == TokenIds{4, 5});
+  REQUIRE(parsed.unread == UnreadFields{{"l2", 1}, {"n", 1}, {"s", 1}, {"t", 1}});
+}
+
+TEST_CASE("what holds nothing counts as absent", "[jsonl]") {
+  const std::string fields =
+      R"("labels":null,"attention_mask":[],"position_ids":[ ],"loss_mask":null,"seq_lengths":[],"images":{ },"label":"","x":null})";
+  const Parsed parsed = parse(R"({"input_ids":[1,2],)" + fields);
+  REQUIRE(parsed.problem.empty());
+  REQUIRE(parsed.labels == TokenIds{1, 2});
+  REQUIRE(parsed.unread.empty());
+  REQUIRE(parse(R"({"input_ids":null})").problem == "has no \"input_ids\"");
+}
+
+TEST_CASE("fields that could change what is trained on are refused by name", "[jsonl]") {
+  const std::string labels = "write labels, the ids with -100 for what does not count in the loss";
+  const std::string packed = "packed lines are not read: write one document a line";
+  const std::pair<std::string, std::string> cases[] = {
+      {R"("seq_lengths":[1,2])", "\"seq_lengths\" tells of several documents; " + packed},
+      {R"("sequenceLengths":[[3]])", "\"sequenceLengths\" tells of several documents; " + packed},
+      {R"("cu_seqlens":[0,1,3])", "\"cu_seqlens\" tells of several documents; " + packed},
+      {R"("segment_ids":[0,0,1])", "\"segment_ids\" tells parts of the line apart; " + packed},
+      {R"("Token-Type-Ids":[0,1,1])", "\"Token-Type-Ids\" tells parts of the line apart; " + packed},
+      {R"("loss_weights":[0.0,1.0,1.0])", "\"loss_weights\" weighs tokens, and all that count do so alike here: " + labels},
+      {R"("sample_weight":0.5)", "\"sample_weight\" weighs tokens, and all that count do so alike here: " + labels},
+      {R"("w\u0065ight":2)", "\"w\\u0065ight\" weighs tokens, and all that count do so alike here: " + labels},
+      {R"("loss_mask":[0,1,1])", "\"loss_mask\" is not read: " + labels},
+      {R"("loss_mask":[1,1])", "input_ids has 3 entries, loss_mask has 2"},
+      {R"("labels":[1,2,3],"loss_mask":[0,1,1])",
+       "\"loss_mask\" holds 0 at index 0, where labels trains on 1: labels alone are read; write -100 there, or remove the mask"},
+      {R"("labels":[1,2,3],"loss_mask":["a,b",1,1])", "\"loss_mask\" holds \"a at index 0, expected 0 or 1"},
+      {R"("prompt_mask":[1,0,0],"labels":[1,2,3])", "\"prompt_mask\" is not read: " + labels},
+      {R"("rejected_input_ids":[1])",
+       "\"rejected_input_ids\" makes the line a preference; answers to imitate are read alone: write a line of input_ids for each of them"},
+      {R"("label":false)", "\"label\" is false: what the line says must not be imitated; remove the line"},
+      {R"("label":3)", "\"label\" is 3, expected true (to be imitated) or false; remove the field if it says something else"},
+      {R"("train":false)", "\"train\" is false, expected true; remove a line that is not to be trained on"},
+      {R"("target_ids":[1,2,3])", "\"target_ids\" is not read: " + labels},
+      {R"("pixel_values":[[0.5]])", "\"pixel_values\" holds what is no token, and tokens alone are trained on: remove it where they do not need it"},
+  };
+  for (const auto& [field, problem] : cases) {
+    INFO(field);
+    REQUIRE(parse(R"({"input_ids":[1,2,3],)" + field + "}").problem == problem);
+    REQUIRE(parse("{" + field + R"(,"input_ids":[1,2,3]})").problem == problem);
+    REQUIRE(parse("{" + field + R"(,"messages":[]})").problem == "has no \"input_ids\"");
+  }
+}
+
+TEST_CASE("fields that say what is so anyway are no hindrance", "[jsonl]") {
+  const Parsed parsed = parse(
+      R"({"input_ids":[1,2,3],"labels":[-100,2,3],"seq_lengths":[3],"cu_seqlens":[0,3],"segment_ids":[4,4,4],"loss_weights":[1.0, 1.0, 1.0],)"
+      R"("completion_mask":[0, true ,1],"loss_mask":[1,1,1],"label":true,"weight":1,"special_tokens_mask":[0,0,1],"length":3,"id":"a"})");
+  REQUIRE(parsed.problem.empty());
+  REQUIRE(parsed.labels == TokenIds{-100, 2, 3});
+  REQUIRE(parsed.unread.empty());
+}
+
+TEST_CASE("no field of a JSONL line vanishes silently", "[jsonl]") {
+  const std::string names[] = {"labels", "attention_mask", "position_ids", "loss_mask", "completionMask", "seq_lengths", "SegmentIds", "weights",
+                               "label", "rejected", "images", "target_ids", "prompt_mask", "score", "text", "messages", "id", "meta", "Source", "train"};
+  const std::string values[] = {"null", "[]", "{}", "\"\"", "0", "1", "0.5", "true", "false", "\"x\"", "[0,0]", "[1,1]", "[0,1]", "[1,0]", "{\"k\":1}", "[[1,2]]"};
+  const Parsed plain = parse(R"({"input_ids":[1,1]})");
+  std::mt19937 chance(20261126);  // NOLINT(cert-msc51-cpp): the same lines each time
+  for (int i = 0; i < 4000; ++i) {
+    const std::string& name = names[chance() % std::size(names)];
+    const std::string& value = values[chance() % std::size(values)];
+    const Parsed parsed = parse(R"({"input_ids":[1,1],")" + name + "\":" + value + "}");
+    INFO(name << " = " << value);
+    const JsonlField field = jsonl_field(name);
+    const bool nothing = value == "null" || value == "[]" || value == "{}" || value == "\"\"";
+    const bool read = parsed.ids != plain.ids || parsed.labels != plain.labels;
+    const bool counted = parsed.unread.count(name) == 1;
+    const bool anyway = says_what_is_so(field, value);
+    if (!parsed.problem.empty())
+      CHECK((!nothing || field == JsonlField::kLabels || field == JsonlField::kAttentionMask || field == JsonlField::kPositionIds));
+    else if (field == JsonlField::kUnknown)
+      CHECK(counted != nothing);
+    else
+      CHECK((nothing || read || anyway || field == JsonlField::kHarmless));
+  }
 }
 
 TEST_CASE("lines that are not data are refused with column and reason", "[jsonl]") {
@@ -86,6 +188,7 @@ TEST_CASE("lines that are not data are refused with column and reason", "[jsonl]
       {R"({"input_ids":[1],"x":"abc\)", "column 28: the string does not end"},
       {R"({"input_ids":[1],"x":tru})", "column 22: expected a value"},
       {R"({"input_ids":[1],"x":})", "column 22: expected a value"},
+      {R"({"input_ids":[1],"x":nulll})", "column 22: expected a value"},
       {R"({"input_ids":[1],"x":nan})", "column 22: expected a value"},
       {R"({"input_ids":[1],"x")", "column 21: expected ':' after the key"},
       {"{\"input_ids\":[1],\"x\":\"a\x01\"}", "column 24: a control character in a string"},
@@ -154,4 +257,46 @@ TEST_CASE("a bad line of a JSONL file is named with a remedy that fits", "[jsonl
                  "(JSON Lines), not one array");
   REQUIRE(refused("\n\n") ==
           path + ": holds no tokens\n  remedy: write the data again with scripts/prepare_data.py");
+}
+
+TEST_CASE("fields of a JSONL file that are not read are named where it is checked and shown", "[jsonl]") {
+  TempFolder folder;
+  const std::string path = folder.write("d.jsonl", "{\"input_ids\":[1,2,3],\"score\":1,\"id\":1}\n{\"input_ids\":[4,5],\"score\":2,\"text\":\"x\"}\n");
+  const std::string note = path + ": not read: \"score\" of 2 lines, \"text\" of 1 line";
+  REQUIRE(TokenDataset({path}, {}).notes() == std::vector<std::string>{note});
+  SampleSetOptions options;
+  options.sequence_length = 2;
+  REQUIRE(data_report_text(check_dataset({path}, options, 100)).find("notice: " + note + "\n") != std::string::npos);
+  REQUIRE(describe_dataset(path).find("  note       " + note + "\n") != std::string::npos);
+}
+
+TEST_CASE("each part of a joined JSONL file may begin with the mark of UTF-8", "[jsonl]") {
+  TempFolder folder;
+  const std::string path = folder.write("d.jsonl", "\xEF\xBB\xBF{\"input_ids\":[1]}\n\xEF\xBB\xBF{\"input_ids\":[2]}\n");
+  const TokenDataset data({path}, {});
+  REQUIRE(data.documents() == 2);
+  REQUIRE(data.place(1).value == 2);
+}
+
+TEST_CASE("a JSONL file in UTF-16 or UTF-32 is named as such", "[jsonl]") {
+  TempFolder folder;
+  const std::string line = "{\"input_ids\": [1, 2]}\r\n";
+  const auto wide = [&](size_t width, size_t at, std::string text) {
+    for (const char c : line) {
+      std::string unit(width, '\0');
+      unit[at] = c;
+      text += unit;
+    }
+    return text;
+  };
+  const std::tuple<std::string, std::string, std::string> cases[] = {
+      {wide(2, 0, "\xFF\xFE"), "UTF-16 (little-endian)", "UTF-16LE"}, {wide(2, 0, ""), "UTF-16 (little-endian)", "UTF-16LE"},
+      {wide(2, 1, "\xFE\xFF"), "UTF-16 (big-endian)", "UTF-16BE"},    {wide(2, 1, ""), "UTF-16 (big-endian)", "UTF-16BE"},
+      {wide(4, 0, ""), "UTF-32 (little-endian)", "UTF-32LE"},          {wide(4, 3, ""), "UTF-32 (big-endian)", "UTF-32BE"},
+      {wide(4, 0, std::string("\xFF\xFE\0\0", 4)), "UTF-32 (little-endian)", "UTF-32LE"}};
+  for (const auto& [text, name, tool] : cases) {
+    const std::string path = folder.write("d.jsonl", text);
+    REQUIRE(error_of([&] { TokenDataset({path}, {}); }) ==
+            path + ": is " + name + ", expected UTF-8\n  remedy: write it in UTF-8, such as with: iconv -f " + tool + " -t UTF-8 OLD > NEW");
+  }
 }

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import struct
 import subprocess
@@ -533,7 +534,7 @@ class PrepareData(unittest.TestCase):
                 ("some words\n", f":1: column 1: Expecting value{tail}"),
                 ('"words"', f": {tail[2:]}; found str"),
                 ('[1]', ": item 1: expected an object, found int"),
-                (b'["\xff"]', ": byte 2 is not UTF-8")):
+                (b'["\xff"]', ": byte 2 is not utf-8; name the file's encoding with --encoding, such as latin-1")):
             with self.subTest(message):
                 path = self.write("a.json", content)
                 self.assertEqual(self.refusal(path), (4, f"prepare_data: error: {path}{message}\n"))
@@ -594,13 +595,13 @@ class PrepareData(unittest.TestCase):
 
     def test_tools_pass_where_the_template_lays_them_out(self):
         messages = [{"role": "user", "content": "p"},
-                    {"role": "assistant", "content": None, "tool_calls": [{"f": 1}]},
+                    {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},
                     {"role": "tool", "content": "r"}, {"role": "assistant", "content": "c"}]
         calls = TEMPLATE.replace("{{ m['content'] }}", "{{ m['content'] }}{{ m.tool_calls | tojson if m.tool_calls }}")
         write_tokenizer(self.model, calls)
         self.prepare(self.chat(*messages))
         self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]),
-                         "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[[{\"f\": 1}]<|im_end|>\n]"
+                         "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {}}}]<|im_end|>\n]"
                          "<|im_start|>tool\nr<|im_end|>\n<|im_start|>assistant\n[c<|im_end|>\n]")
         shutil.rmtree(self.out)
         skips = TEMPLATE.replace("in messages %}", "in messages if m.role != 'tool' %}")
@@ -672,6 +673,137 @@ class PrepareData(unittest.TestCase):
                              "name the folder of the chat model, put its chat_template.jinja into this one, or use prompt and "
                              "completion\n"))
 
+    WIDE = (("utf-16", b"\xff\xfe", "utf-16-le", "UTF-16 (little-endian, by its mark)"), ("utf-16", b"\xfe\xff", "utf-16-be", "UTF-16 (big-endian, by its mark)"),
+            ("utf-16-le", b"", "utf-16-le", "UTF-16 (little-endian, without a mark)"), ("utf-16-be", b"", "utf-16-be", "UTF-16 (big-endian, without a mark)"),
+            ("utf-32", b"\xff\xfe\0\0", "utf-32-le", "UTF-32 (little-endian, by its mark)"), ("utf-32-be", b"", "utf-32-be", "UTF-32 (big-endian, without a mark)"))
+
+    def test_texts_in_utf_16_and_utf_32_are_named_and_read_in_every_format(self):
+        row = '{"text": "Hej å ü"}'
+        for name, text in (("a.txt", "Hej å ü"), ("a.jsonl", f"{row}\r\n"), ("a.json", f"[{row}]"), ("b.json", f"{row}\n"), ("c.data", f"[{row}]")):
+            for option, mark, codec, named in self.WIDE:
+                path = self.write(name, mark + text.encode(codec))
+                with self.subTest(name=name, named=named):
+                    shutil.rmtree(self.out, ignore_errors=True)
+                    self.assertEqual(self.refusal(path), (4, f"prepare_data: error: {path}: is {named}, expected utf-8; give --encoding {option}\n"))
+                    self.assertEqual(self.refusal(path, "--encoding", "latin-1")[0], 4)
+                    self.prepare(path, "--encoding", option)
+                    self.assertEqual(self.text_of(read_pair(self.out + "/train")[0][0][:-1]).encode("utf-8", "replace"),
+                                     self.text_of(self.tokenizer.encode("Hej å ü").ids).encode("utf-8", "replace"))
+
+    def test_utf_16_that_was_appended_is_named(self):
+        row = '{"text": "ab"}\r\n'
+        for name, line in (("a.jsonl", 201), ("a.txt", 201)):
+            path = self.write(name, row.encode() * 200 + row.encode("utf-16-le"))
+            code, err = self.refusal(path)
+            self.assertEqual((code, err.splitlines()[0 if name == "a.txt" else 1].split("error: ")[-1].strip()),
+                             (4, f"{path}:{line}: holds NUL bytes, which no text has; where UTF-16 was appended to a file of UTF-8, write all of it in UTF-8"))
+
+    def test_a_mark_is_no_text(self):
+        for name, content in (("a.txt", "\ufeffab"), ("a.jsonl", '\ufeff{"text": "ab"}\n\ufeff{"text": "ab"}\n'), ("a.json", '\ufeff[{"text": "ab"}]'),
+                              ("b.json", '\ufeff{"text": "ab"}\n\ufeff{"text": "ab"}\n')):
+            for encoding in ("utf-8", "utf-8-sig"):
+                self.prepare(self.write(name, content), "--encoding", encoding, "--force")
+                self.assertEqual({self.trained_text(d) for d in read_pair(self.out + "/train")}, {"[ab<|end|>]"})
+
+    def test_an_encoding_holds_for_every_format_or_is_refused(self):
+        latin = [self.write("a.jsonl", '{"text": "å"}'.encode("latin-1")), self.write("a.json", '[{"text": "å"}]'.encode("latin-1")),
+                 self.write("a.txt", "å".encode("latin-1"))]
+        for path in latin:
+            self.assertIn("with --encoding, such as latin-1", self.refusal(path)[1])
+        self.prepare(*latin, "--encoding", "latin-1")
+        one = list(self.tokenizer.encode("å").ids)
+        self.assertEqual([list(ids[:-1]) for ids, _ in read_pair(self.out + "/train")], [one] * 3)
+        shutil.rmtree(self.out)
+        for content, encoding, message in (
+                (b"\xef\xbb\xbfab", "latin-1", "is UTF-8 (by its mark), expected latin-1; leave out --encoding latin-1"),
+                (b"\xff\xfea\0", "utf-16-be", "is UTF-16 (little-endian, by its mark), expected utf-16-be; give --encoding utf-16"),
+                (b"\0a\0b", "utf-16", "is UTF-16 (big-endian, without a mark), expected utf-16; give --encoding utf-16-be"),
+                (b"abcd", "utf-16", "is no UTF-16, but UTF-8 or ASCII; leave out --encoding utf-16"),
+                (b"\x80\x81\xfe", "shift-jis", "byte 0 is not shift-jis; name the file's encoding with --encoding, such as latin-1")):
+            path = self.write("b.txt", content)
+            self.assertEqual(self.refusal(path, "--encoding", encoding), (4, f"prepare_data: error: {path}: {message}\n"))
+        bad = self.write("c.jsonl", '{"text": "a"}\n'.encode("utf-16") + b"\0")
+        self.assertEqual(self.refusal(bad, "--encoding", "utf-16"),
+                         (4, f"prepare_data: error: {bad}: what follows line 1 is not utf-16; name the file's encoding with --encoding\n"))
+
+    POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"
+
+    def test_pointers_of_git_lfs_are_named_with_the_line_that_fetches(self):
+        good = self.write("a.txt", "ab")
+        for name in ("my b.jsonl", "b.parquet", "b.txt", "b.json.gz", "model/config.json", "model/chat_template.jinja", "model/tokenizer.json"):
+            path = self.write(name, self.POINTER)
+            given = good if name.startswith("model") else path
+            with self.subTest(name):
+                self.assertEqual(self.refusal(given), (4, (
+                    f"prepare_data: error: {path}: is a pointer of Git LFS, and the file itself was not fetched; fetch it: git -C "
+                    f"{os.path.dirname(path)} lfs pull --include {shlex.quote(os.path.basename(path))}\n")))
+            os.remove(path)
+            write_tokenizer(self.model)
+
+    def test_texts_of_the_model_are_utf_8_without_a_mark(self):
+        good = self.write("a.jsonl", '{"prompt": "p", "completion": "c"}')
+        for content, message in ((TEMPLATE.encode("utf-16"), "is UTF-16, expected UTF-8; write it in UTF-8"),
+                                 (b"\xef\xbb\xbf" + TEMPLATE.encode(), "begins with the mark of UTF-8, which transformers takes for text; write it without the mark")):
+            path = self.write("model/chat_template.jinja", content)
+            self.assertEqual(self.refusal(good), (4, f"prepare_data: error: {path}: {message}\n"))
+
+    def test_a_snapshot_of_a_data_set_gives_its_training_split(self):
+        row = '{"text": "%s"}\n'
+        for name in ("train-00000-of-00001.jsonl", "data/test.jsonl", "validation/part-1.jsonl", "data/dev_0.jsonl", "more.jsonl", "contest.jsonl"):
+            os.makedirs(os.path.dirname(f"{self.folder}/snap/{name}"), exist_ok=True)
+            self.write(f"snap/{name}", row % name)
+        for name in ("README.md", "LICENSE.txt", "LICENSE", "table.csv"):
+            self.write(f"snap/{name}", "---\nlicense: mit\n---\n")
+        snap = self.folder + "/snap"
+        out = self.prepare(snap)
+        self.assertEqual([self.trained_text(d) for d in read_pair(self.out + "/train")],
+                         [f"[{name}<|end|>]" for name in ("contest.jsonl", "more.jsonl", "train-00000-of-00001.jsonl")])
+        told = [f"{snap}: its validation files are left out: data/dev_0.jsonl, validation/part-1.jsonl",
+                f"{snap}: its test files are left out: data/test.jsonl", f"{snap}: cards and licences are left out: LICENSE, LICENSE.txt, README.md",
+                f"{snap}: files of other kinds, which are read when they are named, are left out: table.csv"]
+        self.assertIn("".join(f"  {line}\n" for line in told), out)
+        page = pathlib.Path(self.out, "train.html").read_text()
+        for line in told:
+            self.assertIn(f"<p>{line}", page)
+        shutil.rmtree(self.out)
+        self.assertEqual(self.refusal(snap + "/validation", snap + "/data"),
+                         (4, f"prepare_data: error: {snap}/data: holds validation and test files alone; name those that are to be trained on\n"))
+        self.prepare(snap + "/data/test.jsonl", snap + "/README.md")  # what is named is read
+
+    def test_shared_memory_that_cannot_be_used_is_named(self):
+        path = self.write("a.txt", "ab")
+        with mock.patch("concurrent.futures.ProcessPoolExecutor", side_effect=OSError(errno.EROFS, "Read-only file system")):
+            code, _, err = self.run_script(path, "--workers", "2")
+        self.assertEqual((code, err), (5, "prepare_data: error: /dev/shm: Read-only file system: the tokenising processes need a few bytes there; make it "
+                                          "writable and leave it some room, or tokenise in this process with --workers 1\n"))
+
+    def test_a_full_disk_is_named_with_its_folder(self):
+        path = self.write("a.txt", "ab")
+        with mock.patch("training_data.token_files.sync", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+            code, _, err = self.run_script(path)
+        self.assertEqual((code, err), (5, f"prepare_data: error: {self.out}: No space left on device; free some space there, or name a place on "
+                                          "another disk\n"))
+        self.assertEqual(os.listdir(self.out), [])
+
+    def test_output_of_any_encoding_and_none_at_all_will_do(self):
+        path = self.write("größe.jsonl", '{"prompt": "é \U0001f600", "completion": "日本"}'.encode())
+        command = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", self.model, "--workers", "1", path, "--out"]
+        plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        reader, writer = os.pipe()
+        os.close(reader)
+        latin = {"PYTHONIOENCODING": "latin-1:strict"}
+        found = []
+        for name, settings, closed in (("ascii", plain, {}), ("latin", latin, {}), ("pipe", {}, {"stdout": writer})):
+            done = subprocess.run([*command, f"{self.folder}/ö {name}"], env={**os.environ, **settings}, stderr=subprocess.PIPE,
+                                  **({"stdout": subprocess.PIPE} | closed))
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            found.append(pathlib.Path(self.folder, f"ö {name}", "train.bin").read_bytes())
+            self.assertIn("größe.jsonl:1", pathlib.Path(self.folder, f"ö {name}", "train.html").read_text(encoding="utf-8"))
+            if name == "ascii":
+                self.assertIn(b"gr\\xf6\\xdfe.jsonl", done.stdout)
+        os.close(writer)
+        self.assertEqual(found[1:], found[:1] * 2)
+
     def test_a_pipe_is_not_read(self):
         pipe = os.path.join(self.folder, "pipe.jsonl")
         os.mkfifo(pipe)
@@ -733,6 +865,44 @@ class PrepareData(unittest.TestCase):
         progress.add(1_000_000, 500_000, 3)
         line = progress.line(progress.begin + 2)
         self.assertEqual(line, "[######..................]  25%  3 documents, 0.50 M tokens  0.5 MB/s  6 s left")
+
+
+class ScriptEnds(unittest.TestCase):
+    """How every script ends, whatever it prints to and whatever fails: one line and an exit code."""
+
+    def run_code(self, code, **options):
+        start = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import script_errors\n"
+        return subprocess.run([sys.executable, "-S", "-c", start + code], capture_output="stdout" not in options, text=True, **options)
+
+    def test_what_fails_is_one_line_with_its_place_and_what_to_do(self):
+        for error, line, code in (
+                ("PermissionError(13, 'Permission denied', '/a/b')",
+                 "error: /a/b: Permission denied; see the permissions of the file and of its folders, or name another place", 5),
+                ("OSError(28, 'No space left on device')", "error: No space left on device; free some space there, or name a place on another disk", 5),
+                ("MemoryError()", "error: out of memory; more memory is needed: end other programs, or see ulimit -v", 5),
+                ("ImportError('libx.so: not found')", "error: libx.so: not found; run scripts/setup.sh, which installs the packages again", 5),
+                ("KeyboardInterrupt()", "stopped", 130), ("script_errors.UserError('no')", "error: no", 4),
+                ("ValueError('odd\\nmore')", "error: a defect of this script: ValueError: odd; please report it, with what --debug prints besides", 1)):
+            for way in (f"def work(): raise {error}\nsys.exit(script_errors.run('name', work))", f"script_errors.watch('name')\nraise {error}"):
+                done = self.run_code(way)
+                self.assertEqual((done.returncode, done.stdout, done.stderr), (code, "", f"name: {line}\n"), way)
+        for way in ("def work(): raise MemoryError\nsys.exit(script_errors.run('name', work))", "script_errors.watch('name')\nraise MemoryError"):
+            done = self.run_code(f"sys.argv = ['x', '--debug']\n{way}")
+            self.assertTrue(done.stderr.startswith("Traceback"), done.stderr)
+            self.assertTrue(done.stderr.endswith("\nname: error: out of memory; more memory is needed: end other programs, or see ulimit -v\n"), done.stderr)
+            self.assertEqual(done.returncode, 5)
+
+    def test_a_script_whose_streams_are_closed_or_full_comes_to_its_end(self):
+        work = "def work():\n  print('x' * 100000, flush=True)\n  print('y')\n  open('done', 'w').write('z')\nsys.exit(script_errors.run('name', work))"
+        with tempfile.TemporaryDirectory() as folder:
+            for number, (closed, told) in enumerate(((">&-", ""), (">&- 2>&-", ""), ("<&- >&- 2>&-", ""), ("| head -c 1 > /dev/null", ""),
+                                                    ("> /dev/full", "name: warning: what it printed could not be written: [Errno 28] No space left on device\n"))):
+                script = pathlib.Path(folder, f"{number}.py")
+                script.write_text(f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import script_errors\n{work}")
+                done = subprocess.run(["bash", "-o", "pipefail", "-c", f"{sys.executable} -S {script} {closed}"], cwd=folder, capture_output=True, text=True)
+                self.assertEqual((done.returncode, done.stderr), (0, told), closed)
+                self.assertEqual(pathlib.Path(folder, "done").read_text(), "z", closed)
+                os.remove(pathlib.Path(folder, "done"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ftrun {
+
+/// What a field of a JSONL line means.
+enum class JsonlField {
+  kInputIds,
+  kLabels,
+  kAttentionMask,
+  kPositionIds,
+  /// By token, whether it counts in the loss: 1, or 0.
+  kLossMask,
+  /// A mask whose meaning is not known.
+  kOtherMask,
+  /// Lengths of the documents that share a line.
+  kLengths,
+  /// Where documents of a line begin, and its end.
+  kBoundaries,
+  /// By token, which document it belongs to.
+  kSegments,
+  kWeights,
+  /// A chosen or rejected answer.
+  kPreference,
+  /// True for an answer that is to be imitated.
+  kDesirable,
+  /// Whether the line is trained on.
+  kTrain,
+  /// Labels, ids or numbers for the loss that are given in another way than by labels.
+  kOtherTargets,
+  kMedia,
+  /// On the closed list of docs/data.md.
+  kHarmless,
+  kUnknown,
+};
+
+/// The meaning of a key as it stands between its quotes. Case, "_", "-" and spaces do not count.
+JsonlField jsonl_field(std::string_view key);
+
+}  // namespace ftrun

@@ -1,0 +1,111 @@
+"""Files that people hand over: which encoding a text has, and whether a file is the file or a pointer to it."""
+import codecs
+import os
+import shlex
+
+from script_errors import UserError
+
+LFS_HEAD = b"version https://git-lfs.github.com/spec/v1"
+# UTF-32 first: its little-endian mark begins with that of UTF-16.
+MARKS = ((codecs.BOM_UTF32_LE, "UTF-32", "utf-32-le"), (codecs.BOM_UTF32_BE, "UTF-32", "utf-32-be"),
+         (codecs.BOM_UTF16_LE, "UTF-16", "utf-16-le"), (codecs.BOM_UTF16_BE, "UTF-16", "utf-16-be"),
+         (codecs.BOM_UTF8, "UTF-8", "utf-8"))
+HEAD_BYTES = 1 << 12
+
+
+def refuse_pointer(path, head):
+    """Names a file that Git keeps elsewhere, by its first bytes."""
+    if head.startswith(LFS_HEAD):
+        folder, name = os.path.split(os.path.abspath(path))
+        raise UserError(f"{path}: is a pointer of Git LFS, and the file itself was not fetched; fetch it: "
+                        f"git -C {shlex.quote(folder)} lfs pull --include {shlex.quote(name)}")
+
+
+def head_of(path, size=HEAD_BYTES):
+    with open(path, "rb") as file:
+        return file.read(size)
+
+
+def refuse_pointers(paths):
+    for path in paths:
+        if os.path.isfile(path):
+            refuse_pointer(path, head_of(path, len(LFS_HEAD)))
+
+
+def marked_encoding(head):
+    """(name, Python's name) by the mark that a text begins with; None where it has none."""
+    return next(((name, codec) for mark, name, codec in MARKS if head.startswith(mark)), None)
+
+
+def wide_encoding(head):
+    """(name, Python's name) of a text in UTF-16 or UTF-32: by its mark, else as it reads in it; None for any other."""
+    marked = marked_encoding(head)
+    if marked:
+        return marked if marked[0] != "UTF-8" else None
+    nuls = head.count(0)
+    if not nuls or (nuls < len(head) // 5 and is_utf8(head)):
+        return None  # texts of bytes hold no NUL
+    found = [(reads_as(head, codec), name, codec) for _, name, codec in MARKS[:-1]]
+    best = max(found, key=lambda one: one[0])
+    return best[1:] if best[0] else None
+
+
+def reads_as(head, codec):
+    """How many characters of ASCII a text has in an encoding; 0 where it does not read as a text."""
+    width = 4 if "32" in codec else 2
+    try:
+        text = codecs.getincrementaldecoder(codec)().decode(head[:len(head) // width * width])
+    except UnicodeDecodeError:
+        return 0
+    odd = sum(not (c.isprintable() or c in "\r\n\t\f\v") for c in text)
+    return sum(c.isascii() for c in text) if 50 * odd <= len(text) else 0
+
+
+def family(encoding):
+    """UTF-8, UTF-16, UTF-32, or Python's own name of another encoding."""
+    name = codecs.lookup(encoding).name
+    return next((wide for wide in ("utf-8", "utf-16", "utf-32") if name.startswith(wide)), name).upper()
+
+
+def check_encoding(path, head, encoding):
+    """Refuses a text whose first bytes say that it has another encoding than is expected."""
+    found, wanted = wide_encoding(head) or marked_encoding(head), codecs.lookup(encoding).name
+    if found is None:
+        if family(encoding) in ("UTF-16", "UTF-32") and head and b"\0" not in head and is_utf8(head):
+            raise UserError(f"{path}: is no {family(encoding)}, but UTF-8 or ASCII; leave out --encoding {encoding}")
+        return
+    name, codec = found
+    marked = marked_encoding(head) is not None
+    by_machine = wanted == name.lower() and not marked and codec.endswith("-be")  # Python takes the machine's order
+    if family(encoding) == name and wanted in (name.lower(), f"{name.lower()}-sig", codec) and not by_machine:
+        return
+    order = {"-le": "little-endian, ", "-be": "big-endian, "}.get(codec[-3:], "")
+    remedy = f"leave out --encoding {encoding}" if name == "UTF-8" else f"give --encoding {name.lower() if marked else codec}"
+    raise UserError(f"{path}: is {name} ({order}{'by its mark' if marked else 'without a mark'}), expected {encoding}; {remedy}")
+
+
+def is_utf8(head):
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def decoded(raw, encoding):
+    """The text of bytes, without a mark. Error UnicodeError."""
+    return raw.decode(encoding).removeprefix("\ufeff")
+
+
+def read_text(path):
+    """A text of UTF-8 that is read whole, such as the JSON of a model folder. Error UserError."""
+    with open(path, "rb") as file:
+        raw = file.read()
+    refuse_pointer(path, raw)
+    wide = wide_encoding(raw[:HEAD_BYTES])
+    if wide:
+        raise UserError(f"{path}: is {wide[0]}, expected UTF-8; write it in UTF-8, such as with: iconv -f {wide[1].upper()} -t UTF-8 OLD > NEW")
+    try:
+        return decoded(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; write the file in UTF-8") from None
