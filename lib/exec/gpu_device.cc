@@ -107,9 +107,9 @@ void GpuDevice::make_events() {
   for (const Instr& instr : program_.instrs) awaited.insert(instr.waits.begin(), instr.waits.end());
   for (const InstrId id : awaited) done_.emplace(id, GpuEvent(gpu_));
   if (!gpu_.options().timed) return;
-  run_begin_.emplace(gpu_, true);
+  run_begin_.emplace(gpu_, GpuEvent::Use::kTiming);
   for (size_t i = 0; i < program_.instrs.size(); ++i)
-    timings_.push_back({GpuEvent(gpu_, true), GpuEvent(gpu_, true)});
+    timings_.push_back({GpuEvent(gpu_, GpuEvent::Use::kTiming), GpuEvent(gpu_, GpuEvent::Use::kTiming)});
 }
 
 void GpuDevice::make_staging() {
@@ -120,7 +120,7 @@ void GpuDevice::make_staging() {
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
   if (can_record_) {
     recorded_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
-    inputs_read_.emplace(gpu_);
+    inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
   }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
   put_ring_.emplace(gpu_, sizeof(double));

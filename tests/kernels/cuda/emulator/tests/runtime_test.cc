@@ -70,10 +70,17 @@ TEST_CASE("cuda runtime: who waits for the GPU sleeps") {
   const RestoredRuntime restored;
   const auto gpu = open_cuda_kernels(0);
   REQUIRE(emulator::runtime().device_flags == cudaDeviceScheduleBlockingSync);
-  gpu->create_event(false);
+  gpu->create_event(false, true);
   REQUIRE(emulator::runtime().event_flags == (cudaEventBlockingSync | cudaEventDisableTiming));
+}
+
+TEST_CASE("cuda runtime: events that no host waits for interrupt no host") {
+  const RestoredRuntime restored;
+  const auto gpu = open_cuda_kernels(0);
+  gpu->create_event(false);
+  REQUIRE(emulator::runtime().event_flags == cudaEventDisableTiming);
   gpu->create_event(true);
-  REQUIRE(emulator::runtime().event_flags == cudaEventBlockingSync);
+  REQUIRE(emulator::runtime().event_flags == cudaEventDefault);
 }
 
 test::Operand given(test::Array array) { return test::Operand::activation(std::move(array)); }
