@@ -169,13 +169,9 @@ bool GpuDevice::waits_are_over(const Instr& instr) {
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
 
+/// A wait that fails tells of this rank's own device, whatever its peers say.
 void GpuDevice::wait_for(DeviceStream stream) {
-  try {
-    kernels().synchronize(stream);
-  } catch (const Error&) {
-    check_groups();  // knows more
-    throw;
-  }
+  kernels().synchronize(stream);
   check_groups();
 }
 
@@ -234,8 +230,20 @@ void GpuDevice::replay(size_t recording) {
 }
 
 void GpuDevice::drop_recordings() {
+  if (inputs_ == Inputs::kRecord) end_broken_recording();
+  if (recordings_.empty()) return;
   for (const Recording& recording : recordings_) kernels().destroy(recording.graph);
+  for (Communicator* group : groups_) group->release_recordings(static_cast<int64_t>(recordings_.size()));
   recordings_.clear();
+}
+
+/// Ends a recording that an error has cut short: it holds collectives as a whole one does.
+void GpuDevice::end_broken_recording() {
+  try {
+    end_recording();
+  } catch (const std::exception&) {
+    inputs_ = Inputs::kSend;  // the device has given it up
+  }
 }
 
 void GpuDevice::stage_inputs() {

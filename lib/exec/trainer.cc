@@ -99,6 +99,7 @@ int Trainer::train() {
   open_slow_ranks();
   start_loader();
   train_until_stopped();
+  setup_->drop_recordings();
   finish();
   session_.close();
   ignore_stop_signals();
@@ -110,6 +111,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
+  if (setup_) setup_->drop_recordings();
   if (checkpointer_) checkpointer_->leave(error);
   session_.leave();
   // A transport's threads may still write to what a collective that was given up would have

@@ -233,6 +233,8 @@ class EmulatedNccl : public DeviceCommunicator {
   ~EmulatedNccl() override;
 
   std::string_view backend() const override { return "emulated"; }
+  /// As NCCL, which would wait for recordings without end.
+  void shutdown() override { require_no_recordings(); }
   void use_stream(void* stream) override;
   void abort(const std::string&) noexcept override {
     show_given_up();
