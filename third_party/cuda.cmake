@@ -1,7 +1,8 @@
 # Included from the root: enable_language(CUDA) is seen only below the directory that calls it.
 # Decides FTRUN_WITH_CUDA from FTRUN_CUDA = AUTO | ON | OFF. A build without CUDA gets stub files; the
 # code knows no difference.
-set(FTRUN_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPU architectures to compile kernels for (CMAKE_CUDA_ARCHITECTURES)")
+set(FTRUN_CUDA_ARCHITECTURES AUTO CACHE STRING
+    "GPU architectures to compile kernels for: AUTO (8.0, 9.0 and those of this machine's GPUs), ALL that the compiler has, or a list")
 set(FTRUN_WITH_CUDA OFF CACHE INTERNAL "CUDA kernels and NCCL are built")
 set(FTRUN_CUDA_VERSION "" CACHE INTERNAL "version of the CUDA toolkit, empty without one")
 
@@ -16,10 +17,11 @@ find_package(CUDAToolkit 12.4 QUIET)
 if(CUDAToolkit_FOUND)
   include(CheckLanguage)
   # Set first: CMake's own default holds architectures that newer compilers have dropped.
-  set(CMAKE_CUDA_ARCHITECTURES "${FTRUN_CUDA_ARCHITECTURES}")
+  include("${CMAKE_CURRENT_LIST_DIR}/cuda_architectures.cmake")
   if(NOT CMAKE_CUDA_COMPILER AND CUDAToolkit_NVCC_EXECUTABLE)
     set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
   endif()
+  ftrun_cuda_architectures("${FTRUN_CUDA_ARCHITECTURES}" "${CUDAToolkit_NVCC_EXECUTABLE}" CMAKE_CUDA_ARCHITECTURES)
   check_language(CUDA)
 endif()
 if(NOT CUDAToolkit_FOUND OR NOT CMAKE_CUDA_COMPILER OR NOT TARGET CUDA::cublas)
@@ -42,4 +44,4 @@ set(CMAKE_CUDA_EXTENSIONS OFF)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 set(FTRUN_WITH_CUDA ON CACHE INTERNAL "")
 set(FTRUN_CUDA_VERSION "${CUDAToolkit_VERSION}" CACHE INTERNAL "")
-message(STATUS "CUDA: ${CUDAToolkit_VERSION}, architectures ${FTRUN_CUDA_ARCHITECTURES}")
+message(STATUS "CUDA: ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")

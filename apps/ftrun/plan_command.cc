@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 
@@ -14,6 +15,7 @@
 #include "pipeline_text.h"
 #include "plan_text.h"
 #include "sim/class_plans.h"
+#include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
 #include "program/plan_notes.h"
 #include "program/savings.h"
@@ -101,20 +103,27 @@ void print_checked(const RankClasses& classes) {
             << (ranks == 1 ? "" : ": their collectives match, and no rank can wait forever") << '\n';
 }
 
-TierBudget budget_of(const PlanOptions& options) {
+/// `beside` bytes of the device are the libraries'.
+TierBudget budget_of(const PlanOptions& options, int64_t beside) {
   TierBudget budget = kNoBudget;
-  if (options.device_memory > 0) budget[static_cast<size_t>(Tier::kDevice)] = options.device_memory;
+  if (options.device_memory > 0)
+    budget[static_cast<size_t>(Tier::kDevice)] = std::max<int64_t>(options.device_memory - beside, 0);
   if (options.host_memory > 0) budget[static_cast<size_t>(Tier::kHost)] = options.host_memory;
   return budget;
 }
 
 /// The remedy is for the first tier that is too small.
-void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const PlanOptions& options) {
-  const std::vector<OverBudget> over = all.over_budget(budget_of(options));
+void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const PlanOptions& options, const StepPlan& plan) {
+  const int64_t beside = total_bytes(gpu_overheads(loaded.config, plan));
+  const std::vector<OverBudget> over = all.over_budget(budget_of(options, beside));
   if (over.empty()) return;
   const OverBudget& first = over.front();
   std::vector<std::string> lines;
-  for (const OverBudget& one : over) lines.push_back(to_text(one));
+  for (const OverBudget& one : over) {
+    lines.push_back(to_text(one));
+    if (one.tier == Tier::kDevice && beside > 0)
+      lines.back() += cat("; of ", human_bytes(options.device_memory), " a GPU holds up to ", human_bytes(beside), " beside the plan");
+  }
   const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& plan) { return plan.at(tier).total; };
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure)));
@@ -152,7 +161,7 @@ int plan_command(PlanOptions options) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
-  refuse_over_budget(all, loaded, options);
+  refuse_over_budget(all, loaded, options, plan);
   return 0;
 }
 

@@ -91,6 +91,9 @@ bool CollectiveWatch::look(const Entry& entry) {
       give_up(entry, {cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"), "", true});
     else if (waited > kPatience && is_time_for_members() && watched_.peer_lost())
       give_up(entry, {"lost a peer in", ""});
+  } catch (const RankError& error) {
+    watched_.device_failed(entry.record, error);
+    note_given_up();
   } catch (const std::exception& error) {
     give_up(entry, {"lost a connection in", first_line(error.what())});
   }
@@ -111,6 +114,10 @@ bool CollectiveWatch::is_late(Clock::duration waited) {
 
 void CollectiveWatch::give_up(const Entry& entry, const CollectiveFailure& failure) {
   watched_.lost(entry.record, failure);
+  note_given_up();
+}
+
+void CollectiveWatch::note_given_up() {
   const std::lock_guard lock(mutex_);
   gave_up_ = true;
 }

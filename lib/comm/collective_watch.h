@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/rank_error.h"
 #include "cluster/collective.h"
 #include "comm/collective_failure.h"
 
@@ -16,9 +17,9 @@ namespace ftrun {
 class WatchedCollectives {
  public:
   virtual ~WatchedCollectives() = default;
+  // Both throw RankError where this rank's device fails, and any other exception where the transport does.
   /// All that stood before it in its stream is over: from here on only the peers can hold it up.
   virtual bool has_begun(int64_t handle) = 0;
-  /// May throw: what the transport says has gone wrong.
   virtual bool has_ended(int64_t handle) = 0;
   /// It has ended: nothing asks for the handle any more.
   virtual void release(int64_t handle) = 0;
@@ -27,8 +28,10 @@ class WatchedCollectives {
   virtual void ended() = 0;
   /// A member is known to have given up, or its process to have ended. May take a moment.
   virtual bool peer_lost() = 0;
-  /// Called once at most.
+  // One of the two is called, once at most.
   virtual void lost(const CollectiveRecord& record, const CollectiveFailure& failure) = 0;
+  /// This rank's own device has failed: no peer is to blame.
+  virtual void device_failed(const CollectiveRecord& record, const RankError& error) = 0;
 };
 
 /// The host of a device puts collectives into a stream and goes on, so its own calls say nothing of
@@ -69,6 +72,7 @@ class CollectiveWatch {
   /// True when there is nothing to do before the next look.
   bool look(const Entry& entry);
   void give_up(const Entry& entry, const CollectiveFailure& failure);
+  void note_given_up();
 
   WatchedCollectives& watched_;
   std::mutex mutex_;

@@ -172,6 +172,7 @@ void Communicator::begin_recording() { recording_ = {{}, sent_, received_, seque
 
 std::vector<CollectiveRecord> Communicator::end_recording() {
   const Recording recording = *std::exchange(recording_, std::nullopt);
+  ++recordings_;
   sent_ = recording.sent;
   received_ = recording.received;
   sequence_ = recording.sequence;
@@ -186,6 +187,10 @@ void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
   replays_ = !recorded.empty();
   if (!replays_) return;
   or_break(recorded.front(), [&] { replay_begins(recorded.front()); });
+}
+
+void Communicator::require_no_recordings() const {
+  if (recordings_ != 0) bug(cat("group ", name(), " is closed while ", recordings_, " recordings hold its collectives"));
 }
 
 void Communicator::end_replay() {

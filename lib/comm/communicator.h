@@ -124,6 +124,8 @@ class Communicator {
     std::function<std::vector<PeerView>(const std::vector<int>&)> look_at = {};
     /// On GPUs: adds in rank order (comm/device_communicator.h); null leaves sums to the transport.
     SumBlocks sum_blocks = {};
+    /// On GPUs: members send each other messages, for which they are connected when the group is opened.
+    bool carries_messages = false;
     /// On GPUs: for how long whoever waits for the device may stay away after an abort.
     std::chrono::milliseconds abort_patience = std::chrono::seconds(30);
   };
@@ -156,13 +158,16 @@ class Communicator {
   virtual void use_stream(void* stream) { static_cast<void>(stream); }
 
   // On GPUs a device may write down what collectives put into its streams and do it again and again
-  // (LaneDevice::begin_recording). Calls between the first two do not count and are waited for by nobody; the last two,
-  // around each replay, count what was recorded.
+  // (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() do not count and are waited for by
+  // nobody; begin_replay() and end_replay(), around each replay, count what was recorded.
   virtual bool can_record() const { return false; }
   void begin_recording();
   std::vector<CollectiveRecord> end_recording();
   void begin_replay(std::span<CollectiveRecord> recorded);
   void end_replay();
+  /// Tells that the device has destroyed `count` recordings. A transport may wait, without end, for recordings that hold its
+  /// collectives: all are destroyed before shutdown().
+  void release_recordings(int64_t count) { recordings_ -= count; }
 
   CommBuffer allocate(int64_t bytes);
   const CommStats& stats() const { return stats_; }
@@ -189,6 +194,8 @@ class Communicator {
   using Failure = CollectiveFailure;
 
   bool is_recording() const { return recording_.has_value(); }
+  /// For shutdown(): Error(kBug) while the device holds recordings of this communicator's collectives.
+  void require_no_recordings() const;
   /// Around a replay of several collectives, of which this is the first.
   virtual void replay_begins(const CollectiveRecord& first) { static_cast<void>(first); }
   virtual void replay_ends() {}
@@ -254,6 +261,8 @@ class Communicator {
   };
   std::optional<Recording> recording_;
   bool replays_ = false;
+  /// Recordings that were made and not released.
+  int64_t recordings_ = 0;
   std::string broken_;  // why no more calls are possible
 };
 

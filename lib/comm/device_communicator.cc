@@ -51,7 +51,7 @@ void DeviceCommunicator::check() {
   if (!lost_) return;
   asked_ = true;
   lost_changed_.notify_all();
-  throw *lost_;
+  std::rethrow_exception(lost_);
 }
 
 void DeviceCommunicator::begun(const CollectiveRecord& record) {
@@ -74,31 +74,46 @@ bool DeviceCommunicator::show_given_up() noexcept {
 /// From the watch's thread. The abort lets the device, and who waits for it, come forward: check() must
 /// know before that that what the device has is no result.
 void DeviceCommunicator::lost(const CollectiveRecord& record, const CollectiveFailure& failure) {
-  {
-    const std::lock_guard lock(lost_mutex_);
-    losing_ = true;
-  }
+  begin_losing();
   const Error error = give_up(record, failure);
+  show_lost(error);
+  FailureReport report = failure_report(own_global_rank(), error, error);
+  report.culprit = setup().board == nullptr ? -1 : setup().board->blamed();
+  await_asking(report);
+}
+
+/// The peers learn that this rank gives up; its own error names no peer.
+void DeviceCommunicator::device_failed(const CollectiveRecord& record, const RankError& error) {
+  begin_losing();
+  const std::string text = cat(error.message(), " (noticed in ", describe(record), " of group ", name(), ")");
+  const RankError told({error.code(), text, error.remedy()}, error.rank(), error.of_device());
+  abort(told.message());
+  show_lost(told);
+  await_asking(failure_report(own_global_rank(), told, told));
+}
+
+void DeviceCommunicator::begin_losing() {
+  const std::lock_guard lock(lost_mutex_);
+  losing_ = true;
+}
+
+template <typename Failed>
+void DeviceCommunicator::show_lost(const Failed& error) {
   {
     const std::lock_guard lock(lost_mutex_);
-    lost_ = error;
+    lost_ = std::make_exception_ptr(error);
   }
   lost_changed_.notify_all();
-  await_asking(error);
 }
 
 /// After an abort a wait for the device returns soon; where it does not, the process must not hang.
-void DeviceCommunicator::await_asking(const Error& error) {
+void DeviceCommunicator::await_asking(const FailureReport& report) {
   std::unique_lock lock(lost_mutex_);
   if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return asked_; })) return;
-  report_failure({.rank = members()[static_cast<size_t>(rank())],
-                  .unix_ns = unix_time_ns(),
-                  .exit_code = static_cast<int>(error.code()),
-                  .message = error.what(),
-                  .culprit = setup().board == nullptr ? -1 : setup().board->blamed()});
-  const std::string text = cat("error: ", error.what(), "\n");
+  report_failure(report);
+  const std::string text = cat("error: ", report.message, "\n");
   [[maybe_unused]] const ssize_t done = ::write(2, text.data(), text.size());
-  ::_exit(static_cast<int>(error.code()));
+  ::_exit(report.exit_code);
 }
 
 void DeviceCommunicator::begin(Collective& collective) {

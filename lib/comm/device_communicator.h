@@ -1,13 +1,15 @@
 #pragma once
 
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/rank_error.h"
+#include "cluster/failure_report.h"
 #include "comm/collective_watch.h"
 #include "comm/communicator.h"
 
@@ -74,11 +76,14 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   /// Back ends start it once they are open and stop it before they go.
   void start_watch();
   void stop_watch();
-  /// What fails because a collective was given up meanwhile is told as that.
+  /// What fails because a collective was given up meanwhile is told as that; what fails because this rank's device does is told
+  /// as it is.
   template <typename Calls>
   void or_lost(Calls calls) {
     try {
       calls();
+    } catch (const RankError&) {
+      throw;
     } catch (...) {
       check();
       throw;
@@ -89,7 +94,12 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void begun(const CollectiveRecord& record) final;
   void ended() final;
   void lost(const CollectiveRecord& record, const CollectiveFailure& failure) final;
-  void await_asking(const Error& error);
+  void device_failed(const CollectiveRecord& record, const RankError& error) final;
+  int own_global_rank() const { return members()[static_cast<size_t>(rank())]; }
+  void begin_losing();
+  template <typename Failed>
+  void show_lost(const Failed& error);
+  void await_asking(const FailureReport& report);
   void issue_watched(const Collective& collective);
   void run(const Collective& collective);
   bool adds_in_order(const CollectiveRecord& record) const;
@@ -111,7 +121,8 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   std::condition_variable lost_changed_;
   /// Somebody is missing; the error follows once it is known who.
   bool losing_ = false;
-  std::optional<Error> lost_;
+  /// An Error, or this device's RankError.
+  std::exception_ptr lost_;
   bool asked_ = false;
 };
 

@@ -8,11 +8,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/library_error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "comm/device_communicator.h"
 #include "comm/in_thread.h"
@@ -87,6 +89,40 @@ std::string words_of(ncclResult_t status, ncclComm_t comm) {
   return cat(::ncclGetErrorString(status), last.empty() ? "" : ": ", last);
 }
 
+/// RankError where a call of NCCL's failed because CUDA did on this rank; nothing else is this rank's own failure.
+void check_own_device(ncclResult_t status, ncclComm_t comm, const char* what) {
+  if (status != ncclUnhandledCudaError) return;
+  const std::string words = words_of(status, comm);
+  throw_library_error(what, "NCCL", words, words.find("out of memory") != std::string::npos);
+}
+
+/// Sets memory to zero before anything that comes later, in whatever stream.
+void clear_device(void* memory, size_t bytes) {
+  // cudaMemset is put into the legacy stream, for which streams that do not block do not wait.
+  cudaStream_t stream = nullptr;
+  check_cuda(::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
+  cudaError_t status = ::cudaMemsetAsync(memory, 0, bytes, stream);
+  if (status == cudaSuccess) status = ::cudaStreamSynchronize(stream);
+  ::cudaStreamDestroy(stream);
+  check_cuda(status, "clearing memory");
+}
+
+/// The number that barriers add up, a byte that is sent, and one that is received.
+constexpr int64_t kWordBytes = 16, kSentByte = 8, kReceivedByte = 12;
+
+/// Sends every other member a byte. A first message connects the two of it, which holds up the thread that issues it until the
+/// peer issues the other half: two ranks that first send to each other would wait for ever. A group of calls connects both ways.
+ncclResult_t exchange_bytes(const CommBuffer& word, int size, int rank, ncclComm_t comm, cudaStream_t stream) {
+  ncclResult_t status = ::ncclGroupStart();
+  for (int peer = 0; peer < size && status == ncclSuccess; ++peer) {
+    if (peer == rank) continue;
+    status = ::ncclSend(word.as<std::byte>() + kSentByte, 1, ncclUint8, peer, comm, stream);
+    if (status == ncclSuccess) status = ::ncclRecv(word.as<std::byte>() + kReceivedByte, 1, ncclUint8, peer, comm, stream);
+  }
+  const ncclResult_t ended = ::ncclGroupEnd();
+  return status == ncclSuccess ? ended : status;
+}
+
 /// Each group is a communicator of NCCL's own. Calls put kernels into the stream at hand.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
@@ -94,9 +130,9 @@ class NcclCommunicator final : public DeviceCommunicator {
       : DeviceCommunicator(std::move(setup)), rendezvous_(rendezvous), device_(device) {
     check_cuda(::cudaSetDevice(device), "choosing the GPU");
     void* word = nullptr;
-    check_cuda(::cudaMalloc(&word, sizeof(float)), "allocating device memory");
-    word_ = std::make_shared<CommBuffer>(word, sizeof(float), free_device);
-    check_cuda(::cudaMemset(word, 0, sizeof(float)), "clearing memory");
+    check_cuda(::cudaMalloc(&word, kWordBytes), "allocating device memory");
+    word_ = std::make_shared<CommBuffer>(word, kWordBytes, free_device);
+    clear_device(word, kWordBytes);
     connect();
     start_watch();
   }
@@ -107,19 +143,28 @@ class NcclCommunicator final : public DeviceCommunicator {
       ::cudaEventDestroy(mark.begin);
       ::cudaEventDestroy(mark.end);
     }
-    // Whoever has not come through shutdown() ends with the process: nothing may wait for a peer here.
-    if (comm_ != nullptr) ::ncclCommAbort(comm_);
+    // A communicator that has not come through shutdown() ends with the process.
+    if (comm_ != nullptr) start_abort(comm_);
   }
 
   std::string_view backend() const override { return "nccl"; }
 
   void shutdown() override {
+    require_no_recordings();
     barrier({"shutdown"});
     stop_watch();
     const std::lock_guard lock(comm_mutex_);
     if (comm_ == nullptr) return;
-    ::ncclCommDestroy(comm_);
-    comm_ = nullptr;
+    std::packaged_task<ncclResult_t()> destroy([comm = std::exchange(comm_, nullptr), device = device_] {
+      ::cudaSetDevice(device);
+      return ::ncclCommDestroy(comm);
+    });
+    const auto end = std::chrono::steady_clock::now() + setup().timeout;
+    const auto hopeless = [end] { return std::chrono::steady_clock::now() > end; };
+    if (!run_in_thread(std::move(destroy), std::chrono::milliseconds(100), hopeless))
+      log_warning(cat("NCCL did not close group ", name(), " within ",
+                      human_seconds(std::chrono::duration<double>(setup().timeout).count()),
+                      "; nothing is lost, the process ends without it"));
   }
 
   /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same machine are not told by
@@ -194,6 +239,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     const std::unique_lock lock(comm_mutex_, std::try_to_lock);
     ncclResult_t status = ncclSuccess;
     if (lock.owns_lock() && comm_ != nullptr) ::ncclCommGetAsyncError(comm_, &status);
+    check_own_device(status, comm_, "a collective");
     if (status != ncclSuccess && status != ncclInProgress)
       throw Error(ExitCode::kPeerLost, cat("NCCL says ", words_of(status, comm_)));
     return false;
@@ -213,8 +259,9 @@ class NcclCommunicator final : public DeviceCommunicator {
       throw Error(ExitCode::kEnvironment,
                   cat("no device memory for a communication buffer of ", human_bytes(bytes)));
     }
-    check_cuda(::cudaMemset(data, 0, static_cast<size_t>(bytes)), "clearing memory");
-    return {data, bytes, free_device};
+    CommBuffer memory(data, bytes, free_device);
+    clear_device(data, static_cast<size_t>(bytes));
+    return memory;
   }
 
  private:
@@ -228,8 +275,20 @@ class NcclCommunicator final : public DeviceCommunicator {
     // A call of NCCL's that does not return holds the communicator: then the watch ends the process.
     const std::unique_lock lock(comm_mutex_, std::chrono::seconds(5));
     if (!lock.owns_lock() || comm_ == nullptr) return;
-    ::ncclCommAbort(comm_);
-    comm_ = nullptr;
+    start_abort(std::exchange(comm_, nullptr));
+  }
+
+  /// Aborts in a thread that nobody waits for. NCCL first sets the flag by which its kernels end; then it waits, without end,
+  /// for graphs that hold collectives of the communicator, and for its own threads.
+  void start_abort(ncclComm_t comm) noexcept {
+    try {
+      std::thread([comm, device = device_, word = word_] {
+        ::cudaSetDevice(device);
+        ::ncclCommAbort(comm);
+      }).detach();
+    } catch (const std::exception&) {
+      // No thread can be started. The watch ends the process where the device does not come back.
+    }
   }
 
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream()); }
@@ -271,35 +330,37 @@ class NcclCommunicator final : public DeviceCommunicator {
     const std::lock_guard lock(comm_mutex_);
     if (comm_ == nullptr) throw Failure{"gave up before", ""};
     const ncclResult_t status = calls(comm_);
+    check_own_device(status, comm_, "starting a collective");
     if (status != ncclSuccess) throw Failure{"could not start", words_of(status, comm_)};
   }
 
   /// NCCL waits without end for members that do not come: a thread waits, and this one for as long as the
-  /// time limit says. The first sum makes the network carry something before a step relies on it.
+  /// time limit says. The first sum, and in groups that carry messages the first bytes, make the network carry something before a
+  /// step relies on it.
   void connect() {
     const CollectiveRecord record = show_connecting("connecting over NCCL");
     const ncclUniqueId id = exchanged_id();
     struct Opened {
       ncclComm_t comm = nullptr;
-      std::string trouble;
+      cudaError_t cuda = cudaSuccess;
+      ncclResult_t status = ncclSuccess;
     };
     std::packaged_task<Opened()> task(
-        [id, size = size(), rank = rank(), device = device_, word = word_, label = name()] {
+        [id, size = size(), rank = rank(), device = device_, word = word_, label = name(),
+         messages = setup().carries_messages] {
           Opened made;
           ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
           config.commName = label.c_str();
           cudaStream_t stream = nullptr;
-          cudaError_t cuda = ::cudaSetDevice(device);
-          if (cuda == cudaSuccess) cuda = ::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-          ncclResult_t status = ncclSuccess;
-          if (cuda == cudaSuccess) status = ::ncclCommInitRankConfig(&made.comm, size, id, rank, &config);
-          if (cuda == cudaSuccess && status == ncclSuccess) {
-            status = ::ncclAllReduce(word->data(), word->data(), 1, ncclFloat32, ncclSum, made.comm, stream);
-            cuda = ::cudaStreamSynchronize(stream);
+          made.cuda = ::cudaSetDevice(device);
+          if (made.cuda == cudaSuccess) made.cuda = ::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+          if (made.cuda == cudaSuccess) made.status = ::ncclCommInitRankConfig(&made.comm, size, id, rank, &config);
+          if (made.cuda == cudaSuccess && made.status == ncclSuccess) {
+            made.status = ::ncclAllReduce(word->data(), word->data(), 1, ncclFloat32, ncclSum, made.comm, stream);
+            if (messages && made.status == ncclSuccess) made.status = exchange_bytes(*word, size, rank, made.comm, stream);
+            made.cuda = ::cudaStreamSynchronize(stream);
           }
           if (stream != nullptr) ::cudaStreamDestroy(stream);
-          if (cuda != cudaSuccess) made.trouble = ::cudaGetErrorString(cuda);
-          if (status != ncclSuccess) made.trouble = words_of(status, made.comm);
           return made;
         });
     const auto start = std::chrono::steady_clock::now();
@@ -312,12 +373,14 @@ class NcclCommunicator final : public DeviceCommunicator {
       const double seconds = std::chrono::duration<double>(waited()).count();
       throw failure(record, {cat("waited ", human_seconds(seconds), " in"), ""});
     }
-    if (!opened->trouble.empty())
+    comm_ = opened->comm;
+    check_cuda(opened->cuda, "connecting over NCCL");
+    check_own_device(opened->status, comm_, "connecting");
+    if (opened->status != ncclSuccess)
       throw Error(ExitCode::kPeerLost,
                   cat("rank ", rendezvous_.rank(), " could not connect group ", name(), " over NCCL: ",
-                      opened->trouble),
+                      words_of(opened->status, comm_)),
                   "NCCL_DEBUG=INFO tells more; NCCL refuses two ranks on one GPU");
-    comm_ = opened->comm;
     if (slot() != nullptr) slot()->finish();
   }
 

@@ -101,7 +101,8 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
                             .timeout = options.timeout,
                             .board = &rendezvous.board(),
                             .look_at = [&rendezvous](const std::vector<int>& ranks) { return rendezvous.look_at(ranks); },
-                            .sum_blocks = options.sum_blocks};
+                            .sum_blocks = options.sum_blocks,
+                            .carries_messages = options.carries_messages};
   if (members.size() == 1 && options.device < 0)
     return std::make_unique<SelfCommunicator>(std::move(setup));
   const CommBackend backend = choose(rendezvous, members, options);

@@ -30,6 +30,8 @@ struct CommOptions {
   int device = -1;
   /// On GPUs: sums add in rank order by this; null leaves them to NCCL (Communicator::Setup).
   SumBlocks sum_blocks = {};
+  /// On GPUs: send() and receive() will be called (Communicator::Setup).
+  bool carries_messages = false;
 };
 
 /// Opens the communicator `name` among `members` (global ranks, ascending, ours among them).

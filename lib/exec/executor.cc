@@ -170,6 +170,11 @@ void Executor::record() {
   recorded_tokens_ = first_tokens(*step_);
 }
 
+void Executor::drop_recordings() {
+  device_->drop_recordings();
+  recorded_.reset();
+}
+
 void Executor::run_recorded(const StepRun& step) {
   if (!recorded_ || !same_options(*recorded_, step.optimizer) || recorded_tokens_ != first_tokens(step)) record();
   device_->stage_inputs();

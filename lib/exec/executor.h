@@ -98,6 +98,9 @@ class Executor {
   /// or state, even where the step now comes out finite (`step.finite`). Collective.
   NonfinitePlace find_nonfinite(StepRun& step);
 
+  /// Destroys what the device has recorded of the program; the next run records it anew.
+  void drop_recordings();
+
   /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU that
   /// is not timed, those of the threads that started them.
   std::array<double, kInstrKinds> seconds() const;

@@ -155,7 +155,7 @@ GpuEvent::GpuEvent(GpuEvent&& other) noexcept
 PinnedRing::PinnedRing(Gpu& gpu, int64_t slot_bytes)
     : gpu_(gpu),
       memory_(GpuBlock::pinned(gpu, 2 * ((slot_bytes + 63) / 64 * 64))),
-      used_{GpuEvent(gpu), GpuEvent(gpu)} {}
+      used_{GpuEvent(gpu, GpuEvent::Use::kHostWait), GpuEvent(gpu, GpuEvent::Use::kHostWait)} {}
 
 std::byte* PinnedRing::take() {
   at_ = 1 - at_;

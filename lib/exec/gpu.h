@@ -102,7 +102,10 @@ class GpuBlock {
 /// A mark in a stream, owned.
 class GpuEvent {
  public:
-  explicit GpuEvent(Gpu& gpu, bool timed = false) : gpu_(&gpu), event_(gpu.kernels().create_event(timed)) {}
+  enum class Use { kOrder, kTiming, kHostWait };
+
+  explicit GpuEvent(Gpu& gpu, Use use = Use::kOrder)
+      : gpu_(&gpu), event_(gpu.kernels().create_event(use == Use::kTiming, use == Use::kHostWait)) {}
   ~GpuEvent();
   GpuEvent(GpuEvent&& other) noexcept;
   GpuEvent& operator=(GpuEvent&&) = delete;
@@ -110,6 +113,7 @@ class GpuEvent {
 
   DeviceEvent get() const { return event_; }
   void record(DeviceStream stream) const { gpu_->kernels().record(event_, stream); }
+  /// Of Use::kHostWait.
   void synchronize() const { gpu_->kernels().synchronize(event_); }
 
  private:

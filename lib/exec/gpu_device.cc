@@ -107,9 +107,9 @@ void GpuDevice::make_events() {
   for (const Instr& instr : program_.instrs) awaited.insert(instr.waits.begin(), instr.waits.end());
   for (const InstrId id : awaited) done_.emplace(id, GpuEvent(gpu_));
   if (!gpu_.options().timed) return;
-  run_begin_.emplace(gpu_, true);
+  run_begin_.emplace(gpu_, GpuEvent::Use::kTiming);
   for (size_t i = 0; i < program_.instrs.size(); ++i)
-    timings_.push_back({GpuEvent(gpu_, true), GpuEvent(gpu_, true)});
+    timings_.push_back({GpuEvent(gpu_, GpuEvent::Use::kTiming), GpuEvent(gpu_, GpuEvent::Use::kTiming)});
 }
 
 void GpuDevice::make_staging() {
@@ -120,7 +120,7 @@ void GpuDevice::make_staging() {
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
   if (can_record_) {
     recorded_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
-    inputs_read_.emplace(gpu_);
+    inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
   }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
   put_ring_.emplace(gpu_, sizeof(double));
@@ -169,13 +169,9 @@ bool GpuDevice::waits_are_over(const Instr& instr) {
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
 
+/// A wait that fails tells of this rank's own device, whatever its peers say.
 void GpuDevice::wait_for(DeviceStream stream) {
-  try {
-    kernels().synchronize(stream);
-  } catch (const Error&) {
-    check_groups();  // knows more
-    throw;
-  }
+  kernels().synchronize(stream);
   check_groups();
 }
 
@@ -234,8 +230,20 @@ void GpuDevice::replay(size_t recording) {
 }
 
 void GpuDevice::drop_recordings() {
+  if (inputs_ == Inputs::kRecord) end_broken_recording();
+  if (recordings_.empty()) return;
   for (const Recording& recording : recordings_) kernels().destroy(recording.graph);
+  for (Communicator* group : groups_) group->release_recordings(static_cast<int64_t>(recordings_.size()));
   recordings_.clear();
+}
+
+/// Ends a recording that an error has cut short: it holds collectives as a whole one does.
+void GpuDevice::end_broken_recording() {
+  try {
+    end_recording();
+  } catch (const std::exception&) {
+    inputs_ = Inputs::kSend;  // the device has given it up
+  }
 }
 
 void GpuDevice::stage_inputs() {

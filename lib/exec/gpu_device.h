@@ -61,6 +61,7 @@ class GpuDevice final : public LaneDevice {
   void take_in(void* to, const void* from, int64_t bytes, DeviceStream stream);
   void wait_for(DeviceStream stream);
   void check_groups();
+  void end_broken_recording();
   void make_events();
   void make_staging();
   void fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold);

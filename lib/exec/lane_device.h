@@ -91,7 +91,7 @@ class LaneDevice {
   virtual void begin_recording(InstrId first) { static_cast<void>(first); }
   virtual void end_recording() {}
   virtual void replay(size_t recording) { static_cast<void>(recording); }
-  /// Forgets all recordings.
+  /// Destroys all recordings, also one that an error has cut short. Before the groups of the program are closed or given up.
   virtual void drop_recordings() {}
   /// From here to the next replay(), load() and put() only leave their data where the first recording takes
   /// it from; they come in its order.

@@ -34,7 +34,9 @@ Communicator* RankGroups::find(const ProgramGroup& group) const {
 
 Communicator* OpenGroups::open(Rendezvous& rendezvous, const RankGroup& group,
                                const std::string& prefix, const CommOptions& options) {
-  owned_.push_back(open_communicator(rendezvous, prefix + group.name, group.ranks, options));
+  CommOptions own = options;
+  own.carries_messages = group.is_link();
+  owned_.push_back(open_communicator(rendezvous, prefix + group.name, group.ranks, own));
   return owned_.back().get();
 }
 

@@ -7,12 +7,15 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "comm/nccl_environment.h"
 #include "comm/open.h"
 #include "exec/choose_gpu.h"
+#include "exec/near_processors.h"
 #include "exec/stop_signal.h"
 #include "program/step_plan.h"
+#include "report/machine.h"
 #include "report/resume_check.h"
 
 namespace ftrun {
@@ -113,6 +116,7 @@ std::string differing_keys(const std::string& first, const std::string& other,
 Session::Session(const TrainRequest& request)
     : rank_(request.launch.rank),
       world_(request.launch.world),
+      processors_(read_machine().cores),
       auto_timeout_(is_auto(request.config)),
       timeout_(wait_of(request.config, kFirstStepLimit)),
       rendezvous_(meet(request)) {
@@ -124,6 +128,8 @@ Session::Session(const TrainRequest& request)
 void Session::choose_device(const TrainRequest& request) {
   if (request.config.device != DeviceKind::kCuda) return;
   together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
+  const std::vector<int> near = bind_near(gpu_->info().bus_id);
+  if (!near.empty()) log_debug(cat("runs on ", near.size(), " processors beside GPU ", gpu_->info().bus_id));
   require_own_gpus(exchange("GPU", gpu_place(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
   require_equal("who computes attention", gpu_->kernels().attention());
@@ -154,6 +160,10 @@ int Session::local_ranks() const {
   for (int other = 0; other < world_; ++other)
     count += rendezvous_->identity(other).host == rendezvous_->identity(rank_).host ? 1 : 0;
   return count;
+}
+
+int Session::share_of_processors() const {
+  return std::max(1, std::min(processors_ / local_ranks(), read_machine().cores));
 }
 
 void Session::together(const std::string& what, const std::function<void()>& work) {

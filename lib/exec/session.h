@@ -36,6 +36,9 @@ class Session {
   const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
   /// Ranks of this rank's machine.
   int local_ranks() const;
+  /// Threads that compute on this rank's processors where the config names no number: its share of the processors that it could
+  /// run on when it began, and no more than it is bound to.
+  int share_of_processors() const;
   /// Null when the ranks compute on processors. All ranks compute on the same kind of device.
   Gpu* gpu() { return gpu_.get(); }
   /// The GPU of every rank by name; empty on processors.
@@ -86,6 +89,8 @@ class Session {
 
   int rank_;
   int world_;
+  /// Before the rank is bound to those beside its GPU.
+  const int processors_;
   /// comm.timeout is auto; the longest wait of a collective now.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;

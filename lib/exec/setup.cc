@@ -74,4 +74,9 @@ std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {
   return std::make_unique<Executor>(plan.program, plan.model, memory_, groups_);
 }
 
+void TrainingSetup::drop_recordings() {
+  for (Executor* executor : {train_executor_.get(), evaluate_executor_.get(), text_executor_.get()})
+    if (executor != nullptr) executor->drop_recordings();
+}
+
 }  // namespace ftrun

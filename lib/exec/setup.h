@@ -45,6 +45,8 @@ class TrainingSetup {
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluate_executor() { return *evaluate_executor_; }
   Executor& text_executor() { return *text_executor_; }
+  /// Destroys what the GPU has recorded of all programs: before the groups are closed or given up, which wait for that.
+  void drop_recordings();
   ModelState& state() { return *state_; }
   const SaveRoom& save_room() const { return save_room_; }
   const RankMemory& memory() const { return memory_; }

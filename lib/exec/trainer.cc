@@ -25,7 +25,6 @@
 #include "exec/resume_policy.h"
 #include "exec/stop_signal.h"
 #include "exec/training_error.h"
-#include "report/machine.h"
 #include "report/outcome.h"
 
 namespace ftrun {
@@ -100,6 +99,7 @@ int Trainer::train() {
   start_loader();
   train_until_stopped();
   finish();
+  setup_->drop_recordings();
   session_.close();
   ignore_stop_signals();
   return stop_.exit_code();
@@ -111,6 +111,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
   if (checkpointer_) checkpointer_->leave(error);
+  if (setup_) setup_->drop_recordings();
   session_.leave();
   // A transport's threads may still write to what a collective that was given up would have
   // filled: its memory stays until the process ends.
@@ -121,9 +122,8 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
 // What is opened before the first step.
 
 void Trainer::prepare_process() {
-  const int local = session_.local_ranks();
   const auto asked = static_cast<int>(config_.threads);
-  set_kernel_threads(asked > 0 ? asked : std::max(1, read_machine().cores / local));
+  set_kernel_threads(asked > 0 ? asked : session_.share_of_processors());
   if (session_.gpu() != nullptr) return;
   session_.together("choosing the library of matrix products", [&] {
     products_ = use_products(pinned_products(config_.kernels), config_.kernels.attention == AttentionChoice::kAmx);

@@ -11,6 +11,9 @@
 namespace ftrun {
 namespace {
 
+/// Tensor cores' loads want rows that begin at multiples of 16 bytes; of 128 bytes, a row begins a line of the cache.
+constexpr int64_t kHeadRowElements = 64;
+
 int64_t after(int64_t offset, int64_t bytes) {
   return offset + round_up(bytes, kStorageAlignment);
 }
@@ -61,7 +64,27 @@ GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const Cr
   w.chunk = std::min(attrs.chunk_tokens, tokens);
   w.losses = 0;
   w.logits = after(w.losses, w.chunk * dtype_bytes(DType::kF64));
-  w.bytes = after(w.logits, w.chunk * vocabulary * element_bytes);
+  w.row = round_up(vocabulary, kHeadRowElements);
+  w.bytes = after(w.logits, w.chunk * w.row * element_bytes);
+  return w;
+}
+
+GpuEmbedWorkspace gpu_embed_workspace(int64_t tokens, int64_t width) {
+  GpuEmbedWorkspace w;
+  if (tokens <= kEmbedPart) return w;
+  // A row with more than kEmbedPart tokens has at most twice as many parts as it has of that.
+  w.rows = tokens / kEmbedPart;
+  w.parts = 2 * w.rows;
+  const int64_t word = dtype_bytes(DType::kI32);
+  w.used = 0;
+  w.order = after(w.used, kEmbedLists * word);
+  w.part_place = after(w.order, tokens * word);
+  w.part_count = after(w.part_place, w.parts * word);
+  w.part_next = after(w.part_count, w.parts * word);
+  w.row = after(w.part_next, w.parts * word);
+  w.row_part = after(w.row, w.rows * word);
+  w.sums = after(w.row_part, w.rows * word);
+  w.bytes = after(w.sums, w.parts * width * dtype_bytes(DType::kF32));
   return w;
 }
 
@@ -100,6 +123,8 @@ int64_t gpu_workspace_bytes(const LayerGraph& graph, const Op& op) {
                                 dtype_bytes(x.dtype))
           .bytes;
     }
+    case OpKind::kEmbedWgrad:
+      return gpu_embed_workspace(graph.at(op.in[0]).dims[0], graph.at(op.in[1]).dims[1]).bytes;
     case OpKind::kVocabularyCrossEntropy:
       return graph.at(op.in[3]).dims[0] * dtype_bytes(DType::kF64);
     default:

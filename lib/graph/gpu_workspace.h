@@ -33,13 +33,41 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
 struct GpuHeadWorkspace {
   /// Tokens of a chunk: the attribute, or all there are.
   int64_t chunk = 0;
-  /// F64[chunk]; [chunk, V] in the dtype of x and w.
+  /// Elements from a row of logits to the next: V rounded up, so that every row begins where wide loads may, whatever V is.
+  int64_t row = 0;
+  /// F64[chunk]; [chunk, row] in the dtype of x and w.
   int64_t losses = -1;
   int64_t logits = -1;
   int64_t bytes = 0;
 };
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
                                     int64_t element_bytes);
+
+/// Tokens of one row of the embedding that one block adds to the row's gradient; more are added in parts.
+inline constexpr int kEmbedPart = 128;
+/// Lists whose lengths are counted on the device: tokens, parts, rows.
+inline constexpr int kEmbedLists = 3;
+
+/// Byte offsets in the scratch of kEmbedWgrad for rows that are met more than kEmbedPart times; all -1 where too few tokens come
+/// for that.
+struct GpuEmbedWorkspace {
+  /// At most so many parts and such rows.
+  int64_t parts = 0;
+  int64_t rows = 0;
+  /// I32[kEmbedLists]: used places of the lists; I32[N]: tokens.
+  int64_t used = -1;
+  int64_t order = -1;
+  /// I32[parts] each; I32[rows] each.
+  int64_t part_place = -1;
+  int64_t part_count = -1;
+  int64_t part_next = -1;
+  int64_t row = -1;
+  int64_t row_part = -1;
+  /// F32[parts, D].
+  int64_t sums = -1;
+  int64_t bytes = 0;
+};
+GpuEmbedWorkspace gpu_embed_workspace(int64_t tokens, int64_t width);
 
 /// Whether list[i] and the operation after it are the two gradients of a norm, which the GPU's kernels make in one pass:
 /// the partial sums in the first one's scratch then live until the second is done.

@@ -79,7 +79,7 @@ enum class OpKind : uint8_t {
   // in: dy[N,(H+2K)d], rope F32[N,d]               out: dqkv[N,(H+2K)d]   (out may be dy)
   kRopeDgrad,
   // Causal softmax attention inside each row. Token t attends to u with max(starts[t], t-window+1)
-  // <= u <= t, all indices inside its row of T tokens. Query head h uses key/value head h*K/H.
+  // <= u <= t, all indices inside its row of T tokens, along which starts never falls. Query head h uses key/value head h*K/H.
   // in: qkv[N,(H+2K)d], starts I32[N]              out: a[N,H*d], lse F32[H,N] (log-sum-exp of scaled scores)
   kAttention,
   // in: da[N,H*d], qkv[N,(H+2K)d], a[N,H*d], lse F32[H,N], starts I32[N]   out: dqkv[N,(H+2K)d]

@@ -93,8 +93,9 @@ class DeviceKernels {
   virtual DeviceStream create_stream(bool high_priority) = 0;
   virtual void destroy(DeviceStream stream) noexcept = 0;
   virtual void synchronize(DeviceStream stream) = 0;
-  /// `timed` events can be used with milliseconds().
-  virtual DeviceEvent create_event(bool timed) = 0;
+  /// `timed` events can be used with milliseconds(). Those with `host_waits` alone can be given to synchronize(): the thread that
+  /// waits sleeps, for which the device interrupts the host at each record.
+  virtual DeviceEvent create_event(bool timed, bool host_waits = false) = 0;
   virtual void destroy(DeviceEvent event) noexcept = 0;
   virtual void record(DeviceEvent event, DeviceStream stream) = 0;
   /// What comes later in `stream` waits for what was before the event's last record.

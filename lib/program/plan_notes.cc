@@ -1,6 +1,7 @@
 #include "program/plan_notes.h"
 
 #include "base/error.h"
+#include "program/gpu_overhead.h"
 
 namespace ftrun {
 namespace {
@@ -58,6 +59,7 @@ std::vector<std::string> plan_notes(const Config& config, const StepPlan& plan) 
   note_buckets(config, plan, notes);
   note_whole_parameters(config, plan, notes);
   note_wide_gradients(config, plan, notes);
+  if (const std::string beside = gpu_overhead_text(gpu_overheads(config, plan)); !beside.empty()) notes.push_back(beside);
   return notes;
 }
 

@@ -37,6 +37,7 @@ double now_milliseconds() {
 
 struct EmulatedGpu::Event {
   bool timed = false;
+  bool host_waits = false;
   int64_t recorded = 0;
   int64_t reached = 0;
   double time = 0;
@@ -204,11 +205,12 @@ void EmulatedGpu::destroy(DeviceStream stream) noexcept {
   delete own;
 }
 
-DeviceEvent EmulatedGpu::create_event(bool timed) {
+DeviceEvent EmulatedGpu::create_event(bool timed, bool host_waits) {
   const std::lock_guard lock(mutex_);
   ++counters_.made;
   auto* const event = new Event;
   event->timed = timed;
+  event->host_waits = host_waits;
   events_.insert(event);
   return reinterpret_cast<DeviceEvent>(event);
 }
@@ -348,6 +350,7 @@ void EmulatedGpu::synchronize(DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   require(captured_ == nullptr, "nobody waits for the device while it is captured");
   auto* const own = reinterpret_cast<Event*>(event);
+  require(own->host_waits, "the host waits for events that were made for it");
   const auto order = static_cast<Order>(random_() % 3);
   while (own->reached < own->recorded)
     for (Stream* stream : streams_) {

@@ -54,7 +54,7 @@ class EmulatedGpu final : public DeviceKernels {
   DeviceStream create_stream(bool high_priority) override;
   void destroy(DeviceStream stream) noexcept override;
   void synchronize(DeviceStream stream) override;
-  DeviceEvent create_event(bool timed) override;
+  DeviceEvent create_event(bool timed, bool host_waits) override;
   void destroy(DeviceEvent event) noexcept override;
   void record(DeviceEvent event, DeviceStream stream) override;
   void wait(DeviceStream stream, DeviceEvent event) override;
@@ -233,6 +233,8 @@ class EmulatedNccl : public DeviceCommunicator {
   ~EmulatedNccl() override;
 
   std::string_view backend() const override { return "emulated"; }
+  /// As NCCL, which would wait for recordings without end.
+  void shutdown() override { require_no_recordings(); }
   void use_stream(void* stream) override;
   void abort(const std::string&) noexcept override {
     show_given_up();

@@ -134,5 +134,32 @@ TEST_CASE("gpu mesh: steps with collectives that are recorded once and started a
   require_recorded(fixtures::run_of_stage(1), fixtures::small_model(), {.tensor = 2, .micro_batches = 2});
 }
 
+TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives are destroyed") {
+  set_kernel_threads(1);
+  const TrainingMesh mesh{.shards = 2, .micro_batches = 2};
+  const ModelConfig model = fixtures::small_model();
+  const Config config = fixtures::meshed(fixtures::run_of_stage(1), mesh);
+  EmulatedNetwork network;
+  std::atomic<int> closed = 0;
+  fixtures::on_mesh(fixtures::options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& host) {
+    EmulatedRank there(5 + static_cast<uint64_t>(rendezvous.rank()), network, host, {.step_graph = true});
+    RankRig rig(config, model, there.groups, &there.gpu);
+    TrainingOutcome outcome;
+    fixtures::train_steps(rig, 2, outcome);
+    Communicator& group = *there.groups.open[0];
+    require(fixtures::message_of([&] { group.shutdown(); }).find("is closed while 2 recordings hold its collectives") !=
+                std::string::npos,
+            "a group that recordings hold is not closed");
+    rig.train_executor.drop_recordings();
+    group.shutdown();
+    // Both ranks record anew.
+    fixtures::train_steps(rig, 1, outcome);
+    rig.train_executor.drop_recordings();
+    group.shutdown();
+    ++closed;
+  });
+  REQUIRE(closed == 2);
+}
+
 }  // namespace
 }  // namespace ftrun

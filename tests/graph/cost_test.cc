@@ -237,8 +237,11 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
   for (const int64_t element : {2, 4}) {
     const GpuHeadWorkspace w = gpu_head_workspace(1000, 133, {true, 96}, element);
     CHECK(w.chunk == 96);
-    CHECK(fit({{w.losses, 96 * 8}, {w.logits, 96 * 133 * element}}, w.bytes));
+    // Rows of 133 logits begin at multiples of 64.
+    CHECK(w.row == 192);
+    CHECK(fit({{w.losses, 96 * 8}, {w.logits, 96 * 192 * element}}, w.bytes));
   }
+  CHECK(gpu_head_workspace(1000, 128, {true, 96}, 2).row == 128);
   CHECK(gpu_head_workspace(50, 133, {true, 96}, 4).chunk == 50);
   CHECK(gpu_head_chunk(49'152, 2) == 4096);
   CHECK(gpu_head_chunk(128'256, 2) == 2048);

@@ -234,8 +234,11 @@ __global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<Bf16
   store_rows(sums, args.a + args.out(own.token, head), args.out_width, warp_row, own.rows, args.head_size, 0, factor);
 }
 
-/// Scores of this many columns are in registers at a time in the backward pass.
+/// Scores of this many columns are in registers at a time in the backward pass. With 32, dq of the widest heads does not fit the
+/// registers of compute capability 8.0.
 constexpr int kPart = 32;
+template <int D>
+inline constexpr int kQueryPart = D < 256 ? kPart : 16;
 
 // dq of a block of queries.
 template <int D>
@@ -269,12 +272,12 @@ __global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<Bf16> arg
     load_tile<D>(v, args.value(keys.token, kv_head), args.width, keys.rows, args.head_size, args.vectors);
     __syncthreads();
 #pragma unroll 1
-    for (int part = 0; part < kTile; part += kPart) {
-      FragmentC scores[kPart / 8], dp[kPart / 8];
+    for (int part = 0; part < kTile; part += kQueryPart<D>) {
+      FragmentC scores[kQueryPart<D> / 8], dp[kQueryPart<D> / 8];
       products<D>(scores, q, warp_row, k, part);
       products<D>(dp, da, warp_row, v, part);
 #pragma unroll
-      for (int i = 0; i < kPart / 8; ++i)
+      for (int i = 0; i < kQueryPart<D> / 8; ++i)
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           const int key = keys.first + part + 8 * i + lane_column() + c % 2, half = c / 2;
@@ -313,7 +316,8 @@ __global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<Bf16> ar
   FragmentC dk[kOutColumns<D> / 8], dv[kOutColumns<D> / 8];
   for (int head = kv_head * args.group; head < (kv_head + 1) * args.group; ++head)
     for (int block = key_block; block < args.blocks; ++block) {
-      if (args.first_block[row * args.blocks + block] > key_block) continue;
+      // It never falls along a row, as starts never fall: no later query sees these keys.
+      if (args.first_block[row * args.blocks + block] > key_block) break;
       const TokenBlock queries = token_block(args, row, block);
       __syncthreads();
       load_tile<D>(q, args.query(queries.token, head), args.width, queries.rows, args.head_size, args.vectors);

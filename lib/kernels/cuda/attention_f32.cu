@@ -239,7 +239,8 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
   Sums dk, dv;
   for (int head = kv_head * args.group; head < (kv_head + 1) * args.group; ++head)
     for (int at = first; at < args.row_tokens; at += kTile) {
-      if (first_key(args, row, at) >= first + kTile) continue;
+      // It never falls along a row, as starts never fall: no later query sees these keys.
+      if (first_key(args, row, at) >= first + kTile) break;
       const int64_t token = token_at(args, row, at);
       __syncthreads();
       load_tile(args, q, args.query(token, head), args.width, rows_from(args, at));

@@ -43,11 +43,21 @@ __device__ inline MaxSum block_join(MaxSum x) {
   return warp_join(lane < kRowWarps ? MaxSum{largest[lane], sums[lane]} : MaxSum{});
 }
 
+/// V logits from element i of a row of `count` on. With V > 1 a row has room for whole vectors: what stands behind its last
+/// element comes as minus infinity, which is no part of a softmax.
+template <int V, class T>
+__device__ Floats<V> load_logits(const T* row, int64_t i, int64_t count) {
+  Floats<V> v = load<V>(row + i);
+#pragma unroll
+  for (int k = 1; k < V; ++k) v[k] = i + k < count ? v[k] : -__builtin_inff();
+  return v;
+}
+
 template <class T, int V>
 __device__ MaxSum row_max_sum(const T* row, int64_t count) {
   MaxSum x;
   for (int64_t i = threadIdx.x * V; i < count; i += kRowThreads * V) {
-    const Floats<V> v = load<V>(row + i);
+    const Floats<V> v = load_logits<V>(row, i, count);
     float max = x.max;
 #pragma unroll
     for (int k = 0; k < V; ++k) max = fmaxf(max, v[k]);
@@ -82,9 +92,9 @@ __device__ inline double evaluated_loss(double loss, bool with_gradients, bool c
 
 // One block a row: the loss, and (softmax - onehot) * loss_scale in place of the logits.
 template <class T, int V>
-__global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int64_t vocabulary,
+__global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int64_t vocabulary, int64_t row_stride,
                              bool with_gradients, const StepScalars* scalars) {
-  T* const row = logits + blockIdx.x * vocabulary;
+  T* const row = logits + blockIdx.x * row_stride;
   const int32_t label = labels[blockIdx.x];
   if (label < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0.0;
@@ -104,7 +114,7 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   __syncthreads();  // the label's logit is read before it is overwritten
   const float scale = scalars->loss_scale, factor = scale / stats.sum;
   for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) {
-    Floats<V> v = load<V>(row + i);
+    Floats<V> v = load_logits<V>(row, i, vocabulary);
 #pragma unroll
     for (int k = 0; k < V; ++k) v[k] = expf(v[k] - stats.max) * factor - (i + k == label ? scale : 0.0F);
     store(row + i, v);
@@ -212,10 +222,10 @@ __global__ void sum_losses(const double* losses, const int32_t* labels, int64_t 
 void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    with_vectors<T>(vectors_fit<T>(s.vocabulary, s.logits), [&](auto v) {
+    with_vectors<T>(vectors_fit<T>(s.row_stride, s.logits), [&](auto v) {
       constexpr int V = decltype(v)::value;
       launch({blocks(s.rows), kRowThreads, 0, stream}, softmax_rows<T, V>, static_cast<T*>(s.logits), s.labels, s.losses,
-             s.vocabulary, s.with_gradients, s.scalars);
+             s.vocabulary, s.row_stride, s.with_gradients, s.scalars);
     });
   });
 }

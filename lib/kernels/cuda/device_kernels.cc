@@ -154,9 +154,11 @@ class CudaKernels final : public DeviceKernels {
     check(cudaStreamSynchronize(native(stream)), "waiting for the device");
   }
 
-  DeviceEvent create_event(bool timed) override {
+  DeviceEvent create_event(bool timed, bool host_waits) override {
     cudaEvent_t event = nullptr;
-    check(cudaEventCreateWithFlags(&event, cudaEventBlockingSync | (timed ? cudaEventDefault : cudaEventDisableTiming)), "creating an event");
+    const unsigned flags =
+        (timed ? cudaEventDefault : cudaEventDisableTiming) | (host_waits ? cudaEventBlockingSync : cudaEventDefault);
+    check(cudaEventCreateWithFlags(&event, flags), "creating an event");
     return reinterpret_cast<DeviceEvent>(event);
   }
   void destroy(DeviceEvent event) noexcept override { cudaEventDestroy(native(event)); }

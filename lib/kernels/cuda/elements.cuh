@@ -30,6 +30,19 @@ struct Floats {
   __device__ float operator[](int i) const { return e[i]; }
 };
 
+template <int V>
+__device__ void add_to(Floats<V>& sum, const Floats<V>& x) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) sum[i] += x[i];
+}
+
+template <int V>
+__device__ Floats<V> plus(const Floats<V>& a, const Floats<V>& b) {
+  Floats<V> sum = a;
+  add_to(sum, b);
+  return sum;
+}
+
 /// V elements as memory sees them: one word when they are 8 or 16 bytes.
 template <class T, int V>
 using Word = std::conditional_t<V * sizeof(T) == 16, uint4, uint2>;

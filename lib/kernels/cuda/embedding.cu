@@ -1,3 +1,4 @@
+#include "graph/gpu_workspace.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
 
@@ -37,6 +38,30 @@ struct Matches {
   int warp_count[kWarps];
   /// First place of a row in `sorted`.
   int first[kRows + 1];
+  /// Where a hot row's tokens lie in HotRows::order, and its last part so far; -1 for none.
+  int hot_place[kRows];
+  int last_part[kRows];
+
+  /// Row r has more tokens than one block adds.
+  __device__ bool is_hot(int64_t r) const { return first[r + 1] - first[r] > kEmbedPart; }
+};
+
+/// Rows of the table that are met often: blocks of their own add their tokens, a part each. Blocks claim places in the lists in
+/// any order, which decides no bits: a row's parts are linked in the order of their tokens.
+struct HotRows {
+  /// Used places of the lists below: tokens, parts, rows. Zero at first.
+  int* used;
+  /// Tokens.
+  int* order;
+  /// Of a part: its place in `order`, its tokens, and the row's next part or -1.
+  int* part_place;
+  int* part_count;
+  int* part_next;
+  /// Rows of the table, and their first parts.
+  int* row;
+  int* row_part;
+  /// [parts, width]
+  float* sums;
 };
 
 /// Appends the matches among tokens[first .. first + kThreads), in order. All threads call it.
@@ -91,43 +116,119 @@ __device__ inline void sort_matches(Matches& m) {
   __syncthreads();
 }
 
-/// Adds up the gradients of the matches, each row in the order of its tokens.
-template <class T, class G>
+/// Claims places for the parts of a row's tokens, and links them behind those that the row has; one thread.
+__device__ inline void claim_parts(Matches& m, int r, int64_t first_row, const HotRows& hot) {
+  const int count = m.first[r + 1] - m.first[r], parts = (count + kEmbedPart - 1) / kEmbedPart;
+  const int place = atomicAdd(hot.used, count), part = atomicAdd(hot.used + 1, parts);
+  m.hot_place[r] = place;
+  if (m.last_part[r] < 0) {
+    const int at = atomicAdd(hot.used + 2, 1);
+    hot.row[at] = static_cast<int>(first_row) + r;
+    hot.row_part[at] = part;
+  } else {
+    hot.part_next[m.last_part[r]] = part;
+  }
+  for (int p = 0; p < parts; ++p) {
+    hot.part_place[part + p] = place + p * kEmbedPart;
+    hot.part_count[part + p] = min(kEmbedPart, count - p * kEmbedPart);
+    hot.part_next[part + p] = p + 1 < parts ? part + p + 1 : -1;
+  }
+  m.last_part[r] = part + parts - 1;
+}
+
+/// Leaves the hot rows' tokens to add_parts(). All threads call it.
+__device__ inline void list_hot_rows(Matches& m, int64_t first_row, const HotRows& hot) {
+  if (threadIdx.x < kRows && m.is_hot(threadIdx.x)) claim_parts(m, static_cast<int>(threadIdx.x), first_row, hot);
+  __syncthreads();
+  for (int r = 0; r < kRows; ++r)
+    if (m.is_hot(r))
+      for (int i = m.first[r] + static_cast<int>(threadIdx.x); i < m.first[r + 1]; i += kThreads)
+        hot.order[m.hot_place[r] + i - m.first[r]] = m.sorted[i];
+}
+
+/// Adds up the gradients of the matches, each row in the order of its tokens; nothing to hot rows.
+template <class T, class G, int V>
 __device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t width, int64_t rows, bool accumulate) {
-  for (int64_t task = threadIdx.x; task < rows * width; task += kThreads) {
-    const int64_t row = task / width, column = task % width;
+  const int64_t vectors = width / V;
+  for (int64_t task = threadIdx.x; task < rows * vectors; task += kThreads) {
+    const int64_t row = task / vectors, column = task % vectors * V;
     const int last = m.first[row + 1];
-    int i = m.first[row];
+    int i = m.is_hot(row) ? last : m.first[row];
     if (accumulate && i == last) continue;
-    float sum = 0.0F;
+    Floats<V> sum{};
 #pragma unroll 4
-    for (; i < last; ++i) sum += to_float(dx[m.sorted[i] * width + column]);
-    G& out = dtable[task];
-    out = from_float<G>(accumulate ? to_float(out) + sum : sum);
+    for (; i < last; ++i) add_to(sum, load<V>(dx + m.sorted[i] * width + column));
+    G* const out = dtable + row * width + column;
+    if (accumulate) sum = plus(load<V>(out), sum);
+    store(out, sum);
   }
 }
 
 // A block owns kRows rows of the table and looks through all tokens for theirs, so nothing depends on
 // the order in which blocks run.
-template <class T, class G>
+template <class T, class G, int V>
 __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int64_t count,
                              int64_t width, int64_t vocabulary, int64_t first_token,
-                             bool accumulate) {
+                             bool accumulate, HotRows hot) {
   __shared__ Matches m;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kRows;
   const int64_t rows = min(static_cast<int64_t>(kRows), vocabulary - first_row);
   G* const own = dtable + first_row * width;
   if (threadIdx.x == 0) m.count = 0;
+  if (threadIdx.x < kRows) m.last_part[threadIdx.x] = -1;
   __syncthreads();
   for (int64_t first = 0; first < count; first += kThreads) {
     append_matches(m, tokens, first, count, first_token + first_row);
     const bool more = first + kThreads < count;
     if (more && m.count + kThreads <= kMatches) continue;
     sort_matches(m);
-    add_matches(m, dx, own, width, rows, accumulate);
+    list_hot_rows(m, first_row, hot);
+    add_matches<T, G, V>(m, dx, own, width, rows, accumulate);
     accumulate = true;
     if (threadIdx.x == 0) m.count = 0;  // read next behind append_matches's barrier
   }
+}
+
+// Block (p, c) adds up kThreads * V columns of the p-th part, in the order of its tokens.
+template <class T, int V>
+__global__ void add_parts(const T* dx, int64_t width, HotRows hot) {
+  const int part = static_cast<int>(blockIdx.x);
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * V;
+  if (part >= hot.used[1] || column >= width) return;
+  const int* const tokens = hot.order + hot.part_place[part];
+  const int count = hot.part_count[part];
+  Floats<V> sum{};
+#pragma unroll 8
+  for (int i = 0; i < count; ++i) add_to(sum, load<V>(dx + tokens[i] * width + column));
+  store(hot.sums + part * width + column, sum);
+}
+
+// Block (r, c) adds the parts of the r-th hot row to the table, in their order.
+template <class G, int V>
+__global__ void join_parts(G* dtable, int64_t width, HotRows hot) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * V;
+  if (static_cast<int>(blockIdx.x) >= hot.used[2] || column >= width) return;
+  Floats<V> sum{};
+  for (int part = hot.row_part[blockIdx.x]; part >= 0; part = hot.part_next[part])
+    add_to(sum, load<V>(hot.sums + part * width + column));
+  G* const out = dtable + hot.row[blockIdx.x] * width + column;
+  store(out, plus(load<V>(out), sum));
+}
+
+HotRows hot_rows(const EmbedWgrad& g, const GpuEmbedWorkspace& place) {
+  const auto at = [&](int64_t offset) { return static_cast<std::byte*>(g.workspace) + offset; };
+  const auto list = [&](int64_t offset) { return reinterpret_cast<int*>(at(offset)); };
+  return {list(place.used),      list(place.order), list(place.part_place), list(place.part_count),
+          list(place.part_next), list(place.row),   list(place.row_part),   reinterpret_cast<float*>(at(place.sums))};
+}
+
+/// Calls `body` with the number of elements that the kernels above move at once, as a constant: the words of both dtypes.
+template <class Body>
+void with_embed_vectors(const EmbedWgrad& g, Body body) {
+  if (g.width % 4 == 0 && aligned(g.dx) && aligned(g.dtable))
+    body(std::integral_constant<int, 4>{});
+  else
+    body(std::integral_constant<int, 1>{});
 }
 
 }  // namespace
@@ -150,9 +251,22 @@ void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream) {
     with_type(g.gradient_dtype, [&](auto gradient_type) {
       using T = decltype(type);
       using G = decltype(gradient_type);
-      launch({blocks(divide_up(g.vocabulary, kRows)), kThreads, 0, stream}, scatter_rows<T, G>,
-             g.tokens, static_cast<const T*>(g.dx), static_cast<G*>(g.dtable), g.count, g.width,
-             g.vocabulary, g.first_row, g.accumulate);
+      with_embed_vectors(g, [&](auto v) {
+        constexpr int V = decltype(v)::value;
+        const GpuEmbedWorkspace place = gpu_embed_workspace(g.count, g.width);
+        HotRows hot{};
+        if (place.parts > 0) {
+          hot = hot_rows(g, place);
+          check(cudaMemsetAsync(hot.used, 0, kEmbedLists * sizeof(int), stream), "clearing memory");
+        }
+        const auto* const dx = static_cast<const T*>(g.dx);
+        auto* const dtable = static_cast<G*>(g.dtable);
+        launch({blocks(divide_up(g.vocabulary, kRows)), kThreads, 0, stream}, scatter_rows<T, G, V>, g.tokens, dx, dtable,
+               g.count, g.width, g.vocabulary, g.first_row, g.accumulate, hot);
+        const unsigned tiles = blocks(divide_up(g.width, kThreads * V));
+        launch({dim3(blocks(place.parts), tiles), kThreads, 0, stream}, add_parts<T, V>, dx, g.width, hot);
+        launch({dim3(blocks(place.rows), tiles), kThreads, 0, stream}, join_parts<G, V>, dtable, g.width, hot);
+      });
     });
   });
 }

@@ -34,6 +34,8 @@ struct EmbedWgrad {
   /// Token of row 0.
   int64_t first_row;
   bool accumulate;
+  /// As gpu_embed_workspace() lays it out; null where that needs none.
+  void* workspace;
 };
 void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream);
 
@@ -134,12 +136,13 @@ void add_partials(const WeightGradient& g, cudaStream_t stream);
 
 // --- cross_entropy.cu ----------------------------------------------------------------------------
 struct SoftmaxLoss {
-  /// [rows, vocabulary]; with gradients it becomes (softmax - onehot) * loss_scale, 0 for masked rows.
+  /// [rows, vocabulary], row_stride elements from a row to the next; with gradients it becomes (softmax - onehot) * loss_scale,
+  /// 0 for masked rows.
   void* logits;
   const int32_t* labels;
   /// F64[rows], written; without gradients the opposite where the label is the likeliest token.
   double* losses;
-  int64_t rows, vocabulary;
+  int64_t rows, vocabulary, row_stride;
   bool with_gradients;
   const StepScalars* scalars;
 };

@@ -29,6 +29,8 @@ void run_embed(const Operation& op) {
 
 void run_embed_wgrad(const Operation& op) {
   const auto [dtable, dtype] = op.gradient(0);
+  const int64_t scratch = gpu_embed_workspace(op.in_dims(0)[0], op.in_dims(1)[1]).bytes;
+  if (scratch > 0) op.require_workspace(scratch);
   embed_wgrad(op.dtype(),
               {.tokens = op.ints_in(0),
                .dx = op.in(1),
@@ -38,7 +40,8 @@ void run_embed_wgrad(const Operation& op) {
                .width = op.in_dims(1)[1],
                .vocabulary = op.out_dims(0)[0],
                .first_row = op.rows(op.out_dims(0)[0]).first_row,
-               .accumulate = op.accumulate()},
+               .accumulate = op.accumulate(),
+               .workspace = scratch > 0 ? op.workspace<void>() : nullptr},
               op.stream());
 }
 
@@ -397,6 +400,7 @@ class LinearCrossEntropy {
                  .a = x,
                  .b = op_.in(1),
                  .c = logits_,
+                 .c_stride = place_.row,
                  .dtype = op_.dtype(),
                  .out_dtype = op_.dtype()},
                 op_.stream());
@@ -406,6 +410,7 @@ class LinearCrossEntropy {
                   .losses = losses,
                   .rows = count,
                   .vocabulary = vocabulary_,
+                  .row_stride = place_.row,
                   .with_gradients = attrs_.with_gradients,
                   .scalars = attrs_.with_gradients ? op_.scalars() : nullptr},
                  op_.stream());
@@ -418,7 +423,7 @@ class LinearCrossEntropy {
                 .counts_correct = !attrs_.with_gradients},
                op_.stream());
     if (attrs_.with_gradients)
-      head_gradients(op_, {first, count, logits_, vocabulary_, first > 0 || op_.accumulate()},
+      head_gradients(op_, {first, count, logits_, place_.row, first > 0 || op_.accumulate()},
                      matmul_);
   }
 

@@ -1,7 +1,9 @@
 #pragma once
 
 // The part of NCCL that lib/comm/nccl_communicator.cc uses, among threads of one process: communicators of
-// the same id meet, and a collective stands in its stream until all members' have come to it, with as much.
+// the same id meet, and a collective stands in its stream until all members' have come to it, with as much. As NCCL's own, destroy
+// and abort of a communicator do not return while a graph that captured one of its collectives is there; and the first message
+// between two ranks holds up the thread that issues its one half until the peer issues the other.
 
 #include <cuda_runtime_api.h>
 
@@ -15,7 +17,7 @@ struct ncclConfig_t {
 };
 #define NCCL_CONFIG_INITIALIZER {nullptr}
 
-enum ncclResult_t { ncclSuccess = 0, ncclInvalidUsage = 5, ncclRemoteError = 6, ncclInProgress = 7 };
+enum ncclResult_t { ncclSuccess = 0, ncclUnhandledCudaError = 1, ncclInvalidUsage = 5, ncclRemoteError = 6, ncclInProgress = 7 };
 enum ncclRedOp_t { ncclSum, ncclMax, ncclMin };
 enum ncclDataType_t {
   ncclInt8,
@@ -55,6 +57,8 @@ struct StandIn {
   int absent = -1;
   /// The network of later collectives fails: their communicators say so when asked.
   bool network_fails = false;
+  /// CUDA fails in NCCL's own calls: communicators say so when asked.
+  bool cuda_fails = false;
   /// What stands in a stream does not end by an abort.
   bool abort_fails = false;
 };

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "../hangs.h"
 #include "../ranks.h"
+#include "base/rank_error.h"
 #include "cluster/failure_report.h"
 #include "comm/nccl_communicator.h"
 #include "nccl.h"
@@ -26,6 +28,7 @@ class HangGpu final : public HangDevice {
   HangGpu() { ::cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
   ~HangGpu() override { ::cudaStreamDestroy(stream_); }
   int number() const override { return 0; }
+  cudaStream_t stream() const { return stream_; }
   void attach(Communicator& group) override { group.use_stream(stream_); }
   void synchronize(const std::vector<Communicator*>& groups) override {
     ::cudaStreamSynchronize(stream_);
@@ -51,7 +54,27 @@ class WaitingRank {
                                     rendezvous, 0);
     gpu_.attach(*group_);
   }
+  ~WaitingRank() { destroy_recording(); }
   Communicator& group() { return *group_; }
+  /// Records a sum, which replay() starts.
+  void record(const char* what) {
+    group_->begin_recording();
+    ::cudaStreamBeginCapture(gpu_.stream());
+    add(what);
+    ::cudaStreamEndCapture(gpu_.stream(), &graph_);
+    recorded_ = group_->end_recording();
+  }
+  void replay() {
+    group_->begin_replay(recorded_);
+    ::cudaGraphLaunch(graph_, gpu_.stream());
+    group_->end_replay();
+  }
+  void destroy_recording() {
+    if (graph_ == nullptr) return;
+    ::cudaGraphDestroy(std::exchange(graph_, nullptr));
+    group_->release_recordings(1);
+  }
+  void fail_device() { fault_in(gpu_.stream()); }
   void add(const char* what) { group_->all_reduce(data_.data(), 8, DType::kF32, ReduceOp::kSum, {what}).wait(); }
   void synchronize() { gpu_.synchronize({group_.get()}); }
 
@@ -59,6 +82,8 @@ class WaitingRank {
   std::vector<float> data_ = std::vector<float>(8, 1.0F);
   HangGpu gpu_;
   std::unique_ptr<Communicator> group_;
+  cudaGraph_t graph_ = nullptr;
+  std::vector<CollectiveRecord> recorded_;
 };
 
 /// All that a process writes until it ends.
@@ -121,6 +146,105 @@ TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the t
                Catch::StartsWith("rank 0 lost a peer in all_reduce #2 (loss, 8 x F32) of group world: rank 1 (process ") &&
                    (Catch::Contains(" gave up in all_reduce #1 (gradients, 8 x F32)") ||
                     Catch::Contains(" has not entered it; its last was all_reduce #1 (gradients, 8 x F32), ")));
+  REQUIRE(failures[1] == "");
+}
+
+TEST_CASE("nccl: a peer that stays away from a recorded step is named while the recording is still there") {
+  const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
+    WaitingRank rank(rendezvous);
+    rank.record("gradients");
+    rank.replay();
+    rank.synchronize();
+    if (rendezvous.rank() == 1) {
+      const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
+      while (shown().sequence < 1 || shown().state != CollectiveRecord::State::kFinished) continue;
+      rendezvous.exchange_text("away", "");
+      rendezvous.exchange_text("noticed", "");
+      return;
+    }
+    rendezvous.exchange_text("away", "");
+    rank.group().set_timeout(400ms);
+    rank.replay();
+    try {
+      rank.synchronize();
+    } catch (const Error&) {
+      rendezvous.exchange_text("noticed", "");
+      throw;
+    }
+  });
+  REQUIRE_THAT(failures[0], Catch::StartsWith("rank 0 waited ") &&
+                                Catch::Contains(" in all_reduce #2 (gradients, 8 x F32) of group world: rank 1 (process "));
+  REQUIRE(failures[1] == "");
+}
+
+TEST_CASE("nccl: a group is closed once its recordings are destroyed, and not before") {
+  const auto failures = run_ranks(1, [](Rendezvous& rendezvous) {
+    WaitingRank rank(rendezvous);
+    rank.record("gradients");
+    rank.replay();
+    rank.synchronize();
+    std::string told;
+    try {
+      rank.group().shutdown();
+    } catch (const Error& error) {
+      told = error.message();
+    }
+    require(told.find("group world is closed while 1 recordings hold its collectives") != std::string::npos, told.c_str());
+    rank.destroy_recording();
+    rank.group().shutdown();
+  });
+  REQUIRE(failures[0] == "");
+}
+
+TEST_CASE("nccl: a fault of this rank's own device is told as that, and its peers are told that it gives up") {
+  const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
+    WaitingRank rank(rendezvous);
+    rank.add("gradients");
+    rank.synchronize();
+    if (rendezvous.rank() == 0) rank.fail_device();
+    rank.add("loss");
+    std::string own;
+    try {
+      rank.synchronize();
+      // A device that has failed does not hold up its host, which may be here before the watch has looked.
+      for (;;) rank.group().check();
+    } catch (const RankError& error) {
+      require(error.code() == ExitCode::kEnvironment && error.rank() == RankError::kThisRank && error.of_device() &&
+                  rendezvous.board().blamed() == -1,
+              "the device of this rank failed, and nobody else is blamed");
+      own = error.message();
+    } catch (const Error& error) {
+      own = error.message();
+    }
+    rendezvous.exchange_text("noticed", "");
+    bug(own);
+  });
+  CAPTURE(failures[0], failures[1]);
+  REQUIRE_THAT(failures[0], Catch::Contains("asking for an event: CUDA says an error, of the stand-in (noticed in all_reduce #2 (loss, "
+                                            "8 x F32) of group world)"));
+  REQUIRE_THAT(failures[1], Catch::Contains("rank 1 lost a peer in all_reduce #2 (loss, 8 x F32) of group world: rank 0 (process ") &&
+                                Catch::Contains(" gave up in all_reduce #"));
+}
+
+TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
+  stand_in().cuda_fails = true;
+  const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
+    WaitingRank rank(rendezvous);
+    if (rendezvous.rank() == 0) {
+      rank.add("loss");
+      try {
+        rank.synchronize();
+      } catch (const RankError& error) {
+        rendezvous.exchange_text("noticed", "");
+        require(error.of_device(), "the device of this rank failed");
+        throw;
+      }
+    }
+    rendezvous.exchange_text("noticed", "");
+  });
+  stand_in_reset();
+  REQUIRE(failures[0] == "a collective: NCCL says unhandled cuda error: socketProgress: Connection closed (noticed in all_reduce #1 "
+                         "(loss, 8 x F32) of group world)");
   REQUIRE(failures[1] == "");
 }
 

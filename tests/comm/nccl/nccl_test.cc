@@ -23,12 +23,13 @@ namespace {
 
 /// A group of GPUs with a stream; sums in rank order if they are asked for.
 struct GpuGroup {
-  GpuGroup(Rendezvous& rendezvous, std::chrono::milliseconds timeout, bool in_order = false) {
+  GpuGroup(Rendezvous& rendezvous, std::chrono::milliseconds timeout, bool in_order = false, bool messages = false) {
     Communicator::Setup setup{.name = "world",
                               .members = everyone(rendezvous.world()),
                               .rank = rendezvous.rank(),
                               .timeout = timeout,
-                              .board = &rendezvous.board()};
+                              .board = &rendezvous.board(),
+                              .carries_messages = messages};
     if (in_order)
       setup.sum_blocks = [](const BlockSum& sum) {
         put_into(static_cast<cudaStream_t>(sum.stream), [sum] {
@@ -108,6 +109,20 @@ TEST_CASE("nccl: three ranks get what they asked for, with NCCL's sums and with 
     const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) { check_collectives(rendezvous, in_order); });
     for (const std::string& failure : failures) REQUIRE(failure == "");
   }
+}
+
+TEST_CASE("nccl: two ranks that first send to each other are connected before") {
+  const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+    GpuGroup gpu(rendezvous, 20s, false, true);
+    const int rank = rendezvous.rank(), peer = 1 - rank;
+    std::vector<float> sent = numbers(rank, 7), received(7);
+    gpu.group->send(sent.data(), 7, DType::kF32, peer, {"activations"}).wait();
+    gpu.group->receive(received.data(), 7, DType::kF32, peer, {"activations"}).wait();
+    gpu.synchronize();
+    require(received == numbers(peer, 7), "the other's message comes");
+    gpu.group->shutdown();
+  });
+  for (const std::string& failure : failures) REQUIRE(failure == "");
 }
 
 TEST_CASE("nccl: one rank alone has collectives, a barrier and an end") {

@@ -1,5 +1,5 @@
 // NCCL with one rank on a real GPU: collectives between kernels of the same stream, with NCCL's sums and with ours, an
-// end, and a group that is given up. Exits with 77 where there is no GPU.
+// end, a group that is given up, and recorded collectives. Exits with 77 where there is no GPU.
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -85,6 +85,37 @@ void check_abort(Rig& rig) {
   std::printf("abort\n");
 }
 
+/// A collective that is recorded, started twice, and still held by its recording where the group is given up; closed, it is not.
+void check_recorded(Rig& rig, bool gives_up) {
+  const auto group = rig.open(gives_up ? "recorded, given up" : "recorded, closed", false);
+  const std::vector<float> given = counted();
+  std::vector<float> found(given.size());
+  rig.gpu.copy(rig.data, given.data(), kCount * 4, rig.stream);
+  const auto reduce = [&] { group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"recorded"}).wait(); };
+  reduce();
+  group->begin_recording();
+  rig.gpu.begin_capture(rig.stream);
+  rig.gpu.add_into(rig.data, DType::kF32, rig.data, DType::kF32, kCount, rig.stream);
+  reduce();
+  const DeviceGraph graph = rig.gpu.end_capture(rig.stream);
+  std::vector<CollectiveRecord> records = group->end_recording();
+  for (int times = 0; times < 2; ++times) {
+    group->begin_replay(records);
+    rig.gpu.launch(graph, rig.stream);
+    group->end_replay();
+  }
+  rig.gpu.copy(found.data(), rig.data, kCount * 4, rig.stream);
+  rig.gpu.synchronize(rig.stream);
+  group->check();
+  for (size_t i = 0; i < given.size(); ++i)
+    if (found[i] != 4 * given[i]) bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
+  if (gives_up) group->abort("the test");
+  rig.gpu.destroy(graph);
+  group->release_recordings(1);
+  if (!gives_up) group->shutdown();
+  std::printf("recorded twice, %s\n", gives_up ? "given up" : "closed");
+}
+
 int run() {
   prepare_nccl_environment();
   std::unique_ptr<DeviceKernels> gpu;
@@ -98,6 +129,8 @@ int run() {
   Rig rig(*gpu);
   check_between_kernels(rig, false);
   check_between_kernels(rig, true);
+  check_recorded(rig, false);
+  check_recorded(rig, true);
   check_abort(rig);
   return 0;
 }

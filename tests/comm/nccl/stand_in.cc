@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -9,12 +10,21 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
 #include "comm/reduce.h"
+
+struct StandInGraph {
+  std::vector<std::function<void()>> work;
+  /// One of each collective's communicator; given back when the graph is destroyed.
+  std::vector<std::shared_ptr<int>> references;
+};
 
 struct StandInStream {
   StandInStream() : thread([this] { serve(); }) {}
@@ -23,6 +33,7 @@ struct StandInStream {
     thread.join();
   }
   void put(std::function<void()> work) {
+    if (captured) return captured->work.push_back(std::move(work));
     const std::lock_guard lock(mutex);
     tasks.push_back(std::move(work));
     changed.notify_all();
@@ -34,7 +45,7 @@ struct StandInStream {
       const std::function<void()> work = tasks.front();
       lock.unlock();
       if (!work) return;
-      work();
+      if (!faulted) work();
       lock.lock();
       tasks.pop_front();
       changed.notify_all();
@@ -47,6 +58,8 @@ struct StandInStream {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
+  std::atomic<bool> faulted = false;
+  std::unique_ptr<StandInGraph> captured;
   std::thread thread;
 };
 
@@ -54,6 +67,8 @@ struct StandInEvent {
   std::atomic<int> recorded = 0;
   /// The stream's too: an event may be destroyed before the stream has come to it.
   std::shared_ptr<std::atomic<int>> reached = std::make_shared<std::atomic<int>>(0);
+  /// Where it was recorded last.
+  cudaStream_t stream = nullptr;
 };
 
 namespace {
@@ -68,6 +83,17 @@ struct World {
   std::map<int64_t, std::map<int, Bytes>> given;
   /// By sender and receiver.
   std::map<std::pair<int, int>, std::deque<Bytes>> letters;
+  /// Halves of connections that a rank has asked for: sender, receiver, and who asked.
+  std::set<std::tuple<int, int, int>> asked;
+};
+
+/// What stands behind a call that connects: both ends of it.
+struct Connection {
+  std::shared_ptr<World> world;
+  int from = 0;
+  int to = 0;
+  int own = 0;
+  std::shared_ptr<std::atomic<bool>> aborted;
 };
 
 struct Worlds {
@@ -78,8 +104,14 @@ struct Worlds {
   int resets = 0;
 };
 Worlds& worlds() {
-  static Worlds all;
-  return all;
+  static auto* const all = new Worlds;
+  return *all;
+}
+
+// These two are never destroyed: threads that nobody waits for still use them when the process ends.
+StandInStream& legacy_stream() {
+  static auto* const stream = new StandInStream;
+  return *stream;
 }
 
 ftrun::DType dtype_of(ncclDataType_t type) {
@@ -97,6 +129,26 @@ Bytes copied(const void* from, size_t bytes) {
 thread_local bool grouped = false;
 thread_local std::vector<std::function<void()>> group_sends, group_receives;
 thread_local cudaStream_t group_stream = nullptr;
+thread_local std::vector<Connection> group_connections;
+
+/// As NCCL does with a first message: the calling thread stands until the peers have asked for the other halves. After some
+/// seconds it fails, so that a test ends.
+ncclResult_t connect(const std::vector<Connection>& connections) {
+  for (const Connection& one : connections) {
+    const std::lock_guard lock(one.world->mutex);
+    one.world->asked.insert({one.from, one.to, one.own});
+    one.world->changed.notify_all();
+  }
+  for (const Connection& one : connections) {
+    std::unique_lock lock(one.world->mutex);
+    const auto& asked = one.world->asked;
+    const bool connected = one.world->changed.wait_for(lock, std::chrono::seconds(10), [&] {
+      return *one.aborted || (asked.contains({one.from, one.to, one.from}) && asked.contains({one.from, one.to, one.to}));
+    });
+    if (!connected) return ncclRemoteError;
+  }
+  return ncclSuccess;
+}
 
 }  // namespace
 
@@ -104,9 +156,12 @@ struct StandInComm {
   std::shared_ptr<World> world;
   int ranks = 0;
   int rank = 0;
-  int64_t next = 0;
+  /// Counted where they run: those of a graph come again.
+  std::shared_ptr<std::atomic<int64_t>> next = std::make_shared<std::atomic<int64_t>>(0);
   std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<bool>> failed = std::make_shared<std::atomic<bool>>(false);
+  /// Held once more by each graph's collective.
+  std::shared_ptr<int> captured = std::make_shared<int>(0);
 };
 
 StandIn& stand_in() {
@@ -122,6 +177,9 @@ void stand_in_reset() {
 }
 
 void put_into(cudaStream_t stream, std::function<void()> work) { stream->put(std::move(work)); }
+void fault_in(cudaStream_t stream) {
+  stream->put([stream] { stream->faulted = true; });
+}
 
 const char* cudaGetErrorName(cudaError_t) { return "an error"; }
 const char* cudaGetErrorString(cudaError_t) { return "of the stand-in"; }
@@ -132,11 +190,19 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  legacy_stream().wait();
   std::free(memory);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
-  std::memset(memory, value, bytes);
+  legacy_stream().put([=] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::memset(memory, value, bytes);
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
+  stream->put([=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -149,7 +215,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   stream->wait();
-  return cudaSuccess;
+  return stream->faulted ? cudaErrorIllegalAddress : cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new StandInEvent;
@@ -161,11 +227,34 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const int count = ++event->recorded;
+  event->stream = stream;
   stream->put([reached = event->reached, count] { *reached = count; });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return *event->reached >= event->recorded ? cudaSuccess : cudaErrorNotReady;
+  if (*event->reached >= event->recorded) return cudaSuccess;
+  return event->stream->faulted ? cudaErrorIllegalAddress : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream) {
+  stream->captured = std::make_unique<StandInGraph>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = stream->captured.release();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraph_t graph, cudaStream_t stream) {
+  for (const auto& work : graph->work) stream->put(work);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  {
+    const std::lock_guard lock(worlds().mutex);
+    delete graph;
+  }
+  worlds().changed.notify_all();
+  return cudaSuccess;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
@@ -190,7 +279,18 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   return ncclSuccess;
 }
 
+namespace {
+
+/// As NCCL does: "keep polling until all graphs referencing us die".
+void await_graphs(ncclComm_t comm) {
+  std::unique_lock lock(worlds().mutex);
+  worlds().changed.wait(lock, [&] { return comm->captured.use_count() == 1; });
+}
+
+}  // namespace
+
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  await_graphs(comm);
   delete comm;
   return ncclSuccess;
 }
@@ -201,16 +301,18 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     *comm->aborted = !stand_in().abort_fails;
     comm->world->changed.notify_all();
   }
+  await_graphs(comm);
   delete comm;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* status) {
-  *status = *comm->failed ? ncclRemoteError : ncclSuccess;
+  *status = *comm->failed ? ncclRemoteError : stand_in().cuda_fails ? ncclUnhandledCudaError : ncclSuccess;
   return ncclSuccess;
 }
 
 const char* ncclGetErrorString(ncclResult_t status) {
+  if (status == ncclUnhandledCudaError) return "unhandled cuda error";
   return status == ncclRemoteError ? "remote process exited or there was a network error" : "invalid usage";
 }
 const char* ncclGetLastError(ncclComm_t) { return "socketProgress: Connection closed"; }
@@ -223,13 +325,19 @@ bool all_have_given(const std::map<int, Bytes>& given, int ranks) {
          });
 }
 
+/// A graph that captures one of a communicator's collectives holds it.
+void hold_if_captured(ncclComm_t comm, cudaStream_t stream) {
+  if (stream->captured) stream->captured->references.push_back(comm->captured);
+}
+
 /// Stands in the stream until all have given theirs; then `take` gets them by rank.
 ncclResult_t meet(ncclComm_t comm, cudaStream_t stream, const void* in, size_t bytes,
                   std::function<void(const std::map<int, Bytes>&)> take) {
-  const int64_t number = comm->next++;
   if (stand_in().network_fails) *comm->failed = true;
+  hold_if_captured(comm, stream);
   stream->put([=, world = comm->world, ranks = comm->ranks, rank = comm->rank, aborted = comm->aborted,
-               failed = comm->failed, take = std::move(take)] {
+               failed = comm->failed, next = comm->next, take = std::move(take)] {
+    const int64_t number = (*next)++;
     std::unique_lock lock(world->mutex);
     if (*aborted) return;
     world->given[number][rank] = copied(in, bytes);
@@ -252,11 +360,14 @@ size_t bytes_of(size_t count, ncclDataType_t type) {
   return count * static_cast<size_t>(ftrun::dtype_bytes(dtype_of(type)));
 }
 
-ncclResult_t group(cudaStream_t stream, std::function<void()> work, std::vector<std::function<void()>>& list) {
+ncclResult_t group(const Connection& connection, cudaStream_t stream, std::function<void()> work,
+                   std::vector<std::function<void()>>& list) {
   if (!grouped) {
-    stream->put(std::move(work));
-    return ncclSuccess;
+    const ncclResult_t status = connect({connection});
+    if (status == ncclSuccess) stream->put(std::move(work));
+    return status;
   }
+  group_connections.push_back(connection);
   list.push_back(std::move(work));
   group_stream = stream;
   return ncclSuccess;
@@ -298,8 +409,9 @@ ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType
 ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
   const size_t bytes = bytes_of(count, type);
+  hold_if_captured(comm, stream);
   return group(
-      stream,
+      {comm->world, comm->rank, peer, comm->rank, comm->aborted}, stream,
       [=, world = comm->world, rank = comm->rank] {
         const std::lock_guard lock(world->mutex);
         world->letters[{rank, peer}].push_back(copied(in, bytes));
@@ -310,8 +422,9 @@ ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int pee
 
 ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   const size_t bytes = bytes_of(count, type);
+  hold_if_captured(comm, stream);
   return group(
-      stream,
+      {comm->world, peer, comm->rank, comm->rank, comm->aborted}, stream,
       [=, world = comm->world, rank = comm->rank, aborted = comm->aborted] {
         std::unique_lock lock(world->mutex);
         auto& letters = world->letters[{peer, rank}];
@@ -331,9 +444,10 @@ ncclResult_t ncclGroupStart() {
 /// All that a rank sends goes before it waits for what it gets.
 ncclResult_t ncclGroupEnd() {
   grouped = false;
+  const ncclResult_t status = connect(std::exchange(group_connections, {}));
   for (auto* list : {&group_sends, &group_receives}) {
     for (auto& work : *list) group_stream->put(std::move(work));
     list->clear();
   }
-  return ncclSuccess;
+  return status;
 }

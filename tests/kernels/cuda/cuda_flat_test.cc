@@ -220,7 +220,7 @@ TEST_CASE("cuda: blocks are added in their order, in fp32 and rounded once") {
 
 TEST_CASE("cuda: streams wait for events, and pinned memory travels both ways") {
   const DeviceStream other = gpu().create_stream(true);
-  const DeviceEvent begin = gpu().create_event(true), end = gpu().create_event(true);
+  const DeviceEvent begin = gpu().create_event(true), end = gpu().create_event(true, true);
   auto* const host = static_cast<int32_t*>(gpu().allocate_pinned(4096));
   for (int32_t i = 0; i < 1024; ++i) host[i] = i;
   const DeviceBytes memory(4096);

@@ -148,7 +148,7 @@ void run_block(int count, Size size) {
 
 }  // namespace
 
-void run(Size grid, Size size, size_t shared_bytes, const std::function<void()>& body) {
+void run(Size grid, Size size, size_t shared_bytes, bool last_first, const std::function<void()>& body) {
   const auto count = static_cast<int>(size.x * size.y * size.z);
   while (block.threads.size() < static_cast<size_t>(count)) block.threads.emplace_back();
   block.shared_bytes = shared_bytes;
@@ -159,9 +159,13 @@ void run(Size grid, Size size, size_t shared_bytes, const std::function<void()>&
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
-        block_index = Size(x, y, z);
+        block_index = last_first ? Size(grid.x - 1 - x, grid.y - 1 - y, grid.z - 1 - z) : Size(x, y, z);
         run_block(count, size);
       }
+}
+
+void require_aligned(const void* address, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) fail("moves a word at an address that is no multiple of its size");
 }
 
 void* shared_memory() { return block.shared.data(); }

@@ -23,6 +23,7 @@ struct EmulatedMatrix {
   int64_t stride;
   cublasOperation_t op = CUBLAS_OP_N;
 
+  bool has_aligned_rows() const { return stride * (type == CUDA_R_32F ? 4 : 2) % 16 == 0; }
   int64_t place(int64_t row, int64_t column) const {
     return op == CUBLAS_OP_N ? row + column * stride : column + row * stride;
   }
@@ -39,6 +40,8 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
                                    cudaDataType_t b_type, int ldb, const void* beta, void* c, cudaDataType_t c_type,
                                    int ldc, int, int) {
   const EmulatedMatrix left{a, a_type, lda, op_a}, right{b, b_type, ldb, op_b}, out{c, c_type, ldc};
+  if (!left.has_aligned_rows() || !right.has_aligned_rows() || !out.has_aligned_rows())
+    ++emulator::runtime().unaligned_products;
   const float keep = *static_cast<const float*>(beta);
   for (int column = 0; column < n; ++column)
     for (int row = 0; row < m; ++row) {

@@ -15,12 +15,29 @@
 #define __shared__ static
 
 using dim3 = emulator::Size;
-struct uint2 {
-  unsigned x, y;
+
+/// A word that the device moves at once. Reading or writing one at an address that is no multiple of its size ends the process, as
+/// it ends a kernel.
+template <int N>
+struct alignas(4 * N) EmulatedWord {
+  unsigned parts[N];
+
+  EmulatedWord() = default;
+  template <class... Values>
+  explicit(false) EmulatedWord(unsigned first, Values... rest) : parts{first, static_cast<unsigned>(rest)...} {}
+  EmulatedWord(const EmulatedWord& other) {
+    emulator::require_aligned(&other, sizeof *this);
+    std::memcpy(parts, other.parts, sizeof parts);
+  }
+  EmulatedWord& operator=(const EmulatedWord& other) {
+    emulator::require_aligned(this, sizeof *this);
+    emulator::require_aligned(&other, sizeof *this);
+    std::memmove(parts, other.parts, sizeof parts);
+    return *this;
+  }
 };
-struct uint4 {
-  unsigned x, y, z, w;
-};
+using uint2 = EmulatedWord<2>;
+using uint4 = EmulatedWord<4>;
 
 #define threadIdx (emulator::thread_index)
 #define blockIdx (emulator::block_index)
@@ -47,6 +64,12 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
   return votes;
 }
 
+/// Blocks run one after the other, and threads of one change at barriers alone.
+inline int atomicAdd(int* address, int value) {
+  const int before = *address;
+  *address += value;
+  return before;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 /// Not part of a fused multiply-add.
 inline float __fmul_rn(float a, float b) {

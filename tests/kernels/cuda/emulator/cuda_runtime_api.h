@@ -13,7 +13,7 @@ using cudaEvent_t = struct CUevent_st*;
 using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600, cudaErrorNotSupported = 801 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9, cudaErrorNotReady = 600, cudaErrorNotSupported = 801 };
 enum {
   cudaMemcpyDefault,
   cudaHostAllocDefault,
@@ -37,7 +37,7 @@ struct cudaDeviceProp {
   size_t sharedMemPerBlockOptin;
 };
 
-/// What tests set and look at: kernels that were started, the shared memory of a block, whether an event has come, the error that
+/// What tests set and look at: kernels that were started and in which order their blocks run, the shared memory of a block, whether an event has come, the error that
 /// the next look at the last one finds, and how waits were asked to be done.
 namespace emulator {
 struct Runtime {
@@ -47,6 +47,10 @@ struct Runtime {
   unsigned device_flags = 0;
   unsigned event_flags = 0;
   int64_t launches = 0;
+  /// Blocks of a kernel run from the last to the first.
+  bool last_block_first = false;
+  /// Matrix products with rows that do not begin at multiples of 16 bytes: tensor cores take them slowly.
+  int64_t unaligned_products = 0;
 };
 inline Runtime& runtime() {
   static Runtime state;

@@ -1,8 +1,12 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "cuda_rig.h"
 #include "graph/builder.h"
+#include "graph/gpu_workspace.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/device.h"
 
 #include <catch2/catch.hpp>
@@ -66,16 +70,24 @@ TEST_CASE("cuda runtime: who waits for the GPU sleeps") {
   const RestoredRuntime restored;
   const auto gpu = open_cuda_kernels(0);
   REQUIRE(emulator::runtime().device_flags == cudaDeviceScheduleBlockingSync);
-  gpu->create_event(false);
+  gpu->create_event(false, true);
   REQUIRE(emulator::runtime().event_flags == (cudaEventBlockingSync | cudaEventDisableTiming));
-  gpu->create_event(true);
-  REQUIRE(emulator::runtime().event_flags == cudaEventBlockingSync);
 }
+
+TEST_CASE("cuda runtime: events that no host waits for interrupt no host") {
+  const RestoredRuntime restored;
+  const auto gpu = open_cuda_kernels(0);
+  gpu->create_event(false);
+  REQUIRE(emulator::runtime().event_flags == cudaEventDisableTiming);
+  gpu->create_event(true);
+  REQUIRE(emulator::runtime().event_flags == cudaEventDefault);
+}
+
+test::Operand given(test::Array array) { return test::Operand::activation(std::move(array)); }
 
 /// Kernels that the gradients of a norm of 9 rows take.
 int64_t norm_launches(int64_t width, bool together) {
   test::Array rstd = test::random_array({9}, 1);
-  const auto given = [](test::Array array) { return test::Operand::activation(std::move(array)); };
   const std::vector<test::Operand> in{given(test::random_array({9, width}, 2)), given(test::random_array({9, width}, 3)),
                                       test::Operand::floats(rstd), given(test::random_array({width}, 4))};
   const RestoredRuntime restored;
@@ -92,6 +104,92 @@ TEST_CASE("cuda runtime: the gradients of a norm read their rows once where they
   }
   REQUIRE(norm_launches(13, true) == 3);
   REQUIRE(norm_launches(16384, true) == 3);
+}
+
+TEST_CASE("cuda runtime: the head's products have rows that begin at multiples of 16 bytes, whatever the vocabulary") {
+  const std::vector<int32_t> labels{3, -100, 132, 0, 77};
+  const test::OperationCase c{OpKind::kLinearCrossEntropy, CrossEntropyAttrs{true, 3},
+                              {given(test::random_array({5, 64}, 1)), given(test::random_array({133, 64}, 2)),
+                               test::Operand::tokens(labels)},
+                              {test::Operand::loss(0.0, 0.0), test::Operand::out({5, 64}),
+                               test::Operand::gradient(std::vector<int64_t>{133, 64})}};
+  const RestoredRuntime restored;
+  for (const test::DTypes dtypes : test::kDTypes) {
+    emulator::runtime().unaligned_products = 0;
+    test::run_on_gpu(c, dtypes);
+    REQUIRE(emulator::runtime().unaligned_products == 0);
+  }
+}
+
+/// The gradient of a table of 40 rows, of which row 7 is met at most places.
+test::OperationCase hot_row_case(int64_t width) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 3000; ++i) tokens.push_back(i % 5 == 0 ? i % 40 : 7);
+  const auto count = static_cast<int64_t>(tokens.size());
+  return {OpKind::kEmbedWgrad, NoAttrs{}, {test::Operand::tokens(tokens), given(test::random_array({count, width}, 2))},
+          {test::Operand::gradient(std::vector<int64_t>{40, width})}};
+}
+
+/// A column of row 7: the tokens that a block finds at a time, in parts of kEmbedPart each.
+float hot_sum(const test::OperationCase& c, int64_t width, int64_t column) {
+  constexpr int kFoundAtATime = 2048 - 256;  // what a list of 2048 is sure to have room for
+  std::vector<std::vector<float>> lists(1);
+  int found = 0;
+  for (size_t n = 0; n < c.in[0].ints.size(); ++n) {
+    if (n > 0 && n % 256 == 0 && found > kFoundAtATime) {
+      lists.emplace_back();
+      found = 0;
+    }
+    if (c.in[0].ints[n] < 32) ++found;  // the first block's rows
+    if (c.in[0].ints[n] == 7)
+      lists.back().push_back(static_cast<float>(c.in[1].content->data[n * static_cast<size_t>(width) + static_cast<size_t>(column)]));
+  }
+  float sum = 0.0F;
+  for (const std::vector<float>& list : lists)
+    for (size_t first = 0; first < list.size(); first += kEmbedPart) {
+      float part = 0.0F;
+      for (size_t i = first; i < std::min(first + kEmbedPart, list.size()); ++i) part += list[i];
+      sum += part;
+    }
+  return sum;
+}
+
+TEST_CASE("cuda runtime: a token that is met often is added in parts, with the same bits in whatever order blocks run") {
+  const RestoredRuntime restored;
+  for (const int64_t width : {3, 8}) {
+    CAPTURE(width);
+    const test::OperationCase c = hot_row_case(width);
+    emulator::runtime().last_block_first = false;
+    emulator::runtime().launches = 0;
+    const auto bits = test::bits_on_gpu(c, test::kDTypes[0]);
+    REQUIRE(emulator::runtime().launches == 3);
+    emulator::runtime().last_block_first = true;
+    REQUIRE(test::bits_on_gpu(c, test::kDTypes[0]) == bits);
+    const auto* const found = reinterpret_cast<const float*>(bits[0].data());
+    for (int64_t column = 0; column < width; ++column)
+      REQUIRE(found[7 * width + column] == hot_sum(c, width, column));
+  }
+}
+
+void do_nothing(int) {}
+
+std::string refused_start(const cuda::Launch& shape) {
+  try {
+    cuda::launch(shape, do_nothing, 0);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+TEST_CASE("cuda runtime: the emulator starts no kernel that a GPU would not start") {
+  const std::string refusal = "starting a kernel: CUDA says an error, of the emulator";
+  REQUIRE(refused_start({dim3(1, 3, 2), dim3(32, 32), 1000}) == "");
+  REQUIRE(refused_start({1, dim3(32, 33)}) == refusal);
+  REQUIRE(refused_start({1, dim3(1, 1, 65)}) == refusal);
+  REQUIRE(refused_start({dim3(1, 65536), 1}) == refusal);
+  REQUIRE(refused_start({dim3(1, 1, 65536), 1}) == refusal);
+  REQUIRE(refused_start({1, 1, 232449}) == refusal);
 }
 
 TEST_CASE("cuda runtime: a GPU is known by its UUID") {

@@ -18,11 +18,20 @@ struct Launch {
   cudaStream_t stream = nullptr;
 };
 
+/// What every GPU since 8.0 refuses to start, and shared memory that the GPU at hand does not have.
+inline bool can_start(const Launch& shape) {
+  constexpr unsigned kMostThreads = 1024, kMostInZ = 64, kMostBlocks = 65535;
+  return shape.block.x * shape.block.y * shape.block.z <= kMostThreads && shape.block.z <= kMostInZ &&
+         shape.grid.x <= static_cast<unsigned>(INT32_MAX) && shape.grid.y <= kMostBlocks && shape.grid.z <= kMostBlocks &&
+         shape.shared <= emulator::runtime().block_shared;
+}
+
 template <class... Parameters, class... Arguments>
 void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  if (!can_start(shape)) return check(cudaErrorInvalidConfiguration, "starting a kernel");
   ++emulator::runtime().launches;
-  emulator::run(shape.grid, shape.block, shape.shared,
+  emulator::run(shape.grid, shape.block, shape.shared, emulator::runtime().last_block_first,
                 [&] { kernel(static_cast<Parameters>(arguments)...); });
   check(cudaGetLastError(), "starting a kernel");
 }

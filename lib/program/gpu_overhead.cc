@@ -1,0 +1,65 @@
+#include "program/gpu_overhead.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+/// CUDA's context (some 500 MiB on data centre GPUs) and the machine code that ftrun and cuBLAS load of their kernels.
+constexpr int64_t kContext = 768 * kMiB;
+/// As kernels/cuda/matmul.cc allocates it on Hopper; older GPUs take 4 MiB.
+constexpr int64_t kBlasWorkspace = 32 * kMiB;
+/// Of a communicator: up to 32 channels of 4 MiB and their smaller protocols, for rings, trees and messages.
+constexpr int64_t kNcclBuffers = 512 * kMiB;
+/// As comm/device_communicator.h allocates them.
+constexpr int64_t kOrderedSums = 32 * kMiB;
+
+/// cuDNN's gradient of attention keeps that of the queries in fp32, and sums of a query, in up to two copies.
+int64_t attention_workspace(const StepPlan& plan) {
+  int64_t most = 0;
+  for (const LayerGraph& graph : plan.train.model.graphs)
+    for (const Op& op : graph.backward) {
+      if (op.kind != OpKind::kAttentionDgrad) continue;
+      const auto& attrs = std::get<AttentionAttrs>(op.attrs);
+      const int64_t tokens = graph.at(op.in[0]).dims[0];
+      most = std::max(most, 2 * tokens * attrs.query_heads * (attrs.head_size + 1) * dtype_bytes(DType::kF32));
+    }
+  return most;
+}
+
+std::string for_groups(const char* what, int64_t bytes, int64_t groups) {
+  return cat(what, ", ", human_bytes(bytes), " for ", groups == 1 ? "its group" : cat("each of its ", groups, " groups"));
+}
+
+}  // namespace
+
+std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan) {
+  if (config.device != DeviceKind::kCuda) return {};
+  std::vector<GpuOverhead> all{{"CUDA's context and kernels", kContext}, {"cuBLAS's workspace", kBlasWorkspace}};
+  if (config.kernels.attention == AttentionChoice::kCudnn) all.push_back({"cuDNN's workspace", attention_workspace(plan)});
+  const auto groups = static_cast<int64_t>(plan.train.program.groups.size());
+  if (groups == 0) return all;
+  all.push_back({for_groups("NCCL's buffers", kNcclBuffers, groups), groups * kNcclBuffers});
+  if (config.comm.deterministic)
+    all.push_back({for_groups("sums in rank order (comm.deterministic)", kOrderedSums, groups), groups * kOrderedSums});
+  return all;
+}
+
+int64_t total_bytes(const std::vector<GpuOverhead>& overheads) {
+  int64_t sum = 0;
+  for (const GpuOverhead& one : overheads) sum += one.bytes;
+  return sum;
+}
+
+std::string gpu_overhead_text(const std::vector<GpuOverhead>& overheads) {
+  if (overheads.empty()) return "";
+  std::vector<std::string> parts;
+  for (const GpuOverhead& one : overheads) parts.push_back(cat(one.what, ": ", human_bytes(one.bytes)));
+  return cat("beside the plan, a GPU holds at most ", human_bytes(total_bytes(overheads)), " (", join(parts, "; "), ")");
+}
+
+}  // namespace ftrun
