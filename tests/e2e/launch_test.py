@@ -84,7 +84,7 @@ with tempfile.TemporaryDirectory() as scratch:
             first.wait(5)
             assert first.lines[-2:] == [f"ftrun: port {port} on 127.0.0.1 is in use by another process",
                                         "  remedy: choose another MASTER_PORT, or end the other job"], first.text()
-            second.wait(6, timeout=120)
+            second.wait(6)
             assert not pathlib.Path(f"{job.out('port')}.rendezvous").exists()
             assert (f"ftrun: rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:{port} within 5.0s: "
                     "rank 0 has not said where yet") in second.text(), second.text()
@@ -95,7 +95,7 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("alone", **FEW, comm={"timeout": 2})
         lonely = start("--config", config, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                                                 "MASTER_PORT": str(free_port())})
-        lonely.wait(6, timeout=120)
+        lonely.wait(6)
         told = re.search(r'rank 0 waited (\d+\.\d)s for "identity": rank 1 did not come', lonely.text())
         assert told and float(told[1]) >= 2, lonely.text()
         assert not pathlib.Path(f"{job.out('alone')}.rendezvous").exists(), "the token outlives the run"
@@ -160,7 +160,7 @@ with tempfile.TemporaryDirectory() as scratch:
             "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
             "FTRUN_TOKEN": f"the token of rank {rank}"}) for rank in range(2)]
         for running in ranks:
-            running.wait(6, timeout=120)
+            running.wait(6)
         assert "does not know this job's token" in ranks[1].text(), ranks[1].text()
 
     @case
@@ -190,7 +190,7 @@ with tempfile.TemporaryDirectory() as scratch:
         configs = [job.config("unlike", **FEW, comm={"timeout": 60}),
                    job.config("unlike", comm={"timeout": 60}, train={"steps": 5, "seed": 1})]
         for running in bare(configs, free_port()):
-            running.wait(2, timeout=120)
+            running.wait(2)
             message = running.text()[running.text().index("ftrun: "):]
             assert message == (
                 "ftrun: the config differs from rank 0's on rank 1:\n"
@@ -210,7 +210,7 @@ with tempfile.TemporaryDirectory() as scratch:
             "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
                  for rank, folder in enumerate(("a", "b"))]
         for running in ranks:
-            running.wait(2, timeout=120)
+            running.wait(2)
             assert "ftrun: the data differs from rank 0's on rank 1\n" in running.text() + "\n", running.text()
 
     @case

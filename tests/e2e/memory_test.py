@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from runner import (BINARY, TINY_CONFIG, Job, case, environment, ftrun, manifest, metrics, must, run_cases, tiny_model,
+from runner import (BINARY, TIMEOUT, TINY_CONFIG, Job, case, environment, ftrun, manifest, metrics, must, run_cases, tiny_model,
                     tiny_weights)
 
 STAGES = (0, 1, 2, 3)
@@ -262,7 +262,7 @@ with tempfile.TemporaryDirectory() as scratch:
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
         process = subprocess.run([BINARY, "--config", str(config)], env=environment(), capture_output=True, text=True,
-                                 timeout=120, preexec_fn=lower)
+                                 timeout=TIMEOUT, preexec_fn=lower)
         assert process.returncode == 5, (process.returncode, process.stderr[-2000:])
         assert re.search(r"out of memory: the arena of temporary buffers \(most at \w+ layer \d+.*: gradients \S+ \S+, activations \S+ \S+\) needs "
                          r"\S+ \S+ in the device tier, \S+ \S+ are left of its address space \(ulimit -v\), the rank has "

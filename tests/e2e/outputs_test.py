@@ -19,7 +19,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (BINARY, VOCABULARY, Job, case, checkpoints, environment, evaluations, exported, free_port, ftrun, manifest, metrics, must, near, needs,
+from runner import (BINARY, TIMEOUT, VOCABULARY, Job, case, checkpoints, environment, evaluations, exported, free_port, ftrun, manifest, metrics, must, near, needs,
                     numbers, run_cases, same_tensors, steps, tiny_data, tiny_model, tiny_weights)
 
 SEQUENCE, VALIDATION_ROWS = 32, 10
@@ -115,7 +115,7 @@ with tempfile.TemporaryDirectory() as scratch:
             for ranks in (1, 2) if closed.startswith("<&- >") else (1,):
                 name = f"closed-{closed.count('-')}{closed[0] == '<'}-{ranks}"
                 command = ["sh", "-c", f'exec "$@" {closed}', "sh", BINARY, "--config", job.config(name, **few), "--nproc", ranks]
-                done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment(), timeout=120)
+                done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment(), timeout=TIMEOUT)
                 assert done.returncode == 0 and (" >&-" not in f" {closed}" or done.stdout == ""), (closed, ranks, done)
                 assert [m["step"] for m in metrics(job.out(name))] == [1, 2, 3], (closed, ranks)
                 assert [line.split(" ")[0] for line in (job.out(name) / ".lock").read_text().splitlines()] == lock, (closed, ranks)

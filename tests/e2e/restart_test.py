@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 
-from runner import (BINARY, Job, Running, await_gone, await_that, case, checkpoints, fail_waiting, free_port, manifest, must, ftrun,
+from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, fail_waiting, free_port, manifest, must, ftrun,
                     run_cases, same_run, start, steps)
 
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
@@ -21,9 +21,9 @@ ENDLESS = {"train": {"steps": 20000}}
 def await_end(agent, code=None):
     """The exit code of an agent of torchrun's; what it prints of ranks that were killed holds traces of its own."""
     try:
-        found = agent.process.wait(120)
+        found = agent.process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
-        fail_waiting(f"the agent goes on after 120 s\n{agent.text()[-3000:]}")
+        fail_waiting(f"the agent goes on after {TIMEOUT} s\n{agent.text()[-3000:]}")
     agent.reader.join(10)
     assert code in (None, found), f"exit {found}, expected {code}\n{agent.text()[-3000:]}"
     return found

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 BINARY = os.environ["FTRUN_BINARY"]
-TIMEOUT = 120
+TIMEOUT = 300  # that nothing reaches, however busy the machine
 WAITING_CODE = 6  # a peer was lost, or a wait timed out (docs/errors.md)
 VOCABULARY = 211
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from runner import Waited, await_gone, await_that, environment, free_port
+from runner import TIMEOUT, Waited, await_gone, await_that, environment, free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "squeue")
 CONFIG = """ClusterName=ftruntest
@@ -144,6 +144,6 @@ class Slurm:
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}"
                          for path in sorted(self.folder.glob("*.out")) + sorted(self.folder.glob("*.log")))
 
-    def run(self, *command, variables=None, timeout=120):
+    def run(self, *command, variables=None, timeout=TIMEOUT):
         return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout, cwd=self.folder,
                               env=environment({**self.variables, **(variables or {})}))

@@ -12,10 +12,13 @@ import tempfile
 import time
 
 UNSTEADY = pathlib.Path(sys.argv[1]) / "scripts" / "unsteady.sh"
-# Every second time it runs it fails: by waiting in the folder's first entry, by a fault in the other.
+# Every second time it runs it fails: by waiting in one entry, by a fault in the other.
 EVERY_SECOND = 'if [ -e "$0.ran" ]; then rm "$0.ran"; {}; exit 1; fi; touch "$0.ran"'
 ENTRIES = {"steady": "true", "waits": EVERY_SECOND.format("echo 'waited: 3 s'"), "wrong": EVERY_SECOND.format("echo 'a == b'"),
-           "lacks": "echo skipped: no device; exit 77", "stands": 'mktemp; [ ! -e "$0.ran" ] || { touch "$0.stands"; sleep 300; }; touch "$0.ran"', "leaves": "mktemp; sleep 300 > $0.log 2>&1 &"}
+           "lacks": "echo skipped: no device; exit 77",
+           # Passes once, and then stands.
+           "stands": 'mktemp; [ ! -e "$0.ran" ] || { touch "$0.stands"; sleep 300; }; touch "$0.ran"',
+           "leaves": "mktemp; sleep 300 > $0.log 2>&1 &"}
 LABELS = {"steady": "e2e;model", "waits": "unit;waits"}
 
 
