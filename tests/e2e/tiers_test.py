@@ -8,11 +8,12 @@ import subprocess
 import tempfile
 import time
 
-from runner import ShardedJob, case, ftrun, must, needs, run_cases, same_run, start, steps
+from runner import ShardedJob, case, ftrun, must, needs, preload, run_cases, same_run, start, steps
 
 CPU = {"device": "cpu"}
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = ShardedJob(scratch)
     disk = pathlib.Path(scratch) / "nvme"
     NVME = {"device": "nvme", "nvme_path": str(disk)}
