@@ -4,7 +4,7 @@ import json
 import signal
 import tempfile
 
-from runner import Job, await_save, case, checkpoints, ftrun, manifest, must, numbers, run_cases, same_run, start, steps
+from runner import Job, await_save, case, checkpoints, ftrun, manifest, must, numbers, preload, run_cases, same_run, start, steps
 
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
 FEW = {"train": {"steps": 12}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}}, "optimizer": ADAMW,
@@ -26,6 +26,7 @@ def stored(out):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = Job(scratch)
 
     def disk(name):

@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 
-from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, ftrun, manifest, must, needs, run_cases,
+from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, ftrun, manifest, must, needs, preload, run_cases,
                     same_run, start, steps, tiny_model, tiny_weights)
 
 FEW = {"train": {"steps": 4}}
@@ -54,6 +54,7 @@ def hollow_model(folder, **changes):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = Job(scratch)
     root = job.scratch
     ids = np.fromfile(job.data, dtype=np.uint16)

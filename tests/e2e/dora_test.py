@@ -3,18 +3,18 @@ them; their folders go to PEFT and come from it, and merge as PEFT merges; check
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 
 import numpy as np
 import torch
 from runner import (ShardedJob, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must, near,
-                    numbers, run_cases, same_tensors, start, steps, write_config)
+                    numbers, preload, run_cases, same_tensors, start, steps, write_config)
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(SOURCE / "tests/model"))
+from lora_reference import logits_of, model_of, write_cases  # noqa: E402
 from quantized_reference import dequantized  # noqa: E402
 
 CPU = {"device": "cpu"}
@@ -51,9 +51,10 @@ def module_matrices(adapter, tensor):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     scratch = pathlib.Path(scratch)
     references = scratch / "references"
-    subprocess.run([sys.executable, SOURCE / "tests/model/lora_reference.py", references, *LAYOUTS], check=True, capture_output=True)
+    write_cases(references, LAYOUTS)
 
     @case
     def losses_norms_and_weights_of_20_steps_are_those_of_peft():
@@ -74,37 +75,23 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def peft_loads_what_was_trained_and_merges_as_ftrun_does():
-        script = """
-import sys, torch, transformers
-from peft import PeftModel
-from safetensors.torch import load_file
-tokens = torch.arange(40)[None] % 200
-def model_of(folder, adapter=None):
-    base = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return base if adapter is None else PeftModel.from_pretrained(base, adapter).eval()
-for folder, ours, merged in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
-    plain = model_of(f"{folder}/model")(tokens).logits
-    theirs = model_of(f"{folder}/model", f"{folder}/trained")(tokens).logits
-    model = model_of(f"{folder}/model", ours)
-    logits = model(tokens).logits
-    learned = (theirs - plain).abs().max().item()
-    assert (theirs - logits).abs().max().item() < 1e-2 * learned, (folder, "trained weights")
-    alone = model_of(merged)(tokens).logits
-    assert (alone - logits).abs().max().item() < 1e-4 * learned, (folder, "logits of the merged model")
-    expected, found = model.merge_and_unload().state_dict(), load_file(f"{merged}/model.safetensors")
-    apart = max((found[name] - values).abs().max().item() for name, values in expected.items())
-    assert apart < 2e-6 and len(found) == len(expected), (folder, apart, len(found), len(expected))
-"""
-        arguments = []
         for name in ("dora", "dora_dropout"):
             merged, adapter = scratch / f"merged-{name}", scratch / f"{name}-one" / "export" / "adapter"
             must(ftrun("convert", scratch / f"{name}-one", "--merge", "--out", merged, "--dtype", "fp32"))
             must(ftrun("convert", adapter, "--merge", "--out", scratch / f"again-{name}", "--dtype", "fp32"))
             one, other = load_file(merged / "model.safetensors"), load_file(scratch / f"again-{name}" / "model.safetensors")
             assert same_tensors(one, other)
-            arguments += [references / name, adapter, merged]
-        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
+            plain = logits_of(model_of(references / name / "model"))
+            theirs = logits_of(model_of(references / name / "model", references / name / "trained"))
+            model = model_of(references / name / "model", adapter)
+            logits = logits_of(model)
+            learned = (theirs - plain).abs().max().item()
+            assert (theirs - logits).abs().max().item() < 1e-2 * learned, (name, "trained weights")
+            alone = logits_of(model_of(merged))
+            assert (alone - logits).abs().max().item() < 1e-4 * learned, (name, "logits of the merged model")
+            expected = model.merge_and_unload().state_dict()
+            apart = max((torch.from_numpy(one[tensor]) - values).abs().max().item() for tensor, values in expected.items())
+            assert apart < 2e-6 and len(one) == len(expected), (name, apart, len(one), len(expected))
 
     job = ShardedJob(scratch / "job", vocab_size=500)
 

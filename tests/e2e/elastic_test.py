@@ -5,7 +5,7 @@ import resource
 import signal
 import tempfile
 
-from runner import Job, await_gone, case, ftrun, manifest, must, near, run_cases, start, steps
+from runner import Job, await_gone, ftrun, manifest, must, near, preload, run_cases, start, steps, waiting
 
 STEPS = 60
 SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
@@ -29,9 +29,10 @@ def same_losses(job, straight, disturbed):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = Job(scratch)
 
-    @case
+    @waiting
     def a_rank_that_keeps_failing_leaves_and_the_losses_stay():
         # 16 sequences a step: three ranks cannot share them equally, two can.
         batch = SAVING | {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "parallel": {"data": 4}}
@@ -60,7 +61,7 @@ with tempfile.TemporaryDirectory() as scratch:
         # What is left may be resumed by all of them again.
         job.run("shrunk", "--resume", "auto", elastic={"min_ranks": 2}, **batch | {"train": {"steps": STEPS + 1}})
 
-    @case
+    @waiting
     def whole_replicas_leave_and_the_model_degrees_stay():
         mesh = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                          "parallel": {"data": 2, "pipeline": 2}}
@@ -75,7 +76,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_losses(job, "straight-mesh", "mesh")
         assert manifest(job.out("mesh"))["topology"]["pipeline"] == 2
 
-    @case
+    @waiting
     def elasticity_of_deepspeed_lets_ranks_leave_down_to_min_gpus():
         section = {"enabled": True, "max_train_batch_size": 12, "micro_batch_sizes": [1, 2], "min_gpus": 2, "version": 0.1}
         elastic = SAVING | {"elasticity": section, "train_micro_batch_size_per_gpu": None, "gradient_accumulation_steps": None}
@@ -90,7 +91,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(0)
         same_losses(job, "straight-elastic", "elastic")
 
-    @case
+    @waiting
     def fewer_than_the_config_allows_are_not_tried():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000},
                           "checkpoint": SAVING["checkpoint"] | {"every": 10000}}  # none before a kill, however late it comes
@@ -103,7 +104,7 @@ with tempfile.TemporaryDirectory() as scratch:
         await_gone(ranks.values())
         assert "rank 1 failed twice without a new checkpoint; all ranks stay: elastic.min_ranks is 2\n" in running.text(), running.text()[-3000:]
 
-    @case
+    @waiting
     def the_last_data_rank_stays_which_is_told_once():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000},
                           "checkpoint": SAVING["checkpoint"] | {"every": 10000}}  # none before a kill, however late it comes
@@ -116,7 +117,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert running.text().count("; all ranks stay: ") == 1, running.text()[-3000:]
         assert "rank 0 failed twice without a new checkpoint; all ranks stay: 1 data rank is the fewest there can be\n" in running.text()
 
-    @case
+    @waiting
     def what_files_refuse_drops_no_rank():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000, "log": {"every": 1}}}
         running = start("--config", job.config("refused", elastic={"min_ranks": 1}, **batch), "--nproc", 2, "--restarts", 2)
@@ -134,7 +135,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert [line for line in running.lines if "restart 2 (" in line and "rank 0: writing the run folder: rank 0: " in line], text
         assert "given up after 2 restarts without a new checkpoint; the last failure: rank 0: writing the run folder: rank 0:" in text, text
 
-    @case
+    @waiting
     def min_ranks_without_effect_is_told_with_the_reason():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 1},
                           "elastic": {"min_ranks": 1}}

@@ -7,7 +7,7 @@ import tempfile
 
 import numpy as np
 
-from runner import (Job, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must, near, run_cases, same_run, steps, tiny_data,
+from runner import (Job, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must, near, preload, run_cases, same_run, steps, tiny_data,
                     tiny_model, tiny_weights)
 
 ROWS = 6
@@ -18,6 +18,7 @@ def best(out):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = Job(scratch)
     words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(211)}}, "decoder": {"type": "ByteLevel"}}
     (job.model / "tokenizer.json").write_text(json.dumps(words))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-from runner import config, ftrun, must, near, steps, write_config
+from runner import config, ftrun, must, near, preload, steps, write_config
 from safetensors.numpy import load_file
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -49,6 +49,7 @@ def check_family(folder, ranks, scratch):
 
 
 def main():
+    preload()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         folders = make_references(scratch / "references")

@@ -19,7 +19,7 @@ import zipfile
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import BINARY, case, environment, ftrun, must, near, peak_kib, run_cases, steps, stored_boxes, tiny_model, tiny_weights, write_config
+from runner import BINARY, case, environment, ftrun, must, near, peak_kib, preload, run_cases, steps, stored_boxes, tiny_model, tiny_weights, write_config
 
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(SOURCE / "scripts"))
@@ -150,6 +150,7 @@ def tensor_pickle(elements, shape, offset=0, stride=1, storage="FloatStorage"):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     scratch = pathlib.Path(scratch)
     FIXTURES = scratch / "deepspeed"
     with tarfile.open(GIVEN / "deepspeed.tar.xz") as packed:

@@ -9,7 +9,8 @@ import tempfile
 import threading
 
 import numpy as np
-from runner import (BINARY, Job, Running, await_that, case, free_port, ftrun, must, run_cases, same_run, start, steps, weights_hash)
+from runner import (BINARY, Job, Running, await_that, case, free_port, ftrun, must, run_cases, same_run, start, steps, waiting,
+                    weights_hash)
 
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 FEW = {"train": {"steps": 4}}
@@ -29,7 +30,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "2 ranks: --nproc 2\n" in done.stderr and "[rank 0] step 4/4" in done.stdout, done.stderr
         assert "[rank 1]" not in done.stdout + done.stderr, "a rank repeats what rank 0 says"
 
-    @case
+    @waiting
     def supervisor_by_the_mesh_and_by_the_batch():
         mesh = job.run("mesh", **FEW, parallel={"data": 2})
         assert "2 ranks: the mesh: data 2\n" in mesh.stderr, mesh.stderr
@@ -38,7 +39,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name in ("mesh", "batch"):
             same_run(job.out("nproc"), job.out(name))
 
-    @case
+    @waiting
     def torchrun_with_two_ranks():
         command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--master-port", free_port(), BINARY, "--config",
                    job.config("torchrun", **FEW)]
@@ -47,7 +48,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "2 ranks: the launcher started 2 ranks" in running.text(), running.text()
         same_run(job.out("nproc"), job.out("torchrun"))
 
-    @case
+    @waiting
     def bare_processes_join_as_ranks():
         config = job.config("bare", **FEW)
         first, second = bare([config, config], free_port())
@@ -56,7 +57,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "2 ranks: WORLD_SIZE 2, a rank each" in first.text(), first.text()
         same_run(job.out("nproc"), job.out("bare"))
 
-    @case
+    @waiting
     def bare_processes_that_start_ranks_of_their_own():
         config = job.config("nodes", **FEW)
         first, second = bare([config, config], free_port(), NPROC_PER_NODE="2")
@@ -66,14 +67,14 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("four", "--nproc", 4, **FEW)
         same_run(job.out("four"), job.out("nodes"))
 
-    @case
+    @waiting
     def launcher_and_nproc_contradict():
         refused = must(ftrun("--config", job.config("both", **FEW), "--nproc", 4, env={
             "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}), 2)
         assert refused.stderr == ("ftrun: --nproc 4: torchrun has started 2 ranks already\n"
                                   "  remedy: leave --nproc out, or start ftrun without that launcher\n"), refused.stderr
 
-    @case
+    @waiting
     def port_in_use():
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -90,7 +91,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     "rank 0 has not said where yet") in second.text(), second.text()
         assert not job.out("port").exists(), "a run that never met made its folder"
 
-    @case
+    @waiting
     def rank_that_never_comes():
         config = job.config("alone", **FEW, comm={"timeout": 2})
         lonely = start("--config", config, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
@@ -100,7 +101,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert told and float(told[1]) >= 2, lonely.text()
         assert not pathlib.Path(f"{job.out('alone')}.rendezvous").exists(), "the token outlives the run"
 
-    @case
+    @waiting
     def strangers_on_the_rendezvous_change_nothing():
         # Garbage, silence and half greetings for as long as the run lasts; and nothing listens on all interfaces.
         config, port = job.config("strangers", train={"steps": 4}), free_port()
@@ -153,7 +154,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert tries[0] > 10, tries
         assert here in listening and not any(at.startswith("00000000:") for at in list(listening)), listening
 
-    @case
+    @waiting
     def ranks_with_another_token_are_not_let_in():
         config, port = job.config("tokens", **FEW, comm={"timeout": 15}), str(free_port())
         ranks = [start("--config", config, env={
@@ -163,7 +164,7 @@ with tempfile.TemporaryDirectory() as scratch:
             running.wait(6)
         assert "does not know this job's token" in ranks[1].text(), ranks[1].text()
 
-    @case
+    @waiting
     def two_jobs_with_one_token_do_not_mix():
         """Started by hand, so that no launcher tells them apart: the rank of the second that comes to the first is told, the first goes on."""
         configs = {name: job.config(name, **FEW, comm={"timeout": 60}) for name in ("a-job", "b-job")}
@@ -185,7 +186,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("nproc"), job.out("a-job"))
         assert not job.out("b-job").exists()
 
-    @case
+    @waiting
     def different_configs_are_refused():
         configs = [job.config("unlike", **FEW, comm={"timeout": 60}),
                    job.config("unlike", comm={"timeout": 60}, train={"steps": 5, "seed": 1})]
@@ -198,7 +199,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "  config.train.steps: rank 0 has 4, rank 1 has 5\n"
                 "  remedy: start every rank with the same binary, config and model folder"), message
 
-    @case
+    @waiting
     def different_data_behind_the_same_config_is_refused():
         # The same path, seen from two folders: as on two machines.
         for folder, tokens in (("a", 4097), ("b", 2049)):

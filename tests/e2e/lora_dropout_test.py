@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 from runner import (ShardedJob, case, config, copy_without_last, evaluations, ftrun, kill_before_last, must, near,
-                    numbers, run_cases, same_tensors, start, steps, tiny_data, write_config)
+                    numbers, preload, run_cases, same_tensors, start, steps, tiny_data, write_config)
 from safetensors.numpy import load_file
 
 CPU = {"device": "cpu"}
@@ -28,6 +28,7 @@ def losses(out):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     scratch = pathlib.Path(scratch)
     job = ShardedJob(scratch / "job", vocab_size=500)
     usual = {"adapter": LORA, "optimizer": FAST}

@@ -4,17 +4,19 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
 import numpy as np
 from runner import (Job, ShardedJob, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must,
-                    near, numbers, run_cases, same_tensors, start, steps, write_config)
+                    near, numbers, preload, run_cases, same_tensors, start, steps, write_config)
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
+sys.path.insert(0, str(SOURCE / "tests/model"))
+from lora_reference import CASES, logits_of, model_of, write_cases  # noqa: E402
+
 CPU = {"device": "cpu"}
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # A second layout of each comparison in turn: ranks, and what the config says besides. (Tensor ranks: below.)
@@ -32,6 +34,7 @@ def adapter_file(out):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     scratch = pathlib.Path(scratch)
     references = scratch / "references"
 
@@ -54,7 +57,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def losses_norms_and_weights_of_20_steps_are_those_of_peft():
-        subprocess.run([sys.executable, SOURCE / "tests/model/lora_reference.py", references], check=True, capture_output=True)
+        write_cases(references, CASES)
         folders = sorted(references.iterdir())
         assert len(folders) >= 10 > len(LAYOUTS), folders
         for i, folder in enumerate(folders):
@@ -64,23 +67,13 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def peft_loads_what_was_trained_and_its_model_has_the_same_logits():
         """For each case: transformers with the folder that ftrun wrote, beside transformers with PEFT's own after 20 steps."""
-        script = """
-import sys, torch, transformers
-from peft import PeftModel
-for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
-    logits = []
-    for adapter in (f"{folder}/trained", ours):
-        base = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.float32)
-        model = PeftModel.from_pretrained(base, adapter).eval()
-        logits.append(model(torch.arange(40)[None] % 200).logits)
-    plain = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.float32)(torch.arange(40)[None] % 200).logits
-    learned = (logits[0] - plain).abs().max().item()
-    apart = (logits[0] - logits[1]).abs().max().item()
-    assert apart < 1e-2 * learned, (folder, apart, learned)
-"""
-        pairs = [str(p) for folder in sorted(references.iterdir()) for p in (folder, scratch / f"{folder.name}-one/export/adapter")]
-        done = subprocess.run([sys.executable, "-c", script, *pairs], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
+        for folder in sorted(references.iterdir()):
+            plain = logits_of(model_of(folder / "model"))
+            theirs = logits_of(model_of(folder / "model", folder / "trained"))
+            ours = logits_of(model_of(folder / "model", scratch / f"{folder.name}-one/export/adapter"))
+            learned = (theirs - plain).abs().max().item()
+            apart = (theirs - ours).abs().max().item()
+            assert apart < 1e-2 * learned, (folder, apart, learned)
 
     job = ShardedJob(scratch / "job")
     LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}

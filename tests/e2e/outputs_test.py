@@ -19,8 +19,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (BINARY, TIMEOUT, VOCABULARY, Job, case, checkpoints, environment, evaluations, exported, free_port, ftrun, manifest, metrics, must, near, needs,
-                    numbers, run_cases, same_tensors, steps, tiny_data, tiny_model, tiny_weights)
+from runner import (BINARY, TIMEOUT, VOCABULARY, Job, case, checkpoints, environment, evaluations, exported, free_port, ftrun,
+                    manifest, metrics, must, near, needs, numbers, preload, run_cases, same_tensors, steps, tiny_data, tiny_model,
+                    tiny_weights)
 
 SEQUENCE, VALIDATION_ROWS = 32, 10
 
@@ -81,6 +82,7 @@ def events(path):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = Job(scratch)
     validation = tiny_data(job.scratch / "validation.bin", tokens=SEQUENCE * 12 + 1, seed=5)
     (job.model / "tokenizer.json").write_text("{}")

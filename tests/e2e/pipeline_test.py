@@ -8,10 +8,11 @@ import signal
 import tempfile
 
 from meshes import MeshJob, as_one_process, losses, refused
-from runner import case, checkpoints, ftrun, manifest, must, run_cases, steps
+from runner import case, checkpoints, ftrun, manifest, must, preload, run_cases, steps
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = MeshJob(scratch, num_hidden_layers=6, tie_word_embeddings=True)
     ONE = {"pipeline": 1}
     MESHES = {"1f1b": {"pipeline": 2}, "gpipe-4": {"pipeline": 4, "schedule": "gpipe"},

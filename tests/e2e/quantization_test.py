@@ -3,19 +3,18 @@ merge adds to those numbers; plans count what is packed; wrong wishes are refuse
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 
 import numpy as np
 import torch
 from runner import (Job, ShardedJob, case, checkpoints, config, ftrun, kill_before_last, must, near, numbers,
-                    run_cases, same_tensors, start, steps, write_config)
+                    preload, run_cases, same_tensors, start, steps, write_config)
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(SOURCE / "tests/model"))
-from quantized_reference import ALL, CASES, dequantized  # noqa: E402
+from quantized_reference import ALL, CASES, dequantized, write_quantized  # noqa: E402
 
 CPU = {"device": "cpu"}
 STAGE3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
@@ -51,9 +50,10 @@ def packed_bytes(section, elements):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     scratch = pathlib.Path(scratch)
     references = scratch / "references"
-    subprocess.run([sys.executable, SOURCE / "tests/model/quantized_reference.py", references], check=True, capture_output=True)
+    write_quantized(references)
 
     def settings(name, run, ranks=1, **changes):
         folder = references / name

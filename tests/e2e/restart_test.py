@@ -8,8 +8,8 @@ import sys
 import tempfile
 import time
 
-from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, fail_waiting, free_port, manifest, must, ftrun,
-                    run_cases, same_run, start, steps)
+from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, checkpoints, fail_waiting, free_port, ftrun,
+                    manifest, must, preload, run_cases, same_run, start, steps, waiting)
 
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 STEPS = 120
@@ -35,11 +35,18 @@ def whole(out, last=STEPS):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = Job(scratch)
 
     @case
-    def whichever_rank_is_killed_the_run_ends_with_the_same_bits():
+    def runs_that_nobody_disturbs():
+        """What all that follow are compared with."""
+        job.run("straight-1", **SAVING)
+        job.run("straight-2", "--nproc", 2, **SAVING)
         job.run("straight", "--nproc", 3, **SAVING)
+
+    @waiting
+    def whichever_rank_is_killed_the_run_ends_with_the_same_bits():
         running = start("--config", job.config("killed", **SAVING), "--nproc", 3)
         # (rank, what it is killed after): while they start, in a step, right after a save, near the end.
         kills = ((1, None), (0, "step 3/"), (2, "saved "), (0, "saved "), (1, "step 65/"), (2, f"step {STEPS - 35}/"))
@@ -74,7 +81,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert len(told) >= 5, told
         assert f"after step {restarts[-1]['from_step']}, from step {restarts[-1]['to_step']}: rank 2: killed by signal 9" in told[-1], told
 
-    @case
+    @waiting
     def a_rank_that_always_dies_is_given_up_with_its_first_failure():
         running = start("--config", job.config("hopeless", **ENDLESS), "--nproc", 2)
         seen = 0
@@ -90,7 +97,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert re.search(r"error: rank 1: killed by signal 9 .*(\n.*)*\n  given up after 3 restarts without a new checkpoint; the last "
                          r"failure: rank 1: killed by signal 8", text), text[-3000:]
 
-    @case
+    @waiting
     def what_would_fail_again_is_not_tried_again():
         bad = job.scratch / "bad.bin"
         bad.write_bytes(b"\xff" * 8194)
@@ -104,7 +111,7 @@ with tempfile.TemporaryDirectory() as scratch:
         holder.kill(signal.SIGTERM)
         holder.wait(143)
 
-    @case
+    @waiting
     def a_stop_ends_the_wait_for_a_restart_and_the_run_can_be_resumed():
         running = start("--config", job.config("stopped", **SAVING), "--nproc", 3)
         running.await_line("saved ")
@@ -118,14 +125,13 @@ with tempfile.TemporaryDirectory() as scratch:
         whole(job.out("stopped"))
         same_run(job.out("straight"), job.out("stopped"))
 
-    @case
+    @waiting
     def without_restarts_a_failure_is_the_end_and_one_rank_may_have_them():
         running = start("--config", job.config("once", **ENDLESS), "--nproc", 2, "--restarts", 0)
         running.await_line("step 1/")
         running.kill(signal.SIGKILL, running.await_ranks(2)[1])
         running.wait(137)
         assert "restart 1" not in running.text(), running.text()[-2000:]
-        job.run("straight-1", **SAVING)
         running = start("--config", job.config("single", **SAVING), "--restarts", 1)
         seen = running.await_line("saved ")
         running.kill(signal.SIGKILL, running.await_ranks(1)[0])
@@ -134,9 +140,8 @@ with tempfile.TemporaryDirectory() as scratch:
         whole(job.out("single"))
         same_run(job.out("straight-1"), job.out("single"))
 
-    @case
+    @waiting
     def workers_of_torchrun_go_on_from_the_newest_checkpoint():
-        job.run("straight-2", "--nproc", 2, **SAVING)
         command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--max-restarts", 1, "--monitor-interval", 0.1,
                    "--master-port", free_port(), BINARY, "--config", job.config("elastic", **SAVING)]
         running = Running(command, {"OMP_NUM_THREADS": "1"})
@@ -153,7 +158,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert await_end(refused) != 0
         assert "the folder is not empty" in refused.text() and "resumed" not in refused.text(), refused.text()[-3000:]
 
-    @case
+    @waiting
     def an_agent_that_serves_no_store_is_known_by_its_process():
         command = [TORCHRUN, "--no-python", "--standalone", "--nproc-per-node", 1, "--max-restarts", 1, "--monitor-interval", 0.1, BINARY,
                    "--config", job.config("storeless", **SAVING)]
@@ -165,7 +170,7 @@ with tempfile.TemporaryDirectory() as scratch:
         whole(job.out("storeless"))
         same_run(job.out("straight-1"), job.out("storeless"))
 
-    @case
+    @waiting
     def two_agents_that_count_restarts_each_for_itself_start_one_run():
         endpoint = free_port()
         command = [TORCHRUN, "--no-python", "--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 3, "--monitor-interval", 0.1,

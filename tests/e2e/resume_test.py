@@ -4,7 +4,7 @@ import json
 import shutil
 import tempfile
 
-from runner import (Job, case, checkpoints, ftrun, manifest, must, near, numbers, run_cases, same_run, start, steps, tiny_data,
+from runner import (Job, case, checkpoints, ftrun, manifest, must, near, numbers, preload, run_cases, same_run, start, steps, tiny_data,
                     tiny_model, tiny_weights)
 
 COSINE = {"type": "cosine", "params": {"warmup_num_steps": 3}}
@@ -13,6 +13,7 @@ SGD = {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9, "nesterov": True}}
 TWELVE = {"train": {"steps": 12}, "scheduler": COSINE}
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = Job(scratch)
     FEW = {**TWELVE, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
 

@@ -1,12 +1,18 @@
 """Runs the ftrun binary for the end-to-end tests: configs as dicts, a small random model, metrics read back."""
+import concurrent.futures
 import contextlib
+import ctypes
 import hashlib
+import itertools
 import json
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -142,8 +148,99 @@ def refuse_traces(text):
         assert trace not in text, f"the output holds {trace!r}:\n{text[-3000:]}"
 
 
+# --- runs that find the engine loaded -----------------------------------------------------------
+
+
+class PreloadedRun:
+    """A process of Preloaded, as far as the tests use those of subprocess.Popen."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.returncode = None
+        self.end = os.pidfd_open(pid)
+
+    def wait(self, timeout=None):
+        """The exit code; a negative one for a signal, as subprocess has it."""
+        if self.returncode is None:
+            ended = select.poll()
+            ended.register(self.end, select.POLLIN)
+            if not ended.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(BINARY, timeout)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self.end)
+        return self.returncode
+
+    def poll(self):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def kill(self):
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Preloaded:
+    """A process that has loaded the engine and forks the runs (preloaded.cc), each a child of this process, with the environment and
+    the folder that this process has when it asks. Tests of how the binary starts do without."""
+
+    def __init__(self, library):
+        ours, theirs = socket.socketpair()
+        self.socket = ours
+        self.turn = threading.Lock()
+        PR_SET_CHILD_SUBREAPER = 36
+        assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        with theirs:
+            variables = environment({"LD_PRELOAD": library, "FTRUN_PRELOADED_SOCKET": str(theirs.fileno())})
+            self.server = subprocess.Popen([BINARY], env=variables, pass_fds=[theirs.fileno()])
+
+    def start(self, arguments, output, errors, cwd=None):
+        words = [BINARY, *map(str, arguments)]
+        variables = [f"{name}={value}" for name, value in environment().items()]
+        texts = b"".join(os.fsencode(text) + b"\0" for text in (str(cwd or os.getcwd()), *words, *variables))
+        head = struct.pack("=III", len(texts), len(words), len(variables))
+        with self.turn:
+            socket.send_fds(self.socket, [head], [output.fileno(), errors.fileno()])
+            self.socket.sendall(texts)
+            answer = self.socket.recv(4, socket.MSG_WAITALL)
+        assert len(answer) == 4, f"the preloaded binary has ended: {self.server.wait()}"
+        return PreloadedRun(struct.unpack("=i", answer)[0])
+
+    def run(self, arguments, timeout, cwd=None):
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            process = self.start(arguments, output, errors, cwd)
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+            texts = [file.seek(0) or file.read() for file in (output, errors)]
+        return subprocess.CompletedProcess([BINARY, *arguments], process.returncode, *texts)
+
+
+PRELOADED = None
+
+
+def preload():
+    """From now on each training that ftrun() and start() begin finds the engine loaded."""
+    global PRELOADED
+    if library := os.environ.get("FTRUN_PRELOADED"):
+        PRELOADED = Preloaded(library)
+
+
+def finds_engine(arguments, env):
+    """Whether the run is one of Preloaded: a training (the other commands load no engine) for which no environment is given, not
+    even an empty one."""
+    return PRELOADED is not None and env is None and list(arguments[:1]) == ["--config"]
+
+
 def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
     """Runs the binary; returns the finished process with stdout and stderr as text."""
+    if not wrapper and finds_engine(arguments, env):
+        process = PRELOADED.run(arguments, timeout, cwd)
+        refuse_traces(process.stdout + process.stderr)
+        return process
     process = subprocess.run([*wrapper, BINARY, *map(str, arguments)], capture_output=True, text=True,
                              env=environment(env), timeout=timeout, cwd=cwd)
     refuse_traces(process.stdout + process.stderr)
@@ -421,8 +518,15 @@ class Running:
     started = []
 
     def __init__(self, command, env=None):
-        self.process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        text=True, env=environment(env))
+        if command[0] == BINARY and finds_engine(command[1:], env):
+            reader, writer = os.pipe()
+            self.output = open(reader)
+            with open(writer, "w") as output:
+                self.process = PRELOADED.start(command[1:], output, output)
+        else:
+            self.process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                            text=True, env=environment(env))
+            self.output = self.process.stdout
         self.lines = []
         self.arrived = threading.Condition()
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -430,7 +534,7 @@ class Running:
         Running.started.append(self)
 
     def _read(self):
-        for line in self.process.stdout:
+        for line in self.output:
             with self.arrived:
                 self.lines.append(line.rstrip("\n"))
                 self.arrived.notify_all()
@@ -536,19 +640,26 @@ def await_gone(pids, seconds=60):
 
 
 def free_port():
-    import socket
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 CASES = []
+AT_ONCE = 3
 
 
 def case(function):
     """Marks a test case; run_cases runs them in the order they are written."""
     CASES.append(function)
     return function
+
+
+def waiting(function):
+    """Marks a test case that waits more than it computes and shares no run with its neighbours: run_cases runs those that stand
+    next to each other side by side."""
+    function.waits = True
+    return case(function)
 
 
 def needs(what):
@@ -595,7 +706,26 @@ def run_cases():
     assert chosen, f"no case needs {what}"
     if what and (why := MISSING[what]()):
         skip(why)
-    for function in chosen:
-        begin = time.monotonic()
-        function()
-        print(f"{function.__name__.replace('_', ' ')}: {time.monotonic() - begin:.1f} s", flush=True)
+    for waits, group in itertools.groupby(chosen, lambda function: getattr(function, "waits", False)):
+        if waits:
+            run_side_by_side(group)
+            continue
+        for function in group:
+            run_case(function)
+
+
+def run_side_by_side(functions):
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        running = [pool.submit(run_case, function) for function in functions]
+        try:
+            for one in running:
+                one.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def run_case(function):
+    begin = time.monotonic()
+    function()
+    print(f"{function.__name__.replace('_', ' ')}: {time.monotonic() - begin:.1f} s", flush=True)

@@ -14,7 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import ShardedJob, case, checkpoints, evaluations, exported, ftrun, must, near, run_cases, same_run, start, steps, stored_boxes, tiny_data
+from runner import ShardedJob, case, checkpoints, evaluations, exported, ftrun, must, near, preload, run_cases, same_run, start, steps, stored_boxes, tiny_data
 
 CPU = {"device": "cpu"}
 ROUNDED = {"bf16": {"enabled": True, "bf16_optimizer_states": True, "bf16_master_weights_and_grads": True}}
@@ -42,6 +42,7 @@ def same_contents(a, b, step):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = ShardedJob(scratch)
     NVME = {"device": "nvme", "nvme_path": f"{scratch}/nvme"}
     TIERS = {"device": {}, "host": {"offload_optimizer": CPU}, "host-both": {"offload_optimizer": CPU, "offload_param": CPU},

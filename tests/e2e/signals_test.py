@@ -12,12 +12,13 @@ import tempfile
 import time
 
 from runner import (BINARY, Job, Running, await_gone, await_that, case, checkpoints, children, environment, evaluations, manifest,
-                    require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model)
+                    preload, require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model, waiting)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = Job(scratch)
     stopped = {}  # by the run's name: its ranks, and the step after which a signal stopped it
 
@@ -50,33 +51,33 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "exit code" not in running.text(), running.text()[-2000:]
         stopped[name] = (ranks, stopped_step(running, name, number))
 
-    @case
+    @waiting
     def signals_to_a_single_process():
         for number in CODES:
             check_signal(number, 1, None)
 
-    @case
+    @waiting
     def signals_to_the_supervisor():
         for number in CODES:
             check_signal(number, 2, None)
 
-    @case
+    @waiting
     def signals_to_one_rank():
         for number in CODES:
             check_signal(number, 2, 1)
         check_signal(signal.SIGTERM, 2, 0)
 
-    @case
+    @waiting
     def a_requeue_signal_ends_with_its_code_before_training_begins():
         for ranks in (1, 2):
-            for wait in (0, 0.1, 0.2, 0.3):  # while outputs are looked at, LibTorch is loaded, and ranks begin
-                running = start("--config", job.config(f"early-{ranks}-{wait}", **MANY), "--nproc", ranks)
+            for wait in (0, 0.1, 0.2, 0.3):  # while outputs are looked at, LibTorch is loaded (here it is), and ranks begin
+                running = start("--config", job.config(f"early-{ranks}-{wait}", **MANY), "--nproc", ranks, env={})
                 running.await_line("rank" if ranks == 1 else "ranks: ")
                 time.sleep(wait)
                 running.kill(signal.SIGUSR1)
                 running.wait(75)
 
-    @case
+    @waiting
     def a_model_whose_file_is_cut_short_while_it_trains_is_saved():
         for ranks in (1, 2):
             model = tiny_model(job.scratch / f"cut-{ranks}-model")
@@ -86,7 +87,7 @@ with tempfile.TemporaryDirectory() as scratch:
             running.wait(143)
             stopped_step(running, f"cut-{ranks}", signal.SIGTERM)
 
-    @case
+    @waiting
     def a_folder_that_another_run_made_again_is_left_to_it():
         first = started("again", 1, checkpoint={"every": 0})
         # The last of what it writes at its beginning.
@@ -100,7 +101,7 @@ with tempfile.TemporaryDirectory() as scratch:
         stopped_step(second, "again", signal.SIGTERM)
         assert manifest(job.out("again"))["config"]["train"]["seed"] == 7
 
-    @case
+    @waiting
     def a_lost_terminal_stops_nothing_under_nohup():
         for ranks in (1, 2):
             name = f"nohup-{ranks}"
@@ -129,7 +130,7 @@ with tempfile.TemporaryDirectory() as scratch:
         done = len(steps(out))
         assert checkpoints(out) == [f"step-{done:08}"] and manifest(out)["exit_reason"] == f"stopped by SIGHUP after step {done}"
 
-    @case
+    @waiting
     def ranks_are_waited_for_where_the_end_of_children_is_inherited_ignored():
         ignoring = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
         few = MANY | {"train": {"steps": 2}}
@@ -146,7 +147,7 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run(f"straight-{name}", "--nproc", ranks, **few)
             same_run(job.out(name), job.out(f"straight-{name}"))
 
-    @case
+    @waiting
     def stopped_run_saves_before_anything_else():
         # A validation of eight rounds is due at every step. The one during which the signal comes is left out, unless
         # that is its last round: few runs end so, and not each of five.
@@ -164,7 +165,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert validated == list(range(done + 1)), (validated, done)
         raise AssertionError("every validation was finished before the run stopped")
 
-    @case
+    @waiting
     def second_signal_ends_at_once():
         # Stopped ranks cannot finish their step, so only the second signal can end the run.
         running = started("second", 2)
@@ -181,7 +182,7 @@ with tempfile.TemporaryDirectory() as scratch:
         await_gone(ranks.values())
         assert "second signal: the ranks are killed" in running.text(), running.text()[-2000:]
 
-    @case
+    @waiting
     def second_signal_ends_a_single_process_at_once():
         running = started("second-single", 1)
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
@@ -189,7 +190,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert running.wait() in (130, 143)
         assert checkpoints(job.out("second-single")) == [], "it took the time to save"
 
-    @case
+    @waiting
     def signal_to_the_child_and_then_to_its_group_is_one():
         # What timeout(1) does; the run saves before it leaves.
         for ranks in (1, 2):
@@ -200,7 +201,7 @@ with tempfile.TemporaryDirectory() as scratch:
             running.wait(143)
             stopped_step(running, f"twice-{ranks}", signal.SIGTERM)
 
-    @case
+    @waiting
     def killed_rank_is_the_cause():
         for victim in (0, 1):
             running = started(f"killed-{victim}", 2)
@@ -221,7 +222,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (record["exit_code"], record["exit_rank"]) == (137, victim), record
             assert record["exit_reason"].startswith("killed by signal 9 (Killed; ") and record["ended"], record["exit_reason"]
 
-    @case
+    @waiting
     def killed_rank_is_the_cause_over_gloo():
         # Of three ranks each talks to some of the others only, and nothing waits for comm.timeout.
         for victim in (0, 1, 2):
@@ -235,7 +236,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert "raise comm.timeout" not in running.text() and "waited" not in running.text(), running.text()[-2000:]
             assert manifest(job.out(name))["exit_rank"] == victim
 
-    @case
+    @waiting
     def killed_supervisor_leaves_no_orphans():
         running = started("orphans", 2)
         ranks = children(running.process.pid)
@@ -244,7 +245,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.process.wait(10)
         await_gone(ranks)
 
-    @case
+    @waiting
     def rank_that_stops_answering_is_named():
         running = started("silent", 2, comm={"timeout": 3})
         ranks = running.ranks()
@@ -254,7 +255,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert manifest(job.out("silent"))["exit_rank"] == 1, "the rank that was waited for is the cause"
         await_gone(ranks.values())
 
-    @case
+    @waiting
     def a_disk_that_holds_up_rank_0_is_named_as_where_it_is():
         # A file whose first write waits until somebody reads it.
         folder = job.scratch / "tracked" / "slow"
@@ -266,7 +267,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(6)
         assert "recording step 1" in running.text(), running.text()[-2000:]
 
-    @case
+    @waiting
     def a_pause_of_rank_0_is_survived():
         # It serves the store: the others' heartbeats, and their next exchange, wait for it meanwhile.
         running = started("pause", 2, checkpoint={"every": 1, "keep_last": 1})
@@ -278,7 +279,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGTERM)
         running.wait(143)
 
-    @case
+    @waiting
     def only_the_loopback_interface_is_listened_on():
         running = started("listen", 2)
         inodes = set()

@@ -4,13 +4,14 @@ stages, precisions and tiers is trained in one process by tests/exec/stages_test
 import re
 import tempfile
 
-from runner import ShardedJob, case, near, run_cases, same_run, steps
+from runner import ShardedJob, case, near, preload, run_cases, same_run, steps
 from step_text import StepText
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 STAGES = (0, 1, 2, 3)
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = ShardedJob(scratch)
 
     def as_one_process(out, one, loss=1e-5, norm=5e-5):

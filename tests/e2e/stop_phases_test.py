@@ -10,8 +10,8 @@ import time
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (VOCABULARY, Job, alive, await_that, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
-                    require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model)
+from runner import (VOCABULARY, Job, alive, await_that, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
+                    preload, require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model, waiting)
 
 # A line that is printed between a step and the validation after it; the step's line of metrics comes after that.
 TELLING, TRAINED_TWO = {"steps_per_print": 1}, "step=2, "
@@ -41,6 +41,7 @@ def await_training(running, ranks, number):
 
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = Job(scratch)
     text = str(tiny_data(job.scratch / "validation.bin", tokens=1025, seed=5))
     long_text = job.scratch / "long.bin"
@@ -60,112 +61,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return {"train": {"steps": 6, "evaluation": {"every": every, "samples": samples}},
                 "data": {"sequence_length": 32, "validation": str(long_text), "token_dtype": "uint16"}}
 
-    @case
-    def a_stop_before_the_first_step_leaves_the_validation():
-        for ranks, number in ((1, signal.SIGTERM), (2, signal.SIGHUP)):
-            name = f"first-{ranks}"
-            running = start("--config", job.config(name, **validating(every=2)), "--nproc", ranks)
-            await_training(running, ranks, number)
-            running.kill(number)
-            running.wait(CODES[number])
-            assert manifest(job.out(name))["exit_reason"] == f"stopped by {number.name} after step 0", running.text()
-            # Nothing was trained, so there is nothing to save.
-            assert metrics(job.out(name)) == [] and checkpoints(job.out(name)) == []
-
-    @case
-    def a_stop_in_a_validation_that_is_due_saves_its_step():
-        for ranks, number, to_rank in ((1, signal.SIGUSR1, None), (2, signal.SIGTERM, None), (2, signal.SIGTERM, 1)):
-            name = f"due-{ranks}-{to_rank}"
-            # The first validation is short, the one after step 2 is not: its data are other data.
-            settings = validating(every=2, samples=4)
-            job.run(name, "--nproc", ranks, **settings | {"train": settings["train"] | {"steps": 1}})
-            running = start("--config", job.config(name, **validating(every=2), **TELLING), "--nproc", ranks, "--resume", "auto")
-            running.await_line(TRAINED_TWO)
-            running.kill(number, processes(running, ranks)[to_rank] if to_rank is not None else None)
-            running.wait(CODES[number])
-            out = job.out(name)
-            done = metrics(out)
-            assert [m["step"] for m in steps(out)] == [1, 2], done
-            assert "evaluation" not in done[-1], done[-1]
-            assert running.text().count(f"validation after step 2 stopped by {number.name}\n") == 1, running.text()[-2000:]
-            assert "step-00000002" in checkpoints(out), checkpoints(out)
-            assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 2"
-            job.run(name, "--nproc", ranks, "--resume", "auto", **settings)
-            assert len(steps(out)) == 6
-
-    @case
-    def a_validation_of_the_last_step_that_was_stopped_is_made_once_by_a_resume():
-        for ranks in (1, 2):
-            name = f"last-{ranks}"
-            out = job.out(name)
-            short = validating(every=0, samples=4) | {"export": {"enabled": False}}
-            short["train"]["steps"] = 2
-            endless = validating(every=0) | {"export": {"enabled": False}}
-            endless["train"]["steps"] = 2
-            job.run(name, "--nproc", ranks, **short | {"train": short["train"] | {"steps": 1}})
-            running = start("--config", job.config(name, **endless, **TELLING), "--nproc", ranks, "--resume", "auto")
-            running.await_line(TRAINED_TWO)
-            running.kill(signal.SIGTERM)
-            running.wait(CODES[signal.SIGTERM])
-            assert running.text().count("validation after step 2 stopped by SIGTERM\n") == 1, running.text()[-2000:]
-            for _ in range(2):
-                again = job.run(name, "--nproc", ranks, "--resume", "auto", **short)
-                assert "nothing is left to train: step 2 of 2" in again.stdout, again.stdout
-                late = [m for m in evaluations(out) if m["step"] == 2]
-                assert len(late) == 1 and len(steps(out)) == 2, metrics(out)
-            job.run(f"straight-{name}", "--nproc", ranks, **short)
-            expected = [m for m in evaluations(job.out(f"straight-{name}")) if m["step"] == 2][0]
-            assert late[0]["loss"] == expected["loss"], (late, expected)
-
-    @case
-    def a_stop_while_the_data_are_read_for_their_fingerprint_saves_at_once():
-        huge = job.scratch / "huge.bin"
-        with open(huge, "wb") as file:
-            file.truncate(64 << 30)  # a hole: takes no room, and tens of seconds to read
-        for ranks, to_rank in ((1, None), (2, 1)):
-            name = f"reading-{ranks}"
-            running = start("--config", job.config(name, train={"steps": 2}, data={"train": str(huge), "token_dtype": "uint16"}),
-                            "--nproc", ranks)
-            running.await_line("reading the rest of the data for its fingerprint, for 60 s at most")
-            asked = time.monotonic()
-            running.kill(signal.SIGTERM, processes(running, ranks)[to_rank] if to_rank is not None else None)
-            running.wait(CODES[signal.SIGTERM])
-            require_in_time(asked, 30, "a stop while the data are read, which would take 60 s more,")
-            out = job.out(name)
-            assert checkpoints(out) == ["step-00000002"], checkpoints(out)
-            saved = json.loads((out / "checkpoints" / "step-00000002" / "checkpoint.json").read_text())
-            assert not saved.get("data_fingerprint"), saved["data_fingerprint"]
-            assert manifest(out)["exit_reason"] == "stopped by SIGTERM after step 2"
-
-    def exporting(ranks, stage):
-        return {"train": {"steps": 3}, "model": {"path": str(heavy)}, "zero_optimization": {"stage": stage}}
-
-    @case
-    def a_stop_in_the_export_leaves_nothing_half_written():
-        for ranks, stage, number in ((1, 0, signal.SIGTERM), (2, 1, signal.SIGUSR1), (2, 3, signal.SIGTERM)):
-            name = f"export-{ranks}-{stage}"
-            out = job.out(name)
-            running = start("--config", job.config(name, **exporting(ranks, stage)), "--nproc", ranks)
-            await_that(lambda: list((out / "export").glob("model*")), "the export has begun", running, pause=0.002)
-            running.kill(number)
-            running.wait(CODES[number])
-            assert list((out / "export").glob("*")) == [], list((out / "export").iterdir())
-            assert checkpoints(out) == ["step-00000003"] and len(steps(out)) == 3
-            reason = f"stopped by {number.name} after step 3"
-            assert manifest(out)["exit_reason"] == reason
-            told = (f"notice: {reason}; what is left is the export, which --resume auto makes, or: "
-                    f"ftrun convert {out} --out {out}/export/model")
-            assert running.text().count(told) == 1, running.text()[-2000:]
-            # Both ways make what a run makes that was never stopped.
-            must(ftrun("convert", out, "--out", job.scratch / f"converted-{name}"))
-            job.run(name, "--nproc", ranks, "--resume", "auto", **exporting(ranks, stage))
-            job.run(f"straight-{name}", "--nproc", ranks, **exporting(ranks, stage))
-            same_run(out, job.out(f"straight-{name}"))
-            made = exported(out)
-            converted = load_file(job.scratch / f"converted-{name}" / "model.safetensors")
-            assert made.keys() == converted.keys() and all((made[key] == converted[key]).all() for key in made)
-
-    @case
+    @waiting
     def a_stop_in_the_sample_of_text_leaves_it_out():
         for ranks, stage, number in ((1, 0, signal.SIGUSR1), (2, 0, signal.SIGTERM), (2, 3, signal.SIGHUP)):
             name = f"text-{ranks}-{stage}"
@@ -198,5 +94,110 @@ with tempfile.TemporaryDirectory() as scratch:
             assert running.text().count(f"no sample of text: {number.name} ended it") == 1, running.text()[-2000:]
             record = manifest(out)
             assert (record["exit_code"], record["exit_reason"]) == (0, "done"), record["exit_reason"]
+
+    @waiting
+    def a_stop_before_the_first_step_leaves_the_validation():
+        for ranks, number in ((1, signal.SIGTERM), (2, signal.SIGHUP)):
+            name = f"first-{ranks}"
+            running = start("--config", job.config(name, **validating(every=2)), "--nproc", ranks)
+            await_training(running, ranks, number)
+            running.kill(number)
+            running.wait(CODES[number])
+            assert manifest(job.out(name))["exit_reason"] == f"stopped by {number.name} after step 0", running.text()
+            # Nothing was trained, so there is nothing to save.
+            assert metrics(job.out(name)) == [] and checkpoints(job.out(name)) == []
+
+    @waiting
+    def a_stop_in_a_validation_that_is_due_saves_its_step():
+        for ranks, number, to_rank in ((1, signal.SIGUSR1, None), (2, signal.SIGTERM, None), (2, signal.SIGTERM, 1)):
+            name = f"due-{ranks}-{to_rank}"
+            # The first validation is short, the one after step 2 is not: its data are other data.
+            settings = validating(every=2, samples=4)
+            job.run(name, "--nproc", ranks, **settings | {"train": settings["train"] | {"steps": 1}})
+            running = start("--config", job.config(name, **validating(every=2), **TELLING), "--nproc", ranks, "--resume", "auto")
+            running.await_line(TRAINED_TWO)
+            running.kill(number, processes(running, ranks)[to_rank] if to_rank is not None else None)
+            running.wait(CODES[number])
+            out = job.out(name)
+            done = metrics(out)
+            assert [m["step"] for m in steps(out)] == [1, 2], done
+            assert "evaluation" not in done[-1], done[-1]
+            assert running.text().count(f"validation after step 2 stopped by {number.name}\n") == 1, running.text()[-2000:]
+            assert "step-00000002" in checkpoints(out), checkpoints(out)
+            assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 2"
+            job.run(name, "--nproc", ranks, "--resume", "auto", **settings)
+            assert len(steps(out)) == 6
+
+    @waiting
+    def a_validation_of_the_last_step_that_was_stopped_is_made_once_by_a_resume():
+        for ranks in (1, 2):
+            name = f"last-{ranks}"
+            out = job.out(name)
+            short = validating(every=0, samples=4) | {"export": {"enabled": False}}
+            short["train"]["steps"] = 2
+            endless = validating(every=0) | {"export": {"enabled": False}}
+            endless["train"]["steps"] = 2
+            job.run(name, "--nproc", ranks, **short | {"train": short["train"] | {"steps": 1}})
+            running = start("--config", job.config(name, **endless, **TELLING), "--nproc", ranks, "--resume", "auto")
+            running.await_line(TRAINED_TWO)
+            running.kill(signal.SIGTERM)
+            running.wait(CODES[signal.SIGTERM])
+            assert running.text().count("validation after step 2 stopped by SIGTERM\n") == 1, running.text()[-2000:]
+            for _ in range(2):
+                again = job.run(name, "--nproc", ranks, "--resume", "auto", **short)
+                assert "nothing is left to train: step 2 of 2" in again.stdout, again.stdout
+                late = [m for m in evaluations(out) if m["step"] == 2]
+                assert len(late) == 1 and len(steps(out)) == 2, metrics(out)
+            job.run(f"straight-{name}", "--nproc", ranks, **short)
+            expected = [m for m in evaluations(job.out(f"straight-{name}")) if m["step"] == 2][0]
+            assert late[0]["loss"] == expected["loss"], (late, expected)
+
+    @waiting
+    def a_stop_while_the_data_are_read_for_their_fingerprint_saves_at_once():
+        huge = job.scratch / "huge.bin"
+        with open(huge, "wb") as file:
+            file.truncate(64 << 30)  # a hole: takes no room, and tens of seconds to read
+        for ranks, to_rank in ((1, None), (2, 1)):
+            name = f"reading-{ranks}"
+            running = start("--config", job.config(name, train={"steps": 2}, data={"train": str(huge), "token_dtype": "uint16"}),
+                            "--nproc", ranks)
+            running.await_line("reading the rest of the data for its fingerprint, for 60 s at most")
+            asked = time.monotonic()
+            running.kill(signal.SIGTERM, processes(running, ranks)[to_rank] if to_rank is not None else None)
+            running.wait(CODES[signal.SIGTERM])
+            require_in_time(asked, 30, "a stop while the data are read, which would take 60 s more,")
+            out = job.out(name)
+            assert checkpoints(out) == ["step-00000002"], checkpoints(out)
+            saved = json.loads((out / "checkpoints" / "step-00000002" / "checkpoint.json").read_text())
+            assert not saved.get("data_fingerprint"), saved["data_fingerprint"]
+            assert manifest(out)["exit_reason"] == "stopped by SIGTERM after step 2"
+
+    def exporting(ranks, stage):
+        return {"train": {"steps": 3}, "model": {"path": str(heavy)}, "zero_optimization": {"stage": stage}}
+
+    @waiting
+    def a_stop_in_the_export_leaves_nothing_half_written():
+        for ranks, stage, number in ((1, 0, signal.SIGTERM), (2, 1, signal.SIGUSR1), (2, 3, signal.SIGTERM)):
+            name = f"export-{ranks}-{stage}"
+            out = job.out(name)
+            running = start("--config", job.config(name, **exporting(ranks, stage)), "--nproc", ranks)
+            await_that(lambda: list((out / "export").glob("model*")), "the export has begun", running, pause=0.002)
+            running.kill(number)
+            running.wait(CODES[number])
+            assert list((out / "export").glob("*")) == [], list((out / "export").iterdir())
+            assert checkpoints(out) == ["step-00000003"] and len(steps(out)) == 3
+            reason = f"stopped by {number.name} after step 3"
+            assert manifest(out)["exit_reason"] == reason
+            told = (f"notice: {reason}; what is left is the export, which --resume auto makes, or: "
+                    f"ftrun convert {out} --out {out}/export/model")
+            assert running.text().count(told) == 1, running.text()[-2000:]
+            # Both ways make what a run makes that was never stopped.
+            must(ftrun("convert", out, "--out", job.scratch / f"converted-{name}"))
+            job.run(name, "--nproc", ranks, "--resume", "auto", **exporting(ranks, stage))
+            job.run(f"straight-{name}", "--nproc", ranks, **exporting(ranks, stage))
+            same_run(out, job.out(f"straight-{name}"))
+            made = exported(out)
+            converted = load_file(job.scratch / f"converted-{name}" / "model.safetensors")
+            assert made.keys() == converted.keys() and all((made[key] == converted[key]).all() for key in made)
 
     run_cases()

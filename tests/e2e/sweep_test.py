@@ -4,7 +4,7 @@ addition cannot be reordered). That each setting does change the step is seen in
 checks: tests/exec/stages_test.cc trains the product of stages, precisions and settings in one process."""
 import tempfile
 
-from runner import ShardedJob, case, run_cases, same_run
+from runner import ShardedJob, case, preload, run_cases, same_run
 from step_text import StepText
 
 LARGE = 500_000_000
@@ -16,6 +16,7 @@ CPU = {"device": "cpu"}
 FULL = {"recompute": "full"}
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = ShardedJob(scratch, **MODEL)
     NVME = {"device": "nvme", "nvme_path": f"{scratch}/nvme"}
 

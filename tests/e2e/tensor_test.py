@@ -8,9 +8,11 @@ import tempfile
 import time
 
 from meshes import MANY, VOCABULARY, MeshJob, as_one_process, losses, refused, validation_losses
-from runner import (await_gone, case, checkpoints, ftrun, manifest, must, near, require_in_time, run_cases, tiny_model, tiny_weights)
+from runner import (await_gone, case, checkpoints, ftrun, manifest, must, near, preload, require_in_time, run_cases, tiny_model,
+                    tiny_weights)
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = MeshJob(scratch)
     ONE = {"tensor": 1, "data": 1}
     MESHES = {"tensor-2": {"tensor": 2, "data": 1}, "whole-norms": {"tensor": 2, "data": 1, "sequence": False},

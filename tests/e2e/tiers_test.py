@@ -7,11 +7,12 @@ import re
 import subprocess
 import tempfile
 
-from runner import ShardedJob, await_that, case, ftrun, must, needs, run_cases, same_run, start, steps
+from runner import ShardedJob, await_that, case, ftrun, must, needs, preload, run_cases, same_run, start, steps
 
 CPU = {"device": "cpu"}
 
 with tempfile.TemporaryDirectory() as scratch:
+    preload()
     job = ShardedJob(scratch)
     disk = pathlib.Path(scratch) / "nvme"
     NVME = {"device": "nvme", "nvme_path": str(disk)}

@@ -136,7 +136,7 @@ def write_case(name, folder, make, base_in):
     """`make(name, folder, seed)` saves base and adapter, `base_in(name, folder, dtype)` is what the adapter is trained on. A run
     whose fp32 strays from fp64 (see reference.py), in its weights too, is no reference: the next seed is taken."""
     data = reference.write_tokens(folder / "data")
-    for seed in range(sum(name.encode()), sum(name.encode()) + 10):
+    for seed in reference.seeds(name):
         make(name, folder, seed)
         trained, model, single = train(base_in(name, folder, torch.float32), folder, data, torch.float32)
         exact, _, double = train(base_in(name, folder, torch.float64), folder, data, torch.float64)
@@ -153,12 +153,23 @@ def write_case(name, folder, make, base_in):
           f"loss {error['losses']:.1e}, grad norm {error['grad_norms']:.1e}, weights {error['weights']:.1e}", flush=True)
 
 
-def write_cases(cases, make, base_in):
+def write_cases(out, cases, make=adapted, base_in=lambda name, folder, dtype: base_of(folder, dtype)):
+    """Writes the cases' folders into a folder; a test calls this in its own process, which reads what is written with PEFT later."""
     torch.set_num_threads(1)
-    out = pathlib.Path(sys.argv[1])
-    for name in sys.argv[2:] or cases:
-        write_case(name, out / name, make, base_in)
+    for name in cases:
+        write_case(name, pathlib.Path(out) / name, make, base_in)
+
+
+def model_of(folder, adapter=None):
+    """What transformers reads from a folder, with PEFT's adapter where one is given."""
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return base if adapter is None else PeftModel.from_pretrained(base, adapter).eval()
+
+
+@torch.no_grad()
+def logits_of(model):
+    return model(torch.arange(40)[None] % 200).logits
 
 
 if __name__ == "__main__":
-    write_cases(CASES, adapted, lambda name, folder, dtype: base_of(folder, dtype))
+    write_cases(sys.argv[1], sys.argv[2:] or CASES)

@@ -5,6 +5,8 @@
                                           was before: what PEFT trains on has the numbers that the quantized weights of the
                                           blocks' matrices stand for, in fp32, worked out here.
 """
+import sys
+
 import reference
 import torch
 import transformers
@@ -86,5 +88,9 @@ def quantized_base(name, folder, dtype):
     return base.to(dtype)
 
 
+def write_quantized(out, cases=CASES):
+    write_cases(out, cases, make_model, quantized_base)
+
+
 if __name__ == "__main__":
-    write_cases(CASES, make_model, quantized_base)
+    write_quantized(sys.argv[1], sys.argv[2:] or CASES)
