@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <ostream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "program/memory_plan.h"
 #include "program/savings.h"
@@ -44,17 +46,36 @@ std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int
              " a rank; most of it ", largest_text(plan), ")");
 }
 
-std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure) {
-  return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure));
+/// `lacking`: bytes that all ranks of this machine need beside what there is.
+std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure, int64_t lacking, int64_t local) {
+  return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure), (lacking + local - 1) / local);
+}
+
+/// Why the ranks of this machine cannot have the memory that they need, with what helps; nothing where they can.
+std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step, int64_t local, const MemoryLimit& limit) {
+  const MemoryPlan plan = memory_plan(step);
+  const MemoryMeasure measure = in_main_memory(loaded.config);
+  const int64_t each = measure(plan);
+  const auto problem = [&](const std::string& who, const std::string& there, const std::string& more, int64_t lacking, int64_t ranks) {
+    return Error(ExitCode::kEnvironment, cat(who, there), cat(remedy_for(loaded, measure, lacking, ranks), "; or ", more));
+  };
+  if (limit.total > 0 && each * local > limit.total)
+    return problem(needs_text(plan, measure, local), cat(", ", limit.by, " has ", human_bytes(limit.total)),
+                   limit.by_group ? cat("raise the memory limit of ", limit.by) : "run it on a machine with more memory", each * local - limit.total, local);
+  // Without what the engine itself maps, so that what is refused could not have run.
+  if (limit.process.bounds_shared && each > limit.process.left)
+    return problem(needs_text(plan, measure, 1), cat(", and ", human_bytes(limit.process.left), " are left of ", limit.process.of),
+                   "raise that limit", each - limit.process.left, 1);
+  return std::nullopt;
 }
 
 /// A folder that cannot be used, or one that is too full: then with what would need less of it.
-std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::string& folder, int64_t bytes) {
+std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::string& folder, int64_t bytes, int64_t local) {
   if (const auto unusable = swap_folder_problem(folder)) return unusable;
   const auto full = swap_folder_problem(folder, bytes);
   if (!full) return std::nullopt;
   const auto on_disk = [](const MemoryPlan& plan) { return plan.at(Tier::kNvme).total; };
-  return Error(full->code(), full->message(), cat(full->remedy(), "; ", remedy_for(loaded, on_disk)));
+  return Error(full->code(), full->message(), cat(full->remedy(), "; ", remedy_for(loaded, on_disk, bytes - posix_files().free_bytes(folder), local)));
 }
 
 }  // namespace
@@ -68,7 +89,7 @@ std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& pl
   const int64_t bytes = memory_plan(plan).at(Tier::kNvme).total * local;
   if (bytes == 0) return std::nullopt;
   const ZeroConfig& zero = loaded.config.zero;
-  const auto problem = folder_problem(loaded, disk_folder(zero), bytes);
+  const auto problem = folder_problem(loaded, disk_folder(zero), bytes, local);
   if (!problem) return std::nullopt;
   const bool optimizer = zero.offload_optimizer.device == OffloadDevice::kNvme;
   const std::string key =
@@ -80,25 +101,20 @@ std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& pl
 std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                          const MemoryLimit& limit) {
   if (const auto problem = disk_problem(loaded, step, local)) throw *problem;
+  if (const auto problem = memory_problem(loaded, step, local, limit))
+    throw Error(problem->code(), cat("out of memory before the start: ", problem->message()), problem->remedy());
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = in_main_memory(loaded.config);
-  const int64_t wanted = measure(plan) * local;
-  if (limit.total == 0 || wanted <= limit.available) return "";
-  const std::string what = needs_text(plan, measure, local);
-  if (wanted > limit.total)
-    throw Error(ExitCode::kEnvironment,
-                cat("out of memory before the start: ", what, ", ", limit.by, " has ", human_bytes(limit.total)),
-                remedy_for(loaded, measure));
-  return cat(what, ", ", human_bytes(limit.available), " of ", human_bytes(limit.total),
+  if (limit.total == 0 || measure(plan) * local <= limit.available) return "";
+  return cat(needs_text(plan, measure, local), ", ", human_bytes(limit.available), " of ", human_bytes(limit.total),
              " are free now: the run may be ended by the system");
 }
 
-std::string memory_shortage(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
-                            const MemoryLimit& limit) {
-  const MemoryPlan memory = memory_plan(plan);
-  const MemoryMeasure measure = in_main_memory(loaded.config);
-  if (limit.total == 0 || measure(memory) * local <= limit.total) return "";
-  return cat(needs_text(memory, measure, local), ", ", limit.by, " has ", human_bytes(limit.total));
+bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan, int64_t local, const MemoryLimit& limit) {
+  const auto problems = {memory_problem(loaded, plan, local, limit), disk_problem(loaded, plan, local)};
+  for (const std::optional<Error>& problem : problems)
+    if (problem) out << "notice: not on this machine: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
+  return std::ranges::any_of(problems, [](const std::optional<Error>& problem) { return problem.has_value(); });
 }
 
 }  // namespace ftrun

@@ -125,7 +125,7 @@ RankProcess start_rank_process(const RankCommand& command) {
   const pid_t pid = ::fork();
   if (pid < 0)
     throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(errno)),
-                errno == EAGAIN ? "raise the limit of processes (ulimit -u)" : "");
+                errno == EAGAIN ? more_threads_remedy() : errno == ENOMEM ? kMoreMemory : "");
   if (pid == 0) become_rank(command, birth);
   await_start(pid, std::move(failure));
   return {pid, std::move(out.reader), std::move(err.reader)};

@@ -65,9 +65,14 @@ std::string described(const Buffer& buffer) {
 
 std::string available_text() {
   const MemoryLimit limit = read_memory_limit();
-  const int64_t space = address_space_left();
-  if (space < limit.available) return cat(human_bytes(space), " are left of its address space (ulimit -v)");
+  if (limit.process.left < limit.available) return cat(human_bytes(limit.process.left), " are left of ", limit.process.of);
   return cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are available (", limit.by, ")");
+}
+
+/// How many of them there are not; 0 where there are as many, and something else is in the way.
+int64_t lacking_bytes(int64_t bytes) {
+  const MemoryLimit limit = read_memory_limit();
+  return std::max<int64_t>(0, bytes - std::min(limit.available, limit.process.left));
 }
 
 }  // namespace
@@ -95,10 +100,11 @@ auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::stri
     return allocate();
   } catch (const Error& error) {
     if (error.code() != ExitCode::kEnvironment) throw;
+    const bool in_main_memory = gpu_ == nullptr || tier == Tier::kHost;
     const bool pins = gpu_ != nullptr && tier == Tier::kHost && gpu_->options().pin_memory;
     throw Error(ExitCode::kEnvironment, refusal(bytes, tier, what(), error),
                 pins ? cat(error.remedy(), "; or set \"pin_memory\": false for what is offloaded")
-                : advice_ ? advice_(tier)
+                : advice_ ? advice_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
                           : error.remedy());
   }
 }
@@ -140,7 +146,7 @@ void RankMemory::open_swap(const Program& program) {
     swap_ = std::make_unique<SwapFile>(swap_options_);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kEnvironment || !advice_) throw;
-    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", advice_(Tier::kNvme)));
+    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", advice_(Tier::kNvme, 0)));
   }
 }
 

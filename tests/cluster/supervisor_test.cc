@@ -513,8 +513,9 @@ TEST_CASE("a process that cannot be made is told") {
           try {
             run_supervisor({.rank_main = [](const auto&) { return 0; }});
           } catch (const Error& error) {
-            const bool is_told = std::string(error.what()) ==
-                                 "cannot start a rank: Resource temporarily unavailable\n  remedy: raise the limit of processes (ulimit -u)";
+            const bool is_told = std::string(error.what())
+                                     .starts_with("cannot start a rank: Resource temporarily unavailable\n"
+                                                  "  remedy: raise the limit of this user's processes and threads (ulimit -u), which is 1");
             return is_told && error.code() == ExitCode::kEnvironment ? 0 : 1;
           }
           return 2;
