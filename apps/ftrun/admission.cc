@@ -15,6 +15,9 @@
 namespace ftrun {
 namespace {
 
+/// What the processes of a run hold about beside what is planned: LibTorch's tables, above all, which local ranks share.
+constexpr int64_t kProcessBytes = 64 << 20;
+
 /// Where a processor computes, the tiers device and host are the same memory.
 MemoryMeasure in_main_memory(const Config& config) {
   if (config.device == DeviceKind::kCuda)
@@ -56,17 +59,27 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = in_main_memory(loaded.config);
   const int64_t each = measure(plan);
-  const auto problem = [&](const std::string& who, const std::string& there, const std::string& more, int64_t lacking, int64_t ranks) {
-    return Error(ExitCode::kEnvironment, cat(who, there), cat(remedy_for(loaded, measure, lacking, ranks), "; or ", more));
-  };
-  if (limit.total > 0 && each * local > limit.total)
-    return problem(needs_text(plan, measure, local), cat(", ", limit.by, " has ", human_bytes(limit.total)),
-                   limit.by_group ? cat("raise the memory limit of ", limit.by) : "run it on a machine with more memory", each * local - limit.total, local);
+  if (limit.total > 0 && each * local > limit.total) {
+    const std::string raise = limit.by_group ? cat("; or raise the memory limit of ", limit.by, " above ", human_bytes(each * local + kProcessBytes)) : "";
+    return Error(ExitCode::kEnvironment, cat(needs_text(plan, measure, local), ", ", limit.by, " has ", human_bytes(limit.total)),
+                 remedy_for(loaded, measure, each * local - limit.total, local) + raise);
+  }
   // Without what the engine itself maps, so that what is refused could not have run.
   if (limit.process.bounds_shared && each > limit.process.left)
-    return problem(needs_text(plan, measure, 1), cat(", and ", human_bytes(limit.process.left), " are left of ", limit.process.of),
-                   "raise that limit", each - limit.process.left, 1);
+    return Error(ExitCode::kEnvironment,
+                 cat(needs_text(plan, measure, 1), ", and ", human_bytes(limit.process.left), " are left of ", limit.process.of),
+                 cat(remedy_for(loaded, measure, each - limit.process.left, 1), "; or raise that limit"));
   return std::nullopt;
+}
+
+/// Why the system may end the ranks of this machine: their plan, and what a process holds beside it, is more than `bytes`, which `what`
+/// says ("free now"). "" where it is not.
+std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local, int64_t bytes, const std::string& what) {
+  const MemoryPlan plan = memory_plan(step);
+  const MemoryMeasure measure = in_main_memory(loaded.config);
+  if (measure(plan) * local + kProcessBytes <= bytes) return "";
+  return cat(needs_text(plan, measure, local), " beside about ", human_bytes(kProcessBytes), " of the program itself, ", what,
+             ": the run may be ended by the system");
 }
 
 /// A folder that cannot be used, or one that is too full: then with what would need less of it.
@@ -103,18 +116,20 @@ std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64
   if (const auto problem = disk_problem(loaded, step, local)) throw *problem;
   if (const auto problem = memory_problem(loaded, step, local, limit))
     throw Error(problem->code(), cat("out of memory before the start: ", problem->message()), problem->remedy());
-  const MemoryPlan plan = memory_plan(step);
-  const MemoryMeasure measure = in_main_memory(loaded.config);
-  if (limit.total == 0 || measure(plan) * local <= limit.available) return "";
-  return cat(needs_text(plan, measure, local), ", ", human_bytes(limit.available), " of ", human_bytes(limit.total),
-             " are free now: the run may be ended by the system");
+  if (limit.total == 0) return "";
+  return tight_text(loaded, step, local, limit.available,
+                    cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are free now"));
 }
 
 bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan, int64_t local, const MemoryLimit& limit) {
   const auto problems = {memory_problem(loaded, plan, local, limit), disk_problem(loaded, plan, local)};
   for (const std::optional<Error>& problem : problems)
     if (problem) out << "notice: not on this machine: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
-  return std::ranges::any_of(problems, [](const std::optional<Error>& problem) { return problem.has_value(); });
+  if (std::ranges::any_of(problems, [](const std::optional<Error>& problem) { return problem.has_value(); })) return true;
+  // What is free now is no matter of the config.
+  const std::string tight = limit.total == 0 ? "" : tight_text(loaded, plan, local, limit.total, cat(limit.by, " has ", human_bytes(limit.total)));
+  if (!tight.empty()) out << "notice: on this machine: " << tight << '\n';
+  return false;
 }
 
 }  // namespace ftrun

@@ -262,7 +262,7 @@ bool is_cached(int fd) {
 [[noreturn]] void cannot_read(const std::string& path, int error) {
   const std::string why = errno_text(error);
   switch (error) {
-    case ENOMEM: refuse_reading(path, why, ExitCode::kEnvironment, kMoreMemory);
+    case ENOMEM: refuse_reading(path, why, ExitCode::kEnvironment, more_memory_remedy());
     case EMFILE:
     case ENFILE: refuse_reading(path, why, ExitCode::kEnvironment, kMoreFiles);
     case EIO: refuse_reading(path, why, ExitCode::kEnvironment, "look at that disk: it cannot read what was written");

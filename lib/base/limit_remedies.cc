@@ -1,6 +1,7 @@
 #include "base/limit_remedies.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,20 +26,39 @@ std::optional<int64_t> limit_of(__rlimit_resource_t resource) {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-/// "pids.max of the control group /job, which is 64": of the group that allows the fewest processes and threads. "" for none.
-std::string group_of_fewest_threads(const std::string& root) {
-  int64_t fewest = INT64_MAX;
+/// A limit of how many processes and threads there may be.
+struct ThreadLimit {
+  int64_t most = 0;
   std::string text;
-  for (const ControlGroup& group : control_groups("pids", root)) {
-    const int64_t most = read_group_number(group.folder + "/pids.max", INT64_MAX);
-    if (most >= fewest) continue;
-    fewest = most;
-    text = cat("pids.max of the control group ", group.name, ", which is ", most);
-  }
-  return text;
+};
+
+/// Those that hold for this process, the tightest first.
+std::vector<ThreadLimit> thread_limits(const std::string& root) {
+  std::vector<ThreadLimit> limits;
+  const auto add = [&](const std::string& of, int64_t most) { limits.push_back({most, cat(of, ", which is ", most)}); };
+  // The kernel does not count the superuser's.
+  if (const auto processes = limit_of(RLIMIT_NPROC); processes && ::geteuid() != 0)
+    add("the limit of this user's processes and threads (ulimit -u)", *processes);
+  for (const ControlGroup& group : control_groups("pids", root))
+    if (const int64_t most = read_group_number(group.folder + "/pids.max", INT64_MAX); most < INT64_MAX)
+      add(cat("pids.max of the control group ", group.name), most);
+  std::ranges::stable_sort(limits, {}, &ThreadLimit::most);
+  return limits;
 }
 
 }  // namespace
+
+const char* more_memory_remedy() noexcept {
+  const bool of_data = limit_of(RLIMIT_DATA) && !limit_of(RLIMIT_AS);
+  return of_data ? "raise the memory limit (ulimit -d), or use a machine with more memory"
+                 : "raise the memory limit (ulimit -v), or use a machine with more memory";
+}
+
+const char* less_memory_remedy() noexcept {
+  if (limit_of(RLIMIT_AS)) return "raise the memory limit (ulimit -v), use a smaller micro-batch or sequence, or a machine with more memory";
+  if (limit_of(RLIMIT_DATA)) return "raise the memory limit (ulimit -d), use a smaller micro-batch or sequence, or a machine with more memory";
+  return "use a smaller micro-batch or sequence, or a machine with more memory";
+}
 
 int64_t file_size_limit() { return limit_of(RLIMIT_FSIZE).value_or(INT64_MAX); }
 
@@ -69,9 +89,10 @@ std::string writing_remedy(int error_number, const std::string& elsewhere) {
 }
 
 std::string more_threads_remedy(const std::string& root) {
+  constexpr size_t kTold = 2;
   std::vector<std::string> limits;
-  if (const auto processes = limit_of(RLIMIT_NPROC)) limits.push_back(cat("the limit of this user's processes and threads (ulimit -u), which is ", *processes));
-  if (const std::string group = group_of_fewest_threads(root); !group.empty()) limits.push_back(group);
+  for (const ThreadLimit& limit : thread_limits(root))
+    if (limits.size() < kTold) limits.push_back(limit.text);
   // The stack of a thread is memory that is mapped.
   if (const auto space = limit_of(RLIMIT_AS)) limits.push_back(cat("the limit of address space (ulimit -v), which is ", human_bytes(*space)));
   if (limits.empty()) return "end other programs, or raise kernel.threads-max and vm.max_map_count (sysctl)";

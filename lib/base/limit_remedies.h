@@ -5,8 +5,12 @@
 
 namespace ftrun {
 
-/// What helps against ENOMEM, and against EMFILE and ENFILE.
-inline constexpr const char* kMoreMemory = "raise the memory limit (ulimit -v), or use a machine with more memory";
+/// What helps against ENOMEM, with the limit of this process that holds (ulimit -v, ulimit -d). Allocates nothing.
+const char* more_memory_remedy() noexcept;
+/// The same for memory of training, of which another config needs less.
+const char* less_memory_remedy() noexcept;
+
+/// What helps against EMFILE and ENFILE.
 inline constexpr const char* kMoreFiles = "raise the limit of open files (ulimit -n)";
 
 /// Bytes that a file of this process may have (ulimit -f); INT64_MAX for no limit.

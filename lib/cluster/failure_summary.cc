@@ -85,7 +85,7 @@ std::vector<Failure> collect(const RankEnds& all) {
 std::string how_it_ended(const Failure& failure) {
   if (failure.signal == 0) return cat("exit code ", failure.exit_code);
   const bool used_up = failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
-  const std::string hint = used_up ? cat("; it has used the ", failure.processor_limit, " seconds of processor time that a process may use: raise ulimit -t")
+  const std::string hint = used_up ? cat("; it has used the ", failure.processor_limit, " s of processor time that a process may use: raise ulimit -t")
                            : failure.signal == SIGKILL ? "; the kernel does this when memory runs out"
                                                        : "";
   return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), hint, ")");

@@ -37,7 +37,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kGraceOfHang{1000};
 /// Between two looks at whether the wait for ranks that were asked to stop is to be told.
-constexpr std::chrono::duration<int, std::milli> kLookAtWaits{500};
+constexpr std::chrono::milliseconds kLookAtWaits{500};
 
 /// What is passed on to the ranks. A lost terminal stops them as SIGTERM does, unless whoever
 /// started us (nohup) wants it to stop nothing.
@@ -278,7 +278,7 @@ void Supervisor::wait_for_something() {
     wanted.push_back({rank.process.out.get(), POLLIN, 0});  // poll skips closed ones (-1)
     wanted.push_back({rank.process.err.get(), POLLIN, 0});
   }
-  int timeout_ms = stop_notice_ ? kLookAtWaits.count() : -1;
+  int timeout_ms = stop_notice_ ? static_cast<int>(std::min(kLookAtWaits, options_.notices.first).count()) : -1;
   if (const auto next = kill_at_ ? kill_at_ : hang_ends_at_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
     const auto until_next = static_cast<int>(std::max<int64_t>(left.count(), 0));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/text.h"
 #include "program/memory_plan.h"
 #include "report/memory_limit.h"
@@ -21,7 +22,7 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
   if (data == MAP_FAILED)
     throw Error(ExitCode::kEnvironment,
                 cat("no host memory for ", what, " of ", human_bytes(bytes), ": ", errno_text(errno)),
-                "use a smaller micro-batch or sequence, or a machine with more memory");
+                less_memory_remedy());
   // Large pages spare most of the page faults of the first step and many TLB misses of the others.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(data);

@@ -44,12 +44,14 @@ TEST_CASE("each reason why a file cannot be written has its remedy") {
 
 TEST_CASE("where no thread can be started the limits that hold are named with their values") {
   PseudoRoot root;
+  std::filesystem::permissions(root.path(), std::filesystem::perms::owner_all | std::filesystem::perms::others_exec);
   root.write("/proc/self/cgroup", "8:pids:/job/rank\n");
   root.write("/sys/fs/cgroup/pids/job/rank/pids.max", "max\n");
   const auto remedy = [&](rlim_t processes, rlim_t space) {
     return text_of([&] {
       limit(RLIMIT_NPROC, processes);
       limit(RLIMIT_AS, space);
+      if (::geteuid() == 0 && ::seteuid(65534) != 0) return std::string("no other user");  // the superuser's are not counted
       return more_threads_remedy(root.path());
     });
   };
@@ -58,9 +60,27 @@ TEST_CASE("where no thread can be started the limits that hold are named with th
         "raise the limit of this user's processes and threads (ulimit -u), which is 40; or end other programs of this user");
   root.write("/sys/fs/cgroup/pids/job/rank/pids.max", "64\n");
   root.write("/sys/fs/cgroup/pids/job/pids.max", "16\n");
-  CHECK(remedy(RLIM_INFINITY, rlim_t{1} << 40) ==
-        "raise pids.max of the control group /job, which is 16, or the limit of address space (ulimit -v), which is 1.00 TiB; or end other "
+  CHECK(remedy(40, RLIM_INFINITY) ==
+        "raise pids.max of the control group /job, which is 16, or the limit of this user's processes and threads (ulimit -u), which is 40; or end other "
         "programs of this user");
+  CHECK(remedy(RLIM_INFINITY, rlim_t{1} << 40) ==
+        "raise pids.max of the control group /job, which is 16, or pids.max of the control group /job/rank, which is 64, or the limit of address space "
+        "(ulimit -v), which is 1.00 TiB; or end other programs of this user");
+}
+
+TEST_CASE("memory that is refused names the limit that holds") {
+  const auto remedies = [](rlim_t space, rlim_t data) {
+    return text_of([&] {
+      limit(RLIMIT_AS, space);
+      limit(RLIMIT_DATA, data);
+      return cat(more_memory_remedy(), " | ", less_memory_remedy());
+    });
+  };
+  constexpr rlim_t kMuch = rlim_t{1} << 50, kNone = RLIM_INFINITY;
+  const std::string more = ", or use a machine with more memory", less = "use a smaller micro-batch or sequence, or a machine with more memory";
+  CHECK(remedies(kNone, kNone) == "raise the memory limit (ulimit -v)" + more + " | " + less);
+  CHECK(remedies(kMuch, kMuch) == "raise the memory limit (ulimit -v)" + more + " | raise the memory limit (ulimit -v), " + less);
+  CHECK(remedies(kNone, kMuch) == "raise the memory limit (ulimit -d)" + more + " | raise the memory limit (ulimit -d), " + less);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map more addresses than any limit allows

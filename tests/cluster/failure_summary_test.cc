@@ -229,9 +229,9 @@ TEST_CASE("a rank that used up its processor time was not ended for memory") {
   const auto how = [](double seconds, int signal, int64_t limit = 20) {
     return summarize_failures({.ends = {{.exit_code = 128 + signal, .signal = signal, .processor_seconds = seconds, .processor_limit = limit}}}).reason;
   };
-  REQUIRE(how(20.01, SIGKILL) == "killed by signal 9 (Killed; it has used the 20 seconds of processor time that a process may use: raise ulimit -t)");
+  REQUIRE(how(20.01, SIGKILL) == "killed by signal 9 (Killed; it has used the 20 s of processor time that a process may use: raise ulimit -t)");
   REQUIRE(how(20.01, SIGXCPU) ==
-          "killed by signal 24 (CPU time limit exceeded; it has used the 20 seconds of processor time that a process may use: raise ulimit -t)");
+          "killed by signal 24 (CPU time limit exceeded; it has used the 20 s of processor time that a process may use: raise ulimit -t)");
   REQUIRE(how(5, SIGKILL) == "killed by signal 9 (Killed; the kernel does this when memory runs out)");
   REQUIRE(how(5000, SIGKILL, 0) == "killed by signal 9 (Killed; the kernel does this when memory runs out)");
   REQUIRE(how(20.01, SIGSEGV) == "killed by signal 11 (Segmentation fault)");
