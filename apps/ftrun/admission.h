@@ -1,5 +1,6 @@
 #pragma once
 
+#include <iosfwd>
 #include <optional>
 
 #include "base/error.h"
@@ -24,9 +25,9 @@ std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64
 /// room.
 std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan, int64_t local);
 
-/// "the 2 ranks of this machine need ..., this machine has ...": where the plan of one rank, times
-/// `local`, is more main memory than there is; else "".
-std::string memory_shortage(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
-                            const MemoryLimit& limit);
+/// Prints why this machine could not run `local` ranks of the config, with what helps: its memory and that of this process's control
+/// group, the address space of a process, the disk tier. What a run would be refused for, said by commands that start none. False where
+/// nothing is in the way.
+bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan, int64_t local, const MemoryLimit& limit);
 
 }  // namespace ftrun

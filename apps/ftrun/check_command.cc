@@ -57,12 +57,7 @@ std::string tiers_text(const MemoryPlan& plan) {
   return text;
 }
 
-/// What does not keep the run from starting somewhere, or from starting at all.
-void print_notices(const LoadedConfig& loaded, const StepPlan& plan) {
-  const std::string shortage = memory_shortage(loaded, plan, loaded.ranks, read_memory_limit());
-  if (!shortage.empty()) std::cout << "notice: not on this machine: " << shortage << '\n';
-  if (const auto problem = disk_problem(loaded, plan, loaded.ranks))
-    std::cout << "notice: not on this machine: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
+void print_elastic_notice(const LoadedConfig& loaded) {
   const std::string elastic = elastic_notice(loaded, detect_launch(process_environment()), std::nullopt);
   if (!elastic.empty()) std::cout << elastic << '\n';
 }
@@ -82,14 +77,15 @@ int check_command(const CheckOptions& options) {
             << " parameters\n"
             << "memory a rank: " << tiers_text(memory_plan(plan)) << " planned\n";
   if (const auto pinned = pinned_products(loaded.config.kernels)) require_product_library(*pinned);
-  print_notices(loaded, plan);
+  print_elastic_notice(loaded);
   const std::string tight = admit_outputs(loaded, plan, loaded.ranks);
   if (!tight.empty()) std::cout << "warning: " << tight << '\n';
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
     std::cout << "warning: a run without --resume would not start: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
+  const bool runs_here = !print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
   if (options.data) check_data(loaded.config, *loaded.model);
-  std::cout << "the config is good\n";
+  std::cout << "the config is good" << (runs_here ? "\n" : ", and this machine cannot run it\n");
   return 0;
 }
 

@@ -28,13 +28,16 @@ EngineEntry engine_entry = nullptr;
 std::string library_path(const char* name) {
   std::error_code error;
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error)
+    throw Error(ExitCode::kEnvironment, cat("the engine cannot be found beside the program: /proc/self/exe cannot be read: ", error.message()),
+                "mount /proc in this container: mount -t proc proc /proc");
   return (binary.parent_path().parent_path() / "lib" / name).string();
 }
 
 /// LibTorch allocates while it is loaded, and nothing of what is thrown there can be caught.
 [[noreturn]] void on_terminate_while_loading() {
   if (!lacks_memory(std::current_exception())) std::abort();
-  std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n", kMoreMemory);
+  std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n", more_memory_remedy());
   ::_exit(static_cast<int>(ExitCode::kEnvironment));
 }
 
@@ -45,7 +48,7 @@ void* open_engine(const std::string& path) {
   if (engine != nullptr) return engine;
   const std::string why = ::dlerror();
   throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", why),
-              loader_lacks_memory(why) ? kMoreMemory
+              loader_lacks_memory(why) ? more_memory_remedy()
                                        : "build it with scripts/build.sh and keep .venv, which holds LibTorch, in place");
 }
 

@@ -1,7 +1,10 @@
 #include "output_admission.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/file.h"
+#include "base/limit_remedies.h"
 #include "checkpoint/space.h"
 #include "exec/export_options.h"
 #include "program/memory_plan.h"
@@ -39,6 +42,9 @@ std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
   refuse_other_than_folder(paths.root());
   require_writable(paths);
   SpaceWanted space = space_wanted(config, paths, plan);
+  space.file_size_limit = file_size_limit();
+  // Each rank has one file of a checkpoint.
+  space.largest_file_bytes = space.checkpoint_bytes / std::max<int64_t>(1, loaded.ranks);
   space.swap_bytes = memory_plan(plan).at(Tier::kNvme).total * local;
   if (space.swap_bytes > 0) space.swap = disk_folder(config.zero);
   if (config.model_export.enabled) {
@@ -47,6 +53,9 @@ std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
     check_export_folder(posix_files(), options, check);
     space.exported = options.folder;
     space.export_bytes = export_bytes(options, tensors);
+    // Of several files that are filled one after another, one is filled by half at least.
+    const bool one_file = options.format == ExportFormat::kAdapter || space.export_bytes <= options.shard_bytes;
+    space.largest_file_bytes = std::max(space.largest_file_bytes, one_file ? space.export_bytes : options.shard_bytes / 2);
   }
   return admit_space(posix_files(), space);
 }

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "admission.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "commands.h"
@@ -126,7 +127,7 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const
   }
   const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& plan) { return plan.at(tier).total; };
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
-              savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure)));
+              savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure), first.needed - first.budget));
 }
 
 int plan_command(PlanOptions options) {
@@ -161,6 +162,9 @@ int plan_command(PlanOptions options) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
+  // Who gives a budget plans for another machine.
+  if (trains && options.device_memory == 0 && options.host_memory == 0)
+    print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
   refuse_over_budget(all, loaded, options, plan);
   return 0;
 }

@@ -10,6 +10,7 @@
 
 #include "admission.h"
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/log.h"
 #include "build_info.h"
 #include "cluster/early_signals.h"
@@ -88,6 +89,7 @@ LaunchEnvironment as_rank(LaunchEnvironment launch) {
 int train_command(const TrainOptions& options) {
   end_at_once_on_signals();
   LaunchEnvironment launch = find_launch(options);
+  if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
   resume_request(options);
   LoadedConfig loaded = load_source(options.source, launch, true);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
@@ -110,6 +112,9 @@ int train_command(const TrainOptions& options) {
     const std::string full = admit_outputs(loaded, plan, local, check);
     if (!full.empty() && speaks) log_warning(full);
   }
+  if (const int64_t seconds = processor_seconds_limit(); seconds > 0 && speaks)
+    log_warning(cat("a process may use ", seconds, " seconds of processor time (ulimit -t), and is killed then; checkpoint.every and --resume auto keep "
+                    "what was trained"));
   // One rank needs no supervisor, unless it is to be started again.
   const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
   if (launch.is_rank() || alone) return run_rank(options, std::move(loaded), launch);

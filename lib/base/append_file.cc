@@ -8,17 +8,16 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/uninterrupted.h"
 
 namespace ftrun {
 namespace {
 
 [[noreturn]] void append_error(const std::string& path, const char* action, int error_number) {
-  const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
   throw Error(ExitCode::kEnvironment,
               cat(path, ": ", action, " failed: ", errno_text(error_number)),
-              full ? "free space on that file system, or write to another one (output_dir)"
-                   : "check that the folder exists and that this user may write to it");
+              writing_remedy(error_number));
 }
 
 }  // namespace

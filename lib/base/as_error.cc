@@ -4,6 +4,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/limit_remedies.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -21,7 +22,10 @@ Error as_error(const std::exception& exception) {
   if (const auto* own = dynamic_cast<const Error*>(&exception)) return *own;
   if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&exception))
     return refused_file(*file);
-  if (dynamic_cast<const std::system_error*>(&exception) != nullptr)
+  const auto* system = dynamic_cast<const std::system_error*>(&exception);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
+    return {ExitCode::kEnvironment, cat("the system starts no further thread: ", first_line(exception.what())), more_threads_remedy()};
+  if (system != nullptr)
     return {ExitCode::kEnvironment, cat("the system refused: ", first_line(exception.what())),
             "look at the limits of processes, open files and memory (ulimit -a)"};
   if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr)

@@ -64,20 +64,11 @@ bool is_refused(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
 }
 
-const char* disk_remedy(int error_number) {
-  if (error_number == ENOSPC || error_number == EDQUOT)
-    return "free space on that file system, or write to another one (output_dir)";
-  // A folder of a container's image, which can be written to but not renamed.
-  if (error_number == EXDEV)
-    return "its file system cannot rename what a lower layer holds: write to another folder, or remove that one first";
-  return "check that the folder exists and that this user may write to it";
-}
-
 [[noreturn]] void disk_error(const std::string& path, const std::string& action, int error_number,
                              int64_t wanted = 0) {
   std::string message = cat(path, ": ", action, " failed: ", errno_text(error_number));
   if (wanted > 0) message += wanted_and_free(path, wanted);
-  throw Error(ExitCode::kEnvironment, message, disk_remedy(error_number));
+  throw Error(ExitCode::kEnvironment, message, writing_remedy(error_number));
 }
 
 [[noreturn]] void sync_error(const std::string& path, int error_number) {
@@ -271,7 +262,7 @@ bool is_cached(int fd) {
 [[noreturn]] void cannot_read(const std::string& path, int error) {
   const std::string why = errno_text(error);
   switch (error) {
-    case ENOMEM: refuse_reading(path, why, ExitCode::kEnvironment, kMoreMemory);
+    case ENOMEM: refuse_reading(path, why, ExitCode::kEnvironment, more_memory_remedy());
     case EMFILE:
     case ENFILE: refuse_reading(path, why, ExitCode::kEnvironment, kMoreFiles);
     case EIO: refuse_reading(path, why, ExitCode::kEnvironment, "look at that disk: it cannot read what was written");

@@ -1,15 +1,17 @@
 #include "base/log.h"
 
+#include <unistd.h>
+
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <vector>
 
 #include "base/append_file.h"
+#include "base/write_whole.h"
 
 // spdlog brings fmt 9; LibTorch's headers bring another fmt. This file is the only one that sees it.
 #include <spdlog/sinks/base_sink.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 namespace ftrun {
@@ -51,9 +53,20 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
   AppendFile file_;
 };
 
+/// spdlog's own sink loses what standard error has no room for, where that does not wait.
+class ErrorSink : public spdlog::sinks::base_sink<std::mutex> {
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    write_whole(STDERR_FILENO, std::string_view(line.data(), line.size()));
+  }
+  void flush_() override {}
+};
+
 std::shared_ptr<spdlog::logger>& logger() {
   static std::shared_ptr<spdlog::logger> instance = [] {
-    auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+    auto sink = std::make_shared<ErrorSink>();
     sink->set_pattern("%v");
     return std::make_shared<spdlog::logger>("ftrun", sink);
   }();
@@ -77,7 +90,7 @@ void log_to(spdlog::logger& to, LogLevel level, std::string_view message) {
 void log_start(const LogOptions& options) {
   std::vector<spdlog::sink_ptr> sinks;
   if (options.to_stderr) {
-    auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+    auto sink = std::make_shared<ErrorSink>();
     sink->set_pattern(options.prefix.empty() ? "%v" : "[" + options.prefix + "] %v");
     sink->set_level(to_spdlog(options.level));
     sinks.push_back(sink);

@@ -38,7 +38,7 @@ OpenedLibrary open_product_library(ProductLibrary library) {
     if (opened.handle != nullptr) return {opened.handle, ""};
     const std::string why = ::dlerror();
     if (loader_lacks_memory(why))
-      throw Error(ExitCode::kEnvironment, cat(product_library_name(library), " cannot be loaded: ", why), kMoreMemory);
+      throw Error(ExitCode::kEnvironment, cat(product_library_name(library), " cannot be loaded: ", why), more_memory_remedy());
     if (opened.error.empty()) opened.error = why;
   }
   return opened;

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/processors.h"
+
 namespace ftrun {
 
 void side_by_side(size_t count, const std::function<void(size_t)>& work, size_t most) {
@@ -22,7 +24,7 @@ void side_by_side(size_t count, const std::function<void(size_t)>& work, size_t 
     }
   };
   std::vector<std::thread> threads;
-  const size_t processors = std::min<size_t>(most, std::max(1U, std::thread::hardware_concurrency()));
+  const size_t processors = std::min(most, static_cast<size_t>(usable_processors()));
   try {
     for (size_t t = 1; t < std::min(processors, count); ++t) threads.emplace_back(run);
   } catch (const std::system_error&) {

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/error.h"
+
 namespace ftrun {
 namespace {
 

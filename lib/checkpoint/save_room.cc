@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -21,7 +22,7 @@ std::byte* map_memory(size_t bytes) {
     throw Error(ExitCode::kEnvironment,
                 cat("no host memory for the staging area of checkpoints of ", human_bytes(static_cast<int64_t>(bytes)),
                     ": ", errno_text(errno)),
-                "use a smaller micro-batch or sequence, or a machine with more memory");
+                less_memory_remedy());
   return static_cast<std::byte*>(data);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/replace_folder.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -116,9 +117,18 @@ Free free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::string&
               "free space on that file system, or write to another one (output_dir)");
 }
 
+void refuse_too_large_files(const SpaceWanted& wanted) {
+  if (wanted.largest_file_bytes <= wanted.file_size_limit) return;
+  throw Error(ExitCode::kEnvironment,
+              cat(wanted.checkpoints, ": the run will write a file of ", human_bytes(wanted.largest_file_bytes),
+                  " or more, and files of this process may have ", human_bytes(wanted.file_size_limit)),
+              larger_files_remedy());
+}
+
 }  // namespace
 
 std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
+  refuse_too_large_files(wanted);
   const Checkpoints count = count_checkpoints(wanted);
   const bool together =
       wanted.export_bytes > 0 && disk_of(wanted.checkpoints) == disk_of(wanted.exported);

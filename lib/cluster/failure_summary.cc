@@ -23,6 +23,8 @@ struct Failure {
   std::string message;
   int culprit = -1;
   bool of_device = false;
+  /// It was ended for the processor time that it used.
+  int64_t processor_limit = 0;
 
   int of_rank() const { return culprit >= 0 ? culprit : rank; }
 };
@@ -58,6 +60,7 @@ std::vector<Failure> collect(const RankEnds& all) {
         (end.told_to_stop && report == nullptr))
       continue;
     Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.doing, "", -1, false};
+    if (end.processor_limit > 0 && end.processor_seconds >= static_cast<double>(end.processor_limit)) failure.processor_limit = end.processor_limit;
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
       if (end.told_to_stop) {  // how it ended is our doing: what it reported counts
@@ -81,7 +84,10 @@ std::vector<Failure> collect(const RankEnds& all) {
 
 std::string how_it_ended(const Failure& failure) {
   if (failure.signal == 0) return cat("exit code ", failure.exit_code);
-  const char* hint = failure.signal == SIGKILL ? "; the kernel does this when memory runs out" : "";
+  const bool used_up = failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
+  const std::string hint = used_up ? cat("; it has used the ", failure.processor_limit, " s of processor time that a process may use: raise ulimit -t")
+                           : failure.signal == SIGKILL ? "; the kernel does this when memory runs out"
+                                                       : "";
   return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), hint, ")");
 }
 
@@ -136,7 +142,9 @@ std::string stopped_ranks(const RankEnds& all, const std::vector<Failure>& failu
 int orderly_code(const RankEnds& all) {
   int code = 0;
   for (const RankEnd& end : all.ends)
-    code = std::max(code, end.told_to_stop ? 128 + all.forwarded : end.exit_code);
+    code = std::max(code, end.told_to_stop  ? stop_exit_code(all.forwarded)
+                          : end.signal != 0 ? stop_exit_code(end.signal)
+                                            : end.exit_code);
   return code;
 }
 
@@ -147,6 +155,10 @@ bool ended_as_asked(int exit_code, int signal, int forwarded) {
   if (forwarded != 0 && exit_code == 128 + forwarded) return true;
   return signal == 0 &&
          (exit_code == 128 + SIGHUP || exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM);
+}
+
+int stop_exit_code(int signal) noexcept {
+  return signal == SIGUSR1 ? static_cast<int>(ExitCode::kRequeue) : 128 + signal;
 }
 
 bool ends_at_once(int first, int signal, int64_t after_ms) noexcept {

@@ -20,7 +20,14 @@ struct RankEnd {
   bool told_to_stop = false;
   /// What it was about when it ended, as it showed it; "" where nothing is known.
   std::string doing;
+  /// Seconds of processor time that it used, and that a process may use (ulimit -t); 0 for no limit.
+  double processor_seconds = 0;
+  int64_t processor_limit = 0;
 };
+
+/// The exit code of a process that a signal asked to stop: 75 for SIGUSR1, which wants to be started again, else 128 + its number. For
+/// handlers of signals, too.
+int stop_exit_code(int signal) noexcept;
 
 /// True for an end that is no failure: 0, saved and to be started again, or stopped by a signal: the
 /// one that was passed on (`forwarded`, 0 for none), or one that came to a rank alone, after which it

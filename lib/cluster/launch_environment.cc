@@ -157,16 +157,16 @@ LaunchEnvironment from_slurm(const Variables& env) {
 
 /// MPI launchers give no rendezvous: MASTER_ADDR and MASTER_PORT do, or, when all ranks share this
 /// machine, the loopback interface and a port that rank 0 chooses.
-void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* job_variable) {
+void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* size_variable, const char* job_variable) {
   if (launch.world == 1) return;
   if (env.has("MASTER_ADDR")) return read_master(env, launch, "MASTER_ADDR");
   const auto job = env.text(job_variable);
   if (launch.local_size != launch.world || !job) {
     throw Error(ExitCode::kUsage,
-                cat(launch_name(launch.kind), " started ", launch.world,
-                    " ranks but MASTER_ADDR is not set"),
-                "pass the first host and a free port to every rank, for example: mpirun -x "
-                "MASTER_ADDR=host1 -x MASTER_PORT=29500");
+                cat(launch_name(launch.kind), " started ", launch.world, " ranks (", size_variable, "=", launch.world,
+                    ") but MASTER_ADDR is not set"),
+                cat("pass the first host and a free port to every rank, for example: mpirun -x MASTER_ADDR=host1 -x MASTER_PORT=29500; or, where "
+                    "no launcher has started this process, unset its variables"));
   }
   launch.master_addr = "127.0.0.1";
   launch.master_port = given_port(env);
@@ -198,7 +198,7 @@ LaunchEnvironment from_mpi(const Variables& env, const MpiNames& names) {
   check_below(launch.rank, names.rank, launch.world, names.size);
   if (launch.local_size > 0)
     check_below(launch.local_rank, names.local_rank, launch.local_size, names.local_size);
-  read_mpi_master(env, launch, names.job);
+  read_mpi_master(env, launch, names.size, names.job);
   return launch;
 }
 
@@ -279,6 +279,35 @@ std::string token_of(const Variables& env) {
   return token;
 }
 
+/// The variables by which a launch of this kind is known, as far as they are set.
+std::string variables_of(LaunchKind kind, const Variables& env) {
+  std::vector<std::string> names;
+  switch (kind) {
+    case LaunchKind::kSingle:
+      return "";
+    case LaunchKind::kSupervised:
+    case LaunchKind::kTorchrun:
+      names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+      break;
+    case LaunchKind::kSlurm:
+      names = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", env.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS"};
+      break;
+    case LaunchKind::kOpenMpi:
+      names = {kOpenMpi.rank, kOpenMpi.size, kOpenMpi.local_rank, kOpenMpi.local_size};
+      break;
+    case LaunchKind::kPmi:
+      names = {kPmi.rank, kPmi.size, kPmi.local_rank, kPmi.local_size};
+      break;
+    case LaunchKind::kNode:
+      names = {"PET_NODE_RANK", "PET_NNODES", "PET_MASTER_ADDR", "RANK", "WORLD_SIZE"};
+      break;
+  }
+  std::vector<std::string> set;
+  for (const std::string& name : names)
+    if (const auto value = env.text(name)) set.push_back(cat(name, "=", *value));
+  return join(set, ", ");
+}
+
 LaunchEnvironment find_launcher(const Variables& env) {
   if (env.has("LOCAL_RANK")) return from_torchrun(env);
   if (in_slurm_step(env)) return from_slurm(env);
@@ -294,8 +323,20 @@ LaunchEnvironment find_launcher(const Variables& env) {
 LaunchEnvironment detect_launch(const EnvLookup& lookup) {
   const Variables env(lookup);
   LaunchEnvironment launch = find_launcher(env);
+  launch.variables = variables_of(launch.kind, env);
   launch.token = token_of(env);
   return launch;
+}
+
+std::string launch_text(const LaunchEnvironment& launch) {
+  const bool is_node = launch.kind == LaunchKind::kNode;
+  if (launch.kind == LaunchKind::kSingle || launch.kind == LaunchKind::kSupervised) return "";
+  const int own = is_node ? launch.node : launch.rank, all = is_node ? launch.nodes : launch.world;
+  const std::string who = cat(is_node ? "process " : "rank ", own, " of ", all, ", by the variables of ",
+                              is_node ? "a launcher" : launch_name(launch.kind), " (", launch.variables, ")");
+  const std::string place = launch.master_port > 0 ? cat(launch.master_addr, ":", launch.master_port) : launch.master_addr;
+  const std::string waits = all == 1 ? "" : cat(": it waits for ", all == 2 ? "the other one" : cat("the ", all - 1, " others"), " at ", place);
+  return cat(who, waits, "; unset them where no launcher has set them for this run");
 }
 
 EnvLookup process_environment() {

@@ -24,6 +24,8 @@ std::string_view launch_name(LaunchKind kind);
 /// it starts the local ranks itself.
 struct LaunchEnvironment {
   LaunchKind kind = LaunchKind::kSingle;
+  /// The variables that say so, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle. An earlier shell may have left them.
+  std::string variables;
   int rank = 0;
   int world = 1;
   int local_rank = 0;
@@ -54,6 +56,10 @@ struct LaunchEnvironment {
 
   bool is_rank() const { return kind != LaunchKind::kSingle && kind != LaunchKind::kNode; }
 };
+
+/// What a process says first that variables make a rank: "rank 1 of 4, by the variables of torchrun (RANK=1, ...): it waits for the 3
+/// others at 10.0.0.1:29500; unset them ...". "" where there are none, or our supervisor has set them.
+std::string launch_text(const LaunchEnvironment& launch);
 
 /// Value of an environment variable; nothing when it is unset.
 using EnvLookup = std::function<std::optional<std::string>(const std::string& name)>;

@@ -63,7 +63,11 @@ void RankOutput::take_newline(int rank, OutputStream stream) {
 }
 
 void RankOutput::write_line(int rank, OutputStream stream, const std::string& text) {
-  const std::string line = cat("[rank ", rank, "] ", text, "\n");
+  write_own(stream, cat("[rank ", rank, "] ", text));
+}
+
+void RankOutput::write_own(OutputStream stream, const std::string& text) {
+  const std::string line = text + "\n";
   const bool over_live = live_ != nullptr && options_.terminal[static_cast<size_t>(stream)];
   if (over_live) options_.write(live_stream_, kClearLine);
   options_.write(stream, line);

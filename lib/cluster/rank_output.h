@@ -28,6 +28,8 @@ class RankOutput {
   explicit RankOutput(RankOutputOptions options);
 
   void feed(int rank, OutputStream stream, std::string_view bytes);
+  /// A line of our own between those of the ranks.
+  void write_own(OutputStream stream, const std::string& text);
   /// The rank has ended: writes what lacks a line end.
   void finish(int rank);
 

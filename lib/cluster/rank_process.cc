@@ -123,9 +123,10 @@ RankProcess start_rank_process(const RankCommand& command) {
   std::cout.flush();
   std::fflush(nullptr);
   const pid_t pid = ::fork();
+  const int refused = errno;
   if (pid < 0)
-    throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(errno)),
-                errno == EAGAIN ? "raise the limit of processes (ulimit -u)" : "");
+    throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(refused)),
+                refused == EAGAIN ? more_threads_remedy() : refused == ENOMEM ? more_memory_remedy() : "");
   if (pid == 0) become_rank(command, birth);
   await_start(pid, std::move(failure));
   return {pid, std::move(out.reader), std::move(err.reader)};

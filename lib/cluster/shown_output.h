@@ -30,6 +30,8 @@ class ShownOutput {
   /// That something cannot be written at all (nobody is left to read it, a full disk) shows in the state of std::cout, as for what is
   /// printed through it; std::cerr stays good, as the last message is still to come.
   void write(OutputStream stream, std::string_view text);
+  /// Lines that were left out, of which nothing has told yet.
+  int64_t left_out() const { return streams_[0].left_out + streams_[1].left_out; }
 
  private:
   struct Stream {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -17,7 +18,9 @@
 
 #include "base/error.h"
 #include "base/hmac.h"
+#include "base/limit_remedies.h"
 #include "base/log.h"
+#include "base/loopback.h"
 #include "base/owned_fd.h"
 #include "base/text.h"
 #include "base/uninterrupted.h"
@@ -33,6 +36,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kGraceOfHang{1000};
+/// Between two looks at whether the wait for ranks that were asked to stop is to be told.
+constexpr std::chrono::milliseconds kLookAtWaits{500};
 
 /// What is passed on to the ranks. A lost terminal stops them as SIGTERM does, unless whoever
 /// started us (nohup) wants it to stop nothing.
@@ -88,6 +93,7 @@ struct StoreSocket {
 };
 
 StoreSocket bind_store_socket() {
+  require_loopback();
   StoreSocket store{OwnedFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -140,14 +146,19 @@ class Supervisor {
       read_everything();  // the last words of those that ended, too
       stop_after_failure();
       enforce_deadline();
+      tell_wait();
     }
     read_everything();
     for (Rank& rank : ranks_) output_.finish(rank.number);
-    return summarize_failures({.ends = ends_,
-                               .reports = failures_,
-                               .started_ns = started_ns_,
-                               .forwarded = forwarded_,
-                               .log_of = options_.log_of});
+    FailureSummary summary = summarize_failures({.ends = ends_,
+                                                 .reports = failures_,
+                                                 .started_ns = started_ns_,
+                                                 .forwarded = forwarded_,
+                                                 .log_of = options_.log_of});
+    // What no line has told, as none came after it, the last one does, which waits for its reader.
+    if (const int64_t lines = shown_.left_out(); lines > 0 && !summary.text.empty())
+      summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were", " left out, as nobody read them for long");
+    return summary;
   }
   /// Whether a signal that asks to stop has come.
   bool asked_to_stop() const { return forwarded_ != 0; }
@@ -175,13 +186,14 @@ class Supervisor {
   void read_channel(Rank& rank, OwnedFd& fd, OutputStream stream);
   void read_reports();
   void reap();
-  void note_end(Rank& rank, int status);
+  void note_end(Rank& rank, int status, const rusage& used);
   void stop_others();
   std::string doing(const Rank& rank) const;
   bool holds_up_others(const Rank& rank) const;
   bool is_hang() const;
   void stop_after_failure();
   void enforce_deadline();
+  void tell_wait();
   void signal_all(int signal);
 
   const SupervisorOptions& options_;
@@ -206,6 +218,7 @@ class Supervisor {
   std::optional<Clock::time_point> hang_ends_at_;
   int forwarded_ = 0;      // the first signal we passed on
   Clock::time_point forwarded_at_;
+  std::optional<WaitNotice> stop_notice_;
   bool failed_ = false;    // a rank ended otherwise than asked
   bool stopping_ = false;  // and the others were told to end
 };
@@ -265,10 +278,11 @@ void Supervisor::wait_for_something() {
     wanted.push_back({rank.process.out.get(), POLLIN, 0});  // poll skips closed ones (-1)
     wanted.push_back({rank.process.err.get(), POLLIN, 0});
   }
-  int timeout_ms = -1;
+  int timeout_ms = stop_notice_ ? static_cast<int>(std::min(kLookAtWaits, options_.notices.first).count()) : -1;
   if (const auto next = kill_at_ ? kill_at_ : hang_ends_at_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
-    timeout_ms = static_cast<int>(std::max<int64_t>(left.count(), 0));
+    const auto until_next = static_cast<int>(std::max<int64_t>(left.count(), 0));
+    timeout_ms = timeout_ms < 0 ? until_next : std::min(timeout_ms, until_next);
   }
   ::poll(wanted.data(), wanted.size(), timeout_ms);
 }
@@ -290,6 +304,9 @@ void Supervisor::forward(int signal) {
   }
   forwarded_ = signal;
   forwarded_at_ = Clock::now();
+  WaitNoticeOptions notices = options_.notices;
+  notices.say = [this](const std::string& line) { output_.write_own(OutputStream::kErr, "notice: " + line); };
+  stop_notice_.emplace(notices, forwarded_at_);
   for (const Rank& rank : ranks_) {
     if (rank.running) ::kill(rank.process.pid, signal);
   }
@@ -338,17 +355,21 @@ void Supervisor::reap() {
     // Whatever the rank itself had started. Before the rank is waited for: its number may be another process's after.
     ::kill(-rank.process.pid, SIGKILL);
     int status = 0;
-    uninterrupted([&] { return ::waitpid(rank.process.pid, &status, 0); });
-    note_end(rank, status);
+    rusage used{};
+    uninterrupted([&] { return ::wait4(rank.process.pid, &status, 0, &used); });
+    note_end(rank, status, used);
   }
 }
 
-void Supervisor::note_end(Rank& rank, int status) {
+void Supervisor::note_end(Rank& rank, int status, const rusage& used) {
+  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6; };
   rank.running = false;
   RankEnd end{.rank = rank.number,
               .unix_ns = unix_time_ns(),
               .told_to_stop = stopping_ && !rank.ended_before_told,
-              .doing = doing(rank)};
+              .doing = doing(rank),
+              .processor_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
+              .processor_limit = processor_seconds_limit()};
   if (WIFSIGNALED(status)) {
     end.signal = WTERMSIG(status);
     end.exit_code = 128 + end.signal;
@@ -419,6 +440,20 @@ void Supervisor::enforce_deadline() {
   if (!kill_at_ || Clock::now() < *kill_at_) return;
   kill_at_.reset();
   signal_all(SIGKILL);
+}
+
+/// Ranks that were asked to stop finish their step and save, which may take long.
+void Supervisor::tell_wait() {
+  if (!stop_notice_ || running() == 0) return;
+  stop_notice_->look([&](const std::string& waited) {
+    std::vector<std::string> ranks;
+    for (const Rank& rank : ranks_) {
+      const std::string what = rank.running ? doing(rank) : "";
+      if (rank.running) ranks.push_back(cat("rank ", rank.number, what.empty() ? "" : cat(" is in ", what)));
+    }
+    return cat("SIG", ::sigabbrev_np(forwarded_), " came ", waited, " ago: waiting for the ranks to finish their step and save (",
+               join(ranks, "; "), "); a second signal ends them at once, without saving");
+  });
 }
 
 void Supervisor::signal_all(int signal) {
@@ -500,7 +535,7 @@ class Restarts {
   static int stopped_by(int signal) {
     log_notice(cat("stopped by ", "SIG", ::sigabbrev_np(signal),
                    " before the restart; continue with --resume auto"));
-    return signal == SIGUSR1 ? static_cast<int>(ExitCode::kRequeue) : 128 + signal;
+    return stop_exit_code(signal);
   }
 
   const SupervisorOptions& options_;

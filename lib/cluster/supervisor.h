@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/wait_notice.h"
 #include "cluster/failure_summary.h"
 #include "cluster/rank_output.h"
 #include "cluster/restart_policy.h"
@@ -48,6 +49,8 @@ struct SupervisorOptions {
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   /// After a rank has named another that it waited for in vain, until that one is killed unless it is stopped: it may be about to tell of a failure of its own.
   std::chrono::milliseconds moment_to_tell = std::chrono::seconds(1);
+  /// When it is told that ranks which were asked to stop have not ended yet; `say` is not used.
+  WaitNoticeOptions notices;
   /// Which of our own streams are terminals.
   std::array<bool, 2> terminal = {false, false};
   /// Called each time that ranks failed, before the failure is logged.

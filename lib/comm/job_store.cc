@@ -25,6 +25,8 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kBetweenTries{50};
 /// What listens and does not answer the greeting in this time is something else.
 constexpr Milliseconds kHandshake{5000};
+/// A host that answers nothing is tried again after this time.
+constexpr Milliseconds kConnect{5000};
 
 /// What rank 0 answered instead of admitting.
 struct Refused : std::runtime_error {
@@ -105,7 +107,7 @@ struct Joined {
 /// A name that nobody knows yet is no reason to give up: rank 0's machine may come to run later.
 OwnedFd connect_at(const StorePlace& place, Clock::time_point deadline) {
   try {
-    return connect_to(place.address, place.port, deadline);
+    return connect_to(place.address, place.port, std::min(deadline, Clock::now() + kConnect));
   } catch (const Error& error) {
     throw std::runtime_error(error.what());
   }
@@ -156,7 +158,8 @@ bool serves_store(const StorePlace& place, Milliseconds limit) {
   }
 }
 
-JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bool patient, std::shared_ptr<StoreServer> served)
+JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bool patient, std::shared_ptr<StoreServer> served,
+                   const std::function<void(const std::string& why)>& note_failure)
     : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
   // What rank 0 said tells more than that a last try, with no time left, heard nothing.
@@ -178,6 +181,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
     } catch (const std::exception& error) {
       if (!answered) why = error.what();
     }
+    if (note_failure) note_failure(why);
     std::this_thread::sleep_for(kBetweenTries);
   } while (Clock::now() < deadline);
   throw std::runtime_error(why);

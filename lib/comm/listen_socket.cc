@@ -14,6 +14,7 @@
 #include <stdexcept>
 
 #include "base/error.h"
+#include "base/loopback.h"
 
 namespace ftrun {
 namespace {
@@ -30,7 +31,7 @@ Resolved resolve(const std::string& address, int port, int type) {
     throw Error(
         ExitCode::kEnvironment,
         cat("cannot resolve the rendezvous address \"", address, "\": ", ::gai_strerror(error)),
-        "set MASTER_ADDR to a name or address of the machine of rank 0");
+        kNameRankZero);
   return {found, ::freeaddrinfo};
 }
 
@@ -62,7 +63,31 @@ bool is_connected_to_itself(int fd) {
   return true;
 }
 
+/// The first address of a name; nothing where it cannot be resolved.
+std::optional<sockaddr_in> first_address(const std::string& address) {
+  try {
+    const Resolved place = resolve(address, 9, SOCK_DGRAM);  // any port
+    sockaddr_in first{};
+    std::memcpy(&first, place->ai_addr, sizeof first);
+    return first;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
+
+bool is_loopback(const std::string& address) {
+  const auto first = first_address(address);
+  return first && (ntohl(first->sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
+}
+
+std::optional<std::string> missing_route(const std::string& address) {
+  const auto first = first_address(address);
+  const int error = first ? find_route(*first) : 0;
+  if (error != ENETUNREACH && error != EHOSTUNREACH) return std::nullopt;
+  return cat("no network of this machine leads to the rendezvous address \"", address, "\": ", errno_text(error));
+}
 
 std::optional<std::string> unknown_host(const std::string& address) {
   try {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <ranges>
 #include <set>
 #include <span>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "base/error.h"
 #include "base/hmac.h"
 #include "base/log.h"
+#include "base/loopback.h"
 #include "base/text.h"
 #include "cluster/local_boards.h"
 #include "comm/agent_start.h"
@@ -71,6 +73,18 @@ void prepare_c10d() {
   static_cast<void>(done);
 }
 
+/// Of so many ranks that are waited for it is told who they are and what they do.
+constexpr std::ptrdiff_t kTold = 8;
+/// The exchange by which ranks meet.
+constexpr const char* kMeetingKey = "identity";
+
+/// "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
+std::string few_ranks(const std::vector<int>& ranks) {
+  const auto told = std::min(kTold, std::ssize(ranks));
+  const std::string list = join_numbers(std::vector<int>(ranks.begin(), ranks.begin() + told), ", ");
+  return told == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - told, " more");
+}
+
 std::string alive_key(int rank) {
   return cat("alive/", rank);
 }
@@ -118,9 +132,13 @@ struct Rendezvous::Impl {
   };
 
   void start_heartbeat() {
-    if (options.world > 1) heart = std::jthread([this](std::stop_token stop) { beat(stop); });
+    if (options.world == 1) return;
+    heart = std::jthread([this](std::stop_token stop) { beat(stop); });
+    watch = std::jthread([this](std::stop_token stop) { watch_collectives(stop); });
   }
   void beat(const std::stop_token& stop);
+  void watch_collectives(const std::stop_token& stop);
+  std::optional<std::string> collective_wait_text(const RankState::Group& group, const std::string& waited);
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
   /// Whether a rank gave no sign of life when it was looked at last.
@@ -151,6 +169,8 @@ struct Rendezvous::Impl {
   bool any_gone(const std::vector<int>& ranks) const { return !gone_of(ranks).empty(); }
   /// After so long without a sign of life a rank is lost; a few may be late on a busy machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
+  bool tells_wait(const Exchange& exchange, const Absence& absence) const;
+  std::string wait_text(const Exchange& exchange, const Absence& absence, Patience patience, const std::string& waited);
   [[noreturn]] void did_not_come(const Exchange& exchange, const Absence& absence, const std::vector<int>& gone, Milliseconds waited);
   Error lost_store(const Exchange& exchange, const std::string& why) const;
   ProcessState state_of(int rank) const {
@@ -177,7 +197,11 @@ struct Rendezvous::Impl {
   std::atomic<int64_t> beats = 0;
   std::mutex silent_mutex;
   std::set<int> silent_ranks;
-  std::jthread heart;  // last: stops before what it uses goes
+  /// Waits in collectives that are so long are usual.
+  std::atomic<int64_t> usual_wait_ms = 0;
+  std::mutex watch_mutex;
+  std::condition_variable_any watch_wake;
+  std::jthread heart, watch;  // last: stop before what they use goes
 };
 
 void Rendezvous::Impl::show_state() {
@@ -199,6 +223,57 @@ void Rendezvous::Impl::beat(const std::stop_token& stop) {
     std::unique_lock lock(heart_mutex);
     heart_wake.wait_for(lock, stop, options.heartbeat, [] { return false; });
   }
+}
+
+/// Tells of collectives that this rank stands in for long. In a thread of its own: the log may stand still, and no heartbeat may.
+void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
+  struct Wait {
+    CollectiveRecord record;
+    WaitNotice notice;
+  };
+  std::map<std::string, Wait> waits;  // by group
+  const auto interval = std::min<Milliseconds>(Milliseconds(1000), options.notices.first / 2);
+  while (!stop.stop_requested()) {
+    const RankState own = board.state();
+    for (const RankState::Group& group : own.groups) {
+      const CollectiveRecord& now = group.record;
+      const auto known = waits.find(group.name);
+      if (now.state != CollectiveRecord::State::kEntered) {
+        if (known != waits.end()) waits.erase(known);
+        continue;
+      }
+      if (known == waits.end() || known->second.record.unix_ns != now.unix_ns) {
+        WaitNoticeOptions times = options.notices;
+        times.first = std::max(times.first, Milliseconds(usual_wait_ms.load()));
+        waits.insert_or_assign(group.name, Wait{now, WaitNotice(times)});
+        continue;
+      }
+      known->second.notice.look_if([&](const std::string& waited) { return collective_wait_text(group, waited); });
+    }
+    std::unique_lock lock(watch_mutex);
+    watch_wake.wait_for(lock, stop, interval, [] { return false; });
+  }
+}
+
+/// Of those that stand in a collective, the first one tells it; of a message, who waits for it.
+std::optional<std::string> Rendezvous::Impl::collective_wait_text(const RankState::Group& group, const std::string& waited) {
+  const auto own = std::ranges::find(group.members, options.rank);
+  if (own == group.members.end()) return std::nullopt;
+  const auto self = static_cast<int>(own - group.members.begin());
+  const auto seen = [&](const std::vector<int>& ranks) {
+    std::vector<PeerView> views = look_at(ranks);
+    for (PeerView& view : views) view.record = ProgressBoard::find(view.state, group.name);
+    return views;
+  };
+  const std::vector<PeerView> views = seen(group.members);
+  const auto stands_there = [&](const PeerView& view) {
+    return view.record.state == CollectiveRecord::State::kEntered && view.record.sequence == group.record.sequence;
+  };
+  if (!between_two(group.record.kind) && std::any_of(views.begin(), views.begin() + self, stands_there)) return std::nullopt;
+  const Explanation why = explain_peers(views, group.record, self, look_at(unknown_ranks(views, group.record, self, {})));
+  constexpr size_t kLongest = 600;
+  return cat("rank ", options.rank, " has waited ", waited, " in ", describe(group.record), " of group ", group.name, ": ",
+             why.text.size() > kLongest ? cat(why.text.substr(0, kLongest), " ...") : why.text);
 }
 
 std::optional<std::vector<uint8_t>> Rendezvous::Impl::last_heartbeat(int rank) {
@@ -271,6 +346,7 @@ struct Rendezvous::Impl::Exchange {
   int64_t use;
   std::vector<int> members;
   std::string what;  // for messages
+  bool begins_run = false;  // by which the ranks meet
 
   int first() const { return members.front(); }
   std::string of(int rank) const { return cat(prefix, "/", use, "/", rank); }
@@ -365,6 +441,23 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& ex
   return absence;
 }
 
+/// Of those that wait, the first one tells it.
+bool Rendezvous::Impl::tells_wait(const Exchange& exchange, const Absence& absence) const {
+  if (absence.ranks.empty()) return false;
+  return std::ranges::all_of(exchange.members, [&](int member) {
+    return member >= options.rank || std::ranges::find(absence.ranks, member) != absence.ranks.end();
+  });
+}
+
+std::string Rendezvous::Impl::wait_text(const Exchange& exchange, const Absence& absence, Patience patience, const std::string& waited) {
+  std::string text = cat("rank ", options.rank, " of ", options.world, " has waited ", waited, " for rank ", few_ranks(absence.ranks),
+                         exchange.begins_run ? " to come" : cat(" in ", exchange.what));
+  const auto told = std::min(kTold, std::ssize(absence.ranks));
+  for (const PeerView& view : look_at({absence.ranks.begin(), absence.ranks.begin() + told}))
+    if (const std::string doing = activity_text(view.state); !doing.empty()) text += cat("; rank ", view.global_rank, " is in ", doing);
+  return patience == Patience::kWhileAlive ? text : cat(text, "; it gives up after ", human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
+}
+
 void Rendezvous::Impl::did_not_come(const Exchange& exchange, const Absence& absence, const std::vector<int>& gone,
                                     Milliseconds waited) {
   const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
@@ -445,9 +538,11 @@ void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<st
   const auto start = Clock::now();
   auto answered = start;
   SignsOfLife signs;
+  WaitNotice notice(options.notices, start);
   while (true) {
     const auto left_of_it = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
-    if (wait_for_keys(keys, left_of_it.count() > 0 ? std::min(left_of_it, kSlice) : kSlice)) return;
+    const Milliseconds slice = std::min(kSlice, options.notices.first);
+    if (wait_for_keys(keys, left_of_it.count() > 0 ? std::min(left_of_it, slice) : slice)) return;
     if (meeting != nullptr) meeting->require_ours();
     try {
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
@@ -466,7 +561,13 @@ void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<st
       const auto limit = absence.has_come ? options.timeout + kToPutTogether : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
       if (over || !gone.empty()) did_not_come(exchange, absence, gone, waited);
+      if (tells_wait(exchange, absence)) notice.look([&](const std::string& time) { return wait_text(exchange, absence, patience, time); });
     } catch (const StoreSilent&) {
+      if (const auto others = exchange.members | std::views::drop(exchange.first() == 0 ? 1 : 0); others.front() == options.rank)
+        notice.look([&](const std::string& time) {
+          return cat("rank ", options.rank, " has waited ", time, " for the store of rank 0 ", state_of(0) == ProcessState::kStopped ? "(which is stopped)" : "",
+                     "to answer");
+        });
       if (Clock::now() - answered >= options.timeout || state_of(0) == ProcessState::kGone) throw;
     }
   }
@@ -474,18 +575,25 @@ void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<st
 
 namespace {
 
-/// The name of rank 0's machine may come to be known only once that machine runs, so a name that is
-/// unknown is no failure yet; but a person should not wait for a misspelt one in silence.
-void warn_of_unknown_host(const RendezvousOptions& options) {
-  if (const auto why = unknown_host(options.address))
-    log_warning(cat("rank ", options.rank, ": ", *why, "; trying for ",
-                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3)));
+/// The name of rank 0's machine may come to be known only once that machine runs, and a network may come up, so neither is a failure
+/// yet; but a person should not wait for a misspelt name in silence. Over an own interface that is down nobody comes: Error(kEnvironment).
+void warn_of_no_way(const RendezvousOptions& options) {
+  const auto warn = [&](const std::string& why, const char* remedy) {
+    log_warning(cat("rank ", options.rank, ": ", why, "; trying for ", human_seconds(static_cast<double>(options.timeout.count()) * 1e-3),
+                    "\n  remedy: ", remedy));
+  };
+  if (const auto why = unknown_host(options.address)) return warn(*why, kNameRankZero);
+  if (is_loopback(options.address)) require_loopback();
+  if (const auto why = missing_route(options.address)) warn(*why, "bring this machine's network up, or set MASTER_ADDR to an address that it leads to");
+}
+
+std::string place_text(const RendezvousOptions& options, int port) {
+  return port > 0 ? cat(options.address, ":", port) : options.address;
 }
 
 [[noreturn]] void not_reached(const RendezvousOptions& options, int port, const std::string& last) {
   std::string why = last;
   if (const auto unknown = unknown_host(options.address)) why = *unknown;
-  const std::string where = port > 0 ? cat(options.address, ":", port) : options.address;
   const std::string by_file =
       options.token.empty() && !options.agent_store
           ? cat("check that all ranks see ", options.meeting_file, " and that no earlier start has left it there, or give all the same "
@@ -493,7 +601,7 @@ void warn_of_unknown_host(const RendezvousOptions& options) {
           : "";
   throw Error(
       ExitCode::kPeerLost,
-      cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ", where,
+      cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ", place_text(options, port),
           " within ", human_seconds(static_cast<double>(options.timeout.count()) * 1e-3), ": ", why),
       cat(by_file, "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is between"));
 }
@@ -552,8 +660,25 @@ StoreMember member_of(const RendezvousOptions& options, const std::string& insta
           .job = options.job};
 }
 
+/// Why the rendezvous is not open yet, for the thread that tells it.
+class OpeningReason {
+ public:
+  void set(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    text_ = text;
+  }
+  std::string get() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
 c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const StoreMember& member, const JobStore::Find& find,
-                                       const std::shared_ptr<StoreServer>& served = nullptr) {
+                                       const std::shared_ptr<StoreServer>& served = nullptr, OpeningReason* reason = nullptr) {
   int port = options.port;
   const auto noting = [&]() {
     const auto place = find();
@@ -561,7 +686,10 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
     return place;
   };
   try {
-    return c10::make_intrusive<JobStore>(noting, member, Clock::now() + options.timeout, options.token.empty(), served);
+    const auto note = [reason](const std::string& why) {
+      if (reason != nullptr) reason->set(first_line(why));
+    };
+    return c10::make_intrusive<JobStore>(noting, member, Clock::now() + options.timeout, options.token.empty(), served, note);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -590,6 +718,7 @@ void require_nobody_meets(const RendezvousOptions& options) {
 
 /// Rank 0 serves the store, on a socket that it inherited or makes.
 Stores serve_store(const RendezvousOptions& options) {
+  require_loopback();  // over which rank 0 comes into its own store
   ListenSocket socket;
   if (options.listen_fd >= 0) {
     socket = {OwnedFd(options.listen_fd), bound_port(options.listen_fd)};
@@ -616,19 +745,20 @@ Stores serve_store(const RendezvousOptions& options) {
   return stores;
 }
 
-Stores find_store(const RendezvousOptions& options) {
-  warn_of_unknown_host(options);
+Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
+  warn_of_no_way(options);
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
-  const auto main = job_store(options, member, finder(options));
+  const auto main = job_store(options, member, finder(options), nullptr, &reason);
   // The file is gone once all have met.
   const JobStore::Find find = [place = main->place()] { return std::optional(place); };
   return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr, {}, {}};
 }
 
 /// Of the ranks of this start alone, in the store of torchrun's agent.
-Stores join_agent_store(const RendezvousOptions& options) {
-  warn_of_unknown_host(options);
+Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
+  warn_of_no_way(options);
   const StorePtr main = agent_store(options);
+  reason.set("not all ranks of this start have come into torchrun's store");
   StoreWorker worker;
   const auto agree = [main, options] {
     try {
@@ -649,14 +779,20 @@ Stores join_agent_store(const RendezvousOptions& options) {
 }
 
 Stores open_stores(const RendezvousOptions& options) {
+  OpeningReason reason;
+  const ToldWait told(options.notices, [&](const std::string& waited) {
+    const std::string why = reason.get();
+    return cat("rank ", options.rank, " of ", options.world, " has waited ", waited, " for the rendezvous of rank 0 at ", place_text(options, options.port),
+               why.empty() ? "" : cat(" (", why, ")"), "; it gives up after ", human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
+  });
   Stores stores;
-  if (options.agent_store) stores = join_agent_store(options);
+  if (options.agent_store) stores = join_agent_store(options, reason);
   if (options.world == 1) {
     stores.main = stores.control = c10::make_intrusive<c10d::HashStore>();
     stores.connect_again = [store = stores.main] { return store; };
   } else if (!options.agent_store) {
     require(!options.token.empty() || !options.meeting_file.empty(), "ranks meet by a token or a file");
-    stores = options.rank == 0 ? serve_store(options) : find_store(options);
+    stores = options.rank == 0 ? serve_store(options) : find_store(options, reason);
   }
   return stores;
 }
@@ -676,7 +812,7 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
   rendezvous->impl_->meeting = stores.meeting.get();
   const std::vector<std::string> texts =
-      rendezvous->exchange_text("identity", identity_text(own_identity()));
+      rendezvous->exchange_text(kMeetingKey, identity_text(own_identity()));
   for (size_t rank = 0; rank < texts.size(); ++rank)
     rendezvous->impl_->identities[rank] = parse_identity(texts[rank]);
   rendezvous->impl_->meeting = nullptr;
@@ -684,14 +820,14 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   return rendezvous;
 }
 
-std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milliseconds timeout,
-                                                                Milliseconds heartbeat) {
+std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milliseconds timeout, Milliseconds heartbeat,
+                                                                const WaitNoticeOptions& notices) {
   prepare_c10d();
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::unique_ptr<Rendezvous>> all;
   for (int rank = 0; rank < world; ++rank) {
     const RendezvousOptions options{
-        .rank = rank, .world = world, .timeout = timeout, .heartbeat = heartbeat};
+        .rank = rank, .world = world, .timeout = timeout, .heartbeat = heartbeat, .notices = notices};
     auto impl = std::make_unique<Impl>(options, store, store);
     for (PeerIdentity& identity : impl->identities) identity = own_identity();
     impl->connect_again = [store] { return store; };
@@ -807,7 +943,7 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
                                                    Patience patience) {
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
-  const Impl::Exchange exchange{cat(impl_->keys, key), use, members, cat("\"", key, "\"")};
+  const Impl::Exchange exchange{cat(impl_->keys, key), use, members, cat("\"", key, "\""), key == kMeetingKey};
   const ShownExchange shown(impl_->board, cat("an exchange of \"", key, "\" with the others"));
   try {
     const std::string all = impl_->all_texts(exchange, text, patience);
@@ -892,6 +1028,10 @@ bool Rendezvous::any_lost(const std::vector<int>& members, const std::string& gr
 
 std::string Rendezvous::local_address() const {
   return local_address_towards(impl_->options.address, impl_->options.port);
+}
+
+void Rendezvous::expect_waits(Milliseconds usual) {
+  impl_->usual_wait_ms = usual.count();
 }
 
 void Rendezvous::shutdown(Milliseconds limit) {

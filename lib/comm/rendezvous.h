@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/wait_notice.h"
 #include "cluster/peers.h"
 #include "cluster/progress.h"
 
@@ -38,6 +39,8 @@ struct RendezvousOptions {
   std::string meeting_file;
   /// What all ranks of the job have alike and no other job has: the launcher's name of it, for example.
   std::string job;
+  /// When waits for other ranks are told: for meeting, in exchanges and in collectives.
+  WaitNoticeOptions notices;
 };
 
 /// What ranks know of the torchrun that started them, from the store that its agent serves.
@@ -68,7 +71,7 @@ class Rendezvous {
   /// All ranks in this process, for tests: hand one to each thread.
   static std::vector<std::unique_ptr<Rendezvous>> in_process(
       int world, std::chrono::milliseconds timeout = std::chrono::seconds(30),
-      std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100));
+      std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100), const WaitNoticeOptions& notices = {});
   /// Another connection of this rank, for another thread: what ranks exchange over theirs is apart from
   /// what they exchange over this one. Who lives it knows from this one's heartbeats.
   std::unique_ptr<Rendezvous> beside();
@@ -109,6 +112,9 @@ class Rendezvous {
   void give_up(const std::string& group, const std::string& reason) noexcept;
   /// Whether a member's process is known to have ended, or one has given the group up. Asks the store; any thread.
   bool any_lost(const std::vector<int>& members, const std::string& group);
+
+  /// Waits in collectives of up to this length are usual in this run: they are not told. Any thread.
+  void expect_waits(std::chrono::milliseconds usual);
 
   /// Collective: returns when every rank has called it, so that rank 0 may end. Gives up quietly
   /// after `limit`.

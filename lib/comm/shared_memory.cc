@@ -46,8 +46,9 @@ Registry& registry() {
 
 /// What helps where memory cannot be made or mapped; `otherwise` where it is no limit of this process or machine.
 std::string remedy_of(int error, const char* otherwise) {
-  if (error == ENOMEM) return "raise the memory limit (ulimit -v), use a smaller micro-batch or sequence, or a machine with more memory";
+  if (error == ENOMEM) return less_memory_remedy();
   if (error == EMFILE || error == ENFILE) return kMoreFiles;
+  if (error == EFBIG) return cat(larger_files_remedy(), ": shared memory counts as a file");
   return otherwise;
 }
 

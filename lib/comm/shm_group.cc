@@ -1,13 +1,12 @@
 #include "comm/shm_group.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <thread>
 
 #include "base/error.h"
+#include "base/processors.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -33,11 +32,7 @@ SharedPlace parse_place(const std::string& text) {
 
 /// Polling pays only when every rank has a processor.
 std::chrono::microseconds spin_time(int ranks) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  const int processors =
-      ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-  return std::chrono::microseconds(ranks <= processors ? 50 : 0);
+  return std::chrono::microseconds(ranks <= usable_processors() ? 50 : 0);
 }
 
 }  // namespace

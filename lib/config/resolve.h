@@ -50,6 +50,10 @@ struct Resolution {
 /// effective config again changes nothing.
 Resolution resolve(const Config& config, const ResolveContext& context);
 
+/// "scheduler: warmup_num_steps 100 > the run's 60 steps: training ends inside the warm-up": of a schedule whose learning rate rises for
+/// longer than the run. "" for any other.
+std::string unfinished_rise(const SchedulerConfig& scheduler, int64_t steps);
+
 /// Why a resolved config would be refused on the ranks it was resolved for, were it written so: keys
 /// that contradict each other, and what cannot run in this build. For one that was changed after
 /// resolve(): what it adds to the objections before the change is the change's.

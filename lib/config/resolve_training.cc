@@ -154,18 +154,22 @@ double last_rate(const Config& c) {
 }
 
 /// A schedule that decays, and the run, are as a rule of one length.
-void note_lengths(Resolving& r) {
+void note_decay(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const int64_t steps = steps_of_run(r);
-  if (steps == 0) return;
-  if (steps < s.warmup_num_steps)
-    r.notice("scheduler.params.warmup_num_steps",
-             cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " > the run's ", steps, " steps: training ends inside the warm-up"));
   if (s.total_num_steps < steps)
     r.notice("scheduler.params.total_num_steps",
              cat("scheduler: total_num_steps ", s.total_num_steps, " < the run's ", steps,
                  " steps: those after the schedule's end train with its last learning rate, ", number_text(last_rate(r.config))),
              "leave total_num_steps out for a schedule as long as the run");
+}
+
+void note_rise(Resolving& r) {
+  const SchedulerConfig& s = r.config.scheduler;
+  const std::string text = steps_of_run(r) == 0 ? "" : unfinished_rise(s, steps_of_run(r));
+  if (text.empty()) return;
+  for (const char* path : {"scheduler.params.warmup_num_steps", "scheduler.params.cycle_first_step_size", "train.warmup_steps"})
+    if (r.given(path)) return r.notice(path, text);
 }
 
 void resolve_cycle(Resolving& r) {
@@ -194,6 +198,14 @@ void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_
 
 }  // namespace
 
+std::string unfinished_rise(const SchedulerConfig& s, int64_t steps) {
+  if (warms_up(s.type) && s.warmup_num_steps > steps)
+    return cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " > the run's ", steps, " steps: training ends inside the warm-up");
+  if (s.type == SchedulerType::kOneCycle && s.cycle_first_step_size > steps)
+    return cat("scheduler: cycle_first_step_size ", s.cycle_first_step_size, " > the run's ", steps, " steps: training ends before the learning rate falls");
+  return "";
+}
+
 void resolve_scheduler(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   const bool written = r.config.origins.find("scheduler") != nullptr;
@@ -207,7 +219,8 @@ void resolve_scheduler(Resolving& r) {
   const bool decays = s.type == SchedulerType::kWarmupDecayLR || s.type == SchedulerType::kLinear ||
                       s.type == SchedulerType::kWarmupCosineLR || s.type == SchedulerType::kCosine;
   if (decays) resolve_total(r);
-  if (decays) note_lengths(r);
+  if (decays) note_decay(r);
+  note_rise(r);
   if (!written)
     r.lines.push_back(cat("default: scheduler = constant after ", s.warmup_num_steps,
                           " steps of warm-up (no scheduler section)"));

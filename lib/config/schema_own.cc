@@ -355,7 +355,7 @@ void declare_rest(Schema& s) {
   top.key("output_dir", &Config::output_dir,
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
   top.key("device", &Config::device, "Where ranks compute; auto: on NVIDIA GPUs where this process sees some that can do what the config asks for, else on processors.");
-  top.key("threads", &Config::threads, "Threads of a rank; 0 = cores / ranks on this machine.")
+  top.key("threads", &Config::threads, "Threads of a rank; 0 = the processors that the ranks of a machine may use (affinity, quota of their control group) / those ranks.")
       .range(0, 4096)
       .in("threads");
 }

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/wait_notice.h"
 #include "data/sample_set.h"
 
 namespace ftrun {
@@ -29,6 +30,8 @@ struct LoaderOptions {
   int depth = 4;
   /// Longest wait for one step's data before Error(kEnvironment).
   double timeout_seconds = 600;
+  /// When a wait for data is told.
+  WaitNoticeOptions notices;
 };
 
 /// Makes the batches of coming steps on a thread of its own while the current one is computed.

@@ -45,6 +45,17 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
         "their lane");
 }
 
+/// Processors that a control group grants less time of than there are of them.
+void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& notes) {
+  if (threads.limited_by.empty()) return;
+  const auto plural = [](int count) { return cat(count, count == 1 ? " thread" : " threads"); };
+  if (threads.used <= threads.share)
+    notes.push_back(cat(plural(threads.used), " a rank: ", threads.limited_by));
+  else
+    notes.push_back(cat("threads: ", threads.used, " share the time of ", threads.share, ", and will wait for it: ", threads.limited_by,
+                        "; leave threads out for ", plural(threads.share), " a rank"));
+}
+
 /// One rank alone adds nothing up.
 std::string sums_text(const RunParts& run) {
   const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
@@ -82,6 +93,7 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
 RunManifest describe_run(const RunParts& run) {
   RunManifest manifest = make_manifest(run.request);
   manifest.gpus = run.session.gpu_names();
+  manifest.threads = run.threads.used;
   if (const Gpu* gpu = run.session.gpu()) {
     manifest.gpu_driver = driver_text(gpu->info());
     manifest.attention = gpu->kernels().attention_in_use();
@@ -103,6 +115,7 @@ std::vector<std::string> opening_notes(const RunParts& run) {
   for (const NamedSamples& set : run.data.validation)
     for (const std::string& note : set.samples->data().notes()) notes.push_back(note);
   add_device_notes(run, notes);
+  add_thread_notes(run.threads, notes);
   add_attention_notes(run, notes);
   add_product_notes(run.products, notes);
   for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))

@@ -13,6 +13,14 @@
 
 namespace ftrun {
 
+/// The threads that this rank computes on.
+struct ThreadsInUse {
+  int used = 1;
+  /// Its share of the processors that it may use, and what limits that beside the machine's own; "" for nothing.
+  int share = 1;
+  std::string limited_by;
+};
+
 /// What a run has opened, for those who describe it. All borrowed.
 struct RunParts {
   const TrainRequest& request;
@@ -21,6 +29,7 @@ struct RunParts {
   const RunData& data;
   /// Absent on a GPU.
   const std::optional<ProductsInUse>& products;
+  const ThreadsInUse& threads;
 };
 
 /// The manifest of the run: build, machine, devices, model, data.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/text.h"
 #include "program/memory_plan.h"
 #include "report/memory_limit.h"
@@ -21,7 +22,7 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
   if (data == MAP_FAILED)
     throw Error(ExitCode::kEnvironment,
                 cat("no host memory for ", what, " of ", human_bytes(bytes), ": ", errno_text(errno)),
-                "use a smaller micro-batch or sequence, or a machine with more memory");
+                less_memory_remedy());
   // Large pages spare most of the page faults of the first step and many TLB misses of the others.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(data);
@@ -65,9 +66,14 @@ std::string described(const Buffer& buffer) {
 
 std::string available_text() {
   const MemoryLimit limit = read_memory_limit();
-  const int64_t space = address_space_left();
-  if (space < limit.available) return cat(human_bytes(space), " are left of its address space (ulimit -v)");
+  if (limit.process.left < limit.available) return cat(human_bytes(limit.process.left), " are left of ", limit.process.of);
   return cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are available (", limit.by, ")");
+}
+
+/// How many of them there are not; 0 where there are as many, and something else is in the way.
+int64_t lacking_bytes(int64_t bytes) {
+  const MemoryLimit limit = read_memory_limit();
+  return std::max<int64_t>(0, bytes - std::min(limit.available, limit.process.left));
 }
 
 }  // namespace
@@ -95,10 +101,11 @@ auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::stri
     return allocate();
   } catch (const Error& error) {
     if (error.code() != ExitCode::kEnvironment) throw;
+    const bool in_main_memory = gpu_ == nullptr || tier == Tier::kHost;
     const bool pins = gpu_ != nullptr && tier == Tier::kHost && gpu_->options().pin_memory;
     throw Error(ExitCode::kEnvironment, refusal(bytes, tier, what(), error),
                 pins ? cat(error.remedy(), "; or set \"pin_memory\": false for what is offloaded")
-                : advice_ ? advice_(tier)
+                : advice_ ? advice_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
                           : error.remedy());
   }
 }
@@ -140,7 +147,7 @@ void RankMemory::open_swap(const Program& program) {
     swap_ = std::make_unique<SwapFile>(swap_options_);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kEnvironment || !advice_) throw;
-    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", advice_(Tier::kNvme)));
+    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", advice_(Tier::kNvme, 0)));
   }
 }
 

@@ -60,8 +60,8 @@ struct TierBlock {
   bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
-/// What would need less of a tier: the remedy of an allocation that fails.
-using MemoryAdvice = std::function<std::string(Tier)>;
+/// What would need less of a tier: the remedy of an allocation that fails for want of so many bytes (0: of how many is not known).
+using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 
 /// The memory of a rank's programs: one block for each persistent buffer, shared by name between
 /// the programs, arenas as large as the largest program's, and a swap file for what lies on disk.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cluster/processor_share.h"
 #include "comm/nccl_environment.h"
 #include "comm/open.h"
 #include "exec/choose_gpu.h"
@@ -116,7 +117,6 @@ std::string differing_keys(const std::string& first, const std::string& other,
 Session::Session(const TrainRequest& request)
     : rank_(request.launch.rank),
       world_(request.launch.world),
-      processors_(read_machine().cores),
       auto_timeout_(is_auto(request.config)),
       timeout_(wait_of(request.config, kFirstStepLimit)),
       rendezvous_(meet(request)) {
@@ -132,6 +132,9 @@ void Session::choose_device(const TrainRequest& request) {
   if (!near.empty()) log_debug(cat("runs on ", near.size(), " processors beside GPU ", gpu_->info().bus_id));
   require_own_gpus(exchange("GPU", gpu_place(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
+  const LaunchEnvironment& launch = request.launch;
+  if (launch.local_size > 1 && launch.local_rank == 0)
+    if (const std::string warning = shared_folder_warning(launch.local_size); !warning.empty()) log_warning(warning);
   require_equal("who computes attention", gpu_->kernels().attention());
 }
 
@@ -155,15 +158,12 @@ std::vector<std::string> Session::exchange(const std::string& what, const std::s
   return rendezvous_->exchange_text(what, text);
 }
 
-int Session::local_ranks() const {
-  int count = 0;
-  for (int other = 0; other < world_; ++other)
-    count += rendezvous_->identity(other).host == rendezvous_->identity(rank_).host ? 1 : 0;
-  return count;
-}
-
-int Session::share_of_processors() const {
-  return std::max(1, std::min(processors_ / local_ranks(), read_machine().cores));
+int Session::share_processors(const ProcessorLimit& own) {
+  const std::vector<std::string> texts = exchange("processors", processor_text(own));
+  std::vector<RankProcessors> ranks;
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    ranks.push_back({rendezvous_->identity(static_cast<int>(rank)).host, parse_processors(texts[rank])});
+  return threads_of_rank(ranks, rank_);
 }
 
 void Session::together(const std::string& what, const std::function<void()>& work) {
@@ -247,8 +247,9 @@ void Session::set_timeout(milliseconds limit, bool devices) {
 }
 
 void Session::note_step(double seconds) {
-  if (!auto_timeout_ || !groups_) return;
   slowest_step_ = std::max(slowest_step_, seconds);
+  rendezvous_->expect_waits(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
+  if (!auto_timeout_ || !groups_) return;
   const milliseconds limit(static_cast<int64_t>(slowest_step_ * kSlowestSteps * 1e3));
   if (std::max(limit, kLeastLimit) == timeout_) return;
   timeout_ = std::max(limit, kLeastLimit);

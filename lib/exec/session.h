@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/processors.h"
 #include "checkpoint/checkpoint_group.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
@@ -34,11 +35,8 @@ class Session {
   bool is_first() const { return rank_ == 0; }
   /// Of ranks that torchrun started.
   const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
-  /// Ranks of this rank's machine.
-  int local_ranks() const;
-  /// Threads that compute on this rank's processors where the config names no number: its share of the processors that it could
-  /// run on when it began, and no more than it is bound to.
-  int share_of_processors() const;
+  /// Collective: the threads that each rank computes on, by what all of them may use of their machines (cluster/processor_share).
+  int share_processors(const ProcessorLimit& own);
   /// Null when the ranks compute on processors. All ranks compute on the same kind of device.
   Gpu* gpu() { return gpu_.get(); }
   /// The GPU of every rank by name; empty on processors.
@@ -89,8 +87,6 @@ class Session {
 
   int rank_;
   int world_;
-  /// Before the rank is bound to those beside its GPU.
-  const int processors_;
   /// comm.timeout is auto; the longest wait of a collective now.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;

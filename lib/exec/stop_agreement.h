@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cluster/failure_summary.h"
 #include "exec/session.h"
 #include "exec/stop_signal.h"
 

@@ -8,7 +8,6 @@
 #include <csignal>
 #include <ctime>
 
-#include "base/error.h"
 #include "cluster/failure_summary.h"
 
 namespace ftrun {
@@ -28,7 +27,7 @@ void on_signal(int signal) {
   int64_t first = 0;
   if (caught.compare_exchange_strong(first, this_one)) return;
   if (ends_at_once(static_cast<int>(first % 256), signal, this_one / 256 - first / 256))
-    _exit(128 + signal);
+    _exit(stop_exit_code(signal));
 }
 
 void handle(int signal, void (*handler)(int)) {
@@ -86,10 +85,6 @@ const char* signal_name(int signal) {
     default:
       return "a signal";
   }
-}
-
-int stop_exit_code(int signal) {
-  return signal == SIGUSR1 ? static_cast<int>(ExitCode::kRequeue) : 128 + signal;
 }
 
 }  // namespace ftrun

@@ -6,7 +6,7 @@ namespace ftrun {
 
 /// Catches SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored, SIGHUP from now on: the
 /// first one is remembered, so that the step can be finished and saved; a second one (ends_at_once)
-/// ends the process at once with 128 + its number.
+/// ends the process at once with its stop_exit_code().
 void catch_stop_signals();
 
 /// Everything is done: a late signal has nothing left to stop.
@@ -22,8 +22,5 @@ int voted_signal(double votes);
 
 /// "SIGTERM".
 const char* signal_name(int signal);
-
-/// 75 for SIGUSR1 (saved, wants to be started again), else 128 + signal.
-int stop_exit_code(int signal);
 
 }  // namespace ftrun

@@ -13,11 +13,15 @@
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limit_remedies.h"
 #include "base/log.h"
+#include "base/processors.h"
 #include "base/text.h"
 #include "cluster/failure_report.h"
 #include "cluster/peers.h"
+#include "cluster/processor_share.h"
 #include "cluster/progress.h"
+#include "config/resolve.h"
 #include "exec/check_ranks.h"
 #include "exec/export_options.h"
 #include "exec/nonfinite_search.h"
@@ -122,8 +126,12 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
 // What is opened before the first step.
 
 void Trainer::prepare_process() {
-  const auto asked = static_cast<int>(config_.threads);
-  set_kernel_threads(asked > 0 ? asked : session_.share_of_processors());
+  const ProcessorLimit processors = read_processor_limit();
+  threads_.share = session_.share_processors(processors);
+  threads_.used = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.share;
+  threads_.limited_by = quota_text(processors);
+  session_.together("starting threads", [&] { require_threads(threads_.used, "computing"); });
+  set_kernel_threads(threads_.used);
   if (session_.gpu() != nullptr) return;
   session_.together("choosing the library of matrix products", [&] {
     products_ = use_products(pinned_products(config_.kernels), config_.kernels.attention == AttentionChoice::kAmx);
@@ -179,6 +187,9 @@ void Trainer::open_outputs() {
   session_.together("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.say(note);
+    // Where the config says how many steps, the notice of the config has said it.
+    const std::string rise = config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
+    if (!rise.empty()) journal_.warn(rise);
     identity_.start(data_);
   });
 }

@@ -48,7 +48,7 @@ class Trainer {
   void open_outputs();
   void start_loader();
   RunManifest describe();
-  RunParts parts() { return {request_, session_, *setup_, data_, products_}; }
+  RunParts parts() { return {request_, session_, *setup_, data_, products_, threads_}; }
 
   void train_until_stopped();
   void check_replicas();
@@ -81,6 +81,7 @@ class Trainer {
   RunJournal journal_;
   /// Absent on a GPU.
   std::optional<ProductsInUse> products_;
+  ThreadsInUse threads_;
   RunData data_;
   DataIdentity identity_;
   std::unique_ptr<TrainingSetup> setup_;

@@ -1,6 +1,7 @@
 #include "exec/training_error.h"
 
 #include "base/as_error.h"
+#include "base/limit_remedies.h"
 #include "comm/out_of_memory.h"
 
 namespace ftrun {
@@ -8,7 +9,7 @@ namespace ftrun {
 Error training_error(const std::exception& exception) {
   if (!is_out_of_memory(exception)) return as_error(exception);
   return {ExitCode::kEnvironment, "out of memory",
-          "use a smaller micro-batch or sequence, or a machine with more memory"};
+          less_memory_remedy()};
 }
 
 }  // namespace ftrun

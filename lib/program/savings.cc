@@ -188,12 +188,21 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
   return best_of_each_key(savings);
 }
 
-std::string savings_remedy(const std::vector<Saving>& savings, size_t count) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < std::min(count, savings.size()); ++i)
-    parts.push_back(cat(savings[i].change, " saves ", human_bytes(savings[i].bytes)));
-  if (parts.empty()) return "use more ranks, a smaller model, or a machine with more memory";
-  return cat("what saves most memory on each rank: ", join(parts, "; "));
+std::string savings_remedy(const std::vector<Saving>& savings, int64_t lacking, size_t count) {
+  constexpr int64_t kHelpfulShare = 10;
+  const auto at_least = [&](int64_t bytes) {
+    std::vector<std::string> parts;
+    for (const Saving& saving : savings)
+      if (saving.bytes >= bytes && parts.size() < count) parts.push_back(cat(saving.change, " saves ", human_bytes(saving.bytes)));
+    return parts;
+  };
+  const std::vector<std::string> enough = at_least(lacking);
+  const std::vector<std::string> helpful = enough.empty() ? at_least(lacking / kHelpfulShare + 1) : enough;
+  const std::string lacks = cat("each rank lacks ", human_bytes(lacking));
+  if (helpful.empty())
+    return cat("use more ranks, a smaller model, or a machine with more memory",
+               lacking == 0 ? "" : cat(" (", lacks, ", and no change of the config saves a tenth of that)"));
+  return cat("what saves most memory on each rank: ", join(helpful, "; "), enough.empty() ? cat("; ", lacks, ", so none is enough alone") : "");
 }
 
 }  // namespace ftrun

@@ -32,7 +32,9 @@ MemoryMeasure limiting_memory(const Config& config);
 std::vector<Saving> memory_savings(const Config& config, const ModelConfig& model, int rank,
                                    const MemoryMeasure& measure);
 
-/// The first `count` of them as a remedy: "save most: recompute.policy: full (1.20 GiB), ...".
-std::string savings_remedy(const std::vector<Saving>& savings, size_t count = 3);
+/// The first `count` savings that help as a remedy: "what saves most memory on each rank: recompute.policy: full saves 1.20 GiB; ...".
+/// A rank lacks `lacking` bytes: changes that save as much by themselves are told alone; where there are none, those that save a tenth of
+/// it. 0: how much it lacks is not known, and all help.
+std::string savings_remedy(const std::vector<Saving>& savings, int64_t lacking = 0, size_t count = 3);
 
 }  // namespace ftrun

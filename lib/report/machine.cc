@@ -1,25 +1,18 @@
 #include "report/machine.h"
 
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <ctime>
-#include <fstream>
 #include <sstream>
 #include <vector>
 
+#include "base/control_groups.h"
+#include "base/processors.h"
+
 namespace ftrun {
 namespace {
-
-// Files of /proc have no size, so they cannot be mapped as others are.
-std::string read_proc(const char* path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 std::string_view trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t");
@@ -47,13 +40,6 @@ int64_t leading_number(std::string_view text) {
 
 int64_t kib_of(std::string_view text, std::string_view key) {
   return leading_number(value_of(text, key)) * 1024;
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 }  // namespace
@@ -103,18 +89,18 @@ MachineInfo read_machine() {
     machine.hostname = names.nodename;
     machine.kernel = std::string(names.sysname) + " " + names.release;
   }
-  machine.cpu_model = parse_cpu_model(read_proc("/proc/cpuinfo"));
-  machine.cores = usable_cores();
-  parse_meminfo(read_proc("/proc/meminfo"), machine);
+  machine.cpu_model = parse_cpu_model(read_pseudo_file("/proc/cpuinfo"));
+  machine.cores = usable_processors();
+  parse_meminfo(read_pseudo_file("/proc/meminfo"), machine);
   return machine;
 }
 
 ProcessMemory read_process_memory() {
-  return parse_process_status(read_proc("/proc/self/status"));
+  return parse_process_status(read_pseudo_file("/proc/self/status"));
 }
 
 ProcessTimes read_process_times() {
-  ProcessTimes times = parse_process_stat(read_proc("/proc/self/stat"), ::sysconf(_SC_CLK_TCK));
+  ProcessTimes times = parse_process_stat(read_pseudo_file("/proc/self/stat"), ::sysconf(_SC_CLK_TCK));
   timespec now{};
   if (::clock_gettime(CLOCK_BOOTTIME, &now) == 0)
     times.age_seconds = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -

@@ -12,7 +12,7 @@ struct MachineInfo {
   /// Kernel name and release: "Linux 6.1.0".
   std::string kernel;
   std::string cpu_model;
-  /// Processors that this process may run on.
+  /// Processors that this process may use: its affinity and the quota of its control groups.
   int cores = 0;
   int64_t memory_bytes = 0;
   /// What the kernel says can be given out without swapping.

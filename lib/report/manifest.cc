@@ -37,6 +37,7 @@ Json machine_json(const RunManifest& manifest) {
           {"kernel", machine.kernel},
           {"cpu_model", machine.cpu_model},
           {"cores", machine.cores},
+          {"threads", manifest.threads},
           {"memory_bytes", machine.memory_bytes},
           {"memory_available_bytes", machine.memory_available_bytes},
           {"gpus", manifest.gpus},
@@ -215,6 +216,7 @@ void read_machine_part(const Fields& fields, RunManifest& manifest) {
   fields.get("kernel", manifest.machine.kernel);
   fields.get("cpu_model", manifest.machine.cpu_model);
   fields.get("cores", manifest.machine.cores);
+  fields.get("threads", manifest.threads);
   fields.get("memory_bytes", manifest.machine.memory_bytes);
   fields.get("memory_available_bytes", manifest.machine.memory_available_bytes);
   fields.get("gpus", manifest.gpus);

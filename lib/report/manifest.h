@@ -60,6 +60,8 @@ struct RestartRecord {
 struct RunManifest {
   BuildInfo build;
   MachineInfo machine;
+  /// That rank 0 computes on; 0 in runs of older versions.
+  int threads = 0;
   std::vector<std::string> gpus;
   std::string gpu_driver;
   /// Who multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.

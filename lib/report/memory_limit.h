@@ -1,18 +1,31 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
 namespace ftrun {
+
+/// Bytes that one process may still map.
+struct AddressSpace {
+  int64_t left = std::numeric_limits<int64_t>::max();
+  /// What is limited, and by which limit: "its address space (ulimit -v)", "its private memory (ulimit -d)"; "" for nothing.
+  std::string of;
+  /// Memory that ranks share counts too.
+  bool bounds_shared = false;
+};
 
 /// How much main memory the processes of this job may have, in bytes.
 struct MemoryLimit {
   /// The most that there can ever be, and what is free now (without swapping).
   int64_t total = 0;
   int64_t available = 0;
-  /// Who sets `total`: "this machine", "the cgroup /kubepods/pod1".
+  /// Who sets `total`: "this machine", "the control group /kubepods/pod1".
   std::string by;
+  bool by_group = false;
+  /// Of one process.
+  AddressSpace process;
 };
 
 /// The tightest of the machine's memory and the limits of this process's control groups (v1 and v2;
@@ -20,7 +33,7 @@ struct MemoryLimit {
 /// What cannot be read does not limit; total is 0 when nothing can.
 MemoryLimit read_memory_limit(const std::string& root = "");
 
-/// Bytes of address space that this process may still ask for (ulimit -v); INT64_MAX for no limit.
-int64_t address_space_left();
+/// What this process may still map, by its limits.
+AddressSpace address_space_left();
 
 }  // namespace ftrun

@@ -4,10 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <regex>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -48,6 +51,32 @@ TEST_CASE("lines go to stderr as they are, with a word before those that need at
   CHECK(text ==
         "step 1\nnotice: shuffle defaults to true\nwarning: no validation data\nerror: rank 1 is "
         "lost\n");
+}
+
+TEST_CASE("a line waits for the reader of an output that stands still and does not wait") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_NONBLOCK) == 0);
+  const std::string much(4096, 'x');
+  int64_t filled = 0;
+  for (ssize_t done = 0; (done = ::write(ends[1], much.data(), much.size())) > 0;) filled += done;
+  const int kept = ::dup(STDERR_FILENO);
+  ::dup2(ends[1], STDERR_FILENO);
+  std::atomic<bool> is_written = false;
+  std::thread writer([&] {
+    log_error("rank 1 is lost");
+    is_written = true;
+  });
+  for (int tries = 0; tries < 100 && !is_written; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK_FALSE(is_written);  // nobody has read yet
+  std::string text, piece(1 << 16, 0);
+  for (bool was_written = false; !was_written;) {
+    was_written = is_written;
+    for (ssize_t got = 0; (got = ::read(ends[0], piece.data(), piece.size())) > 0;) text.append(piece, 0, static_cast<size_t>(got));
+  }
+  writer.join();
+  ::dup2(kept, STDERR_FILENO);
+  for (const int fd : {kept, ends[0], ends[1]}) ::close(fd);
+  CHECK(text.substr(static_cast<size_t>(filled)) == "error: rank 1 is lost\n");
 }
 
 TEST_CASE("a rank's lines carry its prefix") {

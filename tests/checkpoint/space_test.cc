@@ -177,4 +177,15 @@ TEST_CASE("where the file system does not say what is free everything fits") {
   REQUIRE(said(run, wanted, kFreeUnknown) == "");
 }
 
+TEST_CASE("a file that is larger than this process may write is refused before the first step") {
+  const TempFolder run;
+  SpaceWanted wanted = wanted_in(run);
+  wanted.largest_file_bytes = 50 * kMiB;
+  wanted.file_size_limit = 50 * kMiB;
+  REQUIRE(said(run, wanted, kFreeUnknown) == "");
+  wanted.file_size_limit = 1 * kMiB;
+  REQUIRE(refused(run, wanted, kFreeUnknown) ==
+          run / "checkpoints" + ": the run will write a file of 50.00 MiB or more, and files of this process may have 1.00 MiB");
+}
+
 }  // namespace ftrun::test

@@ -224,3 +224,26 @@ TEST_CASE("what all ranks tell of one is that one's, whoever is the first to tel
   REQUIRE_FALSE(told(false).belongs_to_rank);
   REQUIRE((told(true).rank == 0 && told(true).belongs_to_rank));
 }
+
+TEST_CASE("a rank that used up its processor time was not ended for memory") {
+  const auto how = [](double seconds, int signal, int64_t limit = 20) {
+    return summarize_failures({.ends = {{.exit_code = 128 + signal, .signal = signal, .processor_seconds = seconds, .processor_limit = limit}}}).reason;
+  };
+  REQUIRE(how(20.01, SIGKILL) == "killed by signal 9 (Killed; it has used the 20 s of processor time that a process may use: raise ulimit -t)");
+  REQUIRE(how(20.01, SIGXCPU) ==
+          "killed by signal 24 (CPU time limit exceeded; it has used the 20 s of processor time that a process may use: raise ulimit -t)");
+  REQUIRE(how(5, SIGKILL) == "killed by signal 9 (Killed; the kernel does this when memory runs out)");
+  REQUIRE(how(5000, SIGKILL, 0) == "killed by signal 9 (Killed; the kernel does this when memory runs out)");
+  REQUIRE(how(20.01, SIGSEGV) == "killed by signal 11 (Segmentation fault)");
+}
+
+TEST_CASE("SIGUSR1 never ends a run with the code of a process that it killed") {
+  const auto code = [](int forwarded, RankEnd end) { return summarize_failures({.ends = {end}, .forwarded = forwarded}).exit_code; };
+  // Killed by the second signal; ended by the first one before it caught signals; both.
+  REQUIRE(code(SIGUSR1, {.exit_code = 137, .signal = SIGKILL, .told_to_stop = true}) == 75);
+  REQUIRE(code(SIGUSR1, {.exit_code = 138, .signal = SIGUSR1}) == 75);
+  REQUIRE(code(SIGTERM, {.exit_code = 137, .signal = SIGKILL, .told_to_stop = true}) == 143);
+  REQUIRE(code(SIGTERM, {.exit_code = 143, .signal = SIGTERM}) == 143);
+  REQUIRE(stop_exit_code(SIGUSR1) == 75);
+  REQUIRE(stop_exit_code(SIGINT) == 130);
+}

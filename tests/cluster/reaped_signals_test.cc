@@ -1,6 +1,7 @@
-// No signal goes to a process that has been waited for: its number may be another's by then. kill() and waitpid() of the whole test are
+// No signal goes to a process that has been waited for: its number may be another's by then. kill() and wait4() of the whole test are
 // these here, which look on.
 
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,8 +42,8 @@ extern "C" int kill(pid_t target, int signal) noexcept {
   return static_cast<int>(::syscall(SYS_kill, target, signal));
 }
 
-extern "C" pid_t waitpid(pid_t pid, int* status, int options) {
-  const auto done = static_cast<pid_t>(::syscall(SYS_wait4, pid, status, options, nullptr));
+extern "C" pid_t wait4(pid_t pid, int* status, int options, rusage* used) {
+  const auto done = static_cast<pid_t>(::syscall(SYS_wait4, pid, status, options, used));
   const std::lock_guard lock(seen().mutex);
   if (done > 0) seen().reaped.insert(done);
   return done;

@@ -44,6 +44,7 @@ TEST_CASE("what an output that stands cannot take is left out, and told once the
     const std::string much(5000, 'x');
     for (int i = 0; i < 100; ++i) shown.write(OutputStream::kOut, much + "\n");  // more than either holds
     for (int i = 0; i < 1000; ++i) shown.write(OutputStream::kOut, kLine);         // none of which waits
+    CHECK(shown.left_out() > 1000);
     std::string read = read_from(ends.reader);
     CHECK(read.starts_with(much.substr(0, 1000)));
     CHECK(read.find(kLine) == read.npos);
@@ -53,6 +54,7 @@ TEST_CASE("what an output that stands cannot take is left out, and told once the
     CAPTURE(is_terminal, read);
     const size_t told = read.find("\nnotice: ");
     REQUIRE(told != read.npos);
+    CHECK(shown.left_out() == 0);
     // All but those that the output held.
     const int left_out = std::stoi(read.substr(told + 9));
     CHECK((left_out > 1000 && left_out < 1100));

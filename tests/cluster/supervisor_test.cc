@@ -520,6 +520,38 @@ TEST_CASE("ranks print, though their supervisor could not") {
   CHECK(content(out) == "0 [rank 0] well\n");
 }
 
+TEST_CASE("a rank that is killed for the processor time it used is told so") {
+  CHECK(testing::text_of([] {
+          const rlimit second{1, 1};
+          ::setrlimit(RLIMIT_CPU, &second);
+          std::string reason;
+          run_supervisor({.rank_main = [](const auto&) -> int {
+                            for (volatile int i = 0;; i = i ^ 1) {
+                            }
+                          },
+                          .on_failure = [&](const FailureSummary& failure) { reason = failure.reason; },
+                          .write = [](OutputStream, std::string_view) {}});
+          return reason;
+        }) == "killed by signal 9 (Killed; it has used the 1 s of processor time that a process may use: raise ulimit -t)");
+}
+
+TEST_CASE("ranks that take long to end after a signal are waited for with words, until a second signal") {
+  std::string text;
+  SupervisorOptions options;
+  options.rank_main = testing::exec_program(kRank);
+  options.arguments = {kRank, "ignore", "15", "print", "ready", "sleep", "60000"};
+  options.notices = {.first = 20ms, .every = 10ms};
+  options.write = [&](OutputStream, std::string_view part) {
+    text += part;
+    if (part.ends_with("ready\n")) ::kill(::getpid(), SIGTERM);
+    if (part.starts_with("notice: ")) ::kill(::getpid(), SIGINT);
+  };
+  CHECK(run_supervisor(options) == 143);
+  CHECK_THAT(text, Catch::Matches("\\[rank 0\\] ready\n"
+                                  "notice: SIGTERM came 0\\.\\ds ago: waiting for the ranks to finish their step and save \\(rank 0\\); a second signal "
+                                  "ends them at once, without saving\n(.|\n)*"));
+}
+
 TEST_CASE("a process that cannot be made is told") {
   CHECK(exit_of([] {
           // One that is not root's alone can be counted.
@@ -529,8 +561,9 @@ TEST_CASE("a process that cannot be made is told") {
           try {
             run_supervisor({.rank_main = [](const auto&) { return 0; }});
           } catch (const Error& error) {
-            const bool is_told = std::string(error.what()) ==
-                                 "cannot start a rank: Resource temporarily unavailable\n  remedy: raise the limit of processes (ulimit -u)";
+            const bool is_told = std::string(error.what())
+                                     .starts_with("cannot start a rank: Resource temporarily unavailable\n"
+                                                  "  remedy: raise the limit of this user's processes and threads (ulimit -u), which is 1");
             return is_told && error.code() == ExitCode::kEnvironment ? 0 : 1;
           }
           return 2;

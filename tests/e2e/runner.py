@@ -688,8 +688,13 @@ def terminal_refused():
     return ""
 
 
+def network_refused():
+    made = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
+    return f"no network namespace of one's own: {made.stderr.strip()}" if made.returncode else ""
+
+
 # Why this machine cannot run the cases that need it; "" when it can.
-MISSING = {"mount": mount_refused, "terminal": terminal_refused}
+MISSING = {"mount": mount_refused, "network": network_refused, "terminal": terminal_refused}
 SKIPPED = 77
 
 

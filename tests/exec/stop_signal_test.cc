@@ -54,6 +54,12 @@ TEST_CASE("the first signal is remembered, a second one ends the process with it
             ::raise(SIGINT);
             return 0;
           }) == 130);
+  REQUIRE(exit_of([] {
+            catch_stop_signals();
+            ::raise(SIGTERM);
+            ::raise(SIGUSR1);
+            return 0;
+          }) == 75);
 }
 
 TEST_CASE("the same signal once more within a second is the first one, later it is the second") {

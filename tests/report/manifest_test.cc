@@ -24,6 +24,7 @@ RunManifest example() {
   m.build = {"0.1.0", "abc1234", "gcc 12.2.0", "2.11.0", "13.0", "2.28.9"};
   m.machine = {"node7", "Linux 6.1", "EPYC", 2, 1000, 900};
   m.gpus = {"H100"};
+  m.threads = 2;
   m.gpu_driver = "580.1";
   m.products = {{"bf16", "widened to fp32"}, {"fp32", "openblas 0.3.34"}};
   m.sums = "rank order, fp32";
@@ -80,6 +81,7 @@ TEST_CASE("run.json has its fields in a fixed order") {
     "kernel": "Linux 6.1",
     "cpu_model": "EPYC",
     "cores": 2,
+    "threads": 2,
     "memory_bytes": 1000,
     "memory_available_bytes": 900,
     "gpus": [

@@ -189,7 +189,7 @@ TEST_CASE("a full disk takes a record whole or not at all") {
   ::setrlimit(RLIMIT_FSIZE, &old);
   REQUIRE(error.code() == ExitCode::kEnvironment);
   REQUIRE(error.message() == folder / "records" + ": write failed: File too large");
-  REQUIRE(error.remedy() == "free space on that file system, or write to another one (output_dir)");
+  REQUIRE(error.remedy() == "raise the limit of file sizes (ulimit -f), which is 16 B");
   REQUIRE(read_file(folder / "records") == "whole\n");
   file.append("next\n");
   REQUIRE(read_file(folder / "records") == "whole\nnext\n");

@@ -1,0 +1,86 @@
+#include "base/processors.h"
+
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <sstream>
+
+#include "base/control_groups.h"
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kMostProcessors = 1 << 16;
+
+/// The kernel refuses a set that has no room for all processors that the machine may have.
+std::vector<int> read_affinity() {
+  for (size_t room = CPU_SETSIZE; room <= kMostProcessors; room *= 2) {
+    cpu_set_t* const set = CPU_ALLOC(room);
+    const size_t bytes = CPU_ALLOC_SIZE(room);
+    CPU_ZERO_S(bytes, set);
+    const int error = ::sched_getaffinity(0, bytes, set) == 0 ? 0 : errno;
+    std::vector<int> allowed;
+    for (size_t processor = 0; error == 0 && processor < room; ++processor)
+      if (CPU_ISSET_S(processor, bytes, set)) allowed.push_back(static_cast<int>(processor));
+    CPU_FREE(set);
+    if (error == 0) return allowed;
+    if (error != EINVAL) break;
+  }
+  const long online = std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN));
+  std::vector<int> all(static_cast<size_t>(online));
+  for (size_t processor = 0; processor < all.size(); ++processor) all[processor] = static_cast<int>(processor);
+  return all;
+}
+
+/// Processors' worth of time that one group grants; 0 for no limit.
+double quota_of(const ControlGroup& group) {
+  double quota = 0, period = 0;
+  if (group.version == 2) {
+    std::istringstream text(read_pseudo_file(group.folder + "/cpu.max"));  // "50000 100000", or "max 100000"
+    if (!(text >> quota >> period)) return 0;
+  } else {
+    quota = static_cast<double>(read_group_number(group.folder + "/cpu.cfs_quota_us", -1));
+    period = static_cast<double>(read_group_number(group.folder + "/cpu.cfs_period_us", 100000));
+  }
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+std::string identity_of_folder(const std::string& folder) {
+  struct stat info {};
+  return ::stat(folder.c_str(), &info) == 0 ? cat(info.st_dev, ":", info.st_ino) : "";
+}
+
+}  // namespace
+
+int threads_of_quota(double quota) {
+  return std::max(1, static_cast<int>(std::ceil(std::min(quota, double{kMostProcessors}))));
+}
+
+int ProcessorLimit::count() const {
+  const int processors = std::max(1, static_cast<int>(allowed.size()));
+  return quota > 0 ? std::min(processors, threads_of_quota(quota)) : processors;
+}
+
+ProcessorLimit read_processor_limit(const std::string& root) {
+  ProcessorLimit limit{.allowed = read_affinity()};
+  for (const ControlGroup& group : control_groups("cpu", root)) {
+    const double quota = quota_of(group);
+    if (quota == 0 || (limit.quota > 0 && quota >= limit.quota)) continue;
+    limit.quota = quota;
+    limit.group = group.name;
+    limit.group_id = identity_of_folder(group.folder);
+  }
+  return limit;
+}
+
+int usable_processors() {
+  static const double quota = read_processor_limit().quota;
+  return ProcessorLimit{.allowed = read_affinity(), .quota = quota, .group = {}, .group_id = {}}.count();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,80 @@
+#include "cluster/processor_share.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+/// More numbers come from nobody that means well.
+constexpr size_t kMostNumbers = 1 << 16;
+
+/// "0-3,8": processors in order, as ranges.
+std::string ranges_text(const std::vector<int>& numbers) {
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    ranges.push_back(last == i ? cat(numbers[i]) : cat(numbers[i], "-", numbers[last]));
+    i = last + 1;
+  }
+  return join(ranges, ",");
+}
+
+std::vector<int> parse_ranges(const std::string& text) {
+  std::vector<int> numbers;
+  for (const std::string& range : split(text, ',')) {
+    const char* const end = range.data() + range.size();
+    int first = 0;
+    const auto [dash, error] = std::from_chars(range.data(), end, first);
+    int last = first;
+    if (error != std::errc()) continue;
+    if (dash != end && (*dash != '-' || std::from_chars(dash + 1, end, last).ec != std::errc())) continue;
+    for (int number = first; number <= last && numbers.size() < kMostNumbers; ++number) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+/// Both are in order.
+bool share_one(const std::vector<int>& a, const std::vector<int>& b) {
+  return std::any_of(a.begin(), a.end(), [&](int number) { return std::binary_search(b.begin(), b.end(), number); });
+}
+
+}  // namespace
+
+std::string processor_text(const ProcessorLimit& limit) {
+  return cat(ranges_text(limit.allowed), "\n", number_text(limit.quota), "\n", limit.group_id, "\n", limit.group);
+}
+
+ProcessorLimit parse_processors(const std::string& text) {
+  std::vector<std::string> lines = split(text, '\n');
+  lines.resize(4);
+  ProcessorLimit limit{.allowed = parse_ranges(lines[0]), .quota = std::atof(lines[1].c_str()), .group = lines[3], .group_id = lines[2]};
+  if (limit.allowed.empty()) limit.allowed = {0};
+  if (!(limit.quota > 0)) limit.quota = 0;
+  return limit;
+}
+
+int threads_of_rank(const std::vector<RankProcessors>& ranks, int rank) {
+  const RankProcessors& own = ranks.at(static_cast<size_t>(rank));
+  int beside = 0, in_group = 0;
+  for (const RankProcessors& other : ranks) {
+    if (other.machine != own.machine) continue;
+    beside += share_one(other.limit.allowed, own.limit.allowed) ? 1 : 0;
+    in_group += other.limit.quota > 0 && other.limit.group_id == own.limit.group_id ? 1 : 0;
+  }
+  const int processors = static_cast<int>(own.limit.allowed.size()) / std::max(1, beside);
+  if (own.limit.quota == 0) return std::max(1, processors);
+  return std::max(1, std::min(processors, threads_of_quota(own.limit.quota) / std::max(1, in_group)));
+}
+
+std::string quota_text(const ProcessorLimit& limit) {
+  if (limit.quota == 0 || threads_of_quota(limit.quota) >= static_cast<int>(limit.allowed.size())) return "";
+  return cat("the control group ", limit.group, " grants the time of ", number_text(limit.quota), limit.quota == 1 ? " processor" : " processors");
+}
+
+}  // namespace ftrun

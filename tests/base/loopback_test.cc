@@ -1,0 +1,42 @@
+#include "base/loopback.h"
+
+#include <sched.h>
+
+#include "base/error.h"
+#include "child_process.h"
+#include "needs.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// What `body` returns in a network namespace of its own, where the loopback interface is down.
+std::string without_network(const std::function<std::string()>& body) {
+  return testing::text_of([&] { return ::unshare(CLONE_NEWNET) == 0 ? body() : std::string("no namespace"); });
+}
+
+const testing::Need kNetwork("network", [] {
+  const std::string tried = without_network([] { return std::string("made"); });
+  return tried == "made" ? "" : std::string("no network namespace of one's own may be made");
+});
+
+std::string refusal() {
+  try {
+    require_loopback();
+  } catch (const Error& error) {
+    return cat(static_cast<int>(error.code()), ": ", error.message(), " | ", error.remedy());
+  }
+  return "up";
+}
+
+TEST_CASE("a loopback interface that is up is none to speak of") { CHECK(refusal() == "up"); }
+
+TEST_CASE("a loopback interface that is down is named with what brings it up", "[.needs-network]") {
+  CHECK(without_network(refusal) ==
+        "5: the ranks of this machine cannot reach each other: no way to 127.0.0.1: Network is unreachable | bring the loopback interface "
+        "of this network namespace up: ip link set lo up");
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,79 @@
+#include "base/processors.h"
+
+#include <sched.h>
+
+#include <cmath>
+
+#include "child_process.h"
+#include "pseudo_root.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::PseudoRoot;
+
+TEST_CASE("a quota of version 2 is the time of so many processors, the least of all groups around") {
+  PseudoRoot root;
+  root.write("/proc/self/cgroup", "0::/job/rank\n");
+  root.write("/sys/fs/cgroup/job/rank/cpu.max", "max 100000\n");
+  CHECK(read_processor_limit(root.path()).quota == 0);
+  root.write("/sys/fs/cgroup/job/cpu.max", "150000 100000\n");
+  CHECK(read_processor_limit(root.path()).quota == 1.5);
+  CHECK(read_processor_limit(root.path()).group == "/job");
+  root.write("/sys/fs/cgroup/job/rank/cpu.max", "400000 100000\n");
+  CHECK(read_processor_limit(root.path()).quota == 1.5);
+  root.write("/sys/fs/cgroup/job/rank/cpu.max", "20000 50000\n");
+  CHECK(read_processor_limit(root.path()).quota == 0.4);
+  CHECK(read_processor_limit(root.path()).group == "/job/rank");
+  CHECK_FALSE(read_processor_limit(root.path()).group_id.empty());
+}
+
+TEST_CASE("a quota of version 1 is the time of so many processors") {
+  PseudoRoot root;
+  root.write("/proc/self/cgroup", "5:cpu,cpuacct:/job\n");
+  root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+  root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");
+  root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+  CHECK(read_processor_limit(root.path()).quota == 0);
+  root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "250000\n");
+  CHECK(read_processor_limit(root.path()).quota == 2.5);
+}
+
+TEST_CASE("texts without sense do not limit") {
+  PseudoRoot root;
+  root.write("/proc/self/cgroup", "0::/job\n");
+  for (const char* text : {"", "max", "100000", "0 100000", "-5 100000", "100000 0", "nan nan", "\n"}) {
+    root.write("/sys/fs/cgroup/job/cpu.max", text);
+    CHECK(read_processor_limit(root.path()).quota == 0);
+  }
+}
+
+TEST_CASE("there are as many threads as can run at once: part of a processor is time for one more") {
+  const auto count = [](size_t processors, double quota) {
+    return ProcessorLimit{.allowed = std::vector<int>(processors, 0), .quota = quota, .group = "", .group_id = ""}.count();
+  };
+  CHECK(count(8, 0) == 8);
+  CHECK(count(8, 0.1) == 1);
+  CHECK(count(8, 1) == 1);
+  CHECK(count(8, 1.5) == 2);
+  CHECK(count(8, 7.01) == 8);
+  CHECK(count(8, 64) == 8);
+  CHECK(count(8, 1e300) == 8);
+  CHECK(count(0, 0) == 1);
+}
+
+TEST_CASE("a process that may run on one processor has one") {
+  CHECK(testing::exit_of([] {
+          cpu_set_t one;
+          CPU_ZERO(&one);
+          CPU_SET(::sched_getcpu(), &one);
+          if (::sched_setaffinity(0, sizeof one, &one) != 0) return 100;
+          const ProcessorLimit limit = read_processor_limit("/nowhere");
+          return limit.count() == 1 && usable_processors() == 1 && CPU_ISSET(limit.allowed.at(0), &one) ? 0 : 1;
+        }) == 0);
+}
+
+}  // namespace
+}  // namespace ftrun

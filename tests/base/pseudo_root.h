@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "temporary_folder.h"
+
+namespace ftrun::fixtures {
+
+/// A folder that holds files as proc and sys do.
+class PseudoRoot {
+ public:
+  void write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = folder_.path() + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+}  // namespace ftrun::fixtures

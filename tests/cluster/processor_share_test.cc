@@ -1,0 +1,74 @@
+#include "cluster/processor_share.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+ProcessorLimit on(std::vector<int> allowed, double quota = 0, const std::string& group = "") {
+  return {.allowed = std::move(allowed), .quota = quota, .group = group, .group_id = group};
+}
+
+/// The threads of each rank: "2 2".
+std::string threads(const std::vector<RankProcessors>& ranks) {
+  std::vector<int> counts;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) counts.push_back(threads_of_rank(ranks, static_cast<int>(rank)));
+  return join_numbers(counts, " ");
+}
+
+TEST_CASE("the ranks of a machine share its processors equally") {
+  const ProcessorLimit four = on({0, 1, 2, 3});
+  CHECK(threads({{"n1", four}}) == "4");
+  CHECK(threads({{"n1", four}, {"n1", four}}) == "2 2");
+  CHECK(threads({{"n1", four}, {"n1", four}, {"n1", four}}) == "1 1 1");
+  CHECK(threads({{"n1", four}, {"n2", four}}) == "4 4");
+  CHECK(threads({{"n1", on({0})}, {"n1", on({0})}}) == "1 1");
+}
+
+TEST_CASE("ranks that a launcher has pinned to processors of their own have all of them") {
+  CHECK(threads({{"n1", on({0, 1})}, {"n1", on({2, 3})}}) == "2 2");
+  CHECK(threads({{"n1", on({0, 1, 2, 3})}, {"n1", on({4})}, {"n1", on({0, 1, 2, 3})}}) == "2 1 2");
+}
+
+TEST_CASE("a quota is shared by the ranks of its group") {
+  const std::vector<int> eight{0, 1, 2, 3, 4, 5, 6, 7};
+  CHECK(threads({{"n1", on(eight, 0.5, "job")}}) == "1");
+  CHECK(threads({{"n1", on(eight, 1.5, "job")}}) == "2");
+  CHECK(threads({{"n1", on(eight, 4, "job")}, {"n1", on(eight, 4, "job")}}) == "2 2");
+  CHECK(threads({{"n1", on(eight, 0.5, "job")}, {"n1", on(eight, 0.5, "job")}}) == "1 1");
+  // Each in a container of its own, on the same processors.
+  CHECK(threads({{"n1", on(eight, 2, "a")}, {"n1", on(eight, 3, "b")}}) == "2 3");
+  CHECK(threads({{"n1", on(eight, 64, "job")}}) == "8");
+}
+
+TEST_CASE("a limit survives the way to the other ranks") {
+  const auto there = [](const ProcessorLimit& limit) {
+    const ProcessorLimit back = parse_processors(processor_text(limit));
+    return cat(join_numbers(back.allowed, " "), " | ", number_text(back.quota), " | ", back.group, " | ", back.group_id);
+  };
+  CHECK(there({.allowed = {0, 1, 2, 5, 7, 8}, .quota = 1.5, .group = "/a b", .group_id = "3:4"}) == "0 1 2 5 7 8 | 1.5 | /a b | 3:4");
+  CHECK(there(on({3})) == "3 | 0 |  | ");
+}
+
+TEST_CASE("a text without sense is a limit of one processor") {
+  for (const char* text : {"", "x", "\n\n\n\n\n", "-1\nnan", "5-\n-3", "9-1"}) {
+    const ProcessorLimit limit = parse_processors(text);
+    CHECK(limit.allowed.size() <= 1);
+    CHECK(limit.count() == 1);
+    CHECK(limit.quota == 0);
+  }
+  CHECK(parse_processors("0-2000000000").allowed.size() == 65536);
+}
+
+TEST_CASE("a quota is told where it is less than the processors") {
+  CHECK(quota_text(on({0, 1}, 0.5, "/job")) == "the control group /job grants the time of 0.5 processors");
+  CHECK(quota_text(on({0, 1}, 1, "/")) == "the control group / grants the time of 1 processor");
+  CHECK(quota_text(on({0, 1}, 1.5, "/job")).empty());
+  CHECK(quota_text(on({0, 1})).empty());
+}
+
+}  // namespace
+}  // namespace ftrun

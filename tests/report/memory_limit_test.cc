@@ -1,0 +1,84 @@
+#include "report/memory_limit.h"
+
+#include <sys/resource.h>
+
+#include "../base/pseudo_root.h"
+#include "base/error.h"
+#include "child_process.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::PseudoRoot;
+
+constexpr const char* kMeminfo = "MemTotal:       1000000 kB\nMemFree: 1 kB\nMemAvailable:   800000 kB\n";
+
+/// "total available by".
+std::string limit_of(const PseudoRoot& root) {
+  const MemoryLimit limit = read_memory_limit(root.path());
+  return cat(limit.total, " ", limit.available, " ", limit.by, limit.by_group ? " (group)" : "");
+}
+
+TEST_CASE("a machine without control groups has its own memory") {
+  PseudoRoot root;
+  CHECK(limit_of(root) == "0 0 ");
+  root.write("/proc/meminfo", kMeminfo);
+  CHECK(limit_of(root) == "1024000000 819200000 this machine");
+}
+
+TEST_CASE("of nested groups of version 2 the tightest limits, and their page cache is free") {
+  PseudoRoot root;
+  root.write("/proc/meminfo", kMeminfo);
+  root.write("/proc/self/cgroup", "0::/job/rank\n");
+  root.write("/sys/fs/cgroup/job/rank/memory.max", "max\n");
+  root.write("/sys/fs/cgroup/job/memory.max", "500000000\n");
+  root.write("/sys/fs/cgroup/job/memory.current", "400000000\n");
+  root.write("/sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 100000000\n");
+  CHECK(limit_of(root) == "500000000 200000000 the control group /job (group)");
+  root.write("/sys/fs/cgroup/job/rank/memory.max", "300000000\n");
+  CHECK(limit_of(root) == "300000000 200000000 the control group /job/rank (group)");
+  // What is more than the machine has is no limit.
+  root.write("/sys/fs/cgroup/job/rank/memory.max", "9000000000\n");
+  root.write("/sys/fs/cgroup/job/memory.max", "9000000000\n");
+  CHECK(limit_of(root) == "1024000000 819200000 this machine");
+}
+
+TEST_CASE("a group that is slowed down above memory.high has no more than that free") {
+  PseudoRoot root;
+  root.write("/proc/meminfo", kMeminfo);
+  root.write("/proc/self/cgroup", "0::/job\n");
+  root.write("/sys/fs/cgroup/job/memory.max", "max\n");
+  root.write("/sys/fs/cgroup/job/memory.high", "300000000\n");
+  root.write("/sys/fs/cgroup/job/memory.current", "100000000\n");
+  CHECK(limit_of(root) == "1024000000 200000000 this machine");
+}
+
+TEST_CASE("a limit of version 1 counts, its huge number for none does not") {
+  PseudoRoot root;
+  root.write("/proc/meminfo", kMeminfo);
+  root.write("/proc/self/cgroup", "4:memory:/job\n0::/\n");
+  root.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  root.write("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "230686720\n");
+  root.write("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "30686720\n");
+  CHECK(limit_of(root) == "230686720 200000000 the control group /job (group)");
+}
+
+TEST_CASE("limits of the process itself are told by what they limit") {
+  const auto left = [](__rlimit_resource_t resource) {
+    return testing::text_of([resource] {
+      const rlimit limit{rlim_t{1} << 50, rlim_t{1} << 50};
+      ::setrlimit(resource, &limit);
+      const AddressSpace space = address_space_left();
+      const bool is_near = space.left < (int64_t{1} << 50) && space.left > (int64_t{1} << 49);
+      return cat(space.of, is_near ? " near" : " far", space.bounds_shared ? ", shared too" : "");
+    });
+  };
+  CHECK(left(RLIMIT_AS) == "its address space (ulimit -v) near, shared too");
+  CHECK(left(RLIMIT_DATA) == "its private memory (ulimit -d) near");
+  CHECK(left(RLIMIT_CORE) == " far");
+}
+
+}  // namespace
+}  // namespace ftrun
