@@ -12,6 +12,7 @@ says why, when one does, when one was skipped without a reason, or when nothing 
 budgets."""
 import statistics
 import sys
+import xml.etree.ElementTree as xml
 
 import ctest_runs
 import script_errors
@@ -56,23 +57,10 @@ def write(path, ran, budget):
         file.writelines(f"{name}\t{seconds:.0f}\n" for name, seconds in sorted(merged.items()))
 
 
-<<<<<<< HEAD
 def summarize(entries, table):
     """Prints the summary of a run; False where it fails the run."""
     ran = {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}
     skipped = [entry for entry in entries if entry.verdict == "skipped"]
-=======
-def main(*arguments):
-    if len(arguments) < 2:
-        raise script_errors.UsageError("name the RESULTS.xml of CTest and the BUDGETS.tsv")
-    results, table, *options = arguments
-    try:
-        found = entries(results)
-    except xml.ParseError as error:
-        raise script_errors.UserError(f"{results}: is no XML: {error}") from None
-    ran = {name: seconds for name, seconds, why in found if why is None}
-    skipped = [(name, why) for name, _, why in found if why is not None]
->>>>>>> w/data
     budget = budgets(table)
     print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, {pace(ran, budget):.1f} times their budgets; the slowest:")
     for name, seconds in sorted(ran.items(), key=lambda item: -item[1])[:SLOWEST]:
@@ -91,8 +79,14 @@ def main(*arguments):
     return bool(ran) and not silent and not any(refused for _, refused in over)
 
 
-def main(results, table, *options):
-    entries = ctest_runs.entries(results, "")
+def main(*arguments):
+    if len(arguments) < 2:
+        raise script_errors.UsageError("name the RESULTS.xml of CTest and the BUDGETS.tsv")
+    results, table, *options = arguments
+    try:
+        entries = ctest_runs.entries(results, "")
+    except xml.ParseError as error:
+        raise script_errors.UserError(f"{results}: is no XML: {error}") from None
     if "--write" in options:
         write(table, {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}, budgets(table))
         return 0

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "base/write_whole.h"
 #include "build_info.h"
 #include "cluster/failure_report.h"
@@ -32,7 +33,7 @@ int fail(const std::exception& exception) {
   const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
   report_failure(failure_report(rank != nullptr ? std::atoi(rank) : 0, exception, error));
-  if (std::getenv("FTRUN_STATUS_FD") == nullptr) write_whole(STDERR_FILENO, cat("ftrun: ", error.what(), "\n"));
+  if (std::getenv("FTRUN_STATUS_FD") == nullptr) write_whole(STDERR_FILENO, cat("ftrun: ", terminal_text(error.what()), "\n"));
   return static_cast<int>(error.code());
 }
 
