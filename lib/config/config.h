@@ -308,8 +308,8 @@ struct EnumNames<ProductChoice> {
   static constexpr std::array<std::string_view, 4> kNames{"auto", "mkl", "onednn", "openblas"};
 };
 
-/// Who computes attention on GPUs, or on which units of a processor. kAuto is our kernels and no matrix units for as long as
-/// cuDNN's have not run on a GPU and ours on no such units.
+/// Who computes attention on GPUs, or on which units of a processor. kAuto is cuDNN on GPUs where its attention was measured
+/// (cudnn_is_measured), our kernels elsewhere, and no matrix units for as long as ours have run on none.
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {

@@ -16,6 +16,14 @@ bool pins(const Config& config) {
          (optimizer.device == OffloadDevice::kNone || optimizer.pin_memory);
 }
 
+CudnnUse cudnn_use(AttentionChoice choice) {
+  switch (choice) {
+    case AttentionChoice::kAuto: return CudnnUse::kWhereMeasured;
+    case AttentionChoice::kCudnn: return CudnnUse::kAlways;
+    default: return CudnnUse::kNever;
+  }
+}
+
 }  // namespace
 
 int gpu_of_rank(int local_rank, int visible) {
@@ -29,7 +37,7 @@ int gpu_of_rank(int local_rank, int visible) {
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch) {
   const int index = gpu_of_rank(launch.local_rank, count_cuda_devices());
   return std::make_unique<Gpu>(
-      open_cuda_kernels(index, {.cudnn = config.kernels.attention == AttentionChoice::kCudnn,
+      open_cuda_kernels(index, {.cudnn = cudnn_use(config.kernels.attention),
                                 .documents = config.data.packing == SequencePacking::kDocuments}),
       GpuOptions{.pin_memory = pins(config), .timed = config.wall_clock_breakdown,
                                             .step_graph = config.kernels.step_graph});

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "exec/choose_gpu.h"
 #include "exec/recorder.h"
 #include "exec/run_inputs.h"
@@ -26,6 +27,20 @@ bool is_recorded(const std::string& gpu) {
                      [&](std::string_view recorded) { return gpu.starts_with(recorded); });
 }
 
+void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu, std::vector<std::string>& notes) {
+  const std::string attention = gpu.kernels().attention_in_use();
+  if (attention != "own")
+    notes.push_back(cat("attention by ", attention, ", with ", human_bytes(gpu.kernels().attention_workspace_bytes()),
+                        " of memory beside what is planned",
+                        cudnn_is_measured(gpu.info()) ? "" : "; it has not run on a GPU of this compute capability before"));
+  else if (choice == AttentionChoice::kCudnn)
+    notes.push_back("kernels.attention: cudnn has no effect: it computes bf16 with heads of a multiple of 8 up to 128, on "
+                    "GPUs of compute capability 9 up to 256 and documents too (packing), with a workspace of an eighth of "
+                    "the GPU's memory at most");
+  if (const std::string why = gpu.kernels().attention_notice(); choice == AttentionChoice::kAuto && !why.empty())
+    notes.push_back(cat("attention by our kernels, which take several times as long as cuDNN's: ", why));
+}
+
 void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
   const Gpu* gpu = run.session.gpu();
   if (gpu == nullptr) {
@@ -34,11 +49,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
   if (!is_recorded(gpu->info().name))
     notes.push_back("ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses with those of device: cpu");
-  if (const std::string attention = gpu->kernels().attention_in_use(); attention != "own")
-    notes.push_back(cat("attention by ", attention, ", which has not run on a GPU before"));
-  else if (run.request.config.kernels.attention == AttentionChoice::kCudnn)
-    notes.push_back("kernels.attention: cudnn has no effect: it computes bf16 in rows of one document (packing other than documents), with heads of a multiple "
-                    "of 8 up to 128, on GPUs of compute capability 9 up to 256");
+  add_gpu_attention_notes(run.request.config.kernels.attention, *gpu, notes);
   if (!gpu->options().pin_memory)
     notes.push_back(
         "host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up "

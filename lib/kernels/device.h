@@ -36,6 +36,8 @@ struct DeviceInfo {
   std::string uuid;
   /// Shared memory that a block of a kernel may ask for.
   int64_t block_shared_bytes = 0;
+  /// All of its memory, used or not.
+  int64_t memory_bytes = 0;
   /// Of the driver and of the runtime, as 1000 major + 10 minor.
   int driver_version = 0;
   int runtime_version = 0;
@@ -127,6 +129,10 @@ class DeviceKernels {
   virtual std::string attention() const = 0;
   /// Once graphs are prepared: "own" also where that computes none of their attention.
   virtual std::string attention_in_use() const { return attention(); }
+  /// Why our kernels compute what cuDNN would by CudnnUse::kWhereMeasured; "" where nothing is to be said.
+  virtual std::string attention_notice() const { return ""; }
+  /// Device memory that prepared graphs' attention took beside what is planned.
+  virtual int64_t attention_workspace_bytes() const { return 0; }
   /// The device's run_op (kernels.h) for operations that follow each other in a list of the graph, which may share a
   /// kernel: the bits are those of each alone. Activations F32 or BF16; gradients of parameters F32 or BF16
   /// whatever the activations are. `context.scalars` is device memory. Tokens and labels are not
@@ -160,10 +166,23 @@ class DeviceKernels {
                           DeviceStream stream) = 0;
 };
 
+/// Whether cuDNN computes attention, where it can (kernels/cuda/cudnn_attention.h has the table); our kernels compute the
+/// rest.
+enum class CudnnUse {
+  kNever,
+  /// On GPUs of cudnn_is_measured(), if the library is there and has a plan.
+  kWhereMeasured,
+  /// Error where the library is not there, or has no plan for a shape of its table.
+  kAlways
+};
+
+/// GPUs on which cuDNN's attention was compared with ours and timed (docs/benchmarks.md): compute capability 9.0, where it
+/// takes a quarter of our kernels' time.
+inline bool cudnn_is_measured(const DeviceInfo& gpu) { return gpu.compute_major == 9 && gpu.compute_minor == 0; }
+
 /// Who computes attention on a GPU.
 struct AttentionOptions {
-  /// cuDNN, where it can (kernels/cuda/cudnn_attention.h has the table), and our kernels elsewhere.
-  bool cudnn = false;
+  CudnnUse cudnn = CudnnUse::kNever;
   /// Rows may hold several documents, between which nothing attends.
   bool documents = false;
 };

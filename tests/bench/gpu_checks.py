@@ -7,6 +7,7 @@
   recorded   kernels.step_graph gives the losses of steps that are not recorded, bit for bit
   processor  the first ten losses within 5e-3 of the processor's
   cudnn      losses of cuDNN's attention repeat, and are within 5e-3 of those of our kernels
+  documents  the same in rows of several documents, of few tokens too and more than cuDNN's lists hold
   adapters   LoRA, LoRA on NF4 and on INT8: losses repeat, and are within 5e-3 of the processor's
   resume     a GPU's checkpoint continues on the processor, its next loss within 5e-3 of the GPU's own
   long       two layers of an 8B model at 32,768 tokens: finite, and the same losses twice
@@ -109,14 +110,31 @@ def recorded(runs):
         raise Failed(f"recorded steps: losses differ: {plain} and {at_once}")
 
 
-def cudnn(runs):
-    own, first, second = (runs.losses("cudnn", runs.args.device, runs.shape, 6, 512, kernels={"attention": by})
+def beside_own(runs, name, what, **more):
+    own, first, second = (runs.losses(name, runs.args.device, runs.shape, 6, 512, kernels={"attention": by}, **more)
                           for by in ("own", "cudnn", "cudnn"))
     if first != second:
         raise Failed(f"cuDNN's losses differ: {first} and {second}")
     if first == own:
         raise Failed("cuDNN's losses have the bits of our kernels': it did not compute them")
-    close(own, first, "cuDNN's attention beside ours")
+    close(own, first, what)
+
+
+def cudnn(runs):
+    beside_own(runs, "cudnn", "cuDNN's attention beside ours")
+
+
+def documents(runs):
+    """Lengths from one token to more than a row; rows of 512 have eight places for documents of up to 256 tokens."""
+    for name, lengths in (("several documents a row", (200, 90, 1, 700, 40, 300, 2, 150)),
+                          ("more than the lists hold", (9, 3, 30, 1, 14, 5, 22))):
+        file = runs.args.scratch / "documents.jsonl"
+        with open(file, "w") as out:
+            for document in range(20000 * len(lengths) // sum(lengths)):
+                ids = [(document * 31 + i * 7) % 200 + 1 for i in range(lengths[document % len(lengths)])]
+                out.write(json.dumps({"input_ids": ids}) + "\n")
+        data = {"train": str(file), "sequence_length": 512, "shuffle": False, "packing": "documents"}
+        beside_own(runs, "documents", f"cuDNN's attention of {name} beside ours", data=data)
 
 
 def adapters(runs):
@@ -166,7 +184,7 @@ def has_gpu():
 
 def main():
     checks = {check.__name__: check
-              for check in (repeat, recorded, processor, cudnn, adapters, resume, long, messages)}
+              for check in (repeat, recorded, processor, cudnn, documents, adapters, resume, long, messages)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checks", nargs="+", choices=checks)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/ftrun")

@@ -39,12 +39,14 @@ struct Operand {
   DType dtype = DType::kBF16;
   int32_t below = 0;
   PackedFormat packed = {};
+  /// Starts of documents in rows of so many tokens.
+  int64_t documents_of_row = 0;
 };
 
 struct Options {
   std::string only;
   bool small = false;
-  bool cudnn = false;
+  CudnnUse cudnn = CudnnUse::kNever;
   int rounds = kRounds;
 };
 
@@ -54,6 +56,7 @@ struct Case {
   std::vector<Operand> in;
   std::vector<Operand> out;
   OpAttrs attrs = NoAttrs{};
+  bool documents = false;
 };
 
 struct ModelShape {
@@ -89,6 +92,19 @@ void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_to
   cases.push_back({cat("attention_dgrad ", where), OpKind::kAttentionDgrad,
                    {{{n, narrow}}, {{n, wide}}, {{n, narrow}}, f32({m.query_heads, n}), starts(n)}, {{{n, wide}}},
                    attrs});
+}
+
+/// Rows of documents of 320 to 704 tokens.
+void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens, int64_t rows) {
+  std::vector<Case> made;
+  add_attention(made, m, row_tokens, rows);
+  for (Case& c : made) {
+    const std::string what = c.kind == OpKind::kAttention ? "forward" : "backward";
+    c.name = cat("attention documents ", what, " ", m.name, " ", rows, " x ", row_tokens);
+    c.in.back().documents_of_row = row_tokens;
+    c.documents = true;
+    cases.push_back(std::move(c));
+  }
 }
 
 void add_product(std::vector<Case>& cases, const ModelShape& m, const std::string& name, int64_t inputs,
@@ -158,6 +174,9 @@ std::vector<Case> all_cases(bool small) {
   for (const ModelShape& m : {large, little}) {
     add_attention(cases, m, small ? 64 : 4096, 1);
     add_attention(cases, m, small ? 128 : 32768, 1);
+    add_attention_of_documents(cases, m, small ? 64 : 4096, 1);
+    add_attention_of_documents(cases, m, small ? 64 : 2048, 8);
+    add_attention_of_documents(cases, m, small ? 1024 : 32768, 1);
     add_model(cases, m);
     add_fine_tuning(cases, m);
   }
@@ -281,11 +300,29 @@ class Bench {
       for (int32_t& token : drawn) token = static_cast<int32_t>(numbers() % static_cast<uint32_t>(operand.below));
       gpu_.copy(memory, drawn.data(), value.bytes(), stream_);
       gpu_.synchronize(stream_);
+    } else if (operand.documents_of_row > 0) {
+      const std::vector<int32_t> starts = starts_of_documents(operand.dims[0], operand.documents_of_row);
+      gpu_.copy(memory, starts.data(), value.bytes(), stream_);
+      gpu_.synchronize(stream_);
     } else if (operand.packed || operand.dtype == DType::kBF16) {
       random_.fill(memory, value.bytes(), DType::kBF16);
     } else if (operand.dtype == DType::kF32) {
       random_.fill(memory, value.bytes(), DType::kF32);
     }
+  }
+
+  static std::vector<int32_t> starts_of_documents(int64_t tokens, int64_t row_tokens) {
+    std::mt19937 numbers(3);
+    std::vector<int32_t> starts;
+    int32_t start = 0;
+    for (int64_t token = 0, end = 0; token < tokens; ++token) {
+      if (token == end || token % row_tokens == 0) {
+        start = static_cast<int32_t>(token % row_tokens);
+        end = token + 320 + static_cast<int64_t>(numbers() % 385);
+      }
+      starts.push_back(start);
+    }
+    return starts;
   }
 
   /// Zeros.
@@ -336,24 +373,25 @@ Options options_of(const std::vector<std::string>& words) {
     if (words[i] == "--small") options.small = true;
     else if (words[i] == "--only" && has_value) options.only = words[++i];
     else if (words[i] == "--rounds" && has_value) options.rounds = std::max(1, std::stoi(words[++i]));
-    else if (words[i] == "--attention" && has_value) options.cudnn = words[++i] == "cudnn";
+    else if (words[i] == "--attention" && has_value) options.cudnn = words[++i] == "cudnn" ? CudnnUse::kAlways : CudnnUse::kNever;
     else throw Error(ExitCode::kUsage, cat("unknown option ", words[i]), "--only WORD, --attention own|cudnn, --rounds N, --small");
   }
   return options;
 }
 
 int run(const Options& options) {
-  std::unique_ptr<DeviceKernels> gpu;
+  std::unique_ptr<DeviceKernels> gpu, with_documents;
   try {
     gpu = open_cuda_kernels(0, {.cudnn = options.cudnn});
+    with_documents = open_cuda_kernels(0, {.cudnn = options.cudnn, .documents = true});
   } catch (const Error& error) {
     std::printf("no GPU: %s\n", error.message().c_str());
     return kSkipped;
   }
   std::fprintf(stderr, "on %s, attention: %s\n", gpu->info().name.c_str(), gpu->attention().c_str());
-  Bench bench(*gpu, options.rounds);
+  Bench bench(*gpu, options.rounds), bench_of_documents(*with_documents, options.rounds);
   for (const Case& c : all_cases(options.small))
-    if (c.name.find(options.only) != std::string::npos) bench.run(c);
+    if (c.name.find(options.only) != std::string::npos) (c.documents ? bench_of_documents : bench).run(c);
   if (std::string("adam sum_of_squares convert sum_blocks").find(options.only) != std::string::npos)
     bench.run_flat(options.small ? 1 << 14 : 256 << 20);
   return 0;

@@ -526,8 +526,9 @@ TEST_CASE("a rank that is killed for the processor time it used is told so") {
           ::setrlimit(RLIMIT_CPU, &second);
           std::string reason;
           run_supervisor({.rank_main = [](const auto&) -> int {
-                            for (volatile int i = 0;; i = i ^ 1) {
-                            }
+                            volatile int turns = 0;
+                            while (turns >= 0) turns = turns ^ 1;
+                            return turns;
                           },
                           .on_failure = [&](const FailureSummary& failure) { reason = failure.reason; },
                           .write = [](OutputStream, std::string_view) {}});

@@ -71,6 +71,8 @@ class EmulatedGpu final : public DeviceKernels {
 
   void prepare(const LayerGraph& graph) override;
   std::string attention() const override { return operations_ ? operations_->attention() : "own"; }
+  std::string attention_in_use() const override { return operations_ ? operations_->attention_in_use() : "own"; }
+  std::string attention_notice() const override { return operations_ ? operations_->attention_notice() : ""; }
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                const KernelContext& context, DeviceStream stream) override;
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override;

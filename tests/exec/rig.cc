@@ -241,6 +241,7 @@ StepRun RankRig::train(int64_t step) {
     const auto place = static_cast<uint64_t>(data_index(plan.options.state));
     batches[slot] = random_batch(shape, static_cast<uint64_t>(step) * 100 + slot * 10 + place, plan.train.model.vocab_rows);
     batches[slot].first_token = static_cast<int64_t>(slot * 10 + place) * shape.tokens();
+    if (change_batch) change_batch(step, batches[slot]);
   }
   StepRun run = prepared(step);
   train_executor.run(run);

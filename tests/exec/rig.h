@@ -87,6 +87,8 @@ struct RankRig {
 
   /// One training step on random batches, which depend on `step` and the rank.
   StepRun train(int64_t step);
+  /// What becomes of train()'s batches before they are trained on.
+  std::function<void(int64_t step, Batch& batch)> change_batch;
   /// What train() runs, without new batches.
   StepRun prepared(int64_t step);
   /// The state of a checkpoint; what is frozen from model_folder().

@@ -218,10 +218,21 @@ TEST_CASE("on GPUs products, embedding and attention's forward and backward have
     const auto& attrs = std::get<AttentionAttrs>(forward.attrs);
     const int64_t n = 2 * tokens, blocks = (tokens + 63) / 64;
     const GpuAttentionWorkspace f = gpu_attention_workspace(n, attrs, false);
-    CHECK(fit({{f.lowest, n * 4}, {f.first_block, 2 * blocks * 4}}, f.bytes));
+    const auto parts = [&](const GpuAttentionWorkspace& w) {
+      std::vector<std::pair<int64_t, int64_t>> all{{w.lowest, n * 4}, {w.first_block, 2 * blocks * 4}, {w.uncovered, 4}};
+      for (const GpuDocumentGroup& group : w.groups) {
+        all.emplace_back(group.lengths, group.slots * 4);
+        for (const int64_t offsets : {group.qkv_offsets, group.out_offsets, group.token_offsets})
+          all.emplace_back(offsets, (group.slots + 1) * 4);
+      }
+      return all;
+    };
+    CHECK(fit(parts(f), f.bytes));
     CHECK(f.delta == -1);
     const GpuAttentionWorkspace b = gpu_attention_workspace(n, attrs, true);
-    CHECK(fit({{b.lowest, n * 4}, {b.first_block, 2 * blocks * 4}, {b.delta, attrs.query_heads * n * 4}}, b.bytes));
+    std::vector<std::pair<int64_t, int64_t>> backward_parts = parts(b);
+    backward_parts.emplace_back(b.delta, attrs.query_heads * n * 4);
+    CHECK(fit(backward_parts, b.bytes));
     CHECK(workspace_bytes(g, forward) == f.bytes);
     CHECK(workspace_bytes(g, backward) == b.bytes);
     CHECK(g.at(backward.workspace).bytes() == b.bytes);
@@ -231,6 +242,23 @@ TEST_CASE("on GPUs products, embedding and attention's forward and backward have
     }
     CHECK(workspace_bytes(g, first_of(g, OpKind::kRmsNormWgrad)) == std::min<int64_t>(256, (n + 7) / 8) * 16 * 4);
   }
+}
+
+TEST_CASE("on GPUs documents are listed in groups whose lengths halve, of which the last alone can overflow") {
+  for (const int64_t row_tokens : {1, 2, 255, 256, 257, 300, 1000, 2048, 32768})
+    for (const int64_t rows : {1, 3}) {
+      CAPTURE(row_tokens, rows);
+      const std::vector<GpuDocumentGroup> groups = gpu_document_groups(rows * row_tokens, row_tokens);
+      REQUIRE(groups.front().most_tokens == row_tokens);
+      for (size_t i = 0; i + 1 < groups.size(); ++i) {
+        const int64_t least = groups[i + 1].most_tokens + 1;
+        REQUIRE(least <= groups[i].most_tokens);
+        REQUIRE(groups[i].slots >= rows * (row_tokens / least));
+        REQUIRE(groups[i].slots * groups[i].most_tokens <= 2 * rows * row_tokens);
+      }
+      REQUIRE(groups.back().most_tokens <= 256);
+      REQUIRE(groups.back().slots * groups.back().most_tokens >= 4 * rows * row_tokens);
+    }
 }
 
 TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that fit 512 MiB") {

@@ -17,6 +17,7 @@ struct AttentionArgs {
   const int32_t* lowest;
   const int32_t* first_block;
   const float* delta;
+  const int32_t* uncovered;
   int64_t tokens;
   /// Elements of a row of qkv and of a.
   int64_t width, out_width;
@@ -29,6 +30,8 @@ struct AttentionArgs {
   __device__ const T* key(int64_t token, int kv_head) const { return query(token, query_heads + kv_head); }
   __device__ const T* value(int64_t token, int kv_head) const { return key(token, kv_heads + kv_head); }
   __device__ int64_t out(int64_t token, int head) const { return token * out_width + head * head_size; }
+  /// Tokens before `end` are computed elsewhere (Attention::uncovered).
+  __device__ bool is_covered(int64_t end) const { return uncovered != nullptr && end <= *uncovered; }
 };
 
 template <class T>
@@ -43,6 +46,7 @@ AttentionArgs<T> attention_args(const Attention& a) {
   args.lowest = a.lowest;
   args.first_block = a.first_block;
   args.delta = a.delta;
+  args.uncovered = a.uncovered;
   args.tokens = a.tokens;
   args.width = (at.query_heads + 2 * at.kv_heads) * at.head_size;
   args.out_width = at.query_heads * at.head_size;

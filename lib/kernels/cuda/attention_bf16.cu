@@ -188,6 +188,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<Bf16
   const int block = args.blocks - 1 - blockIdx.x, head = blockIdx.y, row = blockIdx.z;  // the longest first
   const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * 16;
   const TokenBlock own = token_block(args, row, block);
+  if (args.is_covered(own.token + own.rows)) return;
   load_tile<D>(q, args.query(own.token, head), args.width, own.rows, args.head_size, args.vectors);
   int query[2], lowest[2];
 #pragma unroll
@@ -250,6 +251,7 @@ __global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<Bf16> arg
   const int block = args.blocks - 1 - blockIdx.x, head = blockIdx.y, row = blockIdx.z;
   const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * 16;
   const TokenBlock own = token_block(args, row, block);
+  if (args.is_covered(own.token + own.rows)) return;
   load_tile<D>(q, args.query(own.token, head), args.width, own.rows, args.head_size, args.vectors);
   load_tile<D>(da, args.da + args.out(own.token, head), args.out_width, own.rows, args.head_size, args.vectors);
   int query[2], lowest[2];
@@ -310,6 +312,7 @@ __global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<Bf16> ar
   const int kv_head = blockIdx.y % args.kv_heads, first_column = blockIdx.y / args.kv_heads * kOutColumns<D>;
   const int warp_row = threadIdx.x / 32 * 16;
   const TokenBlock own = token_block(args, row, key_block);
+  if (args.is_covered(own.token + own.rows)) return;
   load_tile<D>(k, args.key(own.token, kv_head), args.width, own.rows, args.head_size, args.vectors);
   load_tile<D>(v, args.value(own.token, kv_head), args.width, own.rows, args.head_size, args.vectors);
   const int first_key = own.first + warp_row + lane_group();

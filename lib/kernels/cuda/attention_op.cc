@@ -50,9 +50,38 @@ Attention attention_of(const Operation& op, bool backward) {
   return a;
 }
 
-/// The same for both directions of a shape: they share the statistics.
-bool by_cudnn(const AttentionAttrs& attrs, DType dtype, const Libraries& libraries) {
-  return libraries.cudnn != nullptr && cudnn_computes(libraries.gpu, attrs, dtype, libraries.documents);
+DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& place) {
+  DocumentLists lists{};
+  for (const GpuDocumentGroup& group : place.groups)
+    lists.groups[lists.count++] = {group.most_tokens,
+                                   group.slots,
+                                   op.workspace<int32_t>(group.lengths),
+                                   op.workspace<int32_t>(group.qkv_offsets),
+                                   op.workspace<int32_t>(group.out_offsets),
+                                   op.workspace<int32_t>(group.token_offsets)};
+  lists.uncovered = op.workspace<int32_t>(place.uncovered);
+  return lists;
+}
+
+/// Both directions have the same statistics, whoever computes them.
+bool by_cudnn(const Operation& op, const Attention& a, bool backward, const Libraries& libraries) {
+  return libraries.cudnn != nullptr && op.dtype() == DType::kBF16 &&
+         libraries.cudnn->has_plan(a.attrs, a.tokens, libraries.documents, backward);
+}
+
+/// Rows by cuDNN; documents too, but for those of one token and those that no list holds.
+void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttention& cudnn, bool documents) {
+  const auto compute = [&](const DocumentLists* lists) {
+    backward ? cudnn.backward(a, lists, op.stream()) : cudnn.forward(a, lists, op.stream());
+  };
+  if (!documents) return compute(nullptr);
+  const DocumentLists lists = lists_of(op, gpu_attention_workspace(a.tokens, a.attrs, backward));
+  list_documents(a, lists, op.stream());
+  compute(&lists);
+  a.uncovered = lists.uncovered;
+  backward ? single_tokens_backward(a, op.stream()) : single_tokens_forward(a, op.stream());
+  attention_prologue(op.dtype(), a, op.stream());
+  backward ? attention_backward_bf16(a, op.stream()) : attention_forward_bf16(a, op.stream());
 }
 
 }  // namespace
@@ -60,8 +89,14 @@ bool by_cudnn(const AttentionAttrs& attrs, DType dtype, const Libraries& librari
 void prepare_attention(const LayerGraph& graph, const Op& op, const Libraries& libraries) {
   const auto& attrs = std::get<AttentionAttrs>(op.attrs);
   const Value& made = graph.at(op.out[0]);
-  if (!by_cudnn(attrs, made.dtype, libraries)) return require_own(graph, op, libraries.gpu);
-  libraries.cudnn->prepare(attrs, made.dims[0], op.kind == OpKind::kAttentionDgrad);
+  const int64_t tokens = made.dims[0];
+  const bool backward = op.kind == OpKind::kAttentionDgrad;
+  const bool computes = libraries.cudnn != nullptr &&
+                        cudnn_computes(libraries.gpu, attrs, made.dtype, tokens, libraries.documents);
+  if (computes) libraries.cudnn->prepare(attrs, tokens, libraries.documents, backward);
+  const bool computes_all =
+      computes && !libraries.documents && libraries.cudnn->has_plan(attrs, tokens, false, backward);
+  if (!computes_all) require_own(graph, op, libraries.gpu);
 }
 
 void run_attention(const Operation& op, const Libraries& libraries) {
@@ -70,7 +105,7 @@ void run_attention(const Operation& op, const Libraries& libraries) {
   a.starts = op.ints_in(1);
   a.a = op.out(0);
   a.lse = op.floats_out(1);
-  if (by_cudnn(a.attrs, op.dtype(), libraries)) return libraries.cudnn->forward(a, op.stream());
+  if (by_cudnn(op, a, false, libraries)) return run_by_cudnn(op, a, false, *libraries.cudnn, libraries.documents);
   attention_prologue(op.dtype(), a, op.stream());
   op.dtype() == DType::kBF16 ? attention_forward_bf16(a, op.stream()) : attention_forward_f32(a, op.stream());
 }
@@ -84,7 +119,7 @@ void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
   a.lse = const_cast<float*>(op.floats_in(3));
   a.starts = op.ints_in(4);
   a.dqkv = op.out(0);
-  if (by_cudnn(a.attrs, op.dtype(), libraries)) return libraries.cudnn->backward(a, op.stream());
+  if (by_cudnn(op, a, true, libraries)) return run_by_cudnn(op, a, true, *libraries.cudnn, libraries.documents);
   attention_prologue(op.dtype(), a, op.stream());
   op.dtype() == DType::kBF16 ? attention_backward_bf16(a, op.stream()) : attention_backward_f32(a, op.stream());
 }

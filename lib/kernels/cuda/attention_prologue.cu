@@ -24,11 +24,17 @@ __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* fir
   first_block[blockIdx.x] = first / static_cast<int>(kAttentionBlock);
 }
 
-// delta = da . a: one warp a head of a token.
+// delta = da . a: one warp a head of a token. Tokens whose block is computed elsewhere need none.
 template <class T, int V>
-__global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads, int head_size) {
+__global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads, int head_size,
+                           int row_tokens, const int32_t* uncovered) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   if (item >= tokens * heads) return;
+  if (uncovered != nullptr) {
+    const int64_t token = item / heads, row = token / row_tokens;
+    const auto t = static_cast<int>(token % row_tokens), block = t / static_cast<int>(kAttentionBlock);
+    if (row * row_tokens + min((block + 1) * static_cast<int>(kAttentionBlock), row_tokens) <= *uncovered) return;
+  }
   float sum = 0.0F;
   for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) {
     const Floats<V> left = load<V>(da + item * head_size + i), right = load<V>(a + item * head_size + i);
@@ -56,7 +62,8 @@ void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream) {
       constexpr int V = decltype(v)::value > 1 ? 4 : 1;
       launch({blocks(divide_up(a.tokens * at.query_heads, kThreads / 32)), kThreads, 0, stream}, find_delta<T, V>,
              static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta, a.tokens,
-             static_cast<int>(at.query_heads), static_cast<int>(at.head_size));
+             static_cast<int>(at.query_heads), static_cast<int>(at.head_size), static_cast<int>(at.row_tokens),
+             a.uncovered);
     });
   });
 }

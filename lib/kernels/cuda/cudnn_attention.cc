@@ -5,47 +5,90 @@
 
 #include "base/error.h"
 #include "base/library_error.h"
+#include "base/round_up.h"
+#include "graph/gpu_workspace.h"
 #include "kernels/cuda/check.h"
 
 namespace ftrun::cuda {
 
 namespace {
 
-// B batch rows, T tokens of a row, H query heads, KV key and value heads, d elements of a head.
+// B sequences of up to T tokens, H query heads, KV key and value heads, d elements of a head.
 
 /// The version whose plans were looked at (without a GPU); those before 9.11 have faults that its notes name.
 constexpr size_t kLeastVersion = 91900, kNextMajor = 100000;
 constexpr int64_t kBytes = 2;
+/// Scores that engines keep in memory in backward are of this many tokens a side, at least.
+constexpr int64_t kTileTokens = 64;
+/// Share of a GPU's memory that a workspace may take.
+constexpr int64_t kWorkspaceShare = 8;
 
 void check(const CudnnApi& api, int status, const char* what) {
   if (status == kCudnnSuccess) return;
   throw_library_error(what, "cuDNN", api.error_string(status));
 }
 
-std::string text_of(const AttentionAttrs& attrs, int64_t tokens, bool backward) {
+std::string text_of(const AttentionAttrs& attrs, const CudnnPart& part, int64_t tokens, bool backward) {
   return cat("attention of ", attrs.query_heads, " heads of ", attrs.head_size, " elements (", attrs.kv_heads,
-             " of keys) and ", tokens, " tokens", backward ? ", backward" : "");
+             " of keys) and ", tokens, " tokens",
+             part.documents ? cat(", documents of up to ", part.most_tokens) : "", backward ? ", backward" : "");
+}
+
+int64_t query_heads_of(const AttentionAttrs& attrs, const CudnnPart& part) {
+  return attrs.query_heads / attrs.kv_heads * part.kv_heads;
+}
+
+/// Bytes of the scores of one sequence and head.
+int64_t score_bytes(const CudnnPart& part) {
+  const int64_t side = round_up(part.most_tokens, kTileTokens);
+  return side * side * kBytes;
+}
+
+/// The largest divisor of `whole` that is at most `most`, or 1.
+int64_t divisor_up_to(int64_t whole, int64_t most) {
+  int64_t found = std::clamp<int64_t>(most, 1, whole);
+  while (whole % found != 0) --found;
+  return found;
+}
+
+/// As many sequences and heads of keys as have `bytes` of scores, at least one of each: of rows, which are long, few with
+/// all heads; of documents all with few heads, as far as that goes.
+CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
+  constexpr int64_t kAligned = 4;  // statistics, in fp32, begin at 16 bytes in each part
+  part.kv_heads = attrs.kv_heads;
+  const int64_t head_bytes = attrs.query_heads / attrs.kv_heads * score_bytes(part);
+  const auto share_sequences = [&] {
+    if (part.documents || part.most_tokens % kAligned == 0)
+      part.sequences = divisor_up_to(part.sequences, bytes / (head_bytes * part.kv_heads));
+  };
+  if (!part.documents) share_sequences();
+  if (tokens % kAligned == 0) part.kv_heads = divisor_up_to(attrs.kv_heads, bytes / (head_bytes * part.sequences));
+  if (part.documents) share_sequences();
+  return part;
 }
 
 /// Writes the operations of one graph; names are those of cudnn_attention_graph().
 class Writer {
  public:
-  Writer(CudnnAttentionGraph& to, const AttentionAttrs& attrs, int64_t tokens)
+  Writer(CudnnAttentionGraph& to, const AttentionAttrs& attrs, const CudnnPart& part, int64_t tokens)
       : to_(to),
         graph_(to.graph),
         attrs_(attrs),
-        rows_(tokens / attrs.row_tokens),
+        part_(part),
+        query_heads_(query_heads_of(attrs, part)),
         tokens_(tokens),
         width_((attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size),
-        out_width_(attrs.query_heads * attrs.head_size) {}
+        out_width_(attrs.query_heads * attrs.head_size) {
+    if (part.documents) write_lists();
+  }
 
   void forward() {
-    to_.q = graph_.in_memory(heads(attrs_.query_heads, width_));
-    to_.k = graph_.in_memory(transposed(heads(attrs_.kv_heads, width_)));
-    to_.v = graph_.in_memory(heads(attrs_.kv_heads, width_));
-    to_.out = graph_.in_memory(heads(attrs_.query_heads, out_width_));
+    to_.q = graph_.in_memory(queries());
+    to_.k = graph_.in_memory(transposed(keys()));
+    to_.v = graph_.in_memory(keys());
+    to_.out = graph_.in_memory(results());
     to_.lse = graph_.in_memory(statistic());
-    const int64_t scores = masked(scaled_scores());
+    const int64_t scores = masked(within_lengths(scaled_scores()));
     const int64_t largest = graph_.within(column());
     graph_.reduce(CudnnReduction::kMax, scores, largest);
     const int64_t weights = apply(CudnnPointwise::kExp, apply(CudnnPointwise::kSubtract, scores, largest));
@@ -56,46 +99,57 @@ class Writer {
     graph_.pointwise({.mode = CudnnPointwise::kAdd, .x = largest, .y = to_.lse, .b = log_sum});
     const int64_t shares = graph_.within(square(CudnnType::kBFloat16));
     graph_.pointwise({.mode = CudnnPointwise::kDivide, .x = weights, .y = shares, .b = sum});
-    graph_.matmul(shares, to_.v, to_.out);
+    graph_.matmul(shares, to_.v, to_.out, {.rows = to_.query_lengths, .depth = to_.key_lengths});
   }
 
   // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. Straight to dQ, not by way of sums that
   // blocks add to as they come: that is what repeats its bits.
   void backward() {
-    to_.q = graph_.in_memory(heads(attrs_.query_heads, width_));
-    to_.k = graph_.in_memory(transposed(heads(attrs_.kv_heads, width_)));
-    to_.v = graph_.in_memory(transposed(heads(attrs_.kv_heads, width_)));
-    to_.out = graph_.in_memory(heads(attrs_.query_heads, out_width_));
+    to_.q = graph_.in_memory(queries());
+    to_.k = graph_.in_memory(transposed(keys()));
+    to_.v = graph_.in_memory(transposed(keys()));
+    to_.out = graph_.in_memory(results());
     to_.lse = graph_.in_memory(statistic());
-    to_.dout = graph_.in_memory(heads(attrs_.query_heads, out_width_));
-    to_.dq = graph_.in_memory(heads(attrs_.query_heads, width_));
-    to_.dk = graph_.in_memory(heads(attrs_.kv_heads, width_));
-    to_.dv = graph_.in_memory(heads(attrs_.kv_heads, width_));
-    to_.delta = graph_.in_memory(column());
+    to_.dout = graph_.in_memory(results());
+    to_.dq = graph_.in_memory(queries());
+    to_.dk = graph_.in_memory(keys());
+    to_.dv = graph_.in_memory(keys());
+    to_.delta = graph_.in_memory(part_.documents ? statistic() : column());
     write_delta();
-    const int64_t scores = masked(apply(CudnnPointwise::kSubtract, scaled_scores(), to_.lse));
+    const int64_t scores = masked(apply(CudnnPointwise::kSubtract, within_lengths(scaled_scores()), to_.lse));
     const int64_t shares = apply(CudnnPointwise::kExp, scores);
     write_head_gradient(shares, to_.dout, to_.dv);
     const int64_t dshares = graph_.within(square(CudnnType::kFloat));
-    graph_.matmul(to_.dout, to_.v, dshares);
+    graph_.matmul(to_.dout, to_.v, dshares, {.rows = to_.query_lengths, .columns = to_.key_lengths});
     const int64_t centred = apply(CudnnPointwise::kSubtract, dshares, to_.delta);
     const int64_t dscores = apply(CudnnPointwise::kMultiply, centred, shares);
     const int64_t scaled = graph_.within(square(CudnnType::kFloat));
     graph_.pointwise({.mode = CudnnPointwise::kMultiply, .x = dscores, .y = scaled, .b = to_.scale});
     write_head_gradient(scaled, to_.q, to_.dk);
-    CudnnShape keys = heads(attrs_.kv_heads, width_);
-    const int64_t k = graph_.within(keys);
+    const int64_t k = graph_.within(keys());
     graph_.reshape(to_.k, k);
-    graph_.matmul(scaled, k, to_.dq);
+    graph_.matmul(scaled, k, to_.dq, {.rows = to_.query_lengths, .depth = to_.key_lengths});
   }
 
  private:
-  /// [B, heads, T, d] of rows of `width` elements.
-  CudnnShape heads(int64_t count, int64_t width) const {
-    return {{rows_, count, attrs_.row_tokens, attrs_.head_size},
-            {attrs_.row_tokens * width, attrs_.head_size, width, 1},
-            CudnnType::kBFloat16};
+  void write_lists() {
+    to_.query_lengths = graph_.list(part_.sequences);
+    to_.key_lengths = graph_.list(part_.sequences);
+    to_.qkv_offsets = graph_.list(part_.sequences + 1);
+    to_.out_offsets = graph_.list(part_.sequences + 1);
+    to_.token_offsets = graph_.list(part_.sequences + 1);
   }
+
+  /// [B, heads, T, d] of rows of `width` elements.
+  CudnnShape heads(int64_t count, int64_t width, std::optional<int64_t> offsets = {}) const {
+    return {{part_.sequences, count, part_.most_tokens, attrs_.head_size},
+            {part_.most_tokens * width, attrs_.head_size, width, 1},
+            CudnnType::kBFloat16,
+            offsets};
+  }
+  CudnnShape queries() const { return heads(query_heads_, width_, to_.qkv_offsets); }
+  CudnnShape keys() const { return heads(part_.kv_heads, width_, to_.qkv_offsets); }
+  CudnnShape results() const { return heads(query_heads_, out_width_, to_.out_offsets); }
   static CudnnShape transposed(CudnnShape shape) {
     std::swap(shape.dims[2], shape.dims[3]);
     std::swap(shape.strides[2], shape.strides[3]);
@@ -105,15 +159,16 @@ class Writer {
     return {dims, {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1}, type};
   }
   CudnnShape square(CudnnType type) const {
-    return contiguous({rows_, attrs_.query_heads, attrs_.row_tokens, attrs_.row_tokens}, type);
+    return contiguous({part_.sequences, query_heads_, part_.most_tokens, part_.most_tokens}, type);
   }
   CudnnShape column() const {
-    return contiguous({rows_, attrs_.query_heads, attrs_.row_tokens, 1}, CudnnType::kFloat);
+    return contiguous({part_.sequences, query_heads_, part_.most_tokens, 1}, CudnnType::kFloat);
   }
   /// F32[H, N], as our kernels have it.
   CudnnShape statistic() const {
     CudnnShape shape = column();
-    shape.strides = {attrs_.row_tokens, tokens_, 1, 1};
+    shape.strides = {part_.most_tokens, tokens_, 1, 1};
+    shape.offsets = to_.token_offsets;
     return shape;
   }
 
@@ -126,7 +181,7 @@ class Writer {
 
   int64_t scaled_scores() {
     const int64_t scores = graph_.within(square(CudnnType::kFloat));
-    graph_.matmul(to_.q, to_.k, scores);
+    graph_.matmul(to_.q, to_.k, scores, {.rows = to_.query_lengths, .columns = to_.key_lengths});
     to_.scale = graph_.number();
     return apply(CudnnPointwise::kMultiply, scores, to_.scale);
   }
@@ -137,31 +192,45 @@ class Writer {
     return place;
   }
 
-  /// Minus infinity where not seen[i].
-  int64_t kept(int64_t scores, CudnnPointwise mode, int64_t left, int64_t right) {
+  /// Whether mode(left, right).
+  int64_t compared(CudnnPointwise mode, int64_t left, int64_t right) {
     const int64_t seen = graph_.within(square(CudnnType::kBoolean));
     graph_.pointwise({.mode = mode, .x = left, .y = seen, .b = right, .precision = CudnnType::kBoolean});
+    return seen;
+  }
+  /// Minus infinity where not seen[i].
+  int64_t kept(int64_t scores, int64_t seen) {
+    if (to_.masked == 0) to_.masked = graph_.number();
     const int64_t masked = graph_.within(square(CudnnType::kFloat));
     graph_.pointwise({.mode = CudnnPointwise::kSelect, .x = scores, .y = masked, .b = to_.masked, .t = seen});
     return masked;
   }
 
+  static constexpr int64_t kRow = 2, kColumn = 3;
+
+  /// Rows and columns up to the sequence's length.
+  int64_t within_lengths(int64_t scores) {
+    if (!part_.documents) return scores;
+    const int64_t row = place_along(kRow, scores), column = place_along(kColumn, scores);
+    const int64_t has_row = compared(CudnnPointwise::kLess, row, *to_.query_lengths);
+    const int64_t has_column = compared(CudnnPointwise::kLess, column, *to_.key_lengths);
+    return kept(scores, compared(CudnnPointwise::kAnd, has_row, has_column));
+  }
+
   /// Rows see columns up to their own; with a window, of those the last attrs.window.
   int64_t masked(int64_t scores) {
-    constexpr int64_t kRow = 2, kColumn = 3;
-    to_.masked = graph_.number();
     const int64_t row = place_along(kRow, scores), column = place_along(kColumn, scores);
-    const int64_t causal = kept(scores, CudnnPointwise::kGreaterOrEqual, row, column);
+    const int64_t causal = kept(scores, compared(CudnnPointwise::kGreaterOrEqual, row, column));
     if (attrs_.window == 0) return causal;
     to_.window = graph_.number();
     const int64_t first = place_along(kRow, causal), last = place_along(kColumn, causal);
     const int64_t reach = graph_.within(square(CudnnType::kFloat));
     graph_.pointwise({.mode = CudnnPointwise::kAdd, .x = last, .y = reach, .b = to_.window, .axis = kColumn});
-    return kept(causal, CudnnPointwise::kGreater, reach, first);
+    return kept(causal, compared(CudnnPointwise::kGreater, reach, first));
   }
 
   void write_delta() {
-    const int64_t products = graph_.within(contiguous(heads(attrs_.query_heads, 0).dims, CudnnType::kFloat));
+    const int64_t products = graph_.within(contiguous(heads(query_heads_, 0).dims, CudnnType::kFloat));
     graph_.pointwise({.mode = CudnnPointwise::kMultiply, .x = to_.dout, .y = products, .b = to_.out});
     const int64_t sums = graph_.within(column());
     graph_.reduce(CudnnReduction::kAdd, products, sums);
@@ -174,43 +243,70 @@ class Writer {
     CudnnShape turned = transposed(square(CudnnType::kBFloat16));
     const int64_t x_transposed = graph_.within(turned);
     graph_.reshape(x, x_transposed);
-    if (attrs_.query_heads == attrs_.kv_heads) return graph_.matmul(x_transposed, y, to);
-    const int64_t each =
-        graph_.within(contiguous(heads(attrs_.query_heads, 0).dims, CudnnType::kBFloat16));
-    graph_.matmul(x_transposed, y, each);
+    const CudnnProductLengths lengths{.rows = to_.key_lengths, .depth = to_.query_lengths};
+    if (query_heads_ == part_.kv_heads) return graph_.matmul(x_transposed, y, to, lengths);
+    const int64_t each = graph_.within(contiguous(heads(query_heads_, 0).dims, CudnnType::kBFloat16));
+    graph_.matmul(x_transposed, y, each, lengths);
     graph_.reduce(CudnnReduction::kAdd, each, to);
   }
 
   CudnnAttentionGraph& to_;
   CudnnGraph& graph_;
   const AttentionAttrs& attrs_;
-  const int64_t rows_, tokens_, width_, out_width_;
+  const CudnnPart& part_;
+  const int64_t query_heads_, tokens_, width_, out_width_;
 };
 
 const void* element(const void* base, int64_t index) { return static_cast<const std::byte*>(base) + index * kBytes; }
 
 }  // namespace
 
-bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, bool documents) {
-  const bool known = gpu.compute_major == 8 || gpu.compute_major == 9;
-  const int64_t most = gpu.compute_major == 9 ? 256 : 128;
-  return known && dtype == DType::kBF16 && !documents && attrs.head_size % 8 == 0 && attrs.head_size <= most &&
-         attrs.row_tokens > 1;
+std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, bool documents, int64_t part_bytes) {
+  std::vector<CudnnPart> parts;
+  if (documents)
+    for (const GpuDocumentGroup& group : gpu_document_groups(tokens, attrs.row_tokens))
+      parts.push_back({.sequences = group.slots, .most_tokens = group.most_tokens, .documents = true});
+  else
+    parts.push_back({.sequences = tokens / attrs.row_tokens, .most_tokens = attrs.row_tokens});
+  for (CudnnPart& part : parts) part = sized(part, attrs, tokens, part_bytes);
+  return parts;
 }
 
-CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs, int64_t tokens,
-                                          bool backward) {
+int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part) {
+  const int64_t heads = query_heads_of(attrs, part);
+  const int64_t scores = part.sequences * heads * score_bytes(part);
+  if (attrs.query_heads == attrs.kv_heads) return scores;
+  // Gradients of keys and values by query head, before heads that share them are added.
+  return scores + 2 * part.sequences * heads * round_up(part.most_tokens, kTileTokens) * attrs.head_size * kBytes;
+}
+
+bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens, bool documents) {
+  const bool known = gpu.compute_major == 8 || gpu.compute_major == 9;
+  const int64_t most = gpu.compute_major == 9 ? 256 : 128;
+  if (!known || dtype != DType::kBF16 || attrs.head_size % 8 != 0 || attrs.head_size > most || attrs.row_tokens <= 1)
+    return false;
+  // Offsets of documents are 32 bits wide.
+  const int64_t elements = tokens * (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;
+  if (documents && (gpu.compute_major != 9 || elements > std::numeric_limits<int32_t>::max())) return false;
+  const std::vector<CudnnPart> parts = cudnn_parts(attrs, tokens, documents);
+  return std::all_of(parts.begin(), parts.end(), [&](const CudnnPart& part) {
+    return cudnn_workspace_bytes(attrs, part) <= gpu.memory_bytes / kWorkspaceShare;
+  });
+}
+
+CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAttrs& attrs, const CudnnPart& part,
+                                          int64_t tokens, bool backward) {
   CudnnAttentionGraph made{.graph = CudnnGraph(api)};
-  Writer writer(made, attrs, tokens);
+  Writer writer(made, attrs, part, tokens);
   backward ? writer.backward() : writer.forward();
   return made;
 }
 
-CudnnAttention::CudnnAttention(const CudnnApi& api) : api_(api) {
+CudnnAttention::CudnnAttention(const CudnnApi& api, bool required, int64_t part_bytes)
+    : api_(api), required_(required), part_bytes_(part_bytes) {
   const size_t found = api.version();
   if (found < kLeastVersion || found >= kNextMajor)
-    throw Error(ExitCode::kEnvironment,
-                cat("cuDNN's attention was asked for (kernels.attention), but cuDNN is ", cudnn_version_text(found)),
+    throw Error(ExitCode::kEnvironment, cat("cuDNN cannot compute attention: it is version ", cudnn_version_text(found)),
                 cat("install a cuDNN 9 of version ", cudnn_version_text(kLeastVersion),
                     " or later, or set kernels.attention to own"));
   check(api_, api_.create(&handle_), "opening cuDNN");
@@ -240,66 +336,104 @@ void* CudnnAttention::workspace_of(int64_t bytes) {
   return memory;
 }
 
-void CudnnAttention::prepare(const AttentionAttrs& attrs, int64_t tokens, bool backward) {
-  if (find(attrs, tokens, backward) != nullptr) return;
-  CudnnAttentionGraph graph = cudnn_attention_graph(api_, attrs, tokens, backward);
-  CudnnPlan plan = graph.graph.plan({.handle = handle_}, text_of(attrs, tokens, backward));
-  void* const workspace = workspace_of(plan.workspace_bytes());
-  prepared_.push_back({.attrs = attrs,
-                       .tokens = tokens,
-                       .backward = backward,
-                       .graph = std::move(graph),
-                       .plan = std::move(plan),
-                       .workspace = workspace,
-                       .scale = static_cast<float>(attrs.scale),
-                       .window = static_cast<float>(attrs.window)});
+void CudnnAttention::prepare(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) {
+  if (find(attrs, tokens, documents, backward) != nullptr) return;
+  Prepared made{.attrs = attrs,
+                .tokens = tokens,
+                .documents = documents,
+                .backward = backward,
+                .scale = static_cast<float>(attrs.scale),
+                .window = static_cast<float>(attrs.window)};
+  try {
+    for (const CudnnPart& part : cudnn_parts(attrs, tokens, documents, part_bytes_)) {
+      CudnnAttentionGraph graph = cudnn_attention_graph(api_, attrs, part, tokens, backward);
+      CudnnPlan plan = graph.graph.plan({.handle = handle_}, text_of(attrs, part, tokens, backward));
+      void* const workspace = workspace_of(plan.workspace_bytes());
+      made.parts.push_back({part, std::move(graph), std::move(plan), workspace});
+    }
+  } catch (const Error& error) {
+    if (required_ || error.code() != ExitCode::kUnsupported) throw;
+    refusal_ = error.message();
+    made.parts.clear();
+  }
+  prepared_.push_back(std::move(made));
 }
 
-const CudnnAttention::Prepared* CudnnAttention::find(const AttentionAttrs& attrs, int64_t tokens, bool backward) const {
+const CudnnAttention::Prepared* CudnnAttention::find(const AttentionAttrs& attrs, int64_t tokens, bool documents,
+                                                     bool backward) const {
   for (const Prepared& each : prepared_)
-    if (each.attrs == attrs && each.tokens == tokens && each.backward == backward) return &each;
+    if (each.attrs == attrs && each.tokens == tokens && each.documents == documents && each.backward == backward)
+      return &each;
   return nullptr;
 }
 
-const CudnnAttention::Prepared& CudnnAttention::at(const Attention& a, bool backward) const {
-  const Prepared* const found = find(a.attrs, a.tokens, backward);
-  require(found != nullptr, "the plan of cuDNN's attention was prepared");
-  return *found;
+bool CudnnAttention::has_plans() const {
+  return std::any_of(prepared_.begin(), prepared_.end(), [](const Prepared& each) { return !each.parts.empty(); });
 }
 
-void CudnnAttention::run(const Prepared& prepared, std::vector<CudnnArgument> arguments, cudaStream_t stream) {
+bool CudnnAttention::has_plan(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) const {
+  const Prepared* const found = find(attrs, tokens, documents, backward);
+  return found != nullptr && !found->parts.empty();
+}
+
+void CudnnAttention::run(const Attention& a, const DocumentLists* lists, bool backward, cudaStream_t stream) {
+  const Prepared* const prepared = find(a.attrs, a.tokens, lists != nullptr, backward);
+  require(prepared != nullptr, "the plan of cuDNN's attention was prepared");
   check(api_, api_.set_stream(handle_, stream), "choosing cuDNN's stream");
-  arguments.push_back({prepared.graph.scale, &prepared.scale});
-  arguments.push_back({prepared.graph.masked, &prepared.masked});
-  if (prepared.graph.window != 0) arguments.push_back({prepared.graph.window, &prepared.window});
-  if (prepared.graph.one != 0) arguments.push_back({prepared.graph.one, &prepared.one});
-  prepared.plan.run(handle_, arguments, prepared.workspace);
+  for (size_t i = 0; i < prepared->parts.size(); ++i) {
+    const CudnnPart& part = prepared->parts[i].part;
+    const int64_t sequences = lists != nullptr ? lists->groups[i].slots : a.tokens / a.attrs.row_tokens;
+    for (int64_t sequence = 0; sequence < sequences; sequence += part.sequences)
+      for (int64_t kv_head = 0; kv_head < a.attrs.kv_heads; kv_head += part.kv_heads) {
+        const int64_t token = lists != nullptr ? 0 : sequence * a.attrs.row_tokens;
+        std::vector<CudnnArgument> arguments = operands(*prepared, i, a, token, kv_head);
+        if (lists != nullptr) add_lists(arguments, prepared->parts[i].graph, lists->groups[i], sequence);
+        prepared->parts[i].plan.run(handle_, arguments, prepared->parts[i].workspace);
+      }
+  }
 }
 
-void CudnnAttention::forward(const Attention& a, cudaStream_t stream) {
-  const Prepared& prepared = at(a, false);
-  const CudnnAttentionGraph& g = prepared.graph;
-  const int64_t keys = a.attrs.query_heads * a.attrs.head_size, values = keys + a.attrs.kv_heads * a.attrs.head_size;
-  run(prepared, {{g.q, a.qkv}, {g.k, element(a.qkv, keys)}, {g.v, element(a.qkv, values)}, {g.out, a.a}, {g.lse, a.lse}},
-      stream);
+std::vector<CudnnArgument> CudnnAttention::operands(const Prepared& prepared, size_t index, const Attention& a,
+                                                    int64_t token, int64_t kv_head) {
+  const CudnnAttentionGraph& g = prepared.parts[index].graph;
+  const AttentionAttrs& at = a.attrs;
+  const int64_t head = kv_head * (at.query_heads / at.kv_heads);
+  const int64_t width = (at.query_heads + 2 * at.kv_heads) * at.head_size, row = token * width;
+  const int64_t queries = row + head * at.head_size, keys = row + (at.query_heads + kv_head) * at.head_size;
+  const int64_t values = keys + at.kv_heads * at.head_size;
+  const int64_t result = (token * at.query_heads + head) * at.head_size;
+  std::vector<CudnnArgument> arguments{{g.q, element(a.qkv, queries)},   {g.k, element(a.qkv, keys)},
+                                       {g.v, element(a.qkv, values)},    {g.out, element(a.a, result)},
+                                       {g.lse, a.lse + head * a.tokens + token}, {g.scale, &prepared.scale},
+                                       {g.masked, &prepared.masked}};
+  if (g.window != 0) arguments.push_back({g.window, &prepared.window});
+  if (!prepared.backward) return arguments;
+  // Rows use the scratch one after the other; documents' places in it are those of their statistics.
+  const float* const delta = a.delta + (prepared.documents ? head * a.tokens : 0);
+  arguments.insert(arguments.end(), {{g.dout, element(a.da, result)},
+                                     {g.dq, element(a.dqkv, queries)},
+                                     {g.dk, element(a.dqkv, keys)},
+                                     {g.dv, element(a.dqkv, values)},
+                                     {g.delta, delta},
+                                     {g.one, &prepared.one}});
+  return arguments;
 }
 
-void CudnnAttention::backward(const Attention& a, cudaStream_t stream) {
-  const Prepared& prepared = at(a, true);
-  const CudnnAttentionGraph& g = prepared.graph;
-  const int64_t keys = a.attrs.query_heads * a.attrs.head_size, values = keys + a.attrs.kv_heads * a.attrs.head_size;
-  run(prepared,
-      {{g.q, a.qkv},
-       {g.k, element(a.qkv, keys)},
-       {g.v, element(a.qkv, values)},
-       {g.out, a.a},
-       {g.lse, a.lse},
-       {g.dout, a.da},
-       {g.dq, a.dqkv},
-       {g.dk, element(a.dqkv, keys)},
-       {g.dv, element(a.dqkv, values)},
-       {g.delta, a.delta}},
-      stream);
+void CudnnAttention::add_lists(std::vector<CudnnArgument>& arguments, const CudnnAttentionGraph& graph,
+                               const DocumentLists::Group& lists, int64_t first) {
+  arguments.push_back({*graph.query_lengths, lists.lengths + first});
+  arguments.push_back({*graph.key_lengths, lists.lengths + first});
+  arguments.push_back({*graph.qkv_offsets, lists.qkv_offsets + first});
+  arguments.push_back({*graph.out_offsets, lists.out_offsets + first});
+  arguments.push_back({*graph.token_offsets, lists.token_offsets + first});
+}
+
+void CudnnAttention::forward(const Attention& a, const DocumentLists* lists, cudaStream_t stream) {
+  run(a, lists, false, stream);
+}
+
+void CudnnAttention::backward(const Attention& a, const DocumentLists* lists, cudaStream_t stream) {
+  run(a, lists, true, stream);
 }
 
 }  // namespace ftrun::cuda

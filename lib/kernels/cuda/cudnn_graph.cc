@@ -114,24 +114,27 @@ void CudnnPlan::run(CudnnHandle handle, std::span<const CudnnArgument> arguments
 }
 
 int64_t CudnnGraph::tensor(const CudnnShape& shape, Place place) {
-  constexpr int64_t kAlignment = 16;
+  const bool is_list = place == Place::kMemory && shape.type == CudnnType::kInt32;
+  const int64_t alignment = is_list ? 4 : 16;
   const auto id = static_cast<int64_t>(tensors_.size()) + 1;
   const auto dims = static_cast<int64_t>(shape.dims.size());
-  CudnnDescriptor& made = tensors_.emplace_back(api_, CudnnKind::kTensor);
+  CudnnDescriptor made(api_, CudnnKind::kTensor);
   made.set(CudnnAttribute::kTensorType, CudnnElement::kDataType, shape.type);
   made.set(CudnnAttribute::kTensorDimensions, CudnnElement::kInt64, dims, shape.dims.data());
   made.set(CudnnAttribute::kTensorStrides, CudnnElement::kInt64, dims, shape.strides.data());
   made.set(CudnnAttribute::kTensorId, CudnnElement::kInt64, id);
-  made.set(CudnnAttribute::kTensorAlignment, CudnnElement::kInt64, kAlignment);
+  made.set(CudnnAttribute::kTensorAlignment, CudnnElement::kInt64, alignment);
   made.set(CudnnAttribute::kTensorIsVirtual, CudnnElement::kBoolean, place == Place::kWithin);
   made.set(CudnnAttribute::kTensorIsByValue, CudnnElement::kBoolean, place == Place::kByValue);
+  if (shape.offsets) made.set(CudnnAttribute::kTensorOffsets, at(*shape.offsets));
   made.finalize();
+  tensors_.push_back(std::move(made));
   return id;
 }
 
 CudnnDescriptor& CudnnGraph::operation(CudnnKind kind) { return operations_.emplace_back(api_, kind); }
 
-void CudnnGraph::matmul(int64_t a, int64_t b, int64_t c) {
+void CudnnGraph::matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths) {
   CudnnDescriptor& mode = modes_.emplace_back(api_, CudnnKind::kMatmul);
   mode.set(CudnnAttribute::kMatmulPrecision, CudnnElement::kDataType, CudnnType::kFloat);
   mode.finalize();
@@ -140,6 +143,9 @@ void CudnnGraph::matmul(int64_t a, int64_t b, int64_t c) {
   made.set(CudnnAttribute::kMatmulA, at(a));
   made.set(CudnnAttribute::kMatmulB, at(b));
   made.set(CudnnAttribute::kMatmulC, at(c));
+  if (lengths.rows) made.set(CudnnAttribute::kMatmulRows, at(*lengths.rows));
+  if (lengths.columns) made.set(CudnnAttribute::kMatmulColumns, at(*lengths.columns));
+  if (lengths.depth) made.set(CudnnAttribute::kMatmulDepth, at(*lengths.depth));
   made.finalize();
 }
 

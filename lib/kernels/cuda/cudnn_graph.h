@@ -79,6 +79,15 @@ struct CudnnShape {
   std::array<int64_t, 4> dims;
   std::array<int64_t, 4> strides;
   CudnnType type = CudnnType::kFloat;
+  /// A list of where each batch begins, in elements, in place of strides[0].
+  std::optional<int64_t> offsets = {};
+};
+
+/// Lists of the rows, columns and depth that a product has in each batch, where they are fewer than its dimensions.
+struct CudnnProductLengths {
+  std::optional<int64_t> rows = {};
+  std::optional<int64_t> columns = {};
+  std::optional<int64_t> depth = {};
 };
 
 /// A list of operations on tensors, computed in fp32, which cuDNN turns into kernels.
@@ -86,12 +95,14 @@ class CudnnGraph {
  public:
   explicit CudnnGraph(const CudnnApi& api) : api_(api) {}
 
-  /// Tensors: in memory (16 bytes aligned), made and used within the graph, or a number that is given by its address.
+  /// Tensors: in memory (16 bytes aligned, lists 4), made and used within the graph, or a number that is given by its address.
   int64_t in_memory(const CudnnShape& shape) { return tensor(shape, Place::kMemory); }
   int64_t within(const CudnnShape& shape) { return tensor(shape, Place::kWithin); }
   int64_t number() { return tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, Place::kByValue); }
+  /// I32[count] in memory.
+  int64_t list(int64_t count) { return in_memory({{count, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::kInt32}); }
 
-  void matmul(int64_t a, int64_t b, int64_t c);
+  void matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths = {});
   /// y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place along `axis`. `precision` is what it
   /// computes in.
   struct Pointwise {

@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kLibrary = "libcudnn.so.9";
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw Error(ExitCode::kEnvironment, cat("cuDNN's attention was asked for (kernels.attention), but ", why),
+  throw Error(ExitCode::kEnvironment, cat("cuDNN cannot compute attention: ", why),
               "install cuDNN 9 (nvidia-cudnn-cu13) beside ftrun's Python packages, or set kernels.attention to own");
 }
 

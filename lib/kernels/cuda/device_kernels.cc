@@ -69,6 +69,7 @@ DeviceInfo device_info(int index) {
                   .compute_minor = properties.minor,
                   .multiprocessors = properties.multiProcessorCount};
   info.block_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   info.uuid = uuid_text(uuid_of(properties, index));
   char bus_id[32] = "";
   check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "asking for the GPU's place");
@@ -94,7 +95,7 @@ class CudaKernels final : public DeviceKernels {
     check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid), "opening the GPU");
     bind_thread();
     matmul_.emplace(info_.compute_major >= 9);
-    if (attention_.cudnn) cudnn_.emplace(load_cudnn());
+    open_cudnn();
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -207,6 +208,8 @@ class CudaKernels final : public DeviceKernels {
   void prepare(const LayerGraph& graph) override { cuda::prepare(graph, libraries()); }
   std::string attention() const override { return cudnn_ ? cudnn_->version() : "own"; }
   std::string attention_in_use() const override { return cudnn_ && cudnn_->has_plans() ? cudnn_->version() : "own"; }
+  int64_t attention_workspace_bytes() const override { return cudnn_ ? cudnn_->workspace_bytes() : 0; }
+  std::string attention_notice() const override { return cudnn_ ? cudnn_->refusal() : without_cudnn_; }
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                const KernelContext& context, DeviceStream stream) override {
     const auto operation = [&](size_t i) { return Operation(graph, ops[i], storage, context, native(stream)); };
@@ -259,6 +262,16 @@ class CudaKernels final : public DeviceKernels {
   }
 
  private:
+  void open_cudnn() {
+    if (attention_.cudnn == CudnnUse::kAlways) cudnn_.emplace(load_cudnn(), true);
+    if (attention_.cudnn != CudnnUse::kWhereMeasured || !cudnn_is_measured(info_)) return;
+    try {
+      cudnn_.emplace(load_cudnn(), false);
+    } catch (const Error& error) {
+      without_cudnn_ = error.message();
+    }
+  }
+
   static Update checked(const DeviceUpdate& update, const StepScalars* scalars) {
     require_float(update.gradient_dtype, "gradients");
     require(scalars != nullptr, "step scalars are given");
@@ -273,6 +286,8 @@ class CudaKernels final : public DeviceKernels {
   /// Opened once the thread has its device.
   std::optional<Matmul> matmul_;
   std::optional<CudnnAttention> cudnn_;
+  /// Why there is none, where the rule would take it.
+  std::string without_cudnn_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/packed_format.h"
+#include "graph/gpu_workspace.h"
 #include "graph/op.h"
 #include "kernels/kernels.h"
 
@@ -184,7 +185,7 @@ struct VocabularyLoss {
 /// `dtype` from the row's first byte on.
 void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream);
 
-// --- attention.cc, attention_f32.cu, attention_bf16.cu -------------------------------------------
+// --- attention_prologue.cu, attention_documents.cu, attention_f32.cu, attention_bf16.cu ----------
 struct Attention {
   const void* qkv;
   const int32_t* starts;
@@ -200,6 +201,8 @@ struct Attention {
   int32_t* lowest;
   int32_t* first_block;
   float* delta;
+  /// I32: tokens before this one are computed elsewhere, and blocks of them leave at once. Null: none are.
+  const int32_t* uncovered;
 };
 /// Shared memory of a block of the kernel that asks for most.
 struct SharedMemory {
@@ -214,6 +217,26 @@ void attention_forward_f32(const Attention& a, cudaStream_t stream);
 void attention_backward_f32(const Attention& a, cudaStream_t stream);
 void attention_forward_bf16(const Attention& a, cudaStream_t stream);
 void attention_backward_bf16(const Attention& a, cudaStream_t stream);
+
+/// Lists of the documents that a library computes as sequences, in the scratch as GpuAttentionWorkspace lays it out.
+struct DocumentLists {
+  struct Group {
+    int64_t most_tokens, slots;
+    int32_t* lengths;
+    int32_t* qkv_offsets;
+    int32_t* out_offsets;
+    int32_t* token_offsets;
+  };
+  Group groups[kMostGpuDocumentGroups];
+  int count;
+  int32_t* uncovered;
+};
+/// Writes the lists of a.starts; a.lowest is scratch. Documents of one token are in none. From the first document on that
+/// no list holds, and everywhere where starts are not those of documents, nothing is listed.
+void list_documents(const Attention& a, const DocumentLists& lists, cudaStream_t stream);
+/// Attention and its gradient of the documents of one token before a.uncovered, in bf16.
+void single_tokens_forward(const Attention& a, cudaStream_t stream);
+void single_tokens_backward(const Attention& a, cudaStream_t stream);
 
 // --- optimizer.cu --------------------------------------------------------------------------------
 void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* group_sums,

@@ -12,7 +12,7 @@ struct Libraries {
   Matmul& matmul;
   /// Null: all attention is ours.
   CudnnAttention* cudnn = nullptr;
-  /// AttentionOptions::documents
+  /// AttentionOptions::documents.
   bool documents = false;
 };
 

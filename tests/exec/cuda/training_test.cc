@@ -94,6 +94,33 @@ TEST_CASE("cuda: training in bf16 gives the processor's losses and weights withi
   }
 }
 
+TEST_CASE("cuda: training in bf16 on rows of documents, by cuDNN where it is, gives the processor's losses and weights") {
+  set_kernel_threads(1);
+  fixtures::Alone alone;
+  Config config = comparable(fixtures::run_of_stage(0));
+  config.bf16.enabled = true;
+  config.data.sequence_length = 16;
+  ModelConfig model = fixtures::small_model();
+  model.head_size = 8;
+  const std::unique_ptr<Gpu> gpu =
+      fixtures::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
+  RankRig here(config, model, *alone.group);
+  RankRig there(on_gpu(config), model, RankGroups::of_one(*alone.group), gpu.get());
+  here.change_batch = there.change_batch = [](int64_t step, Batch& batch) {
+    // Documents of 9, 1 and 6 tokens, and in a step more than the lists of rows of 16 hold.
+    for (size_t i = 0; i < batch.starts.size(); ++i) {
+      const auto t = static_cast<int32_t>(i % 16);
+      batch.starts[i] = step == 2 ? t / 2 * 2 : t < 9 ? 0 : t == 9 ? 9 : 10;
+    }
+  };
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    const double expected = here.train(step).loss_sum;
+    REQUIRE(there.train(step).loss_sum == Approx(expected).epsilon(5e-3));
+  }
+  require_close(here.state, there.state, 5e-2);
+  REQUIRE(gpu->kernels().attention_in_use() == gpu->kernels().attention());
+}
+
 TEST_CASE("cuda: adapters with dropout lose the elements that they lose on the processor") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {

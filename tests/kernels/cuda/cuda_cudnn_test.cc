@@ -16,7 +16,9 @@ namespace {
 /// The tests' GPU, with cuDNN, for as long as this lives.
 class WithCudnn {
  public:
-  WithCudnn() : before_(test::gpu()), gpu_(open_cuda_kernels(before_.info().index, {.cudnn = true})) {
+  explicit WithCudnn(bool documents = false)
+      : before_(test::gpu()),
+        gpu_(open_cuda_kernels(before_.info().index, {.cudnn = CudnnUse::kAlways, .documents = documents})) {
     test::set_gpu(gpu_.get());
   }
   ~WithCudnn() { test::set_gpu(&before_); }
@@ -27,8 +29,9 @@ class WithCudnn {
   std::unique_ptr<DeviceKernels> gpu_;
 };
 
+constexpr test::DTypes kNarrow{DType::kBF16, DType::kBF16};
+
 double error_of(const test::OperationCase& c) {
-  constexpr test::DTypes kNarrow{DType::kBF16, DType::kBF16};
   const std::vector<test::Array> actual = test::run_on_gpu(c, kNarrow), expected = test::run_on_cpu(c, kNarrow);
   double worst = 0;
   for (size_t i = 0; i < actual.size(); ++i) worst = std::max(worst, test::relative_error(actual[i], expected[i]));
@@ -47,6 +50,64 @@ TEST_CASE("cuda: cuDNN's attention and gradients are the CPU's, with grouped hea
     const test::AttentionCases cases = test::attention_of_documents(attrs, rows);
     REQUIRE(error_of(cases.forward) < 1e-2);
     REQUIRE(error_of(cases.backward) < 2e-2);
+  }
+}
+
+struct DocumentCase {
+  AttentionAttrs attrs;
+  int64_t rows;
+  std::vector<int64_t> lengths;
+};
+
+// Heads, keys' heads, elements; tokens of a row; window. With rows of up to 256 tokens there are four lists' places a row.
+const std::vector<DocumentCase> kDocuments{
+    {{2, 2, 16, 24, 0.3, 0}, 1, {24}},
+    {{2, 2, 16, 24, 0.3, 0}, 1, {7, 1, 16}},
+    {{4, 2, 8, 20, 0.3, 0}, 3, {9, 4, 1, 6, 20, 2, 1, 1}},
+    {{3, 1, 8, 24, 0.3, 5}, 2, {11, 13, 3}},
+    // More documents than places: the last ones are ours.
+    {{2, 1, 8, 70, 0.3, 0}, 2, {40, 2, 3, 4, 2, 5, 6, 2, 7, 2, 3, 9}},
+    // Nothing but single tokens; a document alone in a row that has three lists.
+    {{2, 1, 8, 16, 0.3, 0}, 1, {1}},
+    {{2, 1, 8, 300, 0.3, 0}, 1, {200, 61, 1, 38}},
+};
+
+TEST_CASE("cuda: cuDNN's attention of documents is the CPU's, with single tokens, windows and more documents than places") {
+  WithCudnn gpu(true);
+  for (const DocumentCase& c : kDocuments) {
+    const test::AttentionCases cases = test::attention_of_documents(c.attrs, c.rows, c.lengths);
+    CAPTURE(c.attrs.query_heads, c.attrs.row_tokens, c.attrs.window, c.rows, c.lengths);
+    CHECK(error_of(cases.forward) < 1e-2);
+    CHECK(error_of(cases.backward) < 2e-2);
+  }
+  // Elsewhere our kernels compute documents.
+  if (gpu->info().compute_major == 9) REQUIRE_THAT(gpu->attention_in_use(), Catch::StartsWith("cudnn 9."));
+}
+
+TEST_CASE("cuda: starts that are not those of documents are left to our kernels") {
+  WithCudnn gpu(true);
+  const AttentionAttrs attrs{2, 1, 8, 24, 0.3, 0};
+  test::AttentionCases cases = test::attention_of_documents(attrs, 1, {12});
+  for (test::OperationCase* c : {&cases.forward, &cases.backward}) c->in.back().ints[18] = 5;
+  REQUIRE(error_of(cases.forward) < 1e-2);
+  REQUIRE(error_of(cases.backward) < 3e-2);
+}
+
+TEST_CASE("cuda: cuDNN's attention of large documents is our kernels', and has the same bits again", "[gpu]") {
+  for (const DocumentCase& c : std::vector<DocumentCase>{{{8, 2, 64, 2048, 0.1, 0}, 2, {700, 511, 1, 90, 1100, 33, 257}},
+                                                         {{8, 2, 128, 4096, 0.1, 0}, 1, {512, 300, 1, 1, 2500, 17}},
+                                                         {{4, 4, 128, 1024, 0.1, 100}, 2, {300, 20, 500}},
+                                                         {{2, 2, 64, 1024, 0.1, 0}, 1, {3, 2}}}) {
+    const test::AttentionCases cases = test::attention_of_documents(c.attrs, c.rows, c.lengths);
+    CAPTURE(c.attrs.query_heads, c.attrs.row_tokens, c.attrs.window, c.rows, c.lengths);
+    for (const test::OperationCase* each : {&cases.forward, &cases.backward}) {
+      const std::vector<test::Array> own = test::run_on_gpu(*each, kNarrow);
+      WithCudnn gpu(true);
+      const std::vector<test::Array> theirs = test::run_on_gpu(*each, kNarrow);
+      for (size_t i = 0; i < own.size(); ++i) CHECK(test::relative_error(theirs[i], own[i]) < 2e-2);
+      const auto bits = test::bits_on_gpu(*each, kNarrow);
+      for (int again = 0; again < 3; ++again) CHECK((test::bits_on_gpu(*each, kNarrow) == bits));
+    }
   }
 }
 

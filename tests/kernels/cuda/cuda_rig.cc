@@ -246,11 +246,28 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
   return outputs;
 }
 
-AttentionCases attention_of_documents(const AttentionAttrs& a, int64_t rows) {
+namespace {
+
+std::vector<int32_t> starts_of_documents(int64_t rows, int64_t row_tokens, const std::vector<int64_t>& lengths) {
+  std::vector<int32_t> starts;
+  size_t next = 0;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t start = 0; start < row_tokens;) {
+      const int64_t length = lengths.empty() ? row_tokens : lengths[next++ % lengths.size()];
+      const int64_t end = std::min(start + length, row_tokens);
+      starts.insert(starts.end(), static_cast<size_t>(end - start), static_cast<int32_t>(start));
+      start = end;
+    }
+  return starts;
+}
+
+}  // namespace
+
+AttentionCases attention_of_documents(const AttentionAttrs& a, int64_t rows, const std::vector<int64_t>& lengths) {
   const int64_t tokens = rows * a.row_tokens;
   const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, out{tokens, a.query_heads * a.head_size};
   const auto given = [](const Dims& dims, int seed) { return Operand::activation(random_array(dims, seed)); };
-  const Operand starts = Operand::tokens(std::vector<int32_t>(static_cast<size_t>(tokens), 0));
+  const Operand starts = Operand::tokens(starts_of_documents(rows, a.row_tokens, lengths));
   OperationCase forward{OpKind::kAttention, a, {given(qkv, 1), starts},
                         {Operand::out(out), Operand::statistic({a.query_heads, tokens})}};
   const std::vector<Array> made = run_on_cpu(forward, {DType::kBF16, DType::kBF16});

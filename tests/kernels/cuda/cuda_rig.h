@@ -79,12 +79,14 @@ struct OperationCase {
   std::optional<size_t> also_out;
 };
 
-/// Attention and its gradient over rows of one document each, with what the CPU's forward leaves.
+/// Attention and its gradient, with what the CPU's forward leaves. Each row holds documents of these lengths, over and
+/// over; without any it is one document.
 struct AttentionCases {
   OperationCase forward;
   OperationCase backward;
 };
-AttentionCases attention_of_documents(const AttentionAttrs& attrs, int64_t rows);
+AttentionCases attention_of_documents(const AttentionAttrs& attrs, int64_t rows,
+                                      const std::vector<int64_t>& lengths = {});
 
 struct DTypes {
   DType activation;

@@ -23,10 +23,16 @@ namespace {
 struct Device {
   const char* name;
   int version, multiprocessors, shared_bytes;
+  int64_t memory_bytes;
 };
-constexpr Device kHopper{"NVIDIA H100 80GB HBM3", 900, 132, 232448};
-constexpr Device kAmpere{"NVIDIA A100-SXM4-80GB", 800, 108, 166912};
-constexpr Device kAda{"NVIDIA GeForce RTX 4090", 890, 128, 101376};
+constexpr Device kHopper{"NVIDIA H100 80GB HBM3", 900, 132, 232448, int64_t{80} << 30};
+constexpr Device kLargeHopper{"NVIDIA H200", 900, 132, 232448, int64_t{140} << 30};
+constexpr Device kAmpere{"NVIDIA A100-SXM4-80GB", 800, 108, 166912, int64_t{80} << 30};
+constexpr Device kAda{"NVIDIA GeForce RTX 4090", 890, 128, 101376, int64_t{24} << 30};
+
+DeviceInfo info_of(const Device& device) {
+  return {.compute_major = device.version / 100, .memory_bytes = device.memory_bytes};
+}
 
 std::string properties_of(const Device& device) {
   return cat(
@@ -39,16 +45,30 @@ std::string properties_of(const Device& device) {
       R"(, "maxSharedMemoryPerBlockOptin": )", device.shared_bytes, "}");
 }
 
-/// Engines of cuDNN's that repeat their bits.
-size_t engines(const Device& device, const AttentionAttrs& attrs, int64_t rows, bool backward) {
+/// Engines of cuDNN's that repeat their bits, for a part of attention, and the workspace of the first one.
+struct Found {
+  size_t engines = 0;
+  int64_t workspace_bytes = 0;
+};
+Found engines_of(const Device& device, const AttentionAttrs& attrs, const cuda::CudnnPart& part, int64_t tokens, bool backward) {
   const cuda::CudnnApi& api = cuda::load_cudnn();
   const std::string text = properties_of(device);
   cuda::CudnnDescriptor properties(api, cuda::CudnnKind::kDeviceProperties);
   properties.set(cuda::CudnnAttribute::kDeviceJson, cuda::CudnnElement::kChar, static_cast<int64_t>(text.size()),
                  text.data());
   properties.finalize();
-  const cuda::CudnnAttentionGraph made = cuda::cudnn_attention_graph(api, attrs, rows * attrs.row_tokens, backward);
-  return made.graph.engines({.properties = &properties}).configs.size();
+  const cuda::CudnnAttentionGraph made = cuda::cudnn_attention_graph(api, attrs, part, tokens, backward);
+  const cuda::CudnnGraph::Engines found = made.graph.engines({.properties = &properties});
+  Found all{.engines = found.configs.size()};
+  if (all.engines > 0)
+    found.configs[0].get(cuda::CudnnAttribute::kEngineConfigWorkspaceBytes, cuda::CudnnElement::kInt64, 1, &all.workspace_bytes);
+  return all;
+}
+
+/// For all rows and heads at once, whatever their workspace.
+size_t engines_of_rows(const Device& device, const AttentionAttrs& attrs, int64_t rows, bool backward) {
+  const cuda::CudnnPart part{.sequences = rows, .most_tokens = attrs.row_tokens, .kv_heads = attrs.kv_heads};
+  return engines_of(device, attrs, part, rows * attrs.row_tokens, backward).engines;
 }
 
 AttentionAttrs shape(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens, int64_t window = 0) {
@@ -56,24 +76,55 @@ AttentionAttrs shape(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t
 }
 
 TEST_CASE("cudnn plans: every shape of the table has engines that repeat their bits, in both directions") {
-  for (const Device& device : {kHopper, kAmpere, kAda})
+  for (const Device& device : {kHopper, kLargeHopper, kAmpere, kAda})
     for (const AttentionAttrs& attrs :
          {shape(9, 3, 64, 2048), shape(32, 8, 128, 4096), shape(32, 32, 128, 4096), shape(32, 8, 128, 4096, 1024),
-          shape(4, 4, 80, 100), shape(4, 2, 40, 77, 16), shape(2, 1, 8, 2), shape(8, 4, 256, 4096)}) {
-      const DeviceInfo gpu{.compute_major = device.version / 100};
-      if (!cuda::cudnn_computes(gpu, attrs, DType::kBF16, false)) continue;
+          shape(4, 4, 80, 100), shape(4, 2, 40, 77, 16), shape(2, 1, 8, 2), shape(8, 4, 256, 4096),
+          shape(32, 8, 128, 32768)})
       for (const int64_t rows : {1, 2})
-        for (const bool backward : {false, true}) {
-          CAPTURE(device.name, attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.row_tokens, attrs.window, rows,
-                  backward);
-          REQUIRE(engines(device, attrs, rows, backward) > 0);
+        for (const bool documents : {false, true}) {
+          const int64_t tokens = rows * attrs.row_tokens;
+          if (!cuda::cudnn_computes(info_of(device), attrs, DType::kBF16, tokens, documents)) continue;
+          for (const cuda::CudnnPart& part : cuda::cudnn_parts(attrs, tokens, documents))
+            for (const bool backward : {false, true}) {
+              CAPTURE(device.name, attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.row_tokens, attrs.window,
+                      rows, documents, part.sequences, part.most_tokens, part.kv_heads, backward);
+              const Found found = engines_of(device, attrs, part, tokens, backward);
+              REQUIRE(found.engines > 0);
+              // Some KiB of lists and marks come to the scores.
+              REQUIRE(found.workspace_bytes <= cuda::cudnn_workspace_bytes(attrs, part) + (1 << 20));
+            }
         }
-    }
+}
+
+TEST_CASE("cudnn plans: heads and rows are taken in parts that need little memory, and all of it is bounded") {
+  struct Case {
+    AttentionAttrs attrs;
+    int64_t rows, sequences, kv_heads;
+  };
+  for (const Case& c : std::vector<Case>{{shape(9, 3, 64, 2048), 8, 8, 3},
+                                         {shape(32, 8, 128, 4096), 1, 1, 8},
+                                         {shape(32, 8, 128, 4096), 4, 1, 8},
+                                         {shape(32, 8, 128, 8192), 2, 1, 2},
+                                         {shape(32, 8, 128, 32768), 1, 1, 1},
+                                         {shape(4, 2, 64, 8191), 3, 3, 2}}) {
+    CAPTURE(c.attrs.row_tokens, c.rows);
+    const std::vector<cuda::CudnnPart> parts = cuda::cudnn_parts(c.attrs, c.rows * c.attrs.row_tokens, false);
+    REQUIRE(parts.size() == 1);
+    REQUIRE(parts[0].sequences == c.sequences);
+    REQUIRE(parts[0].kv_heads == c.kv_heads);
+  }
+  const AttentionAttrs whole = shape(32, 8, 128, 32768);
+  REQUIRE(cuda::cudnn_workspace_bytes(whole, cuda::cudnn_parts(whole, 32768, false)[0]) == (int64_t{8} << 30) + (int64_t{64} << 20));
+  REQUIRE(cuda::cudnn_computes(info_of(kHopper), whole, DType::kBF16, 32768, false));
+  REQUIRE_FALSE(cuda::cudnn_computes(info_of(kAda), whole, DType::kBF16, 32768, false));
 }
 
 TEST_CASE("cudnn plans: what the table leaves out for its head size has none") {
-  REQUIRE(engines(kAmpere, shape(8, 4, 256, 4096), 1, true) == 0);
-  REQUIRE(engines(kHopper, shape(8, 4, 264, 4096), 1, true) == 0);
+  REQUIRE(engines_of_rows(kAmpere, shape(8, 4, 256, 4096), 1, true) == 0);
+  REQUIRE(engines_of_rows(kHopper, shape(8, 4, 264, 4096), 1, true) == 0);
+  const AttentionAttrs attrs = shape(32, 8, 128, 4096);
+  REQUIRE(engines_of(kAmpere, attrs, cuda::cudnn_parts(attrs, 4096, true)[0], 4096, true).engines == 0);
 }
 
 #if __has_include(<cudnn_graph.h>)
@@ -104,6 +155,7 @@ static_assert(same(A::kPointwiseMode, CUDNN_ATTR_POINTWISE_MODE) && same(A::kPoi
               same(A::kHeuristicsResults, CUDNN_ATTR_ENGINEHEUR_RESULTS) &&
               same(A::kHeuristicsDevice, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP) &&
               same(A::kEngineConfigEngine, CUDNN_ATTR_ENGINECFG_ENGINE) &&
+              same(A::kEngineConfigWorkspaceBytes, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE) &&
               same(A::kPlanHandle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) &&
               same(A::kPlanEngineConfig, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) &&
               same(A::kPlanWorkspaceBytes, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) &&
@@ -117,13 +169,17 @@ static_assert(same(A::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE) && same(A:
               same(A::kTensorAlignment, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) && same(A::kTensorType, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
               same(A::kTensorDimensions, CUDNN_ATTR_TENSOR_DIMENSIONS) && same(A::kTensorStrides, CUDNN_ATTR_TENSOR_STRIDES) &&
               same(A::kTensorId, CUDNN_ATTR_TENSOR_UNIQUE_ID) && same(A::kTensorIsVirtual, CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
-              same(A::kTensorIsByValue, CUDNN_ATTR_TENSOR_IS_BY_VALUE) && same(A::kPackIds, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS) &&
+              same(A::kTensorIsByValue, CUDNN_ATTR_TENSOR_IS_BY_VALUE) &&
+              same(A::kTensorOffsets, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC) && same(A::kPackIds, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS) &&
               same(A::kPackPointers, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS) &&
               same(A::kPackWorkspace, CUDNN_ATTR_VARIANT_PACK_WORKSPACE) &&
               same(A::kEngineNumericalNotes, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) &&
               same(A::kMatmulPrecision, CUDNN_ATTR_MATMUL_COMP_TYPE) && same(A::kMatmulA, CUDNN_ATTR_OPERATION_MATMUL_ADESC) &&
               same(A::kMatmulB, CUDNN_ATTR_OPERATION_MATMUL_BDESC) && same(A::kMatmulC, CUDNN_ATTR_OPERATION_MATMUL_CDESC) &&
               same(A::kMatmulDescriptor, CUDNN_ATTR_OPERATION_MATMUL_DESC) &&
+              same(A::kMatmulRows, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC) &&
+              same(A::kMatmulColumns, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC) &&
+              same(A::kMatmulDepth, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC) &&
               same(A::kReductionOperator, CUDNN_ATTR_REDUCTION_OPERATOR) &&
               same(A::kReductionPrecision, CUDNN_ATTR_REDUCTION_COMP_TYPE) &&
               same(A::kReductionX, CUDNN_ATTR_OPERATION_REDUCTION_XDESC) &&
@@ -141,6 +197,7 @@ static_assert(same(cuda::CudnnType::kFloat, CUDNN_DATA_FLOAT) && same(cuda::Cudn
 static_assert(same(P::kAdd, CUDNN_POINTWISE_ADD) && same(P::kMultiply, CUDNN_POINTWISE_MUL) && same(P::kDivide, CUDNN_POINTWISE_DIV) &&
               same(P::kSubtract, CUDNN_POINTWISE_SUB) && same(P::kExp, CUDNN_POINTWISE_EXP) && same(P::kLog, CUDNN_POINTWISE_LOG) &&
               same(P::kGreater, CUDNN_POINTWISE_CMP_GT) && same(P::kGreaterOrEqual, CUDNN_POINTWISE_CMP_GE) &&
+              same(P::kLess, CUDNN_POINTWISE_CMP_LT) && same(P::kAnd, CUDNN_POINTWISE_LOGICAL_AND) &&
               same(P::kIndex, CUDNN_POINTWISE_GEN_INDEX) && same(P::kSelect, CUDNN_POINTWISE_BINARY_SELECT));
 static_assert(same(cuda::CudnnReduction::kAdd, CUDNN_REDUCE_TENSOR_ADD) && same(cuda::CudnnReduction::kMax, CUDNN_REDUCE_TENSOR_MAX));
 static_assert(same(cuda::kCudnnHeuristicsA, CUDNN_HEUR_MODE_A) &&

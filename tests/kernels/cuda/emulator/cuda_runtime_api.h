@@ -35,6 +35,7 @@ struct cudaDeviceProp {
   cudaUUID_t uuid;
   int major, minor, multiProcessorCount;
   size_t sharedMemPerBlockOptin;
+  size_t totalGlobalMem;
 };
 
 /// What tests set and look at: kernels that were started and in which order their blocks run, the shared memory of a block, whether an event has come, the error that
@@ -42,6 +43,7 @@ struct cudaDeviceProp {
 namespace emulator {
 struct Runtime {
   size_t block_shared = 232448;
+  int compute_major = 9;
   bool event_has_come = true;
   int last_error = 0;
   unsigned device_flags = 0;
@@ -100,7 +102,7 @@ inline cudaError_t cudaGetDeviceCount(int* count) {
   return cudaSuccess;
 }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {"the emulator, on the host", {"\x01\x23\x45\x67\xff"}, 9, 0, 1, emulator::runtime().block_shared};
+  *properties = {"the emulator, on the host", {"\x01\x23\x45\x67\xff"}, emulator::runtime().compute_major, 0, 1, emulator::runtime().block_shared, size_t{80} << 30};
   return cudaSuccess;
 }
 inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsigned, void*) {

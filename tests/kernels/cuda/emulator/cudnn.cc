@@ -13,7 +13,9 @@
 #include "kernels/cuda/cudnn_api.h"
 
 // cuDNN's backend on the host: descriptors hold what was set, with the checks that its documentation names, and a plan
-// that is run goes through the operations of its graph one by one in fp64.
+// that is run goes through the operations of its graph one by one in fp64. Sequences from lists: a product has the rows,
+// columns and depth that its lists say; a tensor with offsets has as many tokens of a sequence as the first list says,
+// others read as NaN and are not written.
 namespace ftrun::emulator {
 
 Cudnn& cudnn() {
@@ -133,9 +135,12 @@ int set_attribute(void* raw, int name, int element, int64_t count, const void* e
 std::vector<const Descriptor*> tensors_of(const Descriptor& operation) {
   using A = CudnnAttribute;
   std::vector<const Descriptor*> found;
-  for (const A name : {A::kMatmulA, A::kMatmulB, A::kMatmulC, A::kPointwiseX, A::kPointwiseB, A::kPointwiseT,
-                       A::kPointwiseY, A::kReductionX, A::kReductionY, A::kReshapeX, A::kReshapeY})
+  for (const A name : {A::kMatmulA, A::kMatmulB, A::kMatmulC, A::kMatmulRows, A::kMatmulColumns, A::kMatmulDepth,
+                       A::kPointwiseX, A::kPointwiseB, A::kPointwiseT, A::kPointwiseY, A::kReductionX, A::kReductionY,
+                       A::kReshapeX, A::kReshapeY})
     if (operation.has(name)) found.push_back(&operation.at(name));
+  for (size_t i = 0; i < found.size(); ++i)
+    if (found[i]->has(A::kTensorOffsets)) found.push_back(&found[i]->at(A::kTensorOffsets));
   return found;
 }
 
@@ -190,8 +195,16 @@ int get_attribute(void* raw, int name, int, int64_t room, int64_t* count, void* 
 /// Where a tensor's elements lie: given memory, or an array of the emulator's.
 struct Storage {
   void* given = nullptr;
-  std::shared_ptr<std::map<int64_t, double>> made;
+  std::shared_ptr<std::vector<double>> made;
 };
+
+/// NaN, for each element of a tensor.
+std::shared_ptr<std::vector<double>> elements_of(const Descriptor& tensor) {
+  const Index dims = tensor.dims(CudnnAttribute::kTensorDimensions), strides = tensor.dims(CudnnAttribute::kTensorStrides);
+  int64_t last = 0;
+  for (size_t d = 0; d < dims.size(); ++d) last += (dims[d] - 1) * strides[d];
+  return std::make_shared<std::vector<double>>(last + 1, std::nan(""));
+}
 
 float from_bf16(uint16_t x) {
   const uint32_t bits = static_cast<uint32_t>(x) << 16;
@@ -207,13 +220,20 @@ uint16_t to_bf16(double x) {
   return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
+/// Where the sequences of a tensor begin, in elements, and how many tokens each has.
+struct Sequences {
+  const int32_t* offsets = nullptr;
+  const int32_t* lengths = nullptr;
+};
+
 class Tensor {
  public:
-  Tensor(const Descriptor& of, Storage storage)
+  Tensor(const Descriptor& of, Storage storage, Sequences sequences)
       : dims(of.dims(CudnnAttribute::kTensorDimensions)),
         strides_(of.dims(CudnnAttribute::kTensorStrides)),
         type_(of.get<CudnnType>(CudnnAttribute::kTensorType)),
-        storage_(std::move(storage)) {}
+        storage_(std::move(storage)),
+        sequences_(sequences) {}
 
   const Index dims;
 
@@ -224,15 +244,18 @@ class Tensor {
     return read(own);
   }
   double read(const Index& place) const {
+    if (is_beyond(place)) return std::nan("");
     const int64_t at = offset(place);
     if (storage_.given == nullptr) {
-      const double value = storage_.made->at(at);
+      const double value = (*storage_.made)[at];
       return type_ == CudnnType::kBFloat16 ? from_bf16(to_bf16(value)) : value;
     }
+    if (type_ == CudnnType::kInt32) return static_cast<const int32_t*>(storage_.given)[at];
     if (type_ == CudnnType::kBFloat16) return from_bf16(static_cast<const uint16_t*>(storage_.given)[at]);
     return static_cast<const float*>(storage_.given)[at];
   }
   void write(const Index& place, double value) const {
+    if (is_beyond(place)) return;
     const int64_t at = offset(place);
     if (storage_.given == nullptr)
       (*storage_.made)[at] = value;
@@ -244,21 +267,28 @@ class Tensor {
 
  private:
   int64_t offset(const Index& place) const {
-    int64_t at = 0;
-    for (size_t d = 0; d < place.size(); ++d) at += place[d] * strides_[d];
+    int64_t at = sequences_.offsets != nullptr ? sequences_.offsets[place[0]] : place[0] * strides_[0];
+    for (size_t d = 1; d < place.size(); ++d) at += place[d] * strides_[d];
     return at;
+  }
+  /// Tokens are the rows, or the columns of a tensor that is turned.
+  bool is_beyond(const Index& place) const {
+    const size_t token = dims[3] > 1 && strides_[3] > strides_[2] ? 3 : 2;
+    return sequences_.offsets != nullptr && place[token] >= sequences_.lengths[place[0]];
   }
 
   const Index strides_;
   const CudnnType type_;
   Storage storage_;
+  Sequences sequences_;
 };
 
+/// Sequences without tokens are passed over.
 template <class Body>
-void for_each(const Index& dims, Body body) {
+void for_each(const Index& dims, const int32_t* lengths, Body body) {
   Index at;
   for (at[0] = 0; at[0] < dims[0]; ++at[0])
-    for (at[1] = 0; at[1] < dims[1]; ++at[1])
+    for (at[1] = lengths != nullptr && lengths[at[0]] == 0 ? dims[1] : 0; at[1] < dims[1]; ++at[1])
       for (at[2] = 0; at[2] < dims[2]; ++at[2])
         for (at[3] = 0; at[3] < dims[3]; ++at[3]) body(at);
 }
@@ -273,6 +303,8 @@ double pointwise(CudnnPointwise mode, double x, double b, double t) {
     case CudnnPointwise::kLog: return std::log(x);
     case CudnnPointwise::kGreater: return x > b ? 1.0 : 0.0;
     case CudnnPointwise::kGreaterOrEqual: return x >= b ? 1.0 : 0.0;
+    case CudnnPointwise::kLess: return x < b ? 1.0 : 0.0;
+    case CudnnPointwise::kAnd: return x != 0.0 && b != 0.0 ? 1.0 : 0.0;
     case CudnnPointwise::kSelect: return t != 0.0 ? x : b;
     case CudnnPointwise::kIndex: break;
   }
@@ -281,10 +313,14 @@ double pointwise(CudnnPointwise mode, double x, double b, double t) {
 
 class Run {
  public:
-  explicit Run(const Descriptor& pack) {
+  Run(const Descriptor& graph, const Descriptor& pack) {
     for (int64_t i = 0; i < pack.count(CudnnAttribute::kPackIds); ++i)
       given_[pack.get<int64_t>(CudnnAttribute::kPackIds, static_cast<size_t>(i))] =
           pack.get<void*>(CudnnAttribute::kPackPointers, static_cast<size_t>(i));
+    for (int64_t i = 0; i < graph.count(CudnnAttribute::kGraphOperations) && lengths_ == nullptr; ++i) {
+      const Descriptor& operation = graph.at(CudnnAttribute::kGraphOperations, static_cast<size_t>(i));
+      if (operation.kind == CudnnKind::kMatmulOperation) lengths_ = list(operation, CudnnAttribute::kMatmulRows);
+    }
   }
 
   void run(const Descriptor& operation) {
@@ -300,10 +336,20 @@ class Run {
  private:
   Tensor tensor(const Descriptor& of) {
     const bool within = of.get<bool>(CudnnAttribute::kTensorIsVirtual);
-    if (!within) return {of, {given_.at(of.id()), nullptr}};
+    if (!within) return {of, {given_.at(of.id()), nullptr}, sequences(of)};
     auto& made = made_[of.id()];
-    if (made.given == nullptr && !made.made) made.made = std::make_shared<std::map<int64_t, double>>();
-    return {of, made};
+    if (made.given == nullptr && !made.made) made.made = elements_of(of);
+    const auto view = views_.find(of.id());
+    return {of, made, view == views_.end() ? Sequences{} : view->second};
+  }
+
+  const int32_t* list(const Descriptor& of, CudnnAttribute name) const {
+    return of.has(name) ? static_cast<const int32_t*>(given_.at(of.at(name).id())) : nullptr;
+  }
+  Sequences sequences(const Descriptor& tensor) const {
+    const int32_t* const offsets = list(tensor, CudnnAttribute::kTensorOffsets);
+    require(offsets == nullptr || lengths_ != nullptr, "a graph of sequences has their lengths");
+    return {offsets, lengths_};
   }
 
   void matmul(const Descriptor& operation) {
@@ -311,9 +357,14 @@ class Run {
     const Tensor a = tensor(operation.at(CudnnAttribute::kMatmulA)), b = tensor(operation.at(CudnnAttribute::kMatmulB)),
                  c = tensor(operation.at(CudnnAttribute::kMatmulC));
     require(a.dims[3] == b.dims[2] && a.dims[2] == c.dims[2] && b.dims[3] == c.dims[3], "matrices fit each other");
-    for_each(c.dims, [&](const Index& at) {
+    const int32_t *const rows = list(operation, CudnnAttribute::kMatmulRows),
+                  *const columns = list(operation, CudnnAttribute::kMatmulColumns),
+                  *const depth = list(operation, CudnnAttribute::kMatmulDepth);
+    for_each(c.dims, lengths_, [&](const Index& at) {
+      const bool has = (rows == nullptr || at[2] < rows[at[0]]) && (columns == nullptr || at[3] < columns[at[0]]);
+      if (!has) return c.write(at, 0);
       double sum = 0;
-      for (int64_t k = 0; k < a.dims[3]; ++k)
+      for (int64_t k = 0; k < (depth == nullptr ? a.dims[3] : depth[at[0]]); ++k)
         sum += a.read({at[0], at[1] * a.dims[1] / c.dims[1], at[2], k}) *
                b.read({at[0], at[1] * b.dims[1] / c.dims[1], k, at[3]});
       c.write(at, sum);
@@ -331,9 +382,9 @@ class Run {
     const std::optional<Tensor> b = operand(CudnnAttribute::kPointwiseB), t = operand(CudnnAttribute::kPointwiseT);
     if (mode == CudnnPointwise::kIndex) {
       const auto axis = static_cast<size_t>(how.get<int64_t>(CudnnAttribute::kPointwiseAxis));
-      return for_each(y.dims, [&](const Index& at) { y.write(at, static_cast<double>(at[axis])); });
+      return for_each(y.dims, lengths_, [&](const Index& at) { y.write(at, static_cast<double>(at[axis])); });
     }
-    for_each(y.dims, [&](const Index& at) {
+    for_each(y.dims, lengths_, [&](const Index& at) {
       y.write(at, pointwise(mode, x.read(at, y.dims), b ? b->read(at, y.dims) : 0, t ? t->read(at, y.dims) : 0));
     });
   }
@@ -343,7 +394,7 @@ class Run {
     cudnn().ran.push_back(cat("reduction ", static_cast<int>(mode)));
     const Tensor x = tensor(operation.at(CudnnAttribute::kReductionX)), y = tensor(operation.at(CudnnAttribute::kReductionY));
     std::map<Index, double> sums;
-    for_each(x.dims, [&](const Index& at) {
+    for_each(x.dims, lengths_, [&](const Index& at) {
       Index to;
       for (size_t d = 0; d < to.size(); ++d) to[d] = at[d] * y.dims[d] / x.dims[d];
       const auto [sum, first] = sums.emplace(to, x.read(at));
@@ -357,10 +408,14 @@ class Run {
     cudnn().ran.emplace_back("reshape");
     const Descriptor &x = operation.at(CudnnAttribute::kReshapeX), &y = operation.at(CudnnAttribute::kReshapeY);
     made_[y.id()] = x.get<bool>(CudnnAttribute::kTensorIsVirtual) ? made_.at(x.id()) : Storage{given_.at(x.id()), nullptr};
+    if (y.has(CudnnAttribute::kTensorOffsets)) views_[y.id()] = sequences(y);
   }
 
   std::map<int64_t, void*> given_;
   std::map<int64_t, Storage> made_;
+  /// Of tensors made within the graph that are others' elements.
+  std::map<int64_t, Sequences> views_;
+  const int32_t* lengths_ = nullptr;
 };
 
 /// Everything in memory is given, where its alignment says.
@@ -386,7 +441,7 @@ int execute(void*, void* plan, void* pack) {
   if (cudnn().execution != 0) return refuse("the emulator was told to", cudnn().execution);
   if (const int status = check_pack(graph, as(pack)); status != 0) return status;
   cudnn().engine = as(plan).engine;
-  Run run(as(pack));
+  Run run(graph, as(pack));
   for (int64_t i = 0; i < graph.count(CudnnAttribute::kGraphOperations); ++i)
     run.run(graph.at(CudnnAttribute::kGraphOperations, static_cast<size_t>(i)));
   return 0;

@@ -1,11 +1,15 @@
 #include "cudnn.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "cuda_rig.h"
+#include "graph/gpu_workspace.h"
 #include "kernels/cuda/cudnn_attention.h"
 
 #include <catch2/catch.hpp>
@@ -29,8 +33,8 @@ struct RestoredCudnn {
 /// The tests' GPU, with cuDNN, for as long as this lives.
 class WithCudnn {
  public:
-  explicit WithCudnn(bool documents = false)
-      : before_(test::gpu()), gpu_(open_cuda_kernels(0, {.cudnn = true, .documents = documents})) {
+  explicit WithCudnn(bool documents = false, CudnnUse use = CudnnUse::kAlways)
+      : before_(test::gpu()), gpu_(open_cuda_kernels(0, {.cudnn = use, .documents = documents})) {
     test::set_gpu(gpu_.get());
     cudnn().ran.clear();
   }
@@ -64,9 +68,11 @@ std::string refusal(const std::function<void()>& work) {
 }
 
 TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
-  const DeviceInfo hopper{.compute_major = 9}, ampere{.compute_major = 8}, later{.compute_major = 12};
+  constexpr int64_t kMemory = int64_t{80} << 30;
+  const DeviceInfo hopper{.compute_major = 9, .memory_bytes = kMemory}, ampere{.compute_major = 8, .memory_bytes = kMemory},
+      later{.compute_major = 12, .memory_bytes = kMemory};
   const auto computes = [](const DeviceInfo& gpu, int64_t head_size, DType dtype = DType::kBF16, bool documents = false) {
-    return cuda::cudnn_computes(gpu, attrs_of(8, 2, head_size, 4096), dtype, documents);
+    return cuda::cudnn_computes(gpu, attrs_of(8, 2, head_size, 4096), dtype, 4096, documents);
   };
   REQUIRE((computes(hopper, 128) && computes(hopper, 256) && computes(ampere, 128) && computes(ampere, 64)));
   REQUIRE_FALSE(computes(ampere, 136));
@@ -74,8 +80,13 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
   REQUIRE_FALSE(computes(hopper, 100));
   REQUIRE_FALSE(computes(later, 128));
   REQUIRE_FALSE(computes(hopper, 128, DType::kF32));
-  REQUIRE_FALSE(computes(hopper, 128, DType::kBF16, true));
-  REQUIRE_FALSE(cuda::cudnn_computes(hopper, attrs_of(8, 2, 128, 1), DType::kBF16, false));
+  REQUIRE(computes(hopper, 128, DType::kBF16, true));
+  REQUIRE_FALSE(computes(ampere, 128, DType::kBF16, true));
+  REQUIRE_FALSE(cuda::cudnn_computes(hopper, attrs_of(8, 2, 128, 1), DType::kBF16, 1, false));
+  // 2^31 elements of qkv; a workspace of more than an eighth of the memory.
+  REQUIRE_FALSE(cuda::cudnn_computes(hopper, attrs_of(8, 2, 128, 4096), DType::kBF16, int64_t{1} << 21, true));
+  REQUIRE_FALSE(cuda::cudnn_computes({.compute_major = 9, .memory_bytes = int64_t{2} << 30}, attrs_of(8, 2, 128, 4096),
+                                     DType::kBF16, 4096, false));
   const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 2, 16, 24), 1);
   {
     WithCudnn gpu;
@@ -84,10 +95,131 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
     test::run_on_gpu(cases.forward, kNarrow);
     REQUIRE_FALSE(cudnn().ran.empty());
   }
+}
+
+TEST_CASE("cudnn: by the rule it computes on a GPU where it was measured, and our kernels where it cannot") {
+  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
+  {
+    WithCudnn gpu(false, CudnnUse::kWhereMeasured);
+    REQUIRE(error_of(cases.forward) < 1e-2);
+    REQUIRE(gpu->attention_in_use() == "cudnn 9.19.0");
+    REQUIRE(gpu->attention_notice() == "");
+  }
+  {
+    WithCudnn gpu(false, CudnnUse::kWhereMeasured);
+    cudnn().engines = {{{}, kNotSupported}};
+    REQUIRE(error_of(cases.forward) < 1e-2);
+    REQUIRE(error_of(cases.backward) < 2e-2);
+    REQUIRE(cudnn().ran.empty());
+    REQUIRE(gpu->attention_in_use() == "own");
+    REQUIRE_THAT(gpu->attention_notice(), Catch::StartsWith("cuDNN 9.19.0 has no plan for attention of 2 heads"));
+  }
+  const RestoredCudnn restored;
+  cudnn().version = 91002;
+  {
+    const auto gpu = open_cuda_kernels(0, {.cudnn = CudnnUse::kWhereMeasured});
+    REQUIRE(gpu->attention() == "own");
+    REQUIRE(gpu->attention_notice() == "cuDNN cannot compute attention: it is version 9.10.2");
+  }
+  ::emulator::runtime().compute_major = 8;
+  const auto other = open_cuda_kernels(0, {.cudnn = CudnnUse::kWhereMeasured});
+  ::emulator::runtime().compute_major = 9;
+  REQUIRE(other->attention() == "own");
+  REQUIRE(other->attention_notice() == "");
+}
+
+TEST_CASE("cudnn: documents are computed by it until its places are taken, and then by our kernels") {
   WithCudnn gpu(true);
-  REQUIRE(error_of(cases.forward) < 1e-2);
-  REQUIRE(error_of(cases.backward) < 2e-2);
-  REQUIRE(cudnn().ran.empty());
+  const AttentionAttrs attrs = attrs_of(1, 1, 8, 24);
+  const auto products = [&](const std::vector<int64_t>& lengths) {
+    cudnn().ran.clear();
+    REQUIRE(error_of(test::attention_of_documents(attrs, 1, lengths).forward) < 1e-2);
+    return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul");
+  };
+  // Two products a graph, whose lists have four places for rows of 24 tokens; three graphs for rows of 300.
+  REQUIRE(products({7, 17}) == 2);
+  REQUIRE(products({2}) == 2);
+  REQUIRE(gpu_document_groups(48, 24).size() == 1);
+  REQUIRE(gpu_document_groups(48, 24)[0].slots == 8);
+  const std::vector<GpuDocumentGroup> groups = gpu_document_groups(4096, 4096);
+  const std::vector<std::pair<int64_t, int64_t>> expected{{4096, 1}, {2048, 3}, {1024, 7}, {512, 15}, {256, 64}};
+  REQUIRE(groups.size() == expected.size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    REQUIRE(groups[i].most_tokens == expected[i].first);
+    REQUIRE(groups[i].slots == expected[i].second);
+  }
+}
+
+/// Attention and its gradient of random bf16 on the host, in parts of so many bytes of scores.
+class HostAttention {
+ public:
+  HostAttention(const AttentionAttrs& attrs, int64_t tokens)
+      : qkv_(bits(tokens * (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size, 1)),
+        da_(bits(tokens * attrs.query_heads * attrs.head_size, 2)),
+        a_(da_.size()),
+        dqkv_(qkv_.size()),
+        lse_(attrs.query_heads * tokens),
+        delta_(lse_.size()) {
+    given_.qkv = qkv_.data();
+    given_.a = a_.data();
+    given_.lse = lse_.data();
+    given_.da = da_.data();
+    given_.dqkv = dqkv_.data();
+    given_.delta = delta_.data();
+    given_.attrs = attrs;
+    given_.tokens = tokens;
+  }
+
+  std::pair<std::vector<uint16_t>, std::vector<uint16_t>> compute(int64_t part_bytes) {
+    cuda::CudnnAttention cudnn(cuda::load_cudnn(), true, part_bytes);
+    for (const bool backward : {false, true}) cudnn.prepare(given_.attrs, given_.tokens, false, backward);
+    cudnn.forward(given_, nullptr, nullptr);
+    cudnn.backward(given_, nullptr, nullptr);
+    return {a_, dqkv_};
+  }
+
+ private:
+  /// Numbers of either sign below 1.
+  static std::vector<uint16_t> bits(int64_t count, int seed) {
+    const std::vector<std::byte> bytes = test::to_bytes(test::random_array({count}, seed), DType::kBF16);
+    std::vector<uint16_t> made(count);
+    std::memcpy(made.data(), bytes.data(), bytes.size());
+    return made;
+  }
+
+  std::vector<uint16_t> qkv_, da_, a_, dqkv_;
+  std::vector<float> lse_, delta_;
+  cuda::Attention given_{};
+};
+
+TEST_CASE("cudnn: documents are computed in parts by heads first, and then by lists") {
+  const AttentionAttrs attrs = attrs_of(4, 2, 8, 8192);
+  const auto sizes = [&](int64_t bytes) {
+    std::vector<std::pair<int64_t, int64_t>> found;
+    for (const cuda::CudnnPart& part : cuda::cudnn_parts(attrs, 2 * 8192, true, bytes))
+      found.emplace_back(part.sequences, part.kv_heads);
+    return found;
+  };
+  const std::vector<std::pair<int64_t, int64_t>> whole{{2, 2}, {6, 2}, {14, 2}, {30, 2}, {62, 2}, {256, 2}};
+  REQUIRE(sizes(int64_t{1} << 40) == whole);
+  const std::vector<std::pair<int64_t, int64_t>> parts{{1, 1}, {3, 1}, {14, 1}, {30, 2}, {62, 2}, {256, 2}};
+  REQUIRE(sizes(int64_t{256} << 20) == parts);
+}
+
+TEST_CASE("cudnn: rows and heads that are computed in parts have the same bits") {
+  const RestoredCudnn restored;
+  const AttentionAttrs attrs = attrs_of(4, 2, 8, 8);
+  HostAttention attention(attrs, 24);
+  const auto products = [] { return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul"); };
+  cudnn().ran.clear();
+  const auto whole = attention.compute(1 << 20);
+  const int64_t once = products();
+  // The scores of a row and head count as 64 x 64: one row and all heads at a time, then one head of keys.
+  for (const auto& [bytes, runs] : std::vector<std::pair<int64_t, int64_t>>{{4 * 8192, 3}, {2 * 8192, 6}, {1, 6}}) {
+    cudnn().ran.clear();
+    REQUIRE((attention.compute(bytes) == whole));
+    REQUIRE(products() == runs * once);
+  }
 }
 
 TEST_CASE("cudnn: of its engines the first is taken that repeats its bits and has a plan") {
@@ -139,8 +271,8 @@ TEST_CASE("cudnn: a version that is too old, and a run that fails, are said so")
   {
     const RestoredCudnn restored;
     cudnn().version = 91002;
-    REQUIRE(refusal([] { open_cuda_kernels(0, {.cudnn = true}); }) ==
-            "cuDNN's attention was asked for (kernels.attention), but cuDNN is 9.10.2\n"
+    REQUIRE(refusal([] { open_cuda_kernels(0, {.cudnn = CudnnUse::kAlways}); }) ==
+            "cuDNN cannot compute attention: it is version 9.10.2\n"
             "  remedy: install a cuDNN 9 of version 9.19.0 or later, or set kernels.attention to own");
   }
   REQUIRE(open_cuda_kernels(0)->attention() == "own");
