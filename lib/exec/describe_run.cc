@@ -43,9 +43,7 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu, std::vector
 
 void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
   const Gpu* gpu = run.session.gpu();
-  if (gpu == nullptr) {
-    return;
-  }
+  if (gpu == nullptr) return;
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
   if (!is_recorded(gpu->info().name))
     notes.push_back("ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses with those of device: cpu");
