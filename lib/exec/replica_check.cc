@@ -11,6 +11,7 @@
 #include "base/rank_error.h"
 #include "base/side_by_side.h"
 #include "base/text.h"
+#include "checkpoint/safetensors.h"
 #include "partition/layout.h"
 
 namespace ftrun {
