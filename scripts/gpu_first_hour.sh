@@ -219,9 +219,9 @@ all_steps() {
   for check in repeat recorded processor cudnn documents adapters resume; do step "losses-$check" pass check_training "$check"; done
   step timings figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench
   step timings-cudnn figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench --attention cudnn --only attention
-  step steps-smollm2 figure whole_steps smollm2 --peer --way "ZeRO 0" --way recorded --way cuDNN --way "cuDNN, recorded" \
+  step steps-smollm2 figure whole_steps smollm2 --peer --way "ZeRO 0" --way "own attention" --way recorded --way cuDNN --way "cuDNN, recorded" \
     --way LoRA --way "LoRA on NF4"
-  step steps-8b figure whole_steps 8b-two-layers --micro-batch 1 --sequence 4096 --peer --way "ZeRO 0" --way cuDNN --way LoRA \
+  step steps-8b figure whole_steps 8b-two-layers --micro-batch 1 --sequence 4096 --peer --way "ZeRO 0" --way "own attention" --way cuDNN --way LoRA \
     --way "LoRA, cuDNN" --way "LoRA on NF4"
   step long-sequence pass check_training long
   step messages pass check_training messages

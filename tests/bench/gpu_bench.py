@@ -44,6 +44,7 @@ WAYS = {
     "ZeRO 3, all on the host": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={HOST}",
                                 f"zero_optimization.offload_param={HOST}"],
     "recorded": ["kernels.step_graph=true"],
+    "own attention": ["kernels.attention=own"],
     "cuDNN": ["kernels.attention=cudnn"],
     "cuDNN, recorded": ["kernels.attention=cudnn", "kernels.step_graph=true"],
     "LoRA": [LORA],

@@ -26,7 +26,6 @@ struct Device {
   int64_t memory_bytes;
 };
 constexpr Device kHopper{"NVIDIA H100 80GB HBM3", 900, 132, 232448, int64_t{80} << 30};
-constexpr Device kLargeHopper{"NVIDIA H200", 900, 132, 232448, int64_t{140} << 30};
 constexpr Device kAmpere{"NVIDIA A100-SXM4-80GB", 800, 108, 166912, int64_t{80} << 30};
 constexpr Device kAda{"NVIDIA GeForce RTX 4090", 890, 128, 101376, int64_t{24} << 30};
 
@@ -76,7 +75,7 @@ AttentionAttrs shape(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t
 }
 
 TEST_CASE("cudnn plans: every shape of the table has engines that repeat their bits, in both directions") {
-  for (const Device& device : {kHopper, kLargeHopper, kAmpere, kAda})
+  for (const Device& device : {kHopper, kAmpere, kAda})
     for (const AttentionAttrs& attrs :
          {shape(9, 3, 64, 2048), shape(32, 8, 128, 4096), shape(32, 32, 128, 4096), shape(32, 8, 128, 4096, 1024),
           shape(4, 4, 80, 100), shape(4, 2, 40, 77, 16), shape(2, 1, 8, 2), shape(8, 4, 256, 4096),
@@ -84,6 +83,7 @@ TEST_CASE("cudnn plans: every shape of the table has engines that repeat their b
       for (const int64_t rows : {1, 2})
         for (const bool documents : {false, true}) {
           const int64_t tokens = rows * attrs.row_tokens;
+          if (documents && rows == 1) continue;  // graphs of the same operations
           if (!cuda::cudnn_computes(info_of(device), attrs, DType::kBF16, tokens, documents)) continue;
           for (const cuda::CudnnPart& part : cuda::cudnn_parts(attrs, tokens, documents))
             for (const bool backward : {false, true}) {
