@@ -1,6 +1,7 @@
 // NCCL with one rank on a real GPU: collectives between kernels of the same stream, with NCCL's sums and with ours, an
 // end, a group that is given up, and recorded collectives. Exits with 77 where there is no GPU.
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -139,10 +140,13 @@ int run() {
 }  // namespace ftrun
 
 int main() {
+  int code = 1;
   try {
-    return ftrun::run();
+    code = ftrun::run();
   } catch (const std::exception& error) {
     std::printf("failed: %s\n", error.what());
-    return 1;
   }
+  // A thread that ends a communicator may still be in NCCL, which static destructors would take away below it; a rank ends so too.
+  std::fflush(stdout);
+  std::_Exit(code);
 }
