@@ -7,7 +7,7 @@ import functools
 
 from script_errors import BadDocument
 
-# What is read from a record: its spellings, the usual one first. Case, "_", "-" and spaces do not count.
+# Fields that are read: the spellings of each, the usual one first. Case, "_", "-" and spaces do not count.
 RECORD = {
     "messages": ("messages", "conversations", "conversation", "dialogue", "dialog", "chat"),
     "system": ("system", "system_prompt", "system_message", "system_instruction", "system_instructions", "instructions", "sys_prompt"),
@@ -39,7 +39,7 @@ HARMLESS = ("id", "uuid", "guid", "idx", "index", "row", "line", "number", "key"
             "tags", "task", "task_type", "task_name", "difficulty", "comment", "comments", "note", "notes", "model_name", "generator",
             "length", "num_turns", "turn_count", "num_tokens", "token_count", "n_tokens", "num_messages", "char_count", "word_count",
             "__index_level_0__", "unnamed_0")
-# Beside these a record says something about what is trained on that has no counterpart here: (what it says, what would serve).
+# Fields that say something about what is trained on and have no counterpart here: (what they say, what would serve).
 REFUSED = {
     "token ids": ("holds token ids beside texts", "name a file of token ids in data.train as it is, or remove them"),
     "mask": ("says by token what counts in the loss, which texts cannot", 'write "train": false in the messages that do not count, or '
@@ -79,7 +79,7 @@ def is_absent(value):
 
 
 def holds_nothing(value):
-    """The same where a table may keep a list or an object as its JSON."""
+    """Whether a field holds nothing, also where a table keeps a list or an object as its JSON."""
     return is_absent(value) or (isinstance(value, str) and value.strip() in ("null", "None", "[]", "{}"))
 
 
