@@ -70,6 +70,11 @@ def spelled(names):
     return frozenset(map(canonical, names))
 
 
+def by_name(meanings):
+    return {canonical(name): meaning for meaning, names in meanings.items() for name in names}
+
+
+RECORD_MEANINGS, MESSAGE_MEANINGS = by_name(RECORD), by_name(MESSAGE)
 HARMLESS_NAMES, TOKEN_NAMES, CALL_NAMES, WEIGHT_NAMES, TRAIN_NAMES = map(spelled, (HARMLESS, TOKEN_IDS, CALLS, WEIGHTS, TRAIN))
 
 
@@ -92,17 +97,17 @@ def verdict(value):
 
 
 class Fields:
-    """The fields of an object by what they mean; `others` are those that mean nothing here, by their own names."""
+    """The fields of an object by what they mean (`meanings`: RECORD_MEANINGS or MESSAGE_MEANINGS); `others` are those that
+    mean nothing here, by their own names."""
 
     def __init__(self, content, meanings, place, ignored=frozenset()):
         self.place, self.found, self.others, self.passed_over = place, {}, {}, []
-        by_name = meaning_of(tuple(meanings.items()))
         for key, value in content.items():
             name = canonical(key)
             if name in ignored:
                 self.passed_over.append(key)
                 continue
-            meaning = by_name.get(name)
+            meaning = meanings.get(name)
             if meaning is None:
                 if not holds_nothing(value):
                     self.others[key] = value
@@ -125,11 +130,6 @@ class Fields:
     def raw(self, meaning):
         """The value even where it is empty: an empty answer is an answer."""
         return self.found[meaning][1] if meaning in self.found else None
-
-
-@functools.lru_cache(16)
-def meaning_of(meanings):
-    return {canonical(name): meaning for meaning, names in meanings for name in names}
 
 
 def kind_of_field(key, value):
