@@ -180,7 +180,7 @@ def client_of(tracker):
 
 @contextlib.contextmanager
 def client_errors(name):
-    """What a tracker's client fails with is its environment's: a log-in, a network, a server."""
+    """Turns errors of a tracker's client into errors of the environment: a log-in, a network, a server."""
     try:
         yield
     except Exception as error:

@@ -6,7 +6,7 @@ import sys
 import traceback
 
 DEBUG = "--debug"
-# What to do where the machine refuses, by the number of the error.
+# Remedies by the number of the error.
 REMEDIES = {
     errno.ENOSPC: "free some space there, or name a place on another disk",
     errno.EDQUOT: "the quota is used up: free some space there, or name another place",
@@ -133,8 +133,8 @@ def naming(path):
 
 
 def run(name, work):
-    """What `work` of the script `name` refuses, and what the machine does, as a line and an exit code; 0 where it comes to
-    its end. What only a defect of the script explains has a stack trace with --debug alone."""
+    """Runs `work` of the script `name` and returns its exit code. An error is printed as one line, with --debug after its
+    stack trace."""
     prepare_streams()
     try:
         code = attempt(name, work)
@@ -179,7 +179,7 @@ def explained(error):
 
 
 def watch(name):
-    """The same for what fails before run() is reached, such as packages that cannot be imported."""
+    """Ends a script in the same way where it fails before run(), such as at a package that cannot be imported."""
     def hook(kind, error, trace):
         prepare_streams()
         if DEBUG in sys.argv:

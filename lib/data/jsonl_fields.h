@@ -11,15 +11,15 @@ enum class JsonlField {
   kLabels,
   kAttentionMask,
   kPositionIds,
-  /// By token, whether it counts in the loss: 1, or 0.
+  /// 1 for each token that counts in the loss, 0 for the others.
   kLossMask,
   /// A mask whose meaning is not known.
   kOtherMask,
   /// Lengths of the documents that share a line.
   kLengths,
-  /// Where documents of a line begin, and its end.
+  /// Positions at which documents of a line begin, and its end.
   kBoundaries,
-  /// By token, which document it belongs to.
+  /// The number of the document that each token belongs to.
   kSegments,
   kWeights,
   /// A chosen or rejected answer.
@@ -31,7 +31,7 @@ enum class JsonlField {
   /// Labels, ids or numbers for the loss that are given in another way than by labels.
   kOtherTargets,
   kMedia,
-  /// On the closed list of docs/data.md.
+  /// A name on the closed list of docs/data.md.
   kHarmless,
   kUnknown,
 };

@@ -60,7 +60,7 @@ bool says_no(std::string_view scalar) {
 
 constexpr const char* kWriteLabels = "write labels, the ids with -100 for what does not count in the loss";
 
-/// What a field that could change what is trained on says that is not done here; "" where it says what is so anyway.
+/// The problem with a field that could change what is trained on; "" where it says what is so anyway.
 std::string problem_of(JsonlField field, const JsonValue& value) {
   const bool all_ones = says_yes(value.list && value.alike ? value.first : value.text);
   switch (field) {
@@ -160,7 +160,7 @@ class LineReader {
       note_other(key, field, read_value());
   }
 
-  /// What stands beside the arrays of tokens.
+  /// Keeps, counts or refuses a field that is no array of tokens.
   void note_other(std::string_view key, JsonlField field, const JsonValue& value) {
     if (value.holds_nothing() || field == JsonlField::kHarmless) return;
     if (field == JsonlField::kLossMask) {
@@ -348,7 +348,7 @@ class LineReader {
     }
   }
 
-  /// What a mask leaves out of the loss, labels must leave out too.
+  /// Refuses a mask unless labels leave out of the loss all that it leaves out.
   void check_loss_masks() const {
     for (const auto& [key, mask] : loss_masks_) {
       const std::string name = cat("\"", key, "\"");

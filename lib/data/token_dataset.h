@@ -37,7 +37,7 @@ class TokenDataset {
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const;
   TokenPlace place(int64_t token) const;
-  /// What opening the files found that training goes on with, a sentence each.
+  /// Findings of opening the files that do not stop training, a sentence each.
   std::vector<std::string> notes() const;
   /// Whether every token counts as a label.
   bool all_trained() const;

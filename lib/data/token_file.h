@@ -65,7 +65,7 @@ class TokenFile {
   virtual TokenPlace place(int64_t token) const = 0;
   /// Ids that a ReadScratch may come to hold.
   virtual int64_t scratch_ids() const { return 0; }
-  /// What opening the file found that training goes on with, a sentence each.
+  /// Findings of opening the file that do not stop training, a sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
   /// Error(kBadInput) when a file was cut short since it was opened: touching the lost pages would
   /// end the process with SIGBUS.

@@ -3,7 +3,7 @@ import dataclasses
 import json
 
 from script_errors import BadDocument
-from training_data.fields import MESSAGE, RECORD, Fields, canonical, holds_nothing, is_absent, refuse_or_count, verdict
+from training_data.fields import MESSAGE_MEANINGS, RECORD_MEANINGS, Fields, canonical, holds_nothing, is_absent, refuse_or_count, verdict
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
          "bot": "assistant", "model": "assistant", "system": "system", "developer": "developer", "tool": "tool",
@@ -43,7 +43,7 @@ class Text:
 
 def read_object(content, place, ignored=frozenset()):
     """The Chat or Text that an object holds. `ignored` are canonical names of fields that are passed over."""
-    record = Fields(content, RECORD, place, ignored)
+    record = Fields(content, RECORD_MEANINGS, place, ignored)
     if not record.found and "input_ids" in content:
         raise BadDocument(f'{place}: holds token ids ("input_ids"); name such a file in data.train as it is')
     unread = refuse_or_count(record.others, place, has_messages=record.has("messages")) + record.passed_over
@@ -317,7 +317,7 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
     if not isinstance(turn, dict):
         raise needs_texts(names, number, place)
     here = f"{place}: message {number}"
-    fields = Fields(turn, MESSAGE, here, ignored)
+    fields = Fields(turn, MESSAGE_MEANINGS, here, ignored)
     who, what = fields.raw("role"), fields.raw("content")
     names = ("from", "value") if fields.key("role") == "from" else ("role", "content") if fields.has("role") else names
     names = (fields.key("role") or names[0], fields.key("content") or names[1])
@@ -343,7 +343,8 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
     if fields.passed_over and unread is not None:
         unread += [f"message.{key}" for key in fields.passed_over]
     # What has no meaning of its own is passed to the template, which may know it.
-    refuse_or_count({k: v for k, v in fields.others.items() if canonical(k) not in map(canonical, REASONING)}, place, f"message {number}: ")
+    if fields.others:
+        refuse_or_count({k: v for k, v in fields.others.items() if canonical(k) not in map(canonical, REASONING)}, place, f"message {number}: ")
     message = Message({"role": role, "content": what, **fields.others})
     if isinstance(fields.raw("content"), list) and len(fields.raw("content")) > 1:
         message.parts = [{"type": "text", "text": part["text"]} for part in fields.raw("content")]

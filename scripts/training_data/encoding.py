@@ -227,7 +227,7 @@ def model_texts(folder):
 
 
 def refuse_unreadable(path):
-    """What transformers would fail at, or take for text."""
+    """Refuses a file that transformers would fail at, or whose mark it would take for text."""
     head = head_of(path)
     refuse_pointer(path, head)
     if marked_encoding(head) or wide_encoding(head):

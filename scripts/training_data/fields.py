@@ -7,7 +7,7 @@ import functools
 
 from script_errors import BadDocument
 
-# What is read from a record: its spellings, the usual one first. Case, "_", "-" and spaces do not count.
+# Fields that are read: the spellings of each, the usual one first. Case, "_", "-" and spaces do not count.
 RECORD = {
     "messages": ("messages", "conversations", "conversation", "dialogue", "dialog", "chat"),
     "system": ("system", "system_prompt", "system_message", "system_instruction", "system_instructions", "instructions", "sys_prompt"),
@@ -39,7 +39,7 @@ HARMLESS = ("id", "uuid", "guid", "idx", "index", "row", "line", "number", "key"
             "tags", "task", "task_type", "task_name", "difficulty", "comment", "comments", "note", "notes", "model_name", "generator",
             "length", "num_turns", "turn_count", "num_tokens", "token_count", "n_tokens", "num_messages", "char_count", "word_count",
             "__index_level_0__", "unnamed_0")
-# Beside these a record says something about what is trained on that has no counterpart here: (what it says, what would serve).
+# Fields that say something about what is trained on and have no counterpart here: (what they say, what would serve).
 REFUSED = {
     "token ids": ("holds token ids beside texts", "name a file of token ids in data.train as it is, or remove them"),
     "mask": ("says by token what counts in the loss, which texts cannot", 'write "train": false in the messages that do not count, or '
@@ -70,6 +70,11 @@ def spelled(names):
     return frozenset(map(canonical, names))
 
 
+def by_name(meanings):
+    return {canonical(name): meaning for meaning, names in meanings.items() for name in names}
+
+
+RECORD_MEANINGS, MESSAGE_MEANINGS = by_name(RECORD), by_name(MESSAGE)
 HARMLESS_NAMES, TOKEN_NAMES, CALL_NAMES, WEIGHT_NAMES, TRAIN_NAMES = map(spelled, (HARMLESS, TOKEN_IDS, CALLS, WEIGHTS, TRAIN))
 
 
@@ -79,7 +84,7 @@ def is_absent(value):
 
 
 def holds_nothing(value):
-    """The same where a table may keep a list or an object as its JSON."""
+    """Whether a field holds nothing, also where a table keeps a list or an object as its JSON."""
     return is_absent(value) or (isinstance(value, str) and value.strip() in ("null", "None", "[]", "{}"))
 
 
@@ -92,17 +97,17 @@ def verdict(value):
 
 
 class Fields:
-    """The fields of an object by what they mean; `others` are those that mean nothing here, by their own names."""
+    """The fields of an object by what they mean (`meanings`: RECORD_MEANINGS or MESSAGE_MEANINGS); `others` are those that
+    mean nothing here, by their own names."""
 
     def __init__(self, content, meanings, place, ignored=frozenset()):
         self.place, self.found, self.others, self.passed_over = place, {}, {}, []
-        by_name = meaning_of(tuple(meanings.items()))
         for key, value in content.items():
             name = canonical(key)
             if name in ignored:
                 self.passed_over.append(key)
                 continue
-            meaning = by_name.get(name)
+            meaning = meanings.get(name)
             if meaning is None:
                 if not holds_nothing(value):
                     self.others[key] = value
@@ -125,11 +130,6 @@ class Fields:
     def raw(self, meaning):
         """The value even where it is empty: an empty answer is an answer."""
         return self.found[meaning][1] if meaning in self.found else None
-
-
-@functools.lru_cache(16)
-def meaning_of(meanings):
-    return {canonical(name): meaning for meaning, names in meanings for name in names}
 
 
 def kind_of_field(key, value):

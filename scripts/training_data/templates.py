@@ -24,8 +24,8 @@ from training_data.records import read_json
 TRAIN_ON = ("assistant", "last", "all")
 PROBED_NAME, PROBED_KEY, PROBED_VALUE = "probed_name", "probed_key", "probed value"
 GENERATION_TAG = r"\{%-?\s*(?:end)?generation\s*-?%\}"
-GIVEN = ("messages", "tools", "add_generation_prompt")  # of a template's variables, by its caller
-# Of a message: what is checked by itself, or tells messages apart.
+GIVEN = ("messages", "tools", "add_generation_prompt")  # variables of a template that its caller gives
+# Keys of a message that are checked by themselves, or tell messages apart.
 CHECKED_KEYS = ("role", "content", "tool_calls", "tool_call_id", *REASONING)
 
 # The text of a sample and its turns; None: all is trained on.
@@ -417,7 +417,7 @@ def without(message, keys):
 
 
 def more_keys(call):
-    """Of a call, beside what makes it one."""
+    """Keys that a call has besides those that make it one."""
     outer = without(call, ("id", "type", "index", "function", *(() if "function" in call else ("name", "arguments"))))
     inner = without(call["function"], ("name", "arguments")) if "function" in call else {}
     return [key for key, value in {**outer, **inner}.items() if not holds_nothing(value)]

@@ -793,7 +793,7 @@ class PrepareData(unittest.TestCase):
         os.close(reader)
         latin = {"PYTHONIOENCODING": "latin-1:strict"}
         found = []
-        for name, settings, closed in (("ascii", plain, {}), ("latin", latin, {}), ("pipe", {}, {"stdout": writer})):
+        for name, settings, closed in (("ascii", plain, {}), ("latin", latin, {"stdout": writer})):
             done = subprocess.run([*command, f"{self.folder}/ö {name}"], env={**os.environ, **settings}, stderr=subprocess.PIPE,
                                   **({"stdout": subprocess.PIPE} | closed))
             self.assertEqual((done.returncode, done.stderr), (0, b""))
@@ -802,7 +802,7 @@ class PrepareData(unittest.TestCase):
             if name == "ascii":
                 self.assertIn(b"gr\\xf6\\xdfe.jsonl", done.stdout)
         os.close(writer)
-        self.assertEqual(found[1:], found[:1] * 2)
+        self.assertEqual(found[1], found[0])
 
     def test_a_pipe_is_not_read(self):
         pipe = os.path.join(self.folder, "pipe.jsonl")
