@@ -57,11 +57,21 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
                                     int64_t element_bytes) {
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
-  GpuHeadWorkspace w;
-  w.chunk = std::min(attrs.chunk_tokens, tokens);
-  w.losses = 0;
-  w.logits = after(w.losses, w.chunk * dtype_bytes(DType::kF64));
+  GpuHeadWorkspace w =
+      gpu_vocabulary_workspace(std::min(attrs.chunk_tokens, tokens), attrs.with_gradients);
+  w.logits = w.bytes;
   w.bytes = after(w.logits, w.chunk * vocabulary * element_bytes);
+  return w;
+}
+
+GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients) {
+  GpuHeadWorkspace w;
+  w.chunk = tokens;
+  w.losses = 0;
+  w.bytes = after(w.losses, tokens * dtype_bytes(DType::kF64));
+  if (with_gradients) return w;
+  w.correct = w.bytes;
+  w.bytes = after(w.correct, tokens * dtype_bytes(DType::kI32));
   return w;
 }
 
@@ -101,7 +111,9 @@ int64_t gpu_workspace_bytes(const LayerGraph& graph, const Op& op) {
           .bytes;
     }
     case OpKind::kVocabularyCrossEntropy:
-      return graph.at(op.in[3]).dims[0] * dtype_bytes(DType::kF64);
+      return gpu_vocabulary_workspace(graph.at(op.in[3]).dims[0],
+                                      std::get<VocabularyAttrs>(op.attrs).with_gradients)
+          .bytes;
     default:
       return 0;
   }

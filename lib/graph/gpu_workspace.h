@@ -33,13 +33,18 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
 struct GpuHeadWorkspace {
   /// Tokens of a chunk: the attribute, or all there are.
   int64_t chunk = 0;
-  /// F64[chunk]; [chunk, V] in the dtype of x and w.
+  /// F64[chunk]; without gradients I32[chunk]: which tokens are predicted; [chunk, V] in the dtype
+  /// of x and w.
   int64_t losses = -1;
+  int64_t correct = -1;
   int64_t logits = -1;
   int64_t bytes = 0;
 };
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
                                     int64_t element_bytes);
+/// The same of kVocabularyCrossEntropy, whose logits are values of the graph: `tokens` is the
+/// chunk, and `logits` is -1.
+GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients);
 
 /// Whether list[i] and the operation after it are the two gradients of a norm, which the GPU's kernels make in one pass:
 /// the partial sums in the first one's scratch then live until the second is done.

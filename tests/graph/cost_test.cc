@@ -238,6 +238,12 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
     const GpuHeadWorkspace w = gpu_head_workspace(1000, 133, {true, 96}, element);
     CHECK(w.chunk == 96);
     CHECK(fit({{w.losses, 96 * 8}, {w.logits, 96 * 133 * element}}, w.bytes));
+    CHECK(w.correct == -1);
+    const GpuHeadWorkspace evaluated = gpu_head_workspace(1000, 133, {false, 96}, element);
+    CHECK(fit({{evaluated.losses, 96 * 8},
+               {evaluated.correct, 96 * 4},
+               {evaluated.logits, 96 * 133 * element}},
+              evaluated.bytes));
   }
   CHECK(gpu_head_workspace(50, 133, {true, 96}, 4).chunk == 50);
   CHECK(gpu_head_chunk(49'152, 2) == 4096);
