@@ -243,7 +243,7 @@ with tempfile.TemporaryDirectory() as scratch:
         line = done.stderr.split("all the same: ")[1].split("\n")[0].split(" ")
         assert line[:2] == ["ftrun", "convert"], line
         must(ftrun(*line[1:]))
-        assert not np.isfinite(exported(out)["lm_head.weight"]).all()
+        assert np.abs(exported(out)["lm_head.weight"]).max() > 1e20
         # Patience counts what is not finite as no improvement.
         wish = settings(total=20, every=1, sets=str(like), train={"steps": 20, "max_nonfinite_steps": 50, "evaluation": {"every": 1, "samples": 0},
                                                                   "early_stopping": {"metric": "validation.accuracy", "patience": 4}}, **DESTROYED)
