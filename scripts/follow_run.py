@@ -52,10 +52,15 @@ def scalars(line):
         names = {key: f"{line['evaluation']}/{key}" for key in ("loss", "perplexity", "accuracy")}
     else:
         names = TRAINED
-    found = {name: number(line[key]) for key, name in names.items() if key in line}
+    valueless = ("loss", "perplexity", "accuracy") if line.get("tokens") == 0 else ()  # no token counts
+    found = {name: number(line[key]) for key, name in names.items() if key in line and key not in valueless}
     if names is TRAINED and isinstance(line.get("memory"), dict):
         found |= {f"memory/{name}": number(value) for name, value in line["memory"].items()}
     return line["step"], {name: value for name, value in found.items() if value is not None}
+
+
+def same(one, other):
+    return one == other or (other is not None and math.isnan(one) and math.isnan(other))
 
 
 def flat(config, prefix=""):
@@ -117,11 +122,15 @@ class Wandb:
         self.run.define_metric("*", step_metric="step")
         known = getattr(self.run, "summary", None) if getattr(self.run, "resumed", False) else None
         last = known.get("step") if known is not None else None
-        # The last one again: an evaluation of it may have come later.
         self.first_step = last if isinstance(last, int) else 0
+        # Of the last one an evaluation may be missing: wandb has the last value of each name.
+        self.last = {name: number(known.get(name)) for name in known.keys()} if isinstance(last, int) else {}
 
     def log(self, step, values):
-        self.run.log({**values, "step": step})
+        if step == self.first_step:
+            values = {name: value for name, value in values.items() if not same(value, self.last.get(name))}
+        if values:
+            self.run.log({**values, "step": step})
 
     def finish(self, code):
         self.run.finish(exit_code=code)

@@ -68,6 +68,7 @@ std::string human_seconds(double seconds) {
 }
 
 std::string format_number(const char* format, double value) {
+  if (std::isnan(value)) value = std::abs(value);  // the sign of a NaN says nothing
   std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, format, value)), ' ');
   std::snprintf(text.data(), text.size() + 1, format, value);
   return text;

@@ -27,10 +27,16 @@ std::optional<BestCheckpoint> read_best(FileSystem& files, const std::string& ro
   const auto has = [&](const char* key, auto is) { return json.is_object() && json.contains(key) && (json[key].*is)(); };
   std::optional<int64_t> step;
   if (has("checkpoint", &Json::is_string)) step = step_of_folder(json["checkpoint"].get<std::string>());
+  // A value that is not finite is written as null.
+  if (step && has("value", &Json::is_null)) return std::nullopt;
   if (!step || !has("metric", &Json::is_string) || !has("value", &Json::is_number))
     throw Error(ExitCode::kBadInput, cat(path, ": does not name a checkpoint, its metric and value"),
                 "remove the file: the next best checkpoint writes it anew");
   return BestCheckpoint{*step, json["metric"].get<std::string>(), json["value"].get<double>()};
+}
+
+void remove_best(FileSystem& files, const std::string& root) {
+  files.remove_all(path_of(root));
 }
 
 }  // namespace ftrun

@@ -19,7 +19,9 @@ struct BestCheckpoint {
 
 /// Replaces the record below `root` atomically.
 void write_best(FileSystem& files, const std::string& root, const BestCheckpoint& best);
-/// Nothing where there is none. Error(kBadInput) for one that cannot be read.
+/// Nothing where there is none, or one whose value is not finite. Error(kBadInput) for one that
+/// cannot be read.
 std::optional<BestCheckpoint> read_best(FileSystem& files, const std::string& root);
+void remove_best(FileSystem& files, const std::string& root);
 
 }  // namespace ftrun

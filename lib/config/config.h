@@ -25,9 +25,18 @@ namespace ftrun {
 // generated from the same table that reads it (config/schema.h).
 
 /// model
+/// What the embedding's row of pad_token_id gets from the tokens that are read: its gradient as any
+/// row, or none as in transformers.
+enum class PaddingRowGradient { kTrained, kTransformers };
+template <>
+struct EnumNames<PaddingRowGradient> {
+  static constexpr std::array<std::string_view, 2> kNames{"trained", "transformers"};
+};
+
 struct ModelSection {
   /// A Hugging Face folder: config.json, *.safetensors, tokenizer files.
   std::string path;
+  PaddingRowGradient padding_row_gradient = PaddingRowGradient::kTrained;
   bool operator==(const ModelSection&) const = default;
 };
 

@@ -12,6 +12,11 @@ void declare_model_and_data(Schema& s) {
   model.key("path", &ModelSection::path,
             "Folder in Hugging Face layout: config.json, *.safetensors, tokenizer files. Needed to "
             "train.");
+  model.key("padding_row_gradient", &ModelSection::padding_row_gradient,
+            "trained: the embedding's row of config.json's pad_token_id is trained as any other; "
+            "transformers: it gets no "
+            "gradient from the tokens that are read, as there (padding_idx), for runs that are "
+            "compared.");
 
   auto data = section(
       s, {.path = "data", .doc = "Tokenised data sets.", .vocabulary = kOwn},

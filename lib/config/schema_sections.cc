@@ -80,7 +80,8 @@ void declare_monitors(Schema& s) {
   auto csv = section(
       s,
       {.path = "csv_monitor",
-       .doc = "Metrics as CSV files in DeepSpeed's layout.",
+       .doc = "Metrics as CSV files in DeepSpeed's layout, with one header and each step once, "
+              "through resumes too.",
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.csv_monitor; });
   csv.key("enabled", &CsvMonitorConfig::enabled, "Write them.");

@@ -90,27 +90,16 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
   return resumed;
 }
 
-// A step's votes: how many ranks have finished their save in the background, or have none, and whether rank 0's
-// clock says that it is time for one. Below the votes on stopping, which are whole numbers.
-
-namespace {
-constexpr double kEnded = 0x1p-20;
-constexpr double kDue = 0x1p-21;
-}  // namespace
-
-double Checkpointer::own_vote() const {
-  double vote = under_way_ == nullptr || under_way_->has_ended() ? kEnded : 0;
+void Checkpointer::add_votes(Votes& votes) const {
+  if (under_way_ == nullptr || under_way_->has_ended()) votes.add(Vote::kSaveEnded);
   const std::chrono::duration<double, std::ratio<60>> minutes = std::chrono::steady_clock::now() - last_begun_;
   const double every = config_.checkpoint.every_minutes;
-  if (session_.is_first() && every > 0 && minutes.count() >= every) vote += kDue;
-  return vote;
+  if (session_.is_first() && every > 0 && minutes.count() >= every) votes.add(Vote::kSaveDue);
 }
 
-void Checkpointer::take(double votes) {
-  const double mine = votes - std::floor(votes);
-  const double ended = std::floor(mine / kEnded);
-  all_have_ended_ = ended == session_.world();
-  due_by_time_ = mine - ended * kEnded >= kDue;
+void Checkpointer::read_votes(const Votes& votes) {
+  all_have_ended_ = votes.of(Vote::kSaveEnded) == session_.world();
+  due_by_time_ = votes.of(Vote::kSaveDue) > 0;
 }
 
 bool Checkpointer::is_due(int64_t step) const {
@@ -272,10 +261,17 @@ void Checkpointer::take_up_best(TrainingProgress& progress) {
   marked_step_ = best->step;
 }
 
+void Checkpointer::drop_best(int64_t step) {
+  const std::string root = RunPaths(config_.output_dir).checkpoints();
+  session_.together("removing the record of the best checkpoint", [&] {
+    if (!session_.is_first()) return;
+    const std::optional<BestCheckpoint> best = read_best(posix_files(), root);
+    if (best && best->step == step) remove_best(posix_files(), root);
+  });
+}
+
 void Checkpointer::load_best(const TrainingProgress& progress) {
   const auto& best = progress.evaluations.best();
-  if (!best) return journal_.warn(cat("no evaluation was finite: the weights of the last step are exported, none is the best by ",
-                                      progress.evaluations.metric()));
   if (best->step == progress.step) return;
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(), best->step, session_.checkpoint_group());
   session_.together("reading the best checkpoint", [&] {

@@ -38,10 +38,10 @@ class Checkpointer {
   /// that this one may continue; `describe` gives this run's manifest and is asked on rank 0.
   std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
 
-  /// What this rank tells the others of its checkpoints, for a sum over all ranks that comes back to
-  /// take(); less than 1 together. Once before and after each step.
-  double own_vote() const;
-  void take(double votes);
+  /// Adds what this rank tells the others of its checkpoints; read_votes() gets the votes of all
+  /// ranks. Once before and after each step.
+  void add_votes(Votes& votes) const;
+  void read_votes(const Votes& votes);
 
   /// Whether save_if_due() would write a checkpoint now.
   bool will_save(const TrainingProgress& progress) const;
@@ -58,7 +58,10 @@ class Checkpointer {
   /// Of a run that goes on, once what its checkpoint says is in `progress`: forgets a best checkpoint that is
   /// gone, and makes the record of the best one that of this run.
   void take_up_best(TrainingProgress& progress);
-  /// Brings the best checkpoint's weights into memory, when there is one: the state does not belong to
+  /// Removes the record of a best checkpoint whose evaluation was not finite: older versions wrote
+  /// such.
+  void drop_best(int64_t step);
+  /// Brings the best checkpoint's weights into memory; there is one. The state does not belong to
   /// `progress` any more, and is for reading only.
   void load_best(const TrainingProgress& progress);
 

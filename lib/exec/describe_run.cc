@@ -97,6 +97,56 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
              " sequences (train.evaluation.samples)");
 }
 
+/// Whether gradients reach `token` in a row: it is read at or before a label that counts, of the
+/// same document.
+bool trains_on(const Batch& row, int32_t token) {
+  auto reached = static_cast<int32_t>(row.tokens.size());
+  for (size_t i = row.tokens.size(); i-- > 0;) {
+    if (row.labels[i] >= 0) reached = row.starts[i];
+    if (row.tokens[i] == token && static_cast<int32_t>(i) >= reached) return true;
+  }
+  return false;
+}
+
+/// Looks at the first million tokens.
+bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
+  constexpr int64_t kMostTokens = int64_t{1} << 20;
+  const int64_t rows =
+      std::min(samples.size(), std::max<int64_t>(1, kMostTokens / samples.sequence_length()));
+  RowReader reader(samples, vocab_rows);
+  Batch batch;
+  for (int64_t row = 0; row < rows; ++row) {
+    reader.start(batch, 1);
+    reader.fill(batch, 0, row);
+    if (trains_on(batch, token)) return true;
+  }
+  return false;
+}
+
+/// transformers' embedding has a padding_idx where config.json names a pad_token_id.
+void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
+  const std::optional<int64_t> row = run.setup.model_config().padding_row;
+  const ModelDescription& model = run.setup.train().model;
+  const auto is_embedding = [](const TensorInfo& tensor) {
+    return tensor.name == "model.embed_tokens.weight";
+  };
+  const auto embedding = std::find_if(model.tensors.begin(), model.tensors.end(), is_embedding);
+  if (!row || embedding == model.tensors.end() || !embedding->trainable) return;
+  if (!trains_on(*run.data.train, model.vocab_rows, static_cast<int32_t>(*row))) return;
+  const std::string found = cat("token ", *row, ", the model's pad_token_id, is trained on: ");
+  if (run.request.config.model.padding_row_gradient == PaddingRowGradient::kTransformers)
+    notes.push_back(
+        found +
+        "its row of the embedding gets no gradient from where it is read, as in transformers "
+        "(model.padding_row_gradient: transformers)");
+  else
+    notes.push_back(found +
+                    "its row of the embedding learns as any other, where transformers gives it no "
+                    "gradient and has other "
+                    "gradient norms and losses; model.padding_row_gradient: transformers does as "
+                    "transformers does");
+}
+
 }  // namespace
 
 RunManifest describe_run(const RunParts& run) {
@@ -127,6 +177,7 @@ std::vector<std::string> opening_notes(const RunParts& run) {
   add_thread_notes(run.threads, notes);
   add_attention_notes(run, notes);
   add_product_notes(run.products, notes);
+  add_padding_note(run, notes);
   for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
     notes.push_back(note);
   for (const NamedSamples& set : run.data.validation)

@@ -1,6 +1,6 @@
 #include "exec/evaluation.h"
 
-#include <cmath>
+#include <limits>
 #include <ratio>
 
 #include "base/clock.h"
@@ -9,12 +9,20 @@
 namespace ftrun {
 namespace {
 
-void refuse_uncounted(const ValidationReader& reader, const SampleSet& data) {
-  if (reader.counted_tokens_global() > 0) return;
-  throw Error(ExitCode::kBadInput,
-              cat(data.data().name(), ": no token counts in the first ", reader.sequences(),
-                  " sequences, so they have no loss"),
-              "raise train.evaluation.samples, or validate on other data");
+std::string uncounted_text(const SampleSet& data, int64_t sequences) {
+  return cat(data.data().name(), ": no token counts in the first ", sequences,
+             " sequences, so they have no loss");
+}
+
+/// A run that could export nothing at its end is not begun.
+void refuse_uncounted_best(const Config& config, const NamedSamples& set, int64_t sequences) {
+  const std::string& metric = config.checkpoint.keep_best.metric;
+  if (!config.model_export.enabled || config.model_export.which != ExportWhich::kBest) return;
+  if (!metric.starts_with(set.name + ".")) return;
+  throw Error(
+      ExitCode::kBadInput,
+      cat(uncounted_text(*set.samples, sequences), ", and export.which: best by ", metric),
+      "raise train.evaluation.samples, validate on other data, or keep the best by another set");
 }
 
 /// `is_last`: what follows a signal is not worth its time.
@@ -25,16 +33,21 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
   ValidationReader reader(*set.samples, config.train.evaluation.samples, config.train_micro_batch_size_per_gpu,
                           data_ranks(place), data_index(place), setup.evaluate().model.vocab_rows,
                           setup.plan().evaluation_micro_batches);
-  refuse_uncounted(reader, *set.samples);
+  if (reader.counted_tokens_global() == 0) {
+    refuse_uncounted_best(config, set, reader.sequences());
+    return EvaluationResult{.set = set.name,
+                            .loss = std::numeric_limits<double>::quiet_NaN(),
+                            .seconds = seconds_since(start)};
+  }
   double loss = 0, correct = 0;
   for (int64_t round = 0; round < reader.rounds(); ++round) {
     StepRun step;
     step.micro_batches = reader.read(round);
-    step.caller_value = stop.own_vote();
+    stop.add_vote(step.votes);
     setup.evaluate_executor().run(step);
     loss += step.loss_sum;
     correct += step.correct_tokens;
-    stop.take(step.caller_sum);
+    stop.read_votes(step.all_votes);
     if (stop.reached() && (round + 1 < reader.rounds() || !is_last)) return std::nullopt;
   }
   const auto tokens = static_cast<double>(reader.counted_tokens_global());
@@ -44,9 +57,6 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
                           .tokens = reader.counted_tokens_global(),
                           .seconds = seconds_since(start)};
 }
-
-/// Below the votes of Checkpointer.
-constexpr double kEvaluationDue = 0x1p-22;
 
 }  // namespace
 
@@ -62,15 +72,10 @@ std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config,
   return results;
 }
 
-double EvaluationClock::own_vote() const {
-  if (!session_.is_first() || config_.every_minutes == 0) return 0;
+void EvaluationClock::add_vote(Votes& votes) const {
+  if (!session_.is_first() || config_.every_minutes == 0) return;
   const std::chrono::duration<double, std::ratio<60>> minutes = std::chrono::steady_clock::now() - last_begun_;
-  return minutes.count() >= config_.every_minutes ? kEvaluationDue : 0;
-}
-
-void EvaluationClock::take(double votes) {
-  const double mine = std::fmod(votes, 2 * kEvaluationDue);
-  due_by_time_ = mine >= kEvaluationDue;
+  if (minutes.count() >= config_.every_minutes) votes.add(Vote::kEvaluationDue);
 }
 
 bool EvaluationClock::is_due(int64_t step, int64_t last_step) const {

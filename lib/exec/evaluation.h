@@ -14,9 +14,10 @@
 
 namespace ftrun {
 
-/// Collective: loss and accuracy over the counted tokens of the rows of each set that the config asks
-/// for; nothing when the ranks agreed to stop before all of them were read: they vote with each
-/// round's loss. Error(kBadInput) when no token of a set counts. The same figures on every rank.
+/// Collective: loss and accuracy over the counted tokens of the rows of each set that the config
+/// asks for; nothing when the ranks agreed to stop before all of them were read: they vote with
+/// each round's loss. A set of which no token counts has no value; Error(kBadInput) where
+/// export.which: best goes by it. The same figures on every rank.
 std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config, TrainingSetup& setup,
                                                            const std::vector<NamedSamples>& sets,
                                                            StopAgreement& stop);
@@ -26,10 +27,9 @@ class EvaluationClock {
  public:
   EvaluationClock(const Config& config, const Session& session) : config_(config.train.evaluation), session_(session) {}
 
-  /// For a sum over all ranks that comes back to take(), beside the votes of Checkpointer: less than
-  /// those.
-  double own_vote() const;
-  void take(double votes);
+  /// Adds rank 0's vote; read_votes() gets those of all ranks.
+  void add_vote(Votes& votes) const;
+  void read_votes(const Votes& votes) { due_by_time_ = votes.of(Vote::kEvaluationDue) > 0; }
 
   bool is_due(int64_t step, int64_t last_step) const;
   void begin();

@@ -20,9 +20,17 @@ Json json_of(const std::optional<EvaluationRecord::Best>& best) {
   return best ? Json{{"step", best->step}, {"value", best->value}} : Json(nullptr);
 }
 
+/// A value that is not finite was written as null.
 std::optional<EvaluationRecord::Best> best_from(const Json& json) {
-  if (json.is_null()) return std::nullopt;
+  if (json.is_null() || !json.at("value").is_number()) return std::nullopt;
   return EvaluationRecord::Best{json.at("step").get<int64_t>(), json.at("value").get<double>()};
+}
+
+/// Nothing where it, or any loss of the evaluation, is not finite.
+std::optional<double> finite_value(const EvaluationMetric& metric,
+                                   const std::vector<EvaluationResult>& results) {
+  const double value = metric_value(metric.kind, results.at(metric.set));
+  return std::isfinite(value) && !is_nonfinite(results) ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
@@ -47,21 +55,36 @@ EvaluationRecord::EvaluationRecord(const Config& config)
 
 void EvaluationRecord::add(int64_t step, const std::vector<EvaluationResult>& results) {
   last_step_ = step;
+  nonfinite_set_.clear();
+  for (const EvaluationResult& result : results)
+    if (result.is_nonfinite() && nonfinite_set_.empty()) nonfinite_set_ = result.set;
   if (step == 0) return;
   note_best(step, results);
   note_improvement(step, results);
 }
 
-/// Nothing where it is not finite.
-std::optional<double> EvaluationRecord::value_of(const std::optional<EvaluationMetric>& metric,
-                                                 const std::vector<EvaluationResult>& results) const {
-  const double value = metric_value(metric->kind, results.at(metric->set));
-  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+void EvaluationRecord::note_loss(double loss, int64_t tokens) {
+  if (tokens > 0) last_loss_is_finite_ = std::isfinite(loss);
+}
+
+std::string EvaluationRecord::problem_after(int64_t step) const {
+  if (last_step_ != step)
+    return last_loss_is_finite_ ? ""
+                                : cat("the loss of step ", step, ", the last one, is not finite");
+  return nonfinite_set_.empty()
+             ? ""
+             : cat("the loss on ", nonfinite_set_, " after step ", step, " is not finite");
+}
+
+void EvaluationRecord::forget(int64_t step, const std::string& set) {
+  lose_best(step);
+  if (improved_ && improved_->step == step) improved_.reset();
+  if (step == last_step_ && nonfinite_set_.empty()) nonfinite_set_ = set;
 }
 
 void EvaluationRecord::note_best(int64_t step, const std::vector<EvaluationResult>& results) {
   if (!best_metric_) return;
-  const std::optional<double> value = value_of(best_metric_, results);
+  const std::optional<double> value = finite_value(*best_metric_, results);
   const bool more = more_is_better(*best_metric_, keep_best_.mode);
   if (!value || (best_ && !beats(*value, best_->value, more))) return;
   before_ = best_;
@@ -69,8 +92,8 @@ void EvaluationRecord::note_best(int64_t step, const std::vector<EvaluationResul
 }
 
 void EvaluationRecord::note_improvement(int64_t step, const std::vector<EvaluationResult>& results) {
-  if (!stop_metric_) return;
-  const std::optional<double> value = value_of(stop_metric_, results);
+  if (!stop_metric_ || !results.at(stop_metric_->set).has_value()) return;
+  const std::optional<double> value = finite_value(*stop_metric_, results);
   const bool more = more_is_better(*stop_metric_);
   if (value && (!improved_ || beats(*value, improved_->value, more, stopping_.min_delta))) {
     improved_ = Best{step, *value};
@@ -98,7 +121,9 @@ std::string EvaluationRecord::stop_reason() const {
 }
 
 std::string EvaluationRecord::text() const {
-  Json json{{"last_step", last_step_}};
+  Json json{{"last_step", last_step_},
+            {"nonfinite_set", nonfinite_set_},
+            {"last_loss_is_finite", last_loss_is_finite_}};
   if (best_metric_)
     json["best"] = {{"metric", keep_best_.metric},
                     {"more", more_is_better(*best_metric_, keep_best_.mode)},
@@ -113,6 +138,9 @@ std::string EvaluationRecord::text() const {
 void EvaluationRecord::restore(const std::string& text) {
   const Json json = Json::parse(text);
   last_step_ = json.at("last_step").get<int64_t>();
+  is_of_older_version_ = !json.contains("nonfinite_set");
+  nonfinite_set_ = json.value("nonfinite_set", "");
+  last_loss_is_finite_ = json.value("last_loss_is_finite", true);
   if (best_metric_ && json.contains("best") && json["best"].at("metric") == keep_best_.metric &&
       json["best"].at("more") == more_is_better(*best_metric_, keep_best_.mode)) {
     best_ = best_from(json["best"].at("now"));

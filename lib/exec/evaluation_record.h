@@ -18,9 +18,17 @@ class EvaluationRecord {
  public:
   explicit EvaluationRecord(const Config& config);
 
-  /// The results of all sets, in the order of the config. A value that is not finite is never the best,
-  /// and never an improvement.
+  /// The results of all sets, in the order of the config. Where the loss of any set, or the value
+  /// itself, is not finite, the evaluation is never the best, and never an improvement. A metric of
+  /// a set without counted tokens has no value: it is neither that nor its absence.
   void add(int64_t step, const std::vector<EvaluationResult>& results);
+  /// The training loss of a step, which is all that is known of the weights where nothing is
+  /// evaluated. A step without counted tokens says nothing.
+  void note_loss(double loss, int64_t tokens);
+
+  /// Why the weights after `step`, the last one, are not to be passed on as good: "the loss on
+  /// validation after step 8 is not finite"; "" where nothing is known against them.
+  std::string problem_after(int64_t step) const;
 
   struct Best {
     int64_t step = 0;
@@ -40,6 +48,13 @@ class EvaluationRecord {
   /// "validation.loss has not improved by more than 0.01 in 3 evaluations (best 3.125 after step 10)".
   std::string stop_reason() const;
 
+  /// For what a record of an older version may have counted: the evaluation after `step`, of set
+  /// `set`, was not finite.
+  void forget(int64_t step, const std::string& set);
+  /// The restored text was written by a version that did not know of evaluations that are not
+  /// finite.
+  bool is_of_older_version() const { return is_of_older_version_; }
+
   /// The step of the last evaluation; -1 before any.
   int64_t last_step() const { return last_step_; }
 
@@ -48,8 +63,6 @@ class EvaluationRecord {
   void restore(const std::string& text);
 
  private:
-  std::optional<double> value_of(const std::optional<EvaluationMetric>& metric,
-                                 const std::vector<EvaluationResult>& results) const;
   void note_best(int64_t step, const std::vector<EvaluationResult>& results);
   void note_improvement(int64_t step, const std::vector<EvaluationResult>& results);
 
@@ -57,6 +70,10 @@ class EvaluationRecord {
   EarlyStoppingConfig stopping_;
   std::optional<EvaluationMetric> best_metric_, stop_metric_;
   int64_t last_step_ = -1;
+  /// Of the last evaluation the first set whose loss was not finite; "" for none.
+  std::string nonfinite_set_;
+  bool last_loss_is_finite_ = true;
+  bool is_of_older_version_ = false;
   /// The best, and the best before it.
   std::optional<Best> best_, before_;
   /// The last evaluation that improved, and how many have not since.

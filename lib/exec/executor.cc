@@ -194,7 +194,7 @@ void Executor::take_loss(const double* loss) {
   loss_taken_ = true;
   step_->loss_sum = loss[0];
   (decides_ ? step_->counted_tokens : step_->correct_tokens) = loss[1];
-  step_->caller_sum = loss[2];
+  std::copy_n(loss + 2, kVoteSlots, step_->all_votes.counts().begin());
 }
 
 NonfinitePlace Executor::find_nonfinite(StepRun& step) {
@@ -267,7 +267,7 @@ void Executor::clear(const Instr& instr) {
 
 void Executor::begin(const Instr& instr) {
   clear(instr);
-  device_->put(instr.lane, address<double>(instr.writes[0]) + 2, step_->caller_value);
+  device_->put(instr.lane, address<double>(instr.writes[0]) + 2, step_->votes.counts());
 }
 
 void Executor::load_batch(const Instr& instr) {

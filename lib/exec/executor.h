@@ -17,6 +17,7 @@
 #include "exec/memory.h"
 #include "exec/phase_clock.h"
 #include "exec/rank_groups.h"
+#include "exec/votes.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
 #include "program/program.h"
@@ -54,11 +55,11 @@ struct StepRun {
   StepPolicy decide;
   /// Weight decay in it applies to kUpdate instructions marked `decay`.
   UpdateOptions optimizer;
-  /// A number of the caller's, summed over all ranks together with the loss.
-  double caller_value = 0;
+  /// This rank's, summed over all ranks together with the loss.
+  Votes votes;
 
-  /// The sum of `caller_value` over all ranks.
-  double caller_sum = 0;
+  /// Of all ranks.
+  Votes all_votes;
   /// Sum of token losses over all ranks.
   double loss_sum = 0;
   /// Of a program that updates: number of counted tokens, over all ranks.

@@ -25,6 +25,14 @@ Batch row_of(std::span<const int32_t> tokens, int64_t row_tokens) {
   return batch;
 }
 
+/// Ends the text: of logits that are not finite no token is the likeliest.
+constexpr int32_t kNoToken = -1;
+
+bool are_finite(std::span<const float> logits) {
+  return std::all_of(logits.begin(), logits.end(),
+                     [](float logit) { return std::isfinite(logit); });
+}
+
 int32_t likeliest(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -67,9 +75,12 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
                   row.data() + block * row_bytes);
     // Whoever has no logits chooses anything and is told what the chooser chose.
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
-    int32_t next =
-        options.temperature > 0 ? sampled(scores, options.temperature, random) : likeliest(scores);
+    int32_t next = kNoToken;
+    if (!options.has_logits || are_finite(scores))
+      next = options.temperature > 0 ? sampled(scores, options.temperature, random)
+                                     : likeliest(scores);
     if (group != nullptr) group->broadcast(&next, 1, DType::kI32, options.chooser, {"sample"}).wait();
+    if (next == kNoToken) break;
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end())
       break;
     all.push_back(next);

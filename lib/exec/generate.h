@@ -24,9 +24,10 @@ struct GenerateOptions {
   std::function<bool()> stop;
 };
 
-/// Continues `prompt` with a logits program (plan_logits) and what runs it: each new token is one forward
-/// pass over the last tokens that fit the row. Returns the new ids. Ranks that compute it together
-/// give `group`, one of which then chooses: processors of another kind may round otherwise.
+/// Continues `prompt` with a logits program (plan_logits) and what runs it: each new token is one
+/// forward pass over the last tokens that fit the row. Returns the new ids; logits that are not
+/// finite end the text. Ranks that compute it together give `group`, one of which then chooses:
+/// processors of another kind may round otherwise.
 std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
                               const RankMemory& memory, std::span<const int32_t> prompt,
                               const GenerateOptions& options, Communicator* group = nullptr);

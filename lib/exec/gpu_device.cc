@@ -87,7 +87,8 @@ void GpuDevice::plan(const Instr& instr) {
     batch_bytes_ = std::max(batch_bytes_, bytes);
     input_bytes_ += bytes;
   }
-  if (instr.kind == InstrKind::kBegin) input_bytes_ += kPartAlignment;
+  if (instr.kind == InstrKind::kBegin)
+    input_bytes_ += aligned(kVoteSlots * dtype_bytes(DType::kF64));
   if (instr.kind == InstrKind::kDecide)
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
@@ -123,7 +124,7 @@ void GpuDevice::make_staging() {
     inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
   }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
-  put_ring_.emplace(gpu_, sizeof(double));
+  put_ring_.emplace(gpu_, kVoteSlots * dtype_bytes(DType::kF64));
   batch_ring_.emplace(gpu_, std::max<int64_t>(batch_bytes_, 1));
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }
@@ -261,9 +262,10 @@ void GpuDevice::take_in(void* to, const void* from, int64_t bytes, DeviceStream 
   if (inputs_ == Inputs::kRecord) kernels().copy(to, place, bytes, stream);
 }
 
-void GpuDevice::put(Lane lane, double* to, double value) {
-  if (inputs_ != Inputs::kSend) return take_in(to, &value, sizeof value, gpu_.stream(lane));
-  put_ring_->send(to, &value, sizeof value, gpu_.stream(lane));
+void GpuDevice::put(Lane lane, double* to, std::span<const double> numbers) {
+  const auto bytes = static_cast<int64_t>(numbers.size_bytes());
+  if (inputs_ != Inputs::kSend) return take_in(to, numbers.data(), bytes, gpu_.stream(lane));
+  put_ring_->send(to, numbers.data(), bytes, gpu_.stream(lane));
 }
 
 void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) {

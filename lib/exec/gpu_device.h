@@ -6,6 +6,7 @@
 #include "exec/gpu.h"
 #include "exec/host_device.h"
 #include "exec/lane_device.h"
+#include "program/step_builder.h"
 
 namespace ftrun {
 
@@ -27,7 +28,7 @@ class GpuDevice final : public LaneDevice {
   std::optional<DeviceTimes> times() override;
 
   void clear(Lane lane, const TypedSpan& to) override;
-  void put(Lane lane, double* to, double value) override;
+  void put(Lane lane, double* to, std::span<const double> numbers) override;
   void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) override;
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                KernelContext context) override;
@@ -90,7 +91,7 @@ class GpuDevice final : public LaneDevice {
 
   /// What plan() found to be needed, in bytes or elements.
   int64_t batch_bytes_ = 0;
-  int64_t fetched_doubles_ = 3;
+  int64_t fetched_doubles_ = kLossSlots;
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
 

@@ -1,5 +1,6 @@
 #include "exec/host_device.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -9,7 +10,9 @@ void HostDevice::clear(Lane, const TypedSpan& to) {
   std::memset(to.data, 0, static_cast<size_t>(to.bytes()));
 }
 
-void HostDevice::put(Lane, double* to, double value) { *to = value; }
+void HostDevice::put(Lane, double* to, std::span<const double> numbers) {
+  std::copy(numbers.begin(), numbers.end(), to);
+}
 
 void HostDevice::load(Lane, std::span<const void* const> from, std::span<const TypedSpan> to) {
   for (size_t i = 0; i < to.size(); ++i)

@@ -15,7 +15,7 @@ class HostDevice final : public LaneDevice {
   std::optional<DeviceTimes> times() override { return std::nullopt; }
 
   void clear(Lane lane, const TypedSpan& to) override;
-  void put(Lane lane, double* to, double value) override;
+  void put(Lane lane, double* to, std::span<const double> numbers) override;
   void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) override;
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                KernelContext context) override;

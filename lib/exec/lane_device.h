@@ -68,7 +68,8 @@ class LaneDevice {
   virtual std::optional<DeviceTimes> times() = 0;
 
   virtual void clear(Lane lane, const TypedSpan& to) = 0;
-  virtual void put(Lane lane, double* to, double value) = 0;
+  /// The numbers may change when this returns.
+  virtual void put(Lane lane, double* to, std::span<const double> numbers) = 0;
   /// Host data of any lifetime: it may change when this returns. `to[i].count` elements each.
   virtual void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) = 0;
   /// `context` without the scalars, which are those of the run.

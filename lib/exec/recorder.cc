@@ -25,9 +25,10 @@
 namespace ftrun {
 namespace {
 
-CsvMonitorOptions csv_options(const Config& config) {
+CsvMonitorOptions csv_options(const Config& config, std::optional<int64_t> resumed_samples) {
   const CsvMonitorConfig& csv = config.csv_monitor;
-  return {csv.output_path.empty() ? config.output_dir : csv.output_path, csv.job_name};
+  return {csv.output_path.empty() ? config.output_dir : csv.output_path, csv.job_name,
+          resumed_samples};
 }
 
 std::map<std::string, double> figures_of(int64_t step, const EvaluationResult& evaluation) {
@@ -121,16 +122,20 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   manifest_.emplace(paths().manifest(), std::move(manifest));
   write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
   const Config& config = request_.config;
+  // A run that was killed before its first checkpoint is resumed from its beginning.
+  const bool resumes = before_ || first_step > 0;
+  const int64_t steps_done = std::max<int64_t>(0, first_step - 1);
   metrics_.emplace(paths().metrics(), first_step);
   if (config.train.generate.prompt_tokens > 0 || posix_files().exists(paths().samples()))
     samples_.emplace(paths().samples(), first_step);
   if (config.train.log.tensorboard) {
     TensorBoardOptions options;
-    if (before_) options.first_step = first_step;
+    if (resumes) options.first_step = first_step;
     tensorboard_.emplace(paths().tensorboard(), options);
   }
   if (config.csv_monitor.enabled)
-    csv_.emplace(csv_options(config));
+    csv_.emplace(csv_options(
+        config, resumes ? std::optional(steps_done * config.train_batch_size) : std::nullopt));
   if (const WandbConfig& wandb = config.wandb; wandb.enabled)
     follower_.emplace(RunFollowerOptions{paths().root(), wandb.project, wandb.group, wandb.team});
   open_progress(total_steps);
@@ -147,6 +152,7 @@ void Recorder::end_following() {
   if (!follower_) return;
   follow();
   if (const std::string problem = follower_->problem(); !problem.empty()) log_warning(problem);
+  follower_.reset();  // told once, though the run may end by an error after its report
 }
 
 /// What the earlier run of the folder left in its manifest goes on in the new one.

@@ -233,8 +233,9 @@ void Session::sum(std::span<double> numbers, const char* what) {
 }
 
 int Session::vote_to_stop(int signal) {
-  double votes = stop_vote(signal);
-  sum({&votes, 1}, "votes to stop");
+  Votes votes;
+  add_stop_vote(signal, votes);
+  sum(votes.counts(), "votes to stop");
   return voted_signal(votes);
 }
 

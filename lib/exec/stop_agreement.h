@@ -19,9 +19,9 @@ class StopAgreement {
   /// 0 for a run that comes to its end.
   int exit_code() const { return reached() ? stop_exit_code(signal_) : 0; }
 
-  /// This rank's vote, for a sum over all ranks that comes back to take().
-  double own_vote() const { return stop_vote(stop_signal()); }
-  void take(double votes) { signal_ = voted_signal(votes); }
+  /// Adds this rank's vote; read_votes() gets those of all ranks.
+  void add_vote(Votes& votes) const { add_stop_vote(stop_signal(), votes); }
+  void read_votes(const Votes& votes) { signal_ = voted_signal(votes); }
   /// Collective: a vote by itself. True when the run stops.
   bool vote() {
     signal_ = session_.vote_to_stop(stop_signal());

@@ -37,38 +37,39 @@ void handle(int signal, void (*handler)(int)) {
   sigaction(signal, &action, nullptr);
 }
 
-/// Weights far enough apart that the votes of a million ranks do not run into each other.
-struct Vote {
+struct StopSignal {
   int signal;
-  double weight;
+  Vote vote;
 };
-constexpr std::array<Vote, 4> kVotes{
-    {{SIGINT, 1.0}, {SIGHUP, 0x1p20}, {SIGTERM, 0x1p40}, {SIGUSR1, 0x1p60}}};
+/// Where ranks were reached by several, the first of these counts.
+constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, Vote::kRequeue},
+                                                  {SIGTERM, Vote::kTerminate},
+                                                  {SIGHUP, Vote::kHangup},
+                                                  {SIGINT, Vote::kInterrupt}}};
 
 }  // namespace
 
 void catch_stop_signals() {
-  for (const Vote& vote : kVotes)
-    if (vote.signal != SIGHUP || !inherits_ignored(SIGHUP)) handle(vote.signal, on_signal);
+  for (const StopSignal& stop : kStopSignals)
+    if (stop.signal != SIGHUP || !inherits_ignored(SIGHUP)) handle(stop.signal, on_signal);
 }
 
 void ignore_stop_signals() {
-  for (const Vote& vote : kVotes) handle(vote.signal, SIG_IGN);
+  for (const StopSignal& stop : kStopSignals) handle(stop.signal, SIG_IGN);
 }
 
 int stop_signal() {
   return static_cast<int>(caught.load() % 256);
 }
 
-double stop_vote(int signal) {
-  for (const Vote& vote : kVotes)
-    if (vote.signal == signal) return vote.weight;
-  return 0.0;
+void add_stop_vote(int signal, Votes& votes) {
+  for (const StopSignal& stop : kStopSignals)
+    if (stop.signal == signal) votes.add(stop.vote);
 }
 
-int voted_signal(double votes) {
-  for (size_t i = kVotes.size(); i-- > 0;)
-    if (votes >= kVotes[i].weight) return kVotes[i].signal;
+int voted_signal(const Votes& votes) {
+  for (const StopSignal& stop : kStopSignals)
+    if (votes.of(stop.vote) > 0) return stop.signal;
   return 0;
 }
 

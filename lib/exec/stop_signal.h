@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstdint>
+#include "exec/votes.h"
 
 namespace ftrun {
 
@@ -15,10 +15,11 @@ void ignore_stop_signals();
 /// The signal that asked this process to stop, or 0.
 int stop_signal();
 
-/// Ranks vote on stopping with their step's loss: each adds its vote, and all see the same sum.
-double stop_vote(int signal);
-/// The signal that the votes stand for (SIGUSR1 before SIGTERM before SIGHUP before SIGINT), or 0.
-int voted_signal(double votes);
+/// Adds the vote of a rank that `signal` has reached; none where it is 0.
+void add_stop_vote(int signal, Votes& votes);
+/// The signal that all ranks' votes stand for (SIGUSR1 before SIGTERM before SIGHUP before SIGINT),
+/// or 0.
+int voted_signal(const Votes& votes);
 
 /// "SIGTERM".
 const char* signal_name(int signal);

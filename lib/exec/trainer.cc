@@ -175,6 +175,7 @@ void Trainer::load_or_resume() {
   progress_.skipped.restore(meta.skipped_steps, meta.loss_scaler);
   if (const auto record = meta.extra.find(kEvaluationRecord); record != meta.extra.end())
     progress_.evaluations.restore(record->second);
+  review_evaluations();
   checkpointer_->take_up_best(progress_);
   identity_.resumed_from(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
@@ -260,19 +261,22 @@ StepMetrics Trainer::train_step() {
   session_.show_phase(cat("step ", progress_.step + 1));
   journal_.note_ready();
   StepRun step = prepare_step(config_, lr_schedule_, progress_, fetched.batch);
-  step.caller_value = stop_.own_vote() + checkpointer_->own_vote() + evaluation_clock_.own_vote();
+  stop_.add_vote(step.votes);
+  checkpointer_->add_votes(step.votes);
+  evaluation_clock_.add_vote(step.votes);
   use_->begin_step();
   setup_->train_executor().run(step);
   use_->end_step(step.finite);
   ++progress_.step;
   progress_.tokens += static_cast<int64_t>(step.counted_tokens);
-  stop_.take(step.caller_sum);
-  checkpointer_->take(step.caller_sum);
-  evaluation_clock_.take(step.caller_sum);
+  stop_.read_votes(step.all_votes);
+  checkpointer_->read_votes(step.all_votes);
+  evaluation_clock_.read_votes(step.all_votes);
 
   StepMetrics metrics = metrics_of(step);
   metrics.data_wait_seconds = fetched.wait_seconds;
   metrics.step_seconds = seconds_since(start);
+  progress_.evaluations.note_loss(metrics.loss, metrics.tokens);
   session_.note_step(metrics.step_seconds);
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   use_->add_to(metrics);
@@ -354,22 +358,52 @@ bool Trainer::evaluation_is_due() const {
   return !data_.validation.empty() && evaluation_clock_.is_due(progress_.step, total_steps_);
 }
 
-/// Collective: what rank 0 finds in metrics.jsonl of a resumed run: it was evaluated after its checkpoint
-/// was written. Empty where the last run did not.
+/// Collective: the evaluations that rank 0 finds in metrics.jsonl of a resumed run and wants, each
+/// set of a step by itself.
+std::vector<StepMetrics> Trainer::recorded_evaluations(
+    const std::string& what, const std::function<bool(const StepMetrics&)>& wanted) {
+  const std::string lines = session_.first_tells(what, [&] {
+    std::string found;
+    const std::string path = RunPaths(config_.output_dir).metrics();
+    if (!posix_files().exists(path)) return found;
+    for (StepMetrics& metrics : read_metrics(path)) {
+      metrics.trained = false;
+      if (wanted(metrics)) found += metrics_lines(metrics);
+    }
+    return found;
+  });
+  std::vector<StepMetrics> all;
+  for (const std::string& line : split(lines, '\n'))
+    if (std::optional<StepMetrics> metrics = parse_metrics_line(line))
+      all.push_back(*std::move(metrics));
+  return all;
+}
+
+/// What a checkpoint of an older version may have taken for the best or an improvement: it went by
+/// accuracy alone.
+void Trainer::review_evaluations() {
+  if (!progress_.evaluations.is_of_older_version()) return;
+  for (const StepMetrics& metrics : recorded_evaluations(
+           "looking for evaluations that are not finite", [this](const StepMetrics& m) {
+             return m.step <= progress_.step && is_nonfinite(m.evaluations);
+           })) {
+    if (!metrics.evaluations[0].is_nonfinite()) continue;
+    if (progress_.evaluations.is_best(metrics.step))
+      journal_.warn(cat("the evaluation after step ", metrics.step,
+                        " is not finite: its checkpoint is no longer the best"));
+    progress_.evaluations.forget(metrics.step, metrics.evaluations[0].set);
+    checkpointer_->drop_best(metrics.step);
+  }
+}
+
+/// What was evaluated after its checkpoint was written. Empty where the last run did not.
 std::vector<EvaluationResult> Trainer::recorded_evaluation() {
   if (!identity_.is_resumed()) return {};
-  const std::string lines = session_.first_tells("looking for the evaluation of the last step", [this] {
-    StepMetrics found;
-    const std::string path = RunPaths(config_.output_dir).metrics();
-    if (posix_files().exists(path))
-      for (StepMetrics& metrics : read_metrics(path))
-        if (metrics.step == progress_.step && !metrics.evaluations.empty()) found = std::move(metrics);
-    found.trained = false;
-    return metrics_lines(found);
-  });
   std::vector<EvaluationResult> results;
-  for (const std::string& line : split(lines, '\n'))
-    if (std::optional<StepMetrics> metrics = parse_metrics_line(line)) results.push_back(metrics->evaluations.at(0));
+  for (StepMetrics& metrics :
+       recorded_evaluations("looking for the evaluation of the last step",
+                            [this](const StepMetrics& m) { return m.step == progress_.step; }))
+    results.push_back(std::move(metrics.evaluations.at(0)));
   const auto is_of = [](const EvaluationResult& result, const NamedSamples& set) { return result.set == set.name; };
   const bool all = std::equal(results.begin(), results.end(), data_.validation.begin(), data_.validation.end(), is_of);
   return all ? results : std::vector<EvaluationResult>{};
@@ -391,6 +425,7 @@ bool Trainer::evaluate(StepMetrics& metrics) {
 
 void Trainer::take_evaluation(const StepMetrics& metrics) {
   progress_.evaluations.add(progress_.step, metrics.evaluations);
+  warn_of_uncounted_sets(metrics);
   const auto& best = progress_.evaluations.best();
   if (!best) return;
   session_.together("recording the best evaluation", [&] {
@@ -398,6 +433,17 @@ void Trainer::take_evaluation(const StepMetrics& metrics) {
       manifest.best = RunManifest::Best{progress_.evaluations.metric(), best->value, best->step};
     });
   });
+}
+
+/// Once a run.
+void Trainer::warn_of_uncounted_sets(const StepMetrics& metrics) {
+  if (std::exchange(warned_of_uncounted_sets_, true)) return;
+  for (const EvaluationResult& result : metrics.evaluations)
+    if (!result.has_value())
+      journal_.warn(cat(
+          result.set,
+          ": no token counts in the sequences that are evaluated, so there is no loss to compare",
+          "\n  remedy: raise train.evaluation.samples, or validate on other data"));
 }
 
 /// The same prompts at each evaluation and at the end.
@@ -425,9 +471,33 @@ void Trainer::finish() {
   session_.show_phase("the end of the run");
   write_samples();
   session_.together("finishing the run", [&] { conclude(); });
+  if (!withheld_.empty())
+    throw Error(ExitCode::kNumerical, withheld_,
+                cat("lower the learning rate, and start again from an earlier checkpoint or anew; "
+                    "to have the weights all the same: ",
+                    convert_command()));
+}
+
+/// Says it where the last evaluation is not finite, and gives a reason where there is no better
+/// checkpoint to export.
+std::string Trainer::why_not_exported() {
+  const bool wants_best = config_.model_export.which == ExportWhich::kBest;
+  const std::string problem = progress_.evaluations.problem_after(progress_.step);
+  const auto& best = progress_.evaluations.best();
+  if (wants_best && !best)
+    return cat(problem.empty() ? "" : problem + ", and ",
+               "no evaluation after a step gave a finite ", progress_.evaluations.metric(),
+               ": there is no best checkpoint, and nothing was exported");
+  if (problem.empty()) return "";
+  if (!wants_best) return problem + ": the weights are not exported as a good model";
+  journal_.warn(cat(problem, ": the export is of step ", best->step, ", the best by ",
+                    progress_.evaluations.metric()));
+  return "";
 }
 
 void Trainer::export_model() {
+  withheld_ = why_not_exported();
+  if (!withheld_.empty()) return;
   if (config_.model_export.which == ExportWhich::kBest) {
     write_samples();  // of the weights of the last step, as at every evaluation
     checkpointer_->load_best(progress_);
@@ -460,7 +530,8 @@ void Trainer::conclude() {
   for (const std::string& text : use_->texts(session_.world())) journal_.say(text);
   const std::string reason = how_it_ended();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.say(reason);
-  journal_.conclude(stop_.exit_code(), reason);
+  journal_.conclude(withheld_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),
+                    withheld_.empty() ? reason : withheld_);
   if (stop_.reached()) log_notice(cat(reason, "; ", how_to_continue()));
 }
 
@@ -482,8 +553,11 @@ void Trainer::say_sample() {
 std::string Trainer::how_to_continue() const {
   if (!has_ended() || config_.model_export.which == ExportWhich::kBest || !config_.model_export.enabled)
     return "continue with --resume auto";
-  return cat("what is left is the export, which --resume auto makes, or: ftrun convert ",
-             config_.output_dir, " --out ", export_folder(config_));
+  return cat("what is left is the export, which --resume auto makes, or: ", convert_command());
+}
+
+std::string Trainer::convert_command() const {
+  return cat("ftrun convert ", config_.output_dir, " --out ", export_folder(config_));
 }
 
 int train(const TrainRequest& request) {

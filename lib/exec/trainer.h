@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,19 +61,25 @@ class Trainer {
 
   void evaluate_before_training();
   bool evaluation_is_due() const;
+  std::vector<StepMetrics> recorded_evaluations(
+      const std::string& what, const std::function<bool(const StepMetrics&)>& wanted);
   std::vector<EvaluationResult> recorded_evaluation();
+  void review_evaluations();
   bool evaluate(StepMetrics& metrics);
   void take_evaluation(const StepMetrics& metrics);
+  void warn_of_uncounted_sets(const StepMetrics& metrics);
   void write_samples();
   bool has_ended() const { return progress_.step >= total_steps_ || progress_.evaluations.stops(); }
 
   void finish();
   void save_last_checkpoint();
   void export_model();
+  std::string why_not_exported();
   void conclude();
   void say_sample();
   std::string how_it_ended() const;
   std::string how_to_continue() const;
+  std::string convert_command() const;
 
   Session session_;
   const TrainRequest request_;
@@ -95,11 +102,15 @@ class Trainer {
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
   bool warned_of_no_labels_ = false;
+  bool warned_of_uncounted_sets_ = false;
   EvaluationClock evaluation_clock_;
   std::optional<TextSamples> text_samples_;
   /// After which step text was last written, and what.
   int64_t sampled_step_ = -1;
   std::vector<TextSample> samples_;
+  /// Why there is no export of weights that are not to be passed on as good; "" where there is one,
+  /// or none is wanted.
+  std::string withheld_;
 };
 
 }  // namespace ftrun

@@ -86,11 +86,10 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
                                     int64_t element_bytes) {
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
-  GpuHeadWorkspace w;
-  w.chunk = std::min(attrs.chunk_tokens, tokens);
-  w.losses = 0;
-  w.logits = after(w.losses, w.chunk * dtype_bytes(DType::kF64));
+  GpuHeadWorkspace w =
+      gpu_vocabulary_workspace(std::min(attrs.chunk_tokens, tokens), attrs.with_gradients);
   w.row = round_up(vocabulary, kHeadRowElements);
+  w.logits = w.bytes;
   w.bytes = after(w.logits, w.chunk * w.row * element_bytes);
   return w;
 }
@@ -111,6 +110,17 @@ GpuEmbedWorkspace gpu_embed_workspace(int64_t tokens, int64_t width) {
   w.row_part = after(w.row, w.rows * word);
   w.sums = after(w.row_part, w.rows * word);
   w.bytes = after(w.sums, w.parts * width * dtype_bytes(DType::kF32));
+  return w;
+}
+
+GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients) {
+  GpuHeadWorkspace w;
+  w.chunk = tokens;
+  w.losses = 0;
+  w.bytes = after(w.losses, tokens * dtype_bytes(DType::kF64));
+  if (with_gradients) return w;
+  w.correct = w.bytes;
+  w.bytes = after(w.correct, tokens * dtype_bytes(DType::kI32));
   return w;
 }
 
@@ -152,7 +162,9 @@ int64_t gpu_workspace_bytes(const LayerGraph& graph, const Op& op) {
     case OpKind::kEmbedWgrad:
       return gpu_embed_workspace(graph.at(op.in[0]).dims[0], graph.at(op.in[1]).dims[1]).bytes;
     case OpKind::kVocabularyCrossEntropy:
-      return graph.at(op.in[3]).dims[0] * dtype_bytes(DType::kF64);
+      return gpu_vocabulary_workspace(graph.at(op.in[3]).dims[0],
+                                      std::get<VocabularyAttrs>(op.attrs).with_gradients)
+          .bytes;
     default:
       return 0;
   }

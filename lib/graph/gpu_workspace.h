@@ -56,13 +56,17 @@ struct GpuHeadWorkspace {
   int64_t chunk = 0;
   /// Elements from a row of logits to the next: V rounded up, so that every row begins where wide loads may, whatever V is.
   int64_t row = 0;
-  /// F64[chunk]; [chunk, row] in the dtype of x and w.
+  /// F64[chunk]; without gradients I32[chunk]: which tokens are predicted; [chunk, row] in the dtype of x and w.
   int64_t losses = -1;
+  int64_t correct = -1;
   int64_t logits = -1;
   int64_t bytes = 0;
 };
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
                                     int64_t element_bytes);
+/// The same of kVocabularyCrossEntropy, whose logits are values of the graph: `tokens` is the
+/// chunk, and `logits` is -1.
+GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients);
 
 /// Tokens of one row of the embedding that one block adds to the row's gradient; more are added in parts.
 inline constexpr int kEmbedPart = 128;

@@ -231,6 +231,8 @@ struct DropoutAttrs {
 struct RowsAttrs {
   int64_t first_row = 0;
   int64_t all_rows = 0;
+  /// Of kEmbedWgrad: a token whose row gets no gradient from the tokens that are read; -1: none.
+  int64_t without_gradient = -1;
   bool operator==(const RowsAttrs&) const = default;
 };
 

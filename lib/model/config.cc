@@ -136,6 +136,13 @@ std::vector<int64_t> read_eos(ConfigReader& reader) {
   return out;
 }
 
+/// As torch takes a padding_idx; transformers opens no model whose padding_idx has no row.
+std::optional<int64_t> padding_row(ConfigReader& reader, const ModelConfig& config) {
+  if (config.pad_id) return *config.pad_id < config.vocab_rows ? config.pad_id : std::nullopt;
+  const json* value = reader.find("pad_token_id");
+  return value && *value == -1 ? std::optional(config.vocab_rows - 1) : std::nullopt;
+}
+
 void read_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
   config.vocab_rows = reader.whole("vocab_size", {1, int64_t{1} << 24});
   config.hidden = reader.whole("hidden_size", {});
@@ -152,6 +159,7 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
   config.eos_ids = read_eos(reader);
   config.bos_id = read_token(reader, "bos_token_id");
   config.pad_id = read_token(reader, "pad_token_id");
+  config.padding_row = padding_row(reader, config);
 }
 
 void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {

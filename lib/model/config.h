@@ -56,6 +56,9 @@ struct ModelConfig {
   std::vector<int64_t> eos_ids;
   std::optional<int64_t> bos_id;
   std::optional<int64_t> pad_id;
+  /// The row of the embedding to which transformers gives no gradient: pad_id, and for -1 the last
+  /// one.
+  std::optional<int64_t> padding_row;
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -155,6 +155,9 @@ struct ModelDescription {
   /// The first layer with a tensor that trains (their number: none). Layers before it have no backward lists, and
   /// it makes no gradient by its input.
   int32_t first_trained = 0;
+  /// The token whose row of the embedding gets no gradient from where it is read
+  /// (without_row_gradient()); -1: none.
+  int64_t row_without_gradient = -1;
 
   const LayerGraph& graph_of(const Layer& layer) const {
     return graphs[static_cast<size_t>(layer.graph)];

@@ -164,4 +164,17 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   return freeze(std::move(model), [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
 }
 
+ModelDescription without_row_gradient(ModelDescription model, int64_t token) {
+  for (LayerGraph& graph : model.graphs)
+    for (std::vector<Op>* list : {&graph.weight_grad, &graph.backward})
+      for (Op& op : *list) {
+        if (op.kind != OpKind::kEmbedWgrad) continue;
+        RowsAttrs rows = given_rows(op, model.vocab_rows);
+        rows.without_gradient = token;
+        op.attrs = rows;
+      }
+  model.row_without_gradient = token;
+  return model;
+}
+
 }  // namespace ftrun

@@ -26,4 +26,9 @@ struct TrainedOptions {
 /// chosen apart, nothing that trains.
 ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options);
 
+/// The training model whose embedding takes no gradient for the row of `token` from the tokens that
+/// are read, as torch's padding_idx has it; a tied output matrix gives that row its gradient all
+/// the same.
+ModelDescription without_row_gradient(ModelDescription model, int64_t token);
+
 }  // namespace ftrun

@@ -118,21 +118,21 @@ constexpr bool is_communication(Lane lane) {
 }
 
 enum class InstrKind : uint8_t {
-  kLoadBatch,  // the loader's micro-batch into its buffers
-  kClear,      // zeroes its writes: padding that no list writes
-  kBegin,      // zeroes its writes; the third number of writes[0], the loss buffer, is the caller's
-  kForward,    // operations of a layer's forward list
-  kBackward,   // operations of a layer's backward list (input and weight gradients)
-  kInputGrad,  // operations of its input gradients alone
-  kWeightGrad,  // operations of its weight gradients alone
-  kAllReduce,  // sums writes[*] over the ranks of `group`, in place
+  kLoadBatch,      // the loader's micro-batch into its buffers
+  kClear,          // zeroes its writes: padding that no list writes
+  kBegin,          // zeroes its writes; the votes in writes[0], the loss buffer, are the caller's
+  kForward,        // operations of a layer's forward list
+  kBackward,       // operations of a layer's backward list (input and weight gradients)
+  kInputGrad,      // operations of its input gradients alone
+  kWeightGrad,     // operations of its weight gradients alone
+  kAllReduce,      // sums writes[*] over the ranks of `group`, in place
   kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
-  kAllGather,  // writes[i] gets reads[i] of every rank of `group`
-  kSend,       // reads[0] to the other rank of `group`, a link, which has a kReceive for it
-  kReceive,    // writes[0] from the other rank of `group`
-  kCopy,  // reads[0] into writes[0], converted where dtypes differ, or to another tier
-  kAccumulate,  // reads[0] added to writes[0]
-  kGradientNorm,  // sum of squares of reads[i] into writes[i] (one F64 each)
+  kAllGather,      // writes[i] gets reads[i] of every rank of `group`
+  kSend,           // reads[0] to the other rank of `group`, a link, which has a kReceive for it
+  kReceive,        // writes[0] from the other rank of `group`
+  kCopy,           // reads[0] into writes[0], converted where dtypes differ, or to another tier
+  kAccumulate,     // reads[0] added to writes[0]
+  kGradientNorm,   // sum of squares of reads[i] into writes[i] (one F64 each)
   kDecide,  // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
   kUpdate,  // optimizer over one range of parameters
 };

@@ -57,9 +57,9 @@ inline constexpr const char* kLogits = "logits";
 inline constexpr const char* kSnapshot = "snapshot";
 }  // namespace buffer_names
 
-/// The loss buffer, F64: sum of token losses, counted tokens, a number of the caller's (the trainer's
-/// vote to stop); all-reduced together.
-inline constexpr int64_t kLossSlots = 3;
+/// The loss buffer, F64: sum of token losses, counted tokens, numbers of the caller's
+/// (exec/votes.h); all-reduced together.
+inline constexpr int64_t kVoteSlots = 7, kLossSlots = 2 + kVoteSlots;
 
 /// "optimizer.0", "optimizer.1": the flat state buffers.
 std::string optimizer_buffer_name(int32_t state);

@@ -106,7 +106,11 @@ Adapter adapter_of(const Config& config, const ModelConfig& model) {
 }
 
 ModelDescription training_model(const Config& config, const ModelConfig& model, int rank) {
-  return choose_trained(model_for(config, model, rank, Mode::kTrain), trained_options(config));
+  ModelDescription trained =
+      choose_trained(model_for(config, model, rank, Mode::kTrain), trained_options(config));
+  const bool leaves_row_out =
+      config.model.padding_row_gradient == PaddingRowGradient::kTransformers && model.padding_row;
+  return leaves_row_out ? without_row_gradient(std::move(trained), *model.padding_row) : trained;
 }
 
 ModelDescription evaluation_model(const Config& config, const ModelConfig& model, int rank) {

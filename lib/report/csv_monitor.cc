@@ -5,9 +5,13 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -18,6 +22,24 @@ std::string file_stem(std::string_view name) {
   std::replace_if(
       stem.begin(), stem.end(), [](char c) { return c == '/' || c == ' '; }, '_');
   return stem;
+}
+
+/// The header and the rows of the first `samples` samples; of rows of one step the last one, which
+/// a later start of the run wrote. A row that a kill tore and headers between rows are left out.
+std::string rows_to_keep(std::string_view text, const std::string& header, int64_t samples) {
+  std::vector<std::pair<int64_t, std::string_view>> rows;
+  for (size_t end = text.find('\n'); end != text.npos; end = text.find('\n')) {
+    const std::string_view row = text.substr(0, end + 1);
+    text.remove_prefix(end + 1);
+    int64_t step = 0;
+    const auto [rest, problem] = std::from_chars(row.data(), row.data() + row.size(), step);
+    if (problem != std::errc{} || *rest != ',') continue;
+    while (!rows.empty() && rows.back().first >= step) rows.pop_back();
+    if (step <= samples) rows.emplace_back(step, row);
+  }
+  std::string kept = header;
+  for (const auto& [step, row] : rows) kept += row;
+  return kept;
 }
 
 std::string last_part(std::string_view name) {
@@ -41,17 +63,39 @@ std::string python_float_text(double value) {
 }
 
 CsvMonitor::CsvMonitor(const CsvMonitorOptions& options)
-    : folder_((std::filesystem::path(options.output_path) / options.job_name).string()) {
+    : folder_((std::filesystem::path(options.output_path) / options.job_name).string()),
+      resumed_samples_(options.resumed_samples) {
   posix_files().make_folder(folder_);
+}
+
+AppendFile CsvMonitor::open(const std::string& path, const std::string& header) const {
+  std::error_code error;
+  const bool is_there =
+      std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error));
+  if (is_there && resumed_samples_) {
+    const std::string before = read_file(path, INT64_MAX),
+                      after = rows_to_keep(before, header, *resumed_samples_);
+    if (after != before) write_file_atomic(posix_files(), path, after);
+    return AppendFile(path);
+  }
+  if (is_there) {
+    const std::string aside = unique_name(path, ".other-");
+    posix_files().rename(path, aside);
+    log_notice(cat(path, ": held rows of another run; it is ", aside, " now"));
+  }
+  AppendFile file(path);
+  file.append(header);
+  return file;
 }
 
 void CsvMonitor::write(std::string_view name, double value, int64_t step) {
   const std::string stem = file_stem(name);
   auto found = files_.find(stem);
-  if (found == files_.end()) {
-    found = files_.emplace(stem, AppendFile(cat(folder_, "/", stem, ".csv"))).first;
-    found->second.append(cat("step,", last_part(name), "\r\n"));
-  }
+  if (found == files_.end())
+    found = files_
+                .emplace(stem, open(cat(folder_, "/", stem, ".csv"),
+                                    cat("step,", last_part(name), "\r\n")))
+                .first;
   found->second.append(cat(step, ",", python_float_text(value), "\r\n"));
 }
 

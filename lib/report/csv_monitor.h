@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,25 +16,32 @@ struct CsvMonitorOptions {
   /// "" is the current folder.
   std::string output_path;
   std::string job_name = "DeepSpeedJobName";
+  /// Of a resumed run: samples that it had read at its checkpoint. Rows beyond them will be written
+  /// anew.
+  std::optional<int64_t> resumed_samples = std::nullopt;
 };
 
 /// The files DeepSpeed's csv_monitor writes: for the event "Train/Samples/lr" the file
-/// `<output_path>/<job_name>/Train_Samples_lr.csv`, with the header "step,lr" written again by
-/// every process that appends to it, then one row an event. Rows end in CR LF and numbers are
-/// spelled as Python spells floats, so that files of both programs can be read by one script.
+/// `<output_path>/<job_name>/Train_Samples_lr.csv`, with the header "step,lr", then one row an
+/// event. Rows end in CR LF and numbers are spelled as Python spells floats, so that files of both
+/// programs can be read by one script. Unlike DeepSpeed's, a file has one header and each step
+/// once: a resumed run goes on with its own rows, and what another run has left steps aside.
 class CsvMonitor {
  public:
   /// Makes the folder. Error(kEnvironment).
   explicit CsvMonitor(const CsvMonitorOptions& options);
 
-  /// Appends `value` at `step` to the file of event `name`.
+  /// Appends `value` at `step` to the file of event `name`. Error(kEnvironment).
   void write(std::string_view name, double value, int64_t step);
   /// Train/Samples/lr, Train/Samples/train_loss and, with loss scaling, Train/Samples/loss_scale,
   /// at the count of samples (which is DeepSpeed's step here).
   void write(const StepMetrics& metrics);
 
  private:
+  AppendFile open(const std::string& path, const std::string& header) const;
+
   std::string folder_;
+  std::optional<int64_t> resumed_samples_;
   std::map<std::string, AppendFile> files_;
 };
 

@@ -63,7 +63,8 @@ std::vector<std::string> sets_of(const std::vector<StepMetrics>& metrics) {
 
 std::string loss_on(const std::string& set, const StepMetrics& m) {
   for (const EvaluationResult& evaluation : m.evaluations)
-    if (evaluation.set == set) return format_number("%.4f", evaluation.loss);
+    if (evaluation.set == set && evaluation.has_value())
+      return format_number("%.4f", evaluation.loss);
   return "-";
 }
 

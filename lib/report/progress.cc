@@ -43,6 +43,7 @@ std::string loss_text(double loss) {
 
 /// "validation loss 3.7125 (perplexity 40.96, accuracy 31.2 %)"
 std::string evaluation_text(const EvaluationResult& evaluation) {
+  if (!evaluation.has_value()) return cat(evaluation.set, " has no token that counts");
   std::string text = cat(evaluation.set, " loss ", loss_text(evaluation.loss), " (perplexity ",
                          format_number("%.4g", evaluation.perplexity()));
   if (evaluation.accuracy) text += cat(", accuracy ", percent_text(*evaluation.accuracy, 1));

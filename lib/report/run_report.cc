@@ -58,13 +58,15 @@ struct FigureOf {
 };
 
 constexpr std::array<FigureOf, 8> kFigures{{
-    {"loss", [](const StepMetrics& m) { return std::optional(m.loss); }},
+    {"loss",
+     [](const StepMetrics& m) { return m.tokens > 0 ? std::optional(m.loss) : std::nullopt; }},
     {"lr", [](const StepMetrics& m) { return std::optional(m.learning_rate); }},
     {"grad_norm", [](const StepMetrics& m) { return std::optional(m.grad_norm); }},
     {"tokens_per_second", [](const StepMetrics& m) { return std::optional(m.tokens_per_second); }},
     {"step_seconds", [](const StepMetrics& m) { return std::optional(m.step_seconds); }},
     {"data_wait_seconds", [](const StepMetrics& m) { return std::optional(m.data_wait_seconds); }},
-    {"exposed_communication_seconds", [](const StepMetrics& m) { return m.exposed_communication_seconds; }},
+    {"exposed_communication_seconds",
+     [](const StepMetrics& m) { return m.exposed_communication_seconds; }},
     {"loss_scale", [](const StepMetrics& m) { return m.loss_scale; }},
 }};
 
@@ -133,8 +135,9 @@ Json evaluations_of(const std::vector<StepMetrics>& metrics, const Steps& steps)
       const auto tokens = steps.tokens_after.find(m.step);
       set["step"].push_back(m.step);
       set["tokens"].push_back(tokens == steps.tokens_after.end() ? Json(nullptr) : Json(tokens->second));
-      set["loss"].push_back(json_of_number(evaluation.loss));
-      set["perplexity"].push_back(json_of_number(evaluation.perplexity()));
+      const bool known = evaluation.has_value();
+      set["loss"].push_back(known ? json_of_number(evaluation.loss) : Json(nullptr));
+      set["perplexity"].push_back(known ? json_of_number(evaluation.perplexity()) : Json(nullptr));
       set["accuracy"].push_back(evaluation.accuracy ? json_of_number(*evaluation.accuracy) : Json(nullptr));
     }
   return sets;
@@ -161,6 +164,19 @@ Json config_of(const Json& manifest) {
   return flat;
 }
 
+/// What run.json calls the best, "" where it names none. Older versions took an evaluation of a
+/// destroyed model for the best by accuracy.
+std::string best_text(const Json& best, const std::vector<StepMetrics>& metrics) {
+  if (!best.contains("step") || !best["step"].is_number() || !best.contains("value") ||
+      !best["value"].is_number())
+    return "";
+  for (const StepMetrics& m : metrics)
+    if (m.step == best["step"] && is_nonfinite(m.evaluations))
+      return cat("none: the evaluation after step ", m.step, " is not finite");
+  return cat(text_at(best, "metric"), " ", best["value"].dump(), " after step ",
+             best["step"].dump());
+}
+
 /// A line each of what a run was and how it ended.
 Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
   Json facts = Json::array();
@@ -175,8 +191,7 @@ Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
   const std::string ended = text_at(manifest, "ended");
   add("ended", ended.empty() ? "not yet, or it was killed" : cat(ended, ", ", text_at(manifest, "exit_reason")));
   if (!metrics.empty()) add("last step", std::to_string(metrics.back().step));
-  if (const Json best = part("best"); best.contains("step") && best.contains("value"))
-    add("best", cat(text_at(best, "metric"), " ", best["value"].dump(), " after step ", best["step"].dump()));
+  add("best", best_text(part("best"), metrics));
   if (manifest.contains("restarts") && manifest["restarts"].is_array() && !manifest["restarts"].empty())
     add("restarts", std::to_string(manifest["restarts"].size()));
   add("on", cat(text_at(part("machine"), "hostname"), ", ", text_at(part("machine"), "cpu_model")));

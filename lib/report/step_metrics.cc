@@ -1,5 +1,6 @@
 #include "report/step_metrics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -117,6 +118,20 @@ bool read_all(const Json& line, StepMetrics& m) {
 
 double EvaluationResult::perplexity() const { return std::exp(loss); }
 
+// Lines of older versions have no count of tokens.
+bool EvaluationResult::has_value() const {
+  return tokens > 0 || std::isfinite(loss);
+}
+
+bool EvaluationResult::is_nonfinite() const {
+  return tokens > 0 && !std::isfinite(loss);
+}
+
+bool is_nonfinite(const std::vector<EvaluationResult>& results) {
+  return std::any_of(results.begin(), results.end(),
+                     [](const EvaluationResult& result) { return result.is_nonfinite(); });
+}
+
 std::string metrics_line(const StepMetrics& m) {
   Json line;
   line["step"] = m.step;
@@ -175,18 +190,19 @@ std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadab
 std::vector<Scalar> step_scalars(const StepMetrics& m) {
   std::vector<Scalar> scalars;
   if (m.trained) {
-    scalars = {{"train/loss", m.loss},
-               {"train/grad_norm", m.grad_norm},
-               {"train/learning_rate", m.learning_rate},
-               {"train/tokens_per_second", m.tokens_per_second},
-               {"time/step_seconds", m.step_seconds},
-               {"time/data_wait_seconds", m.data_wait_seconds}};
+    if (m.tokens > 0) scalars.push_back({"train/loss", m.loss});
+    scalars.insert(scalars.end(), {{"train/grad_norm", m.grad_norm},
+                                   {"train/learning_rate", m.learning_rate},
+                                   {"train/tokens_per_second", m.tokens_per_second},
+                                   {"time/step_seconds", m.step_seconds},
+                                   {"time/data_wait_seconds", m.data_wait_seconds}});
     if (m.exposed_communication_seconds)
       scalars.push_back({"time/exposed_communication_seconds", *m.exposed_communication_seconds});
     if (m.loss_scale) scalars.push_back({"train/loss_scale", *m.loss_scale});
     if (m.skipped) scalars.push_back({"train/skipped", 1});
   }
   for (const EvaluationResult& evaluation : m.evaluations) {
+    if (!evaluation.has_value()) continue;
     scalars.push_back({evaluation.set + "/loss", evaluation.loss});
     scalars.push_back({evaluation.set + "/perplexity", evaluation.perplexity()});
     if (evaluation.accuracy) scalars.push_back({evaluation.set + "/accuracy", *evaluation.accuracy});

@@ -21,14 +21,23 @@ struct NamedBytes {
 /// What an evaluation found on one data set; a line of metrics.jsonl of its own.
 struct EvaluationResult {
   std::string set;
-  /// Mean over the set's counted tokens.
+  /// Mean over the set's counted tokens; NaN where none counts.
   double loss = 0;
-  /// Share of them that are the model's likeliest token; absent in runs of older versions.
+  /// Share of them that are the model's likeliest token; absent where none counts, and in runs of
+  /// older versions.
   std::optional<double> accuracy;
   int64_t tokens = 0;
   double seconds = 0;
   double perplexity() const;
+  /// False where no token counts: there is nothing to compare then.
+  bool has_value() const;
+  /// Tokens count and their loss is NaN or infinity: no figure of this model is to be trusted, its
+  /// accuracy included.
+  bool is_nonfinite() const;
 };
+
+/// Any of them is.
+bool is_nonfinite(const std::vector<EvaluationResult>& results);
 
 /// What one optimizer step reports; one line of metrics.jsonl, and one for each evaluation after it. Times are
 /// seconds of rank 0.
@@ -87,7 +96,8 @@ struct Scalar {
   double value = 0;
 };
 
-/// The step as scalars for TensorBoard: train/, SET/ (of evaluations), time/, counters/ and memory/.
+/// The step as scalars for TensorBoard: train/, SET/ (of evaluations), time/, counters/ and
+/// memory/. What has no value, because no token counts, is left out.
 std::vector<Scalar> step_scalars(const StepMetrics& metrics);
 
 }  // namespace ftrun

@@ -2,19 +2,29 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "report/machine.h"
 #include "report/wall_time.h"
 
 namespace ftrun {
 namespace {
+namespace fs = std::filesystem;
+
+constexpr std::string_view kNameStart = "events.out.tfevents.";
+/// Of ten digits.
+constexpr int64_t kMostSeconds = 9'999'999'999;
 
 // Protobuf's wire types; a field starts with (number << 3 | type).
 constexpr uint32_t kVarint = 0;
@@ -105,11 +115,130 @@ std::string restart_event(double wall_seconds, int64_t first_step) {
   return out;
 }
 
-std::string file_name(const TensorBoardOptions& options) {
+std::string file_name(const TensorBoardOptions& options, int64_t begun) {
   std::array<char, 32> seconds{};
-  std::snprintf(seconds.data(), seconds.size(), "%010lld",
-                static_cast<long long>(options.wall_seconds));
-  return cat("events.out.tfevents.", seconds.data(), ".", options.hostname, ".", options.pid, ".0");
+  std::snprintf(seconds.data(), seconds.size(), "%010lld", static_cast<long long>(begun));
+  return cat(kNameStart, seconds.data(), ".", options.hostname, ".", options.pid, ".0");
+}
+
+/// Reads the bytes of a file or message from its front; once they do not suffice it has failed for
+/// good.
+class Bytes {
+ public:
+  explicit Bytes(std::string_view rest) : rest_(rest) {}
+
+  bool failed() const { return failed_; }
+  bool at_end() const { return rest_.empty() || failed_; }
+  size_t left() const { return rest_.size(); }
+
+  std::string_view take(uint64_t size) {
+    if (size > rest_.size()) failed_ = true;
+    if (failed_) return {};
+    const std::string_view part = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return part;
+  }
+  template <typename Unsigned>
+  Unsigned take_little_endian() {
+    Unsigned value = 0;
+    const std::string_view part = take(sizeof(value));
+    for (size_t i = part.size(); i-- > 0;)
+      value = static_cast<Unsigned>(value << 8 | static_cast<unsigned char>(part[i]));
+    return value;
+  }
+  uint64_t take_varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64 && !failed_; shift += 7) {
+      const auto byte = take_little_endian<uint8_t>();
+      value |= static_cast<uint64_t>(byte & 0x7FU) << shift;
+      if (byte < 0x80) return value;
+    }
+    failed_ = true;
+    return 0;
+  }
+
+ private:
+  std::string_view rest_;
+  bool failed_ = false;
+};
+
+/// The step of an event that holds scalars, -1 for one that holds none; nothing for an event that
+/// ftrun does not write.
+std::optional<int64_t> step_of_scalars(std::string_view event) {
+  Bytes bytes(event);
+  int64_t step = 0;
+  bool has_scalars = false;
+  while (!bytes.at_end()) {
+    const uint64_t key = bytes.take_varint();
+    if (key == (1U << 3 | kFixed64)) {
+      bytes.take(sizeof(double));
+    } else if (key == (2U << 3 | kVarint)) {
+      step = static_cast<int64_t>(bytes.take_varint());
+    } else if (key == (3U << 3 | kBytes) || key == (5U << 3 | kBytes) ||
+               key == (7U << 3 | kBytes)) {
+      has_scalars = has_scalars || key >> 3 == 5;
+      bytes.take(bytes.take_varint());
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (bytes.failed()) return std::nullopt;
+  return has_scalars ? step : -1;
+}
+
+/// An event file without the scalars of `first_step` and later, and without a record that a kill
+/// tore; nothing for a file that ftrun did not write, or that is damaged.
+std::optional<std::string> without_later_steps(std::string_view file, int64_t first_step) {
+  std::string kept;
+  bool has_record = false;
+  for (Bytes bytes(file); !bytes.at_end();) {
+    const std::string_view record = file.substr(file.size() - bytes.left());
+    const std::string_view length = record.substr(0, sizeof(uint64_t));
+    const auto size = bytes.take_little_endian<uint64_t>();
+    const auto length_crc = bytes.take_little_endian<uint32_t>();
+    const std::string_view data = bytes.take(size);
+    const auto data_crc = bytes.take_little_endian<uint32_t>();
+    if (bytes.failed()) break;
+    has_record = true;
+    const std::optional<int64_t> step = step_of_scalars(data);
+    if (length_crc != masked_crc(length) || data_crc != masked_crc(data) || !step)
+      return std::nullopt;
+    if (*step < first_step) kept += record.substr(0, record.size() - bytes.left());
+  }
+  return has_record ? std::optional(kept) : std::nullopt;
+}
+
+/// Earlier starts' files forget what will be written anew, so that each step is there once for
+/// whoever reads them.
+void cut_earlier_files(const std::string& folder, int64_t first_step) {
+  for (const std::string& name : posix_files().list(folder)) {
+    const std::string path = folder + "/" + name;
+    std::error_code error;
+    if (!name.starts_with(kNameStart) || !fs::is_regular_file(fs::symlink_status(path, error)))
+      continue;
+    const std::string before = read_file(path, INT64_MAX);
+    const std::optional<std::string> after = without_later_steps(before, first_step);
+    if (after && *after != before) write_file_atomic(posix_files(), path, *after);
+  }
+}
+
+/// Seconds for the name of a new file: readers take files in the order of their names, and a clock
+/// may have been set back.
+int64_t seconds_after_all(const std::string& folder, double wall_seconds) {
+  auto seconds = static_cast<int64_t>(wall_seconds);
+  for (const std::string& name : posix_files().list(folder)) {
+    if (!name.starts_with(kNameStart)) continue;
+    int64_t other = 0;
+    std::from_chars(name.data() + kNameStart.size(), name.data() + name.size(), other);
+    if (other < kMostSeconds) seconds = std::max(seconds, other + 1);
+  }
+  return seconds;
+}
+
+/// Where the file of a new writer lies, once earlier ones are cut for it.
+std::string place_of_file(const std::string& folder, const TensorBoardOptions& options) {
+  if (options.first_step) cut_earlier_files(folder, *options.first_step);
+  return cat(folder, "/", file_name(options, seconds_after_all(folder, options.wall_seconds)));
 }
 
 TensorBoardOptions filled(TensorBoardOptions options) {
@@ -122,7 +251,7 @@ TensorBoardOptions filled(TensorBoardOptions options) {
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const std::string& folder, TensorBoardOptions options)
-    : options_(filled(std::move(options))), file_(folder + "/" + file_name(options_)) {
+    : options_(filled(std::move(options))), file_(place_of_file(folder, options_)) {
   std::string start = record(version_event(options_.wall_seconds));
   if (options_.first_step)
     start += record(restart_event(options_.wall_seconds, *options_.first_step));

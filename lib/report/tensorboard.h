@@ -16,7 +16,8 @@ struct TensorBoardOptions {
   int64_t pid = 0;
   /// Seconds since 1970; 0 takes the clock's.
   double wall_seconds = 0;
-  /// First step of a resumed run: charts forget this step and later ones of earlier files.
+  /// First step of a resumed run: this step and later ones leave the files of earlier starts, and
+  /// charts that have them already are told to forget them.
   std::optional<int64_t> first_step;
 };
 

@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 
-from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, exported, ftrun, manifest, must, near, needs, preload,
+from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, evaluations, exported, ftrun, manifest, must, near, needs, preload,
                     run_cases, same_run, start, steps, tiny_model, tiny_weights)
 
 FEW = {"train": {"steps": 4}}
@@ -459,9 +459,17 @@ with tempfile.TemporaryDirectory() as scratch:
         shown = json.dumps({"input_ids": list(range(1, 34))})
         path.write_text((hidden + "\n") * 8 + shown + "\n")
         run = must(ftrun("--config", job.config("late", **FEW | {"train": {"steps": 4, "evaluation": {"samples": 2}}},
+                                                data={"validation": str(path)})), 0)
+        assert run.stderr.endswith("warning: validation: no token counts in the sequences that are evaluated, so there is no loss to compare\n"
+                                   "  remedy: raise train.evaluation.samples, or validate on other data\n"), run.stderr
+        assert "step 4/4  loss " in run.stdout and "  validation has no token that counts\n" in run.stdout, run.stdout
+        assert [(line["loss"], line["tokens"], "accuracy" in line) for line in evaluations(job.out("late"))] == [("NaN", 0, False)] * 2
+        best = dict(checkpoint={"keep_best": {"metric": "validation.loss"}}, export={"enabled": True, "which": "best"})
+        run = must(ftrun("--config", job.config("late-best", **FEW | {"train": {"steps": 4, "evaluation": {"samples": 2}}} | best,
                                                 data={"validation": str(path)})), 4)
-        assert said(run) == (f"ftrun: {path}: no token counts in the first 2 sequences, so they have no loss\n"
-                             "  remedy: raise train.evaluation.samples, or validate on other data\n"), run.stderr
+        assert said(run) == (f"ftrun: {path}: no token counts in the first 2 sequences, so they have no loss, and export.which: best by "
+                             "validation.loss\n  remedy: raise train.evaluation.samples, validate on other data, or keep the best by "
+                             "another set\n"), run.stderr
 
     @case
     def jsonl_garbled():

@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 
 import numpy as np
+import xxhash
 
 from runner import (Job, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must, near, preload, run_cases, same_run, steps, tiny_data,
                     tiny_model, tiny_weights)
@@ -200,10 +201,88 @@ with tempfile.TemporaryDirectory() as scratch:
         model = tiny_model(job.scratch / "broken", broken)
         # Losses are finite in fp32, perplexities are not.
         keep = {"keep_best": {"metric": "noise.perplexity"}}
-        done = job.run("broken-run", model={"path": str(model)}, **settings(total=2, every=1, checkpoint=keep, export={"which": "best"}))
         out = job.out("broken-run")
+        done = job.run("broken-run", code=7, model={"path": str(model)}, **settings(total=2, every=1, checkpoint=keep, export={"which": "best"}))
         assert not (out / "checkpoints" / "best").exists() and "best" not in manifest(out), evaluations(out, "noise")
-        assert "no evaluation was finite" in done.stdout + done.stderr, done.stdout + done.stderr
+        reason = "no evaluation after a step gave a finite noise.perplexity: there is no best checkpoint, and nothing was exported"
+        assert f"ftrun: {reason}\n" in done.stderr and manifest(out)["exit_reason"] == reason, done.stderr
+        assert not (out / "export").exists()
+
+    # A rate that destroys the model in its third step; what the kernels then add up has the sign bit set on some machines.
+    DESTROYED = {"optimizer": {"type": "AdamW", "params": {"lr": 1e30}},
+                 "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_max_lr": 1e30, "warmup_type": "linear"}}}
+
+    @case
+    def a_model_that_is_destroyed_is_never_the_best_nor_exported():
+        def destroyed(name, ranks=1, code=0, resume=(), **changes):
+            wish = settings(total=6, every=1, sets=str(like), train={"max_nonfinite_steps": 50} | changes.pop("train", {}), **DESTROYED, **changes)
+            done = job.run(name, "--nproc", ranks, *resume, code=code, train_batch_size=8, gradient_accumulation_steps=None, **wish)
+            lines = {line["step"]: line for line in evaluations(job.out(name))}
+            assert lines[0]["loss"] != "NaN" and lines[6]["loss"] == "NaN", lines
+            assert all(line["accuracy"] == 0 for line in lines.values() if line["loss"] == "NaN"), lines
+            finite = [step for step, line in lines.items() if step > 0 and line["loss"] not in ("NaN", "Infinity")]
+            return done, lines, finite
+
+        for metric, ranks in (("accuracy", 1), ("loss", 2)):
+            name = f"destroyed-{metric}"
+            done, lines, finite = destroyed(name, ranks, checkpoint={"keep_best": {"metric": f"validation.{metric}"}}, export={"which": "best"})
+            assert finite, lines
+            chosen = best(job.out(name))
+            step = int(chosen["checkpoint"][5:])
+            assert step in finite and chosen["value"] == lines[step][metric], (chosen, lines)
+            assert (f"the loss on validation after step 6 is not finite: the export is of step {step}, the best by validation.{metric}"
+                    in done.stderr), done.stderr
+            assert all(np.isfinite(tensor).all() for tensor in exported(job.out(name)).values())
+        # Of the last weights nothing is exported; the line that is given writes them all the same, and a resume says the same again.
+        out = job.out("destroyed-last")
+        problem = "the loss on validation after step 6 is not finite: the weights are not exported as a good model"
+        for resume in ((), ("--resume", "auto")):
+            done, _, _ = destroyed("destroyed-last", code=7, resume=resume)
+            assert f"ftrun: {problem}\n  remedy: " in done.stderr, done.stderr
+            assert manifest(out)["exit_code"] == 7 and manifest(out)["exit_reason"] == problem, manifest(out)
+            assert "training loss" in done.stdout and not (out / "export").exists(), done.stdout
+        line = done.stderr.split("all the same: ")[1].split("\n")[0].split(" ")
+        assert line[:2] == ["ftrun", "convert"], line
+        must(ftrun(*line[1:]))
+        assert np.abs(exported(out)["lm_head.weight"]).max() > 1e20
+        # Patience counts what is not finite as no improvement.
+        wish = settings(total=20, every=1, sets=str(like), train={"steps": 20, "max_nonfinite_steps": 50, "evaluation": {"every": 1, "samples": 0},
+                                                                  "early_stopping": {"metric": "validation.accuracy", "patience": 4}}, **DESTROYED)
+        done = job.run("destroyed-early", code=7, **wish)
+        ended = max(line["step"] for line in evaluations(job.out("destroyed-early")))
+        assert ended < 12 and f"stopped early after step {ended} of 20: validation.accuracy has not improved in 4" in done.stdout, done.stdout
+        # Without an evaluation the loss of the last step says it.
+        wish = settings(total=6, sets=None, train={"max_nonfinite_steps": 50}, **DESTROYED)
+        wish["data"] = {"validation": None}
+        for resume in ((), ("--resume", "auto")):
+            done = job.run("destroyed-blind", *resume, code=7, **wish)
+            assert "ftrun: the loss of step 6, the last one, is not finite: the weights are not exported" in done.stderr, done.stderr
+
+    @case
+    def a_best_that_an_older_version_took_is_forgotten():
+        def wish(total):
+            return settings(total=total, every=1, sets=str(like), checkpoint={"keep_best": {"metric": "validation.accuracy"}}, export={"enabled": False})
+
+        job.run("older", **wish(4))
+        out = job.out("older")
+        # As it wrote them: the last evaluation's loss is no number, its accuracy the best.
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        for line in lines:
+            if line.get("evaluation") and line["step"] == 4:
+                line.update(loss="NaN", perplexity="NaN", accuracy=0.965)
+        (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        taken = {"step": 4, "value": 0.965}
+        older = {"last_step": 4, "best": {"metric": "validation.accuracy", "more": True, "now": taken, "before": None}}
+        manifest_path = out / "checkpoints" / "step-00000004" / "checkpoint.json"
+        text, opening = manifest_path.read_text(), '{\n"xxh3": "'
+        record = json.loads(text)["meta"]["extra"]["evaluations"]
+        rest = text[len(opening) + 16:].replace(json.dumps(record), json.dumps(json.dumps(older)))
+        assert rest != text[len(opening) + 16:]
+        manifest_path.write_text(opening + xxhash.xxh3_64_hexdigest(rest.encode()) + rest)
+        (out / "checkpoints" / "best").write_text(json.dumps({"checkpoint": "step-00000004", "metric": "validation.accuracy", "value": 0.965}) + "\n")
+        done = job.run("older", "--resume", "auto", **wish(5))
+        assert "the evaluation after step 4 is not finite: its checkpoint is no longer the best" in done.stderr, done.stderr
+        assert best(out)["checkpoint"] == "step-00000005" and manifest(out)["best"]["step"] == 5
 
     @case
     def texts_are_written_at_each_evaluation():

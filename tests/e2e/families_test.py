@@ -30,22 +30,54 @@ def check_weights(out, reference):
         assert abs(found - norm) <= 2e-4 * norm, f"{name}: norm {found}, transformers has {norm}"
 
 
-def check_family(folder, ranks, scratch):
+LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}}, "zero-3": {"zero_optimization": {"stage": 3}},
+           "tensor": {"parallel": {"tensor": 2}}, "pipeline": {"parallel": {"pipeline": 2}}}
+LAYOUTS_OF = {"padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline")}
+NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
+
+
+def check_family(folder, ranks, scratch, layout=None):
     reference = json.loads((folder / "reference.json").read_text())
-    out = scratch / f"{folder.name}-{ranks}"
+    out = scratch / f"{folder.name}-{layout or ranks}"
     s = reference["settings"]
-    value = config(folder / "model", folder / "data" / "train.bin", out)
-    value["gradient_accumulation_steps"] = s["accumulation"] // ranks
+    value = config(folder / "model", folder / "data" / "train.bin", out, **LAYOUTS.get(layout, {}))
+    value["gradient_accumulation_steps"] = s["accumulation"] // (1 if layout in ("tensor", "pipeline") else ranks)
+    has_padding = folder.name.startswith("padding")
+    if has_padding:
+        value["model"]["padding_row_gradient"] = "transformers"
     value["export"] = {"dtype": "fp32"}
     # Two threads of such small models mostly wait for each other; where windows and norms of queries and keys are, two all the same.
     value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
-    must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
+    done = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
+    assert ((NOTE + "gets no gradient from where it is read, as in transformers") in done.stdout) == has_padding, done.stdout
     found = steps(out)
     assert len(found) == s["steps"], f"{len(found)} steps"
     loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)
     norm = near("gradient norm", [m["grad_norm"] for m in found], reference["grad_norms"], 5e-5)
     check_weights(out, reference)
-    print(f"{folder.name}, {ranks} rank(s): loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
+    print(f"{folder.name}, {layout or f'{ranks} rank(s)'}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
+
+
+def check_trained_padding(folder, scratch):
+    """By default the row of the padding token is trained as any other; a token that is not read is not spoken of."""
+    reference = json.loads((folder / "reference.json").read_text())
+    value = config(folder / "model", folder / "data" / "train.bin", scratch / "trained-padding")
+    value["train"]["steps"], value["export"] = 1, {"enabled": False}
+    done = must(ftrun("--config", write_config(scratch, value)))
+    assert NOTE + "learns as any other, where transformers gives it no gradient" in done.stdout, done.stdout
+    found = steps(scratch / "trained-padding")[0]
+    near("loss", [found["loss"]], reference["losses"][:1], 1e-5)
+    assert found["grad_norm"] > 1.0001 * reference["grad_norms"][0], (found, reference["grad_norms"][0])
+    # The same state goes on only with the same gradient.
+    value["model"]["padding_row_gradient"] = "transformers"
+    refused = must(ftrun("--config", write_config(scratch, value), "--resume", "auto"), 2)
+    assert "config.model.padding_row_gradient" in refused.stderr, refused.stderr
+    model = json.loads((folder / "model" / "config.json").read_text())
+    (folder / "model" / "config.json").write_text(json.dumps(model | {"pad_token_id": 211}))
+    value["output_dir"] = str(scratch / "unread-padding")
+    done = must(ftrun("--config", write_config(scratch, value)))
+    assert "pad_token_id" not in done.stdout, done.stdout
+    near("gradient norm", [steps(scratch / "unread-padding")[0]["grad_norm"]], [found["grad_norm"]], 1e-6)
 
 
 def main():
@@ -57,6 +89,9 @@ def main():
         for folder in folders:
             for ranks in (1, 2):
                 check_family(folder, ranks, scratch)
+            for layout in LAYOUTS_OF.get(folder.name, ()):
+                check_family(folder, 2, scratch, layout)
+        check_trained_padding(scratch / "references" / "padding_untied", scratch)
 
 
 main()

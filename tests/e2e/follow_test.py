@@ -78,10 +78,11 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_run_that_has_ended_is_sent_whole():
-        text = evaluation(0, 5.0) + line(1) + line(2, loss="NaN", memory={"parameters": 64}) + evaluation(2, 3.0) + '{"step": 3, "lo\n'
+        text = evaluation(0, 5.0) + line(1) + line(2, loss="NaN", memory={"parameters": 64}) + evaluation(2, 3.0) + line(3, loss="NaN", tokens=0) \
+            + json.dumps({"step": 3, "evaluation": "none", "loss": "NaN", "perplexity": "NaN", "tokens": 0}) + '\n{"step": 4, "lo\n'
         folder = run_folder("done", text)
         done = follow(folder, "wandb", "--project", "p")
-        assert done.returncode == 0 and done.stdout == f"sent 3 steps of {folder} to wandb (exit code 0; 1 unreadable lines were passed over)\n", done
+        assert done.returncode == 0 and done.stdout == f"sent 4 steps of {folder} to wandb (exit code 0; 1 unreadable lines were passed over)\n", done
         calls = said("done")
         assert calls[0][0] == "init" and calls[0][2]["project"] == "p" and calls[0][2]["name"] == "done", calls[0]
         assert calls[0][2]["config"]["train"]["steps"] == 3 and calls[0][2]["resume"] == "allow"
@@ -89,6 +90,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert logs[0] == {"step": 0, "validation/loss": 5.0, "validation/perplexity": float("inf"), "validation/accuracy": 0.5}, logs
         assert logs[1] == {"step": 1, "train/loss": 4.0, "train/grad_norm": 1.0, "train/learning_rate": 0.1}, logs
         assert logs[2]["memory/parameters"] == 64 and logs[2]["train/loss"] != logs[2]["train/loss"] and logs[2]["validation/loss"] == 3.0
+        assert logs[3] == {"step": 3, "train/grad_norm": 1.0, "train/learning_rate": 0.1}, "what has no value is not sent"
         assert calls[-1] == ["finish", [], {"exit_code": 0}]
 
     @case
@@ -166,7 +168,7 @@ with tempfile.TemporaryDirectory() as scratch:
     SENDS = """
         import sys
         class Run:
-            resumed, summary = "KNOWN" in os.environ, {"step": int(os.environ.get("KNOWN", 0))}
+            resumed, summary = "KNOWN" in os.environ, json.loads(os.environ.get("KNOWN", "{}"))
             def define_metric(self, *a, **k): pass
             def log(self, *a, **k): said("log", *a, **k)
             def finish(self, *a, **k): said("finish", *a, **k)
@@ -188,7 +190,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert init["project"] == "p" and init["entity"] == "t" and "group" not in init and init["config"]["train"]["steps"] == 4, init
         assert init["session"] and init["nice"] >= 10 and init["environment"] == [], init
         assert not [name for name in init["files"] if ".lock" in name or "socket" in name or "shm" in name], init["files"]
-        assert [a[0]["step"] for name, a, _ in said("sends") if name == "log"] == [m["step"] for m in steps(out)]
+        logs = [a[0] for name, a, _ in said("sends") if name == "log"]
+        assert [log["step"] for log in logs] == [m["step"] for m in steps(out)]
         await_that(lambda: "sent 4 steps" in (out / "follow_run.log").read_text(), "its words are kept")
         # While that of an earlier start of the run lives, a resume starts no other.
         calls = len(said("sends"))
@@ -201,9 +204,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "what sends an earlier start of the run was still at it" in told and "--to wandb" in told, told
         # Once that has ended another goes on where wandb is.
         must(ftrun("--config", job.config("sends", train_batch_size=8, gradient_accumulation_steps=None, **WANDB | {"train": {"steps": 8}}),
-                   "--nproc", 2, "--resume", "auto", env=env | {"KNOWN": "4"}))
+                   "--nproc", 2, "--resume", "auto", env=env | {"KNOWN": json.dumps(logs[-1] | {"validation/loss": 1.0})}))
         await_that(lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]] and len(said("sends")) > calls, "the rest is sent")
-        assert [a[0]["step"] for name, a, _ in said("sends")[calls:] if name == "log"] == [4, 5, 6, 7, 8], said("sends")[calls:]
+        assert [a[0]["step"] for name, a, _ in said("sends")[calls:] if name == "log"] == [5, 6, 7, 8], said("sends")[calls:]
 
     def held(file):
         """Takes the lock that what follows a run holds; whether another has it."""

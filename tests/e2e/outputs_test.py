@@ -20,7 +20,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from runner import (BINARY, TIMEOUT, VOCABULARY, Job, case, checkpoints, environment, evaluations, exported, free_port, ftrun,
-                    manifest, metrics, must, near, needs, numbers, preload, run_cases, same_tensors, steps, tiny_data, tiny_model,
+                    manifest, metrics, must, near, needs, numbers, preload, run_cases, same_tensors, start, steps, tiny_data, tiny_model,
                     tiny_weights)
 
 SEQUENCE, VALIDATION_ROWS = 32, 10
@@ -197,6 +197,29 @@ with tempfile.TemporaryDirectory() as scratch:
         expected = [[str(m["samples"]), m["loss"]] for m in steps(job.out("run"))]
         assert [[step, float(loss)] for step, loss in rows[1:]] == expected, rows
         assert (folder / "Train_Samples_lr.csv").exists()
+
+    @case
+    def each_sink_has_each_step_once_after_a_kill_and_from_an_earlier_checkpoint():
+        changes = {"train": {"steps": 6, "evaluation": {"every": 2, "samples": 2}}, "data": FULL["data"],
+                   "checkpoint": {"every": 2, "keep_last": 0}, "csv_monitor": {"enabled": True}, "export": {"enabled": False}}
+        running = start("--config", job.config("once", **changes))
+        running.await_line("step-00000002 (")
+        running.kill_all()
+        out = job.out("once")
+        with open(out / "metrics.jsonl", "a") as file:
+            file.write('{"step": 6, "lo')
+        with open(out / "DeepSpeedJobName" / "Train_Samples_lr.csv", "a") as file:
+            file.write("24,0.0")
+        for resume in ("auto", "4", "2"):
+            job.run("once", "--resume", resume, **changes)
+            assert [m["step"] for m in steps(out)] == [1, 2, 3, 4, 5, 6], steps(out)
+            for name in ("train_loss", "lr"):
+                rows = (out / "DeepSpeedJobName" / f"Train_Samples_{name}.csv").read_text().splitlines()
+                assert [row.split(",")[0] for row in rows] == ["step", *(str(m["samples"]) for m in steps(out))], rows
+            found = [key for path in sorted((out / "tensorboard").iterdir()) for key in events(path)]
+            assert len(found) == len(set(found)), "no scalar of a step is there twice"
+            assert [step for tag, step in found if tag == "train/loss"] == [1, 2, 3, 4, 5, 6], found
+            assert [step for tag, step in found if tag == "validation/loss"] == [0, 2, 4, 6], found
 
     @case
     def manifest_tells_what_ran():

@@ -130,18 +130,27 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   REQUIRE_FALSE(expected.empty());
 }
 
-TEST_CASE("all ranks see the sum of the votes to stop") {
+TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
   fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
     for (const int64_t stage : {0, 3}) {
       RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
       rig.train(1);
       StepRun run = rig.prepared(2);
-      run.caller_value = group.rank() == 1 ? stop_vote(SIGTERM) : 0.0;
+      if (group.rank() == 1) add_stop_vote(SIGTERM, run.votes);
+      if (group.rank() == 0) run.votes.add(Vote::kSaveDue);
+      if (group.rank() == 0) run.votes.add(Vote::kEvaluationDue);
+      run.votes.add(Vote::kSaveEnded);
       rig.train_executor.run(run);
-      require(voted_signal(run.caller_sum) == SIGTERM, "every rank stops");
-      run.caller_value = 0;
+      require(voted_signal(run.all_votes) == SIGTERM, "every rank stops");
+      require(run.all_votes.of(Vote::kTerminate) == 1 && run.all_votes.of(Vote::kInterrupt) == 0,
+              "one rank was told to");
+      require(run.all_votes.of(Vote::kSaveEnded) == 3, "all saves have ended");
+      require(run.all_votes.of(Vote::kSaveDue) == 1 && run.all_votes.of(Vote::kEvaluationDue) == 1,
+              "both are due");
+      run.votes = {};
       rig.train_executor.run(run);
-      require(run.caller_sum == 0, "the votes of the step before are gone");
+      for (const double count : run.all_votes.counts())
+        require(count == 0, "the votes of the step before are gone");
     }
   }));
 }

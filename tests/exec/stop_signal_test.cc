@@ -17,20 +17,27 @@ namespace {
 
 using testing::exit_of;
 
+/// The votes of a rank for each of these signals, added up.
+Votes votes_of(std::initializer_list<int> signals) {
+  Votes votes;
+  for (const int signal : signals) add_stop_vote(signal, votes);
+  return votes;
+}
+
 TEST_CASE("the sum of all ranks' votes tells the signal, whoever got it") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
-    REQUIRE(voted_signal(stop_vote(signal)) == signal);
-    REQUIRE(voted_signal(1'000'000 * stop_vote(signal)) == signal);
+    REQUIRE(voted_signal(votes_of({signal})) == signal);
+    REQUIRE(voted_signal(votes_of({0, signal, 0, signal})) == signal);
   }
-  REQUIRE(voted_signal(1000 * stop_vote(0)) == 0);
+  REQUIRE(voted_signal(votes_of({0, 0, 0})) == 0);
 }
 
 TEST_CASE("a wish to be started again counts more than an end, and that more than an interrupt") {
-  REQUIRE(voted_signal(999'999 * stop_vote(SIGINT) + stop_vote(SIGTERM)) == SIGTERM);
-  REQUIRE(voted_signal(999'999 * stop_vote(SIGTERM) + stop_vote(SIGUSR1)) == SIGUSR1);
-  REQUIRE(voted_signal(999'999 * stop_vote(SIGINT) + stop_vote(SIGHUP)) == SIGHUP);
-  REQUIRE(voted_signal(999'999 * stop_vote(SIGHUP) + stop_vote(SIGTERM)) == SIGTERM);
-  REQUIRE(voted_signal(999'999 * stop_vote(SIGINT) + stop_vote(SIGUSR1)) == SIGUSR1);
+  REQUIRE(voted_signal(votes_of({SIGINT, SIGINT, SIGTERM})) == SIGTERM);
+  REQUIRE(voted_signal(votes_of({SIGTERM, SIGUSR1, SIGTERM})) == SIGUSR1);
+  REQUIRE(voted_signal(votes_of({SIGHUP, SIGINT})) == SIGHUP);
+  REQUIRE(voted_signal(votes_of({SIGHUP, SIGHUP, SIGTERM})) == SIGTERM);
+  REQUIRE(voted_signal(votes_of({SIGINT, SIGUSR1})) == SIGUSR1);
 }
 
 TEST_CASE("exit codes and names of signals") {

@@ -268,6 +268,12 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
     // Rows of 133 logits begin at multiples of 64.
     CHECK(w.row == 192);
     CHECK(fit({{w.losses, 96 * 8}, {w.logits, 96 * 192 * element}}, w.bytes));
+    CHECK(w.correct == -1);
+    const GpuHeadWorkspace evaluated = gpu_head_workspace(1000, 133, {false, 96}, element);
+    CHECK(fit({{evaluated.losses, 96 * 8},
+               {evaluated.correct, 96 * 4},
+               {evaluated.logits, 96 * 192 * element}},
+              evaluated.bytes));
   }
   CHECK(gpu_head_workspace(1000, 128, {true, 96}, 2).row == 128);
   CHECK(gpu_head_workspace(50, 133, {true, 96}, 4).chunk == 50);

@@ -324,6 +324,37 @@ TEST_CASE("ranks count the tokens that are predicted as one rank does") {
   });
 }
 
+TEST_CASE("a token whose loss is not finite is never predicted, whatever the sign of its NaN") {
+  for_each_multiplier([](DType dtype) {
+    // Token 0 is predicted; the hidden value of token 1 is no number, or makes an infinite logit at
+    // its label.
+    const Case c{2, 1, 4, 8, {1, 1}};
+    for (const double value :
+         {std::copysign(NAN, 1.0), std::copysign(NAN, -1.0), HUGE_VAL, -HUGE_VAL})
+      for (const int64_t ranks : {1, 2, 4}) {
+        CAPTURE(dtype_name(dtype), value, ranks);
+        const OracleCase o{OpKind::kLinearCrossEntropy,
+                           CrossEntropyAttrs{},
+                           {{{2, 1}, {1.0, value}}, {{4, 1}, {0.5, 2.0, -1.0, 1.0}}},
+                           c.labels};
+        Array found;
+        if (ranks == 1) {
+          Rig rig(dtype);
+          const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
+                        labels = rig.ints(o.ints);
+          const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
+          rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
+                  CrossEntropyAttrs{false, c.chunk});
+          found = rig.read(loss);
+        } else {
+          found = split_cross_entropy(c, o, dtype, ranks, nullptr, false).loss;
+        }
+        REQUIRE(std::isnan(found.data[0]));
+        REQUIRE(found.data[1] == 1.0);
+      }
+  });
+}
+
 TEST_CASE("of equal logits the first is the one that is predicted") {
   const Case c{3, 1, 4, 8, {1, 2, 3}};
   OracleCase o = oracle_case(c);

@@ -148,6 +148,32 @@ TEST_CASE("a dtype the CPU kernels cannot do is refused by name") {
 }
 
 TEST_CASE(
+    "the row of a token that is left out gets no gradient, and all others have the same bits") {
+  for_each_backend([](DType dtype) {
+    const std::vector<int32_t> tokens{3, 9, 0, 9, 3, 11, 9};
+    const Array dx = rounded(random_array({7, 70}, 2), dtype),
+                before = rounded(random_array({12, 70}, 3), dtype);
+    for (const bool accumulate : {false, true})
+      for (const int64_t first : {0, 6}) {
+        CAPTURE(dtype_name(dtype), accumulate, first);
+        Rig rig(dtype);
+        const int64_t rows = 12 - first;
+        const Array table{{rows, 70}, {before.data.begin() + first * 70, before.data.end()}};
+        const ValueId whole = rig.input(table), without = rig.input(table), ids = rig.ints(tokens),
+                      gradient = rig.input(dx);
+        rig.run(OpKind::kEmbedWgrad, {ids, gradient}, {whole}, RowsAttrs{first, 12}, accumulate);
+        rig.run(OpKind::kEmbedWgrad, {ids, gradient}, {without}, RowsAttrs{first, 12, 9},
+                accumulate);
+        const Array all = rig.read(whole), found = rig.read(without), given = rounded(table, dtype);
+        for (size_t i = 0; i < found.data.size(); ++i)
+          REQUIRE(found.data[i] == (static_cast<int64_t>(i) / 70 + first != 9 ? all.data[i]
+                                    : accumulate                              ? given.data[i]
+                                                                              : 0.0));
+      }
+  });
+}
+
+TEST_CASE(
     "a table of some rows of the vocabulary gives zeros for other rows' tokens and gets no "
     "gradient from them") {
   for_each_backend([](DType dtype) {

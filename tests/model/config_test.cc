@@ -117,6 +117,11 @@ TEST_CASE("keys that may be absent take their class's defaults") {
   CHECK_FALSE(parsed(changed({{"tie_word_embeddings", kRemoved}})).tied);
   CHECK(parsed(changed({{"eos_token_id", kRemoved}})).eos_ids.empty());
   CHECK(parsed(changed({{"pad_token_id", -1}})).pad_id == std::nullopt);
+  const int64_t rows = parsed(changed({})).vocab_rows;
+  CHECK(parsed(changed({{"pad_token_id", -1}})).padding_row == rows - 1);  // as torch takes it
+  CHECK(parsed(changed({{"pad_token_id", 3}})).padding_row == 3);
+  CHECK(parsed(changed({{"pad_token_id", rows}})).padding_row == std::nullopt);
+  CHECK(parsed(changed({{"pad_token_id", nullptr}})).padding_row == std::nullopt);
   CHECK(parsed(changed({{"hidden_act", "swish"}})).hidden == 576);
   CHECK(parsed(changed({{"torch_dtype", kRemoved}})).dtype == std::nullopt);
 

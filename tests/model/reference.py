@@ -59,6 +59,11 @@ FAMILIES = {
                         "head_dim": 16, "tie_word_embeddings": False}),
     "qwen3_bias": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 7, "num_key_value_heads": 1,
                              "head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}),
+    # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
+    "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+                                 "pad_token_id": 7, "tie_word_embeddings": False}),
+    "padding_tied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+                               "pad_token_id": 7, "tie_word_embeddings": True}),
 }
 # These are written with transformers 4's keys.
 VERSION_4 = {"llama_tied", "llama3_rope", "qwen2_window"}

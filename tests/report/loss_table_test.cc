@@ -46,7 +46,8 @@ TEST_CASE("validations choose the table's rows when there are enough") {
   std::vector<StepMetrics> metrics;
   for (int64_t step = 1; step <= 10; ++step) metrics.push_back(with_loss(step, 1));
   metrics[2].evaluations = {{.set = "validation", .loss = 5}};
-  metrics[6].evaluations = {{.set = "validation", .loss = kTableNan}};
+  metrics[6].evaluations = {{.set = "validation", .loss = kTableNan, .tokens = 8}};
+  metrics[9].evaluations = {{.set = "validation", .loss = kTableNan}};  // no token counts
   REQUIRE(loss_table(metrics) ==
           "step  training loss  validation loss  tokens/s\n"
           "----  -------------  ---------------  --------\n"

@@ -7,7 +7,9 @@
 #include <map>
 #include <string_view>
 
+#include "base/append_file.h"
 #include "base/checksum.h"
+#include "base/file.h"
 #include "report/csv_monitor.h"
 #include "report/machine.h"
 #include "report/tensorboard.h"
@@ -167,6 +169,36 @@ TEST_CASE("a resumed run tells the charts which steps to forget") {
   REQUIRE(session.numbers.find(1)->second == 1);
 }
 
+TEST_CASE(
+    "a resumed run leaves each step once in all event files, read in the order of their names") {
+  const TestFolder folder;
+  const auto start = [&](std::optional<int64_t> first_step, int64_t last, double wall_seconds) {
+    TensorBoardWriter writer(
+        folder.path(),
+        {.hostname = "h", .pid = 1, .wall_seconds = wall_seconds, .first_step = first_step});
+    for (int64_t step = first_step.value_or(1); step <= last; ++step)
+      writer.write(step, {{"x", static_cast<float>(wall_seconds)}}, 1);
+    return writer.path();
+  };
+  const std::string first = start(std::nullopt, 6, 1000);
+  AppendFile(first).append("a torn record");
+  const std::string foreign = folder / "events.out.tfevents.0000000009.other";
+  write_file_atomic(posix_files(), foreign, "no events");
+  start(5, 7, 1000);  // in the same second
+  start(3, 4, 900);   // the clock was set back, and an earlier checkpoint was chosen
+  std::vector<std::pair<int64_t, float>> found;
+  for (const std::string& name : posix_files().list(folder.path())) {
+    if (name == "events.out.tfevents.0000000009.other") continue;
+    const std::string file = read_file(folder / name);
+    for (const std::string_view record : records_of(file))
+      if (const Message event = message_of(record); event.bytes.contains(5))
+        found.emplace_back(step(event), values(event)[0].second);
+  }
+  REQUIRE(found ==
+          std::vector<std::pair<int64_t, float>>{{1, 1000.F}, {2, 1000.F}, {3, 900.F}, {4, 900.F}});
+  REQUIRE(read_file(foreign) == "no events");
+}
+
 TEST_CASE("an event file is named after this process and the time now when nothing else is said") {
   const TestFolder folder;
   const double before = wall_seconds();
@@ -219,12 +251,39 @@ TEST_CASE("csv_monitor writes DeepSpeed's files") {
           "step,loss_scale\r\n8,65536.0\r\n");
 }
 
-TEST_CASE("csv_monitor appends, and each process writes the header again") {
+TEST_CASE("csv_monitor goes on with a resumed run's rows: each step once, one header") {
   const TestFolder folder;
-  for (int process = 1; process <= 2; ++process)
-    CsvMonitor({.output_path = folder.path()}).write("Train/a b", process, process);
-  REQUIRE(read_file(folder / "DeepSpeedJobName/Train_a_b.csv") ==
-          "step,a b\r\n1,1.0\r\nstep,a b\r\n2,2.0\r\n");
+  const std::string path = folder / "DeepSpeedJobName/Train_a_b.csv";
+  const auto write = [&](std::optional<int64_t> resumed, int64_t first, int64_t last) {
+    CsvMonitor monitor({.output_path = folder.path(), .resumed_samples = resumed});
+    for (int64_t step = first; step <= last; ++step)
+      monitor.write("Train/a b", static_cast<double>(first), 4 * step);
+  };
+  write(std::nullopt, 1, 3);
+  // Killed in mid-row, and resumed after step 2.
+  AppendFile(path).append("16,1");
+  write(8, 3, 4);
+  REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,1.0\r\n12,3.0\r\n16,3.0\r\n");
+  // From an earlier step than the last that was written; and before any checkpoint.
+  write(4, 2, 2);
+  REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,2.0\r\n");
+  write(0, 1, 1);
+  REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n");
+  // As older versions left it.
+  AppendFile(path).append("8,1.0\r\n12,1.0\r\nstep,a b\r\n8,2.0\r\n12,2.0\r\n");
+  write(12, 4, 4);
+  REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,2.0\r\n12,2.0\r\n16,4.0\r\n");
+}
+
+TEST_CASE("what another run has left at csv_monitor's place steps aside") {
+  const TestFolder folder;
+  for (const double value : {1.0, 2.0})
+    CsvMonitor({.output_path = folder.path(), .job_name = "job"}).write("Train/a", value, 4);
+  REQUIRE(read_file(folder / "job/Train_a.csv") == "step,a\r\n4,2.0\r\n");
+  const std::vector<std::string> names = posix_files().list(folder / "job");
+  REQUIRE(names.size() == 2);
+  REQUIRE(names[1].starts_with("Train_a.csv.other-"));
+  REQUIRE(read_file(folder / ("job/" + names[1])) == "step,a\r\n4,1.0\r\n");
 }
 
 TEST_CASE("csv_monitor leaves a validation before the first step out") {

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "graph/workspace.h"
@@ -218,32 +220,39 @@ class Head {
   bool direct_ = false;
 };
 
-/// Of rows: the sum of their losses, and how many have the label as their likeliest token.
-struct RowSums {
-  double losses = 0.0;
-  double correct = 0.0;
+/// A row's loss, and whether the label is its likeliest token.
+struct RowLoss {
+  double loss = 0.0;
+  bool correct = false;
 };
 
-/// Of an evaluation: a row's loss is not negative (but for rounding), so its opposite says that the label is
-/// the likeliest token.
-double marked_loss(double loss, bool correct) {
-  const double size = loss < 0 ? 0.0 : loss;
-  return correct ? -size : size;
+/// The losses and predictions of several rows, added up.
+struct RowSums {
+  double losses = 0.0;
+  int64_t correct = 0;
+};
+
+/// A row of an evaluation: rounding may leave a loss below 0, and one that is not finite predicts
+/// nothing.
+RowLoss evaluated_row(double loss, bool likeliest) {
+  return {loss < 0 ? 0.0 : loss, likeliest && std::isfinite(loss)};
 }
 
-/// loss(i) of each row on several threads, `marked` where they are marked_loss(); their sums in the order of
-/// the rows.
-template <class Loss>
-RowSums sum_of_losses(double* losses, int64_t rows, bool marked, Loss loss) {
+/// row(i), a RowLoss, of each row on several threads. Losses are added in the order of the rows;
+/// counts are integers, so their order does not matter.
+template <class Row>
+RowSums sum_of_rows(double* losses, int64_t rows, Row row) {
+  std::atomic<int64_t> correct = 0;
   parallel_ranges(rows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) losses[i] = loss(i);
+    int64_t found = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const RowLoss of_row = row(i);
+      losses[i] = of_row.loss;
+      found += of_row.correct ? 1 : 0;
+    }
+    correct += found;
   });
-  RowSums sums;
-  for (int64_t i = 0; i < rows; ++i) {
-    sums.losses += marked ? std::abs(losses[i]) : losses[i];
-    sums.correct += marked && std::signbit(losses[i]) ? 1.0 : 0.0;
-  }
-  return sums;
+  return {std::accumulate(losses, losses + rows, 0.0), correct};
 }
 
 /// Whether `label` is the first of the largest logits of `row`.
@@ -277,14 +286,14 @@ class LinearCrossEntropy {
     if (call_.has_out(2) && counted == 0 && !call_.accumulate()) head_.clear_weight_gradient();
     double* const loss = call_.out<double>(0);
     loss[0] += sums.losses;
-    loss[1] += gradients_ ? static_cast<double>(counted) : sums.correct;
+    loss[1] += static_cast<double>(gradients_ ? counted : sums.correct);
   }
 
  private:
   RowSums run_chunk(int64_t first, int64_t count) {
     const auto chunk = head_.chunk_of(head_.counted() + first, count);
     head_.find_logits(chunk);
-    const RowSums sums = sum_of_losses(call_.workspace<double>(place_.losses), count, !gradients_, [&](int64_t i) {
+    const RowSums sums = sum_of_rows(call_.workspace<double>(place_.losses), count, [&](int64_t i) {
       return row_loss(head_.logits(i), head_.label(chunk.token[i]));
     });
     if (!gradients_) return sums;
@@ -294,20 +303,20 @@ class LinearCrossEntropy {
   }
 
   /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place, as the products read it.
-  double row_loss(T* row, int32_t label) {
+  RowLoss row_loss(T* row, int32_t label) {
     const auto& vec = vector_kernels<T>();
     const double at_label = row[label];
     if (!gradients_) {
       const RowMaxSum stats = vec.max_and_sum(row, head_.vocabulary());
-      return marked_loss(stats.max + std::log(stats.sum) - at_label,
-                         is_likeliest(row, label, static_cast<T>(stats.max)));
+      return evaluated_row(stats.max + std::log(stats.sum) - at_label,
+                           is_likeliest(row, label, static_cast<T>(stats.max)));
     }
     const RowMaxSum stats = vec.exponentials(row, head_.vocabulary());
     const double scale = call_.scalars().loss_scale;
     vec.scale(row, scale / stats.sum, head_.vocabulary());
     row[label] -= static_cast<T>(scale);
     head_.round_gradient(row);
-    return stats.max + std::log(stats.sum) - at_label;
+    return {stats.max + std::log(stats.sum) - at_label};
   }
 
   const OpCall& call_;
@@ -433,22 +442,22 @@ void vocabulary_cross_entropy(const OpCall& call) {
     if (label >= 0) row[label] -= static_cast<T>(scale);
     chunk.head.round_gradient(row);
   };
-  const RowSums sums =
-      sum_of_losses(call.workspace<double>(chunk.place.losses), chunk.counted, !gradients, [&](int64_t i) {
+  const RowSums sums = sum_of_rows(
+      call.workspace<double>(chunk.place.losses), chunk.counted, [&](int64_t i) -> RowLoss {
         const JoinedRow joined = join_statistics(statistics, chunk.attrs.ranks, chunk.tokens, i);
         const int64_t label = chunk.own_label(i);
         if (gradients) find_gradient(i, label, joined);
-        if (label < 0) return 0.0;
+        if (label < 0) return {};
         const double loss = joined.log_sum_exp() - static_cast<double>(label_logit[i]);
-        return gradients ? loss
-                         : marked_loss(loss, is_likeliest(logits + i * chunk.head.vocabulary(), label,
-                                                          label_logit[i], statistics, chunk.attrs.rank,
-                                                          chunk.attrs.ranks, chunk.tokens, i));
+        if (gradients) return {loss};
+        return evaluated_row(
+            loss, is_likeliest(logits + i * chunk.head.vocabulary(), label, label_logit[i],
+                               statistics, chunk.attrs.rank, chunk.attrs.ranks, chunk.tokens, i));
       });
   double* const loss = call.out<double>(0);
   loss[0] += sums.losses;
   if (!gradients) {
-    loss[1] += sums.correct;
+    loss[1] += static_cast<double>(sums.correct);
     return;
   }
   for (int64_t i = 0; i < chunk.counted; ++i) loss[1] += chunk.own_label(i) < 0 ? 0.0 : 1.0;

@@ -42,13 +42,14 @@ void embed(const OpCall& call) {
 
 namespace {
 
-/// The numbers of the tokens in [first, end) sorted by token, those of one token in their order.
-/// Returns how many there are.
+/// The numbers of the tokens in [first, end) but `left_out` sorted by token, those of one token in
+/// their order. Returns how many there are.
 int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t end,
-                    int32_t* order) {
+                    int64_t left_out, int32_t* order) {
   int64_t found = 0;
   for (int64_t n = 0; n < count; ++n)
-    if (tokens[n] >= first && tokens[n] < end) order[found++] = static_cast<int32_t>(n);
+    if (tokens[n] >= first && tokens[n] < end && tokens[n] != left_out)
+      order[found++] = static_cast<int32_t>(n);
   std::sort(order, order + found, [tokens](int32_t a, int32_t b) {
     return tokens[a] != tokens[b] ? tokens[a] < tokens[b] : a < b;
   });
@@ -88,8 +89,8 @@ void embed_wgrad(const OpCall& call) {
   auto* const order = call.workspace<int32_t>();
   const RowsAttrs rows = call.rows(vocabulary);
   check_tokens(tokens, count, rows.all_rows);
-  const int64_t found =
-      sort_by_row(tokens, count, rows.first_row, rows.first_row + vocabulary, order);
+  const int64_t found = sort_by_row(tokens, count, rows.first_row, rows.first_row + vocabulary,
+                                    rows.without_gradient, order);
   call.with_gradient<S>(0, [&]<class G>(G* dtable) {
     if (!call.accumulate())
       parallel_ranges(vocabulary * width, 1 << 16, [&](int64_t begin, int64_t end) {

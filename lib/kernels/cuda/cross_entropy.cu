@@ -82,34 +82,41 @@ __device__ bool is_likeliest(const T* row, int64_t label, float largest) {
   return earlier == 0;
 }
 
-/// Of an evaluation: a row's loss is not negative (but for rounding), so its opposite says that the label is
-/// the likeliest token.
-__device__ inline double evaluated_loss(double loss, bool with_gradients, bool correct) {
-  if (with_gradients) return loss;
-  const double size = loss < 0.0 ? 0.0 : loss;
-  return correct ? -size : size;
+/// Writes what an evaluation finds of row blockIdx.x: rounding may leave a loss below 0, and one
+/// that is not finite predicts nothing.
+__device__ inline void write_evaluated(double loss, bool likeliest, double* losses,
+                                       int32_t* correct) {
+  losses[blockIdx.x] = loss < 0.0 ? 0.0 : loss;
+  correct[blockIdx.x] = likeliest && isfinite(loss) ? 1 : 0;
 }
 
 // One block a row: the loss, and (softmax - onehot) * loss_scale in place of the logits.
 template <class T, int V>
-__global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int64_t vocabulary, int64_t row_stride,
-                             bool with_gradients, const StepScalars* scalars) {
+__global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int32_t* correct, int64_t vocabulary,
+                             int64_t row_stride, const StepScalars* scalars) {
+  const bool with_gradients = correct == nullptr;
   T* const row = logits + blockIdx.x * row_stride;
   const int32_t label = labels[blockIdx.x];
   if (label < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0.0;
+    if (threadIdx.x == 0 && !with_gradients) correct[blockIdx.x] = 0;
     if (with_gradients)
       for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) store(row + i, Floats<V>{});
     return;
   }
   const MaxSum stats = row_max_sum<T, V>(row, vocabulary);
   const bool known = label < vocabulary;
-  const bool correct = !with_gradients && known && is_likeliest(row, label, stats.max);
-  if (threadIdx.x == 0)
-    losses[blockIdx.x] = known ? evaluated_loss(static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
-                                                    static_cast<double>(to_float(row[label])),
-                                                with_gradients, correct)
-                               : kNan;
+  const bool likeliest = !with_gradients && known && is_likeliest(row, label, stats.max);
+  if (threadIdx.x == 0) {
+    const double loss = known
+                            ? static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
+                                  static_cast<double>(to_float(row[label]))
+                            : kNan;
+    if (with_gradients)
+      losses[blockIdx.x] = loss;
+    else
+      write_evaluated(loss, likeliest, losses, correct);
+  }
   if (!with_gradients) return;
   __syncthreads();  // the label's logit is read before it is overwritten
   const float scale = scalars->loss_scale, factor = scale / stats.sum;
@@ -161,24 +168,28 @@ __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t
 // all threads have read it, over strips that were read before.
 template <class T>
 __global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
-                                   const float* label_logit, double* losses, int64_t vocabulary,
-                                   int64_t first_row, int64_t all_rows, int64_t ranks,
-                                   bool with_gradients, const StepScalars* scalars) {
+                                   const float* label_logit, double* losses, int32_t* correct,
+                                   int64_t vocabulary, int64_t first_row, int64_t all_rows,
+                                   int64_t ranks, const StepScalars* scalars) {
+  const bool with_gradients = correct == nullptr;
   float* const row = logits + blockIdx.x * vocabulary;
   const int64_t label = labels[blockIdx.x], own = label - first_row;
   const bool counts = label >= 0;
   const MaxSum stats = counts ? join_ranks(statistics, ranks) : MaxSum{0.0F, 1.0F};
   const bool has_label = counts && own >= 0 && own < vocabulary;
-  const bool correct = !with_gradients && has_label &&
-                       is_largest(statistics, first_row / vocabulary, ranks, label_logit[blockIdx.x]) &&
-                       is_likeliest(row, own, label_logit[blockIdx.x]);
+  const bool likeliest =
+      !with_gradients && has_label &&
+      is_largest(statistics, first_row / vocabulary, ranks, label_logit[blockIdx.x]) &&
+      is_likeliest(row, own, label_logit[blockIdx.x]);
   if (threadIdx.x == 0) {
-    double loss = 0.0;
+    double loss = label < all_rows ? 0.0 : kNan;
     if (has_label)
-      loss = evaluated_loss(static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
-                                static_cast<double>(label_logit[blockIdx.x]),
-                            with_gradients, correct);
-    losses[blockIdx.x] = label < all_rows ? loss : kNan;
+      loss = static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
+             static_cast<double>(label_logit[blockIdx.x]);
+    if (with_gradients)
+      losses[blockIdx.x] = loss;
+    else
+      write_evaluated(loss, likeliest, losses, correct);
   }
   if (!with_gradients) return;
   const float scale = counts ? scalars->loss_scale : 0.0F, factor = scale / stats.sum;
@@ -193,13 +204,14 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
 }
 
 // One block. Each thread adds its losses in order, then the threads' sums are added in a tree.
-__global__ void sum_losses(const double* losses, const int32_t* labels, int64_t rows, double* loss,
-                           int64_t first_label, int64_t end_label, bool counts_correct) {
+__global__ void sum_losses(const double* losses, const int32_t* labels, const int32_t* correct,
+                           int64_t rows, double* loss, int64_t first_label, int64_t end_label) {
   __shared__ double sums[kRowThreads], counts[kRowThreads];
   double sum = 0.0, count = 0.0;
   for (int64_t n = threadIdx.x; n < rows; n += kRowThreads) {
-    sum += counts_correct ? fabs(losses[n]) : losses[n];
-    const bool counts = counts_correct ? copysign(1.0, losses[n]) < 0.0 : labels[n] >= first_label && labels[n] < end_label;
+    sum += losses[n];
+    const bool counts =
+        correct != nullptr ? correct[n] != 0 : labels[n] >= first_label && labels[n] < end_label;
     count += counts ? 1.0 : 0.0;
   }
   sums[threadIdx.x] = sum;
@@ -225,14 +237,14 @@ void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
     with_vectors<T>(vectors_fit<T>(s.row_stride, s.logits), [&](auto v) {
       constexpr int V = decltype(v)::value;
       launch({blocks(s.rows), kRowThreads, 0, stream}, softmax_rows<T, V>, static_cast<T*>(s.logits), s.labels, s.losses,
-             s.vocabulary, s.row_stride, s.with_gradients, s.scalars);
+             s.correct, s.vocabulary, s.row_stride, s.scalars);
     });
   });
 }
 
 void add_losses(const AddLosses& a, cudaStream_t stream) {
-  launch({1, kRowThreads, 0, stream}, sum_losses, a.losses, a.labels, a.rows, a.loss, a.first_label,
-         a.end_label, a.counts_correct);
+  launch({1, kRowThreads, 0, stream}, sum_losses, a.losses, a.labels, a.correct, a.rows, a.loss,
+         a.first_label, a.end_label);
 }
 
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream) {
@@ -247,8 +259,8 @@ void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream) 
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     launch({blocks(l.of.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
-           l.of.labels, l.statistics, l.of.label_logit, l.losses, l.of.vocabulary, l.of.first_row,
-           l.of.all_rows, l.ranks, l.with_gradients, l.scalars);
+           l.of.labels, l.statistics, l.of.label_logit, l.losses, l.correct, l.of.vocabulary,
+           l.of.first_row, l.of.all_rows, l.ranks, l.scalars);
   });
 }
 

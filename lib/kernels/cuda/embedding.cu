@@ -65,10 +65,10 @@ struct HotRows {
 };
 
 /// Appends the matches among tokens[first .. first + kThreads), in order. All threads call it.
-__device__ inline void append_matches(Matches& m, const int32_t* tokens, int64_t first, int64_t count,
-                                      int64_t first_row) {
+__device__ inline void append_matches(Matches& m, const int32_t* tokens, int64_t first,
+                                      int64_t count, int64_t first_row, int64_t left_out) {
   const int64_t n = first + threadIdx.x;
-  const int64_t row = n < count ? tokens[n] - first_row : -1;
+  const int64_t row = n < count && tokens[n] != left_out ? tokens[n] - first_row : -1;
   const bool match = row >= 0 && row < kRows;
   const unsigned votes = __ballot_sync(0xffffffffU, match);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -169,7 +169,7 @@ __device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t wi
 template <class T, class G, int V>
 __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int64_t count,
                              int64_t width, int64_t vocabulary, int64_t first_token,
-                             bool accumulate, HotRows hot) {
+                             int64_t left_out, bool accumulate, HotRows hot) {
   __shared__ Matches m;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kRows;
   const int64_t rows = min(static_cast<int64_t>(kRows), vocabulary - first_row);
@@ -178,7 +178,7 @@ __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int6
   if (threadIdx.x < kRows) m.last_part[threadIdx.x] = -1;
   __syncthreads();
   for (int64_t first = 0; first < count; first += kThreads) {
-    append_matches(m, tokens, first, count, first_token + first_row);
+    append_matches(m, tokens, first, count, first_token + first_row, left_out);
     const bool more = first + kThreads < count;
     if (more && m.count + kThreads <= kMatches) continue;
     sort_matches(m);
@@ -262,7 +262,7 @@ void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream) {
         const auto* const dx = static_cast<const T*>(g.dx);
         auto* const dtable = static_cast<G*>(g.dtable);
         launch({blocks(divide_up(g.vocabulary, kRows)), kThreads, 0, stream}, scatter_rows<T, G, V>, g.tokens, dx, dtable,
-               g.count, g.width, g.vocabulary, g.first_row, g.accumulate, hot);
+               g.count, g.width, g.vocabulary, g.first_row, g.without_gradient, g.accumulate, hot);
         const unsigned tiles = blocks(divide_up(g.width, kThreads * V));
         launch({dim3(blocks(place.parts), tiles), kThreads, 0, stream}, add_parts<T, V>, dx, g.width, hot);
         launch({dim3(blocks(place.rows), tiles), kThreads, 0, stream}, join_parts<G, V>, dtable, g.width, hot);

@@ -32,8 +32,8 @@ struct EmbedWgrad {
   void* dtable;
   DType gradient_dtype;
   int64_t count, width, vocabulary;
-  /// Token of row 0.
-  int64_t first_row;
+  /// Token of row 0; one whose row gets no gradient, or -1.
+  int64_t first_row, without_gradient;
   bool accumulate;
   /// As gpu_embed_workspace() lays it out; null where that needs none.
   void* workspace;
@@ -141,22 +141,24 @@ struct SoftmaxLoss {
   /// 0 for masked rows.
   void* logits;
   const int32_t* labels;
-  /// F64[rows], written; without gradients the opposite where the label is the likeliest token.
+  /// F64[rows], written.
   double* losses;
+  /// I32[rows], written: 1 where the label is the likeliest token and the loss is finite. Null:
+  /// with gradients.
+  int32_t* correct;
   int64_t rows, vocabulary, row_stride;
-  bool with_gradients;
   const StepScalars* scalars;
 };
 void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream);
-/// loss[0] += sum of the losses' sizes, loss[1] += number of labels in [first_label, end_label), or of
-/// losses that are marked as correct.
+/// loss[0] += sum of the losses, loss[1] += sum of `correct`, or, where that is null, number of
+/// labels in [first_label, end_label).
 struct AddLosses {
   const double* losses;
   const int32_t* labels;
+  const int32_t* correct;
   int64_t rows;
   double* loss;
   int64_t first_label, end_label;
-  bool counts_correct = false;
 };
 void add_losses(const AddLosses& a, cudaStream_t stream);
 /// A chunk of the head of one of several ranks: rows [first_row, first_row + vocabulary) of
@@ -176,9 +178,9 @@ struct VocabularyLoss {
   /// F32[ranks * rows, 2].
   const float* statistics;
   int64_t ranks;
-  /// F64[rows], written as by softmax_loss().
+  /// F64[rows] and I32[rows], written as by softmax_loss().
   double* losses;
-  bool with_gradients;
+  int32_t* correct;
   const StepScalars* scalars;
 };
 /// With gradients a row of logits becomes (softmax - onehot) * loss_scale, 0 for masked rows, in

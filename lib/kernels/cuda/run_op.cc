@@ -31,6 +31,7 @@ void run_embed_wgrad(const Operation& op) {
   const auto [dtable, dtype] = op.gradient(0);
   const int64_t scratch = gpu_embed_workspace(op.in_dims(0)[0], op.in_dims(1)[1]).bytes;
   if (scratch > 0) op.require_workspace(scratch);
+  const RowsAttrs rows = op.rows(op.out_dims(0)[0]);
   embed_wgrad(op.dtype(),
               {.tokens = op.ints_in(0),
                .dx = op.in(1),
@@ -39,7 +40,8 @@ void run_embed_wgrad(const Operation& op) {
                .count = op.in_dims(0)[0],
                .width = op.in_dims(1)[1],
                .vocabulary = op.out_dims(0)[0],
-               .first_row = op.rows(op.out_dims(0)[0]).first_row,
+               .first_row = rows.first_row,
+               .without_gradient = rows.without_gradient,
                .accumulate = op.accumulate(),
                .workspace = scratch > 0 ? op.workspace<void>() : nullptr},
               op.stream());
@@ -393,6 +395,8 @@ class LinearCrossEntropy {
     const void* const x = static_cast<const std::byte*>(op_.in(0)) + skip;
     const int32_t* const labels = op_.ints_in(2) + first;
     auto* const losses = op_.workspace<double>(place_.losses);
+    int32_t* const correct =
+        attrs_.with_gradients ? nullptr : op_.workspace<int32_t>(place_.correct);
     matmul_.run({.transpose_b = true,
                  .m = count,
                  .n = vocabulary_,
@@ -408,19 +412,19 @@ class LinearCrossEntropy {
                  {.logits = logits_,
                   .labels = labels,
                   .losses = losses,
+                  .correct = correct,
                   .rows = count,
                   .vocabulary = vocabulary_,
                   .row_stride = place_.row,
-                  .with_gradients = attrs_.with_gradients,
                   .scalars = attrs_.with_gradients ? op_.scalars() : nullptr},
                  op_.stream());
     add_losses({.losses = losses,
                 .labels = labels,
+                .correct = correct,
                 .rows = count,
                 .loss = op_.doubles_out(0),
                 .first_label = 0,
-                .end_label = std::numeric_limits<int64_t>::max(),
-                .counts_correct = !attrs_.with_gradients},
+                .end_label = std::numeric_limits<int64_t>::max()},
                op_.stream());
     if (attrs_.with_gradients)
       head_gradients(op_, {first, count, logits_, place_.row, first > 0 || op_.accumulate()},
@@ -472,22 +476,25 @@ void run_vocabulary_cross_entropy(const Operation& op, Matmul& matmul) {
   // Read and, with gradients, written.
   rows.logits = const_cast<float*>(op.floats_in(3));
   rows.label_logit = const_cast<float*>(op.floats_in(5));
-  auto* const losses = op.workspace<double>();
+  const GpuHeadWorkspace place = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients);
+  op.require_workspace(place.bytes);
+  auto* const losses = op.workspace<double>(place.losses);
+  int32_t* const correct = attrs.with_gradients ? nullptr : op.workspace<int32_t>(place.correct);
   vocabulary_loss(op.dtype(),
                   {.of = rows,
                    .statistics = op.floats_in(4),
                    .ranks = attrs.ranks,
                    .losses = losses,
-                   .with_gradients = attrs.with_gradients,
+                   .correct = correct,
                    .scalars = attrs.with_gradients ? op.scalars() : nullptr},
                   op.stream());
   add_losses({.losses = losses,
               .labels = rows.labels,
+              .correct = correct,
               .rows = rows.rows,
               .loss = op.doubles_out(0),
               .first_label = rows.first_row,
-              .end_label = rows.first_row + rows.vocabulary,
-              .counts_correct = !attrs.with_gradients},
+              .end_label = rows.first_row + rows.vocabulary},
              op.stream());
   if (!attrs.with_gradients) return;
   const int64_t stride = rows.vocabulary * dtype_bytes(DType::kF32) / dtype_bytes(op.dtype());

@@ -43,6 +43,26 @@ TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated token
   }
 }
 
+TEST_CASE("cuda: the row that is left out gets no gradient, of a whole table and of a part") {
+  for (const int64_t first : {0, 40})
+    for (const bool accumulate : {false, true}) {
+      const std::vector<int32_t> tokens{3, 45, 45, 0, 119, 45, 3, 50};
+      OperationCase c{OpKind::kEmbedWgrad,
+                      RowsAttrs{first, 120, 45},
+                      {Operand::tokens(tokens), random({8, 24}, 2)},
+                      {Operand::gradient(random_array({first == 0 ? 120 : 40, 24}, 3))}};
+      c.accumulate = accumulate;
+      require_agreement(c);
+      const std::vector<double> before =
+          accumulate ? c.out[0].content->data : std::vector<double>(c.out[0].content->data.size());
+      const std::vector<double> found = run_on_gpu(c, kDTypes[0])[0].data;
+      for (size_t i = 0; i < 24; ++i) {
+        const size_t at = static_cast<size_t>(45 - first) * 24 + i;
+        REQUIRE(static_cast<float>(found[at]) == static_cast<float>(before[at]));
+      }
+    }
+}
+
 TEST_CASE("cuda: a token outside the table gives NaN, and no gradient") {
   const OperationCase c{OpKind::kEmbed, NoAttrs{}, {Operand::tokens({1, -1, 11}), random({11, 8}, 1)},
                         {Operand::out({3, 8})}};
@@ -413,11 +433,49 @@ std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts,
       sum = out;
       continue;
     }
-    for (const size_t i : {0, 1}) sum[i] = plus(sum[i], out[i]);
+    sum[0] = plus(sum[0], out[0]);
+    if (c.out.size() == 1) continue;  // without gradients
+    sum[1] = plus(sum[1], out[1]);
     sum[2].data.insert(sum[2].data.end(), out[2].data.begin(), out[2].data.end());
     sum[2].dims[0] += out[2].dims[0];
   }
   return sum;
+}
+
+TEST_CASE(
+    "cuda: a token whose loss is not finite is never predicted, whatever the sign of its NaN") {
+  for (const double value :
+       {std::copysign(NAN, 1.0), std::copysign(NAN, -1.0), HUGE_VAL, -HUGE_VAL})
+    for (const DTypes dtypes : kDTypes) {
+      CAPTURE(value, dtype_name(dtypes.activation));
+      // Token 0 is predicted; the hidden value of token 1 is no number, or makes an infinite logit
+      // at its label.
+      const Operand x = Operand::activation({{2, 1}, {1.0, value}}),
+                    labels = Operand::tokens({1, 1});
+      const OperationCase whole{OpKind::kLinearCrossEntropy,
+                                CrossEntropyAttrs{false, 8},
+                                {x, Operand::activation({{4, 1}, {0.5, 2.0, -1.0, 1.0}}), labels},
+                                {Operand::loss(0.0, 0.0)}};
+      std::vector<OperationCase> firsts, seconds;
+      for (const int64_t rank : {0, 1}) {
+        const VocabularyAttrs attrs{false, 2, rank, 0};
+        const Array rows = rank == 0 ? Array{{2, 1}, {0.5, 2.0}} : Array{{2, 1}, {-1.0, 1.0}};
+        const std::vector<Operand> given{x, Operand::activation(rows), labels};
+        firsts.push_back(
+            {OpKind::kVocabularyLogits,
+             attrs,
+             given,
+             {Operand::statistic({2, 2}), Operand::statistic({2, 2}), Operand::statistic({2})}});
+        seconds.push_back(
+            {OpKind::kVocabularyCrossEntropy, attrs, given, {Operand::loss(0.0, 0.0)}});
+        seconds.back().in.resize(6);
+      }
+      for (const Array& loss :
+           {run_on_gpu(whole, dtypes)[0], split_head_on_gpu(firsts, seconds, dtypes)[0]}) {
+        REQUIRE(std::isnan(loss.data[0]));
+        REQUIRE(loss.data[1] == 1.0);
+      }
+    }
 }
 
 TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree with the CPU") {
