@@ -20,7 +20,7 @@ from script_errors import UserError
 
 WAITED = "waited: "
 SKIPPED = "skipped: "
-# What no wait prints: sanitizers, the runtime's last words, Catch2's report of a signal.
+# Words that no wait prints: sanitizers', the runtime's last ones, Catch2's of a signal.
 BROKEN = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: runtime error: |terminate called|"
                     r"Segmentation fault|core dumped|due to a fatal error condition")
 ASSERTED = re.compile(r": FAILED:|^Traceback \(most recent call last\)|AssertionError", re.M)
@@ -75,7 +75,7 @@ def entries(results, text):
     ended, found = endings(text), []
     for case in xml.parse(results).getroot().iter("testcase"):
         name, output, skipped = case.get("name"), case.findtext("system-out") or "", case.find("skipped")
-        # What could not be started has a <skipped>, too; CTest itself counts that as failed.
+        # An entry that could not be started has a <skipped>, too; CTest itself counts that as failed.
         if case.get("status") == "run":
             how = "passed", ""
         elif skipped is not None and "SKIP_RETURN_CODE" in skipped.get("message", ""):
@@ -128,7 +128,7 @@ def closing_line(entries_of_run):
 
 
 def adopt_orphans():
-    """What an entry leaves running becomes this process's child, so that end_descendants() finds it."""
+    """Makes this process the parent of whatever an entry leaves running, so that end_descendants() finds it."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

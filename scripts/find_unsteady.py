@@ -55,7 +55,7 @@ def available_bytes():
 
 
 class Unfit(UserError):
-    """What this machine lacks for a run."""
+    """The machine lacks something that a run needs."""
 
     exit_code = 5
 
@@ -68,12 +68,12 @@ class Load:
         if count:
             held = min(available_bytes() // 2, count << 29)
             for body, *more in [(COMPUTING,)] * count + [(WRITING, folder / "written"), (HOLDING, held)]:
-                # In a group of its own, which Ctrl-C does not reach.
+                # The group is its own, so that Ctrl-C does not reach it.
                 self.processes.append(subprocess.Popen([sys.executable, "-c", PREAMBLE + body, str(os.getpid()), *map(str, more)],
                                                        process_group=0))
 
     def pids(self):
-        """Of all of them; an error where one has ended, since the load would not be what was asked for."""
+        """Returns the process ids of the load; an error where one has ended, since the load would not be what was asked for."""
         if ended := [process.args[2] for process in self.processes if process.poll() is not None]:
             raise Unfit(f"{len(ended)} of {len(self.processes)} processes of the load ended by themselves")
         return [process.pid for process in self.processes]

@@ -39,7 +39,7 @@ inline void require_exit(int found, int expected, const std::string& output) {
   FAIL(said);
 }
 
-/// What an error says. An error of a wait is noted.
+/// Returns what an error says; notes it where it is an error of a wait.
 inline std::string said_by(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   if (ours != nullptr && ours->code() == ExitCode::kPeerLost) note_wait(ours->what());

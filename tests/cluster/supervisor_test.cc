@@ -93,14 +93,16 @@ pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::str
   return testing::start_program(all, output, ignored);
 }
 
+/// Whether a child has ended; its exit code is still to be had.
+bool has_ended(pid_t child) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
+}
+
 /// Waits until a child has ended, whose exit code is still to be had; one that takes longer is killed, and fails the test case by waiting.
 void await_end(pid_t child, std::chrono::milliseconds limit) {
-  const auto ended = [&] {
-    siginfo_t info{};
-    return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
-  };
   try {
-    await_that(ended, "a child has ended", limit);
+    await_that([&] { return has_ended(child); }, "a child has ended", limit);
   } catch (const std::exception&) {
     ::kill(child, SIGKILL);
     exit_code_of(child);
@@ -415,10 +417,20 @@ TEST_CASE("a second signal kills the ranks at once") {
       2, {"ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
   const auto pids = rank_pids(folder.path + "/pid", 2);
   ::kill(supervisor, SIGINT);
-  // The supervisor counts from when it has read the first.
   std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 500ms);
   REQUIRE(alive(pids[0]));
-  ::kill(supervisor, SIGINT);
+  // The supervisor counts from when it has read the first: one that comes too early for that is no second one.
+  int64_t sent = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto sent_and_ended = [&] {
+    const bool due = (std::chrono::steady_clock::now() - begin) / (std::chrono::milliseconds(kSameSignalMs) + 500ms) >= sent;
+    if (due) {
+      ::kill(supervisor, SIGINT);
+      ++sent;
+    }
+    return has_ended(supervisor);
+  };
+  await_that(sent_and_ended, "the ranks are killed", 30s);
   REQUIRE(exit_code_of(supervisor) == 130);
   REQUIRE_FALSE(alive(pids[0]));
   REQUIRE_FALSE(alive(pids[1]));

@@ -130,7 +130,7 @@ std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& mak
   return told.message.find(doing) != std::string::npos ? "" : wrong;
 }
 
-/// What a try says. One that says nothing is made again with twice the limit, up to sixteen times the first.
+/// Returns what a try says. A try that says nothing is made again with twice the limit, up to sixteen times the first.
 std::string verdict(HangCase hang, const MakeHangDevice& make_device) {
   std::optional<std::string> found = named(hang, make_device);
   for (int tries = 0; !found && tries < 4; ++tries) {

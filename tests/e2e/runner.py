@@ -560,7 +560,7 @@ class Running:
         """kill -9 of the process that was started; returns when it and its ranks are gone."""
         ranks = children(self.process.pid)
         self.kill()
-        self.process.wait(10)
+        self.process.wait(TIMEOUT)
         await_gone(ranks)
 
     def end(self):

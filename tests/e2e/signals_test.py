@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from runner import (BINARY, Job, Running, await_gone, await_that, case, checkpoints, children, environment, evaluations, manifest,
+from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, checkpoints, children, environment, evaluations, manifest,
                     preload, require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model, waiting)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
@@ -242,7 +242,7 @@ with tempfile.TemporaryDirectory() as scratch:
         ranks = children(running.process.pid)
         assert len(ranks) == 2, ranks
         running.kill(signal.SIGKILL)
-        running.process.wait(10)
+        running.process.wait(TIMEOUT)
         await_gone(ranks)
 
     @waiting

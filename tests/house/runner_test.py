@@ -11,7 +11,7 @@ os.environ.setdefault("FTRUN_BINARY", "none")
 sys.path.insert(0, str(pathlib.Path(sys.argv[1]) / "tests" / "e2e"))
 import runner  # noqa: E402
 
-# What a test does, and how its last line begins where all of it is a wait.
+# Bodies of tests that fail by waiting alone, and how the last line of each begins.
 LATE = "run = sh('echo ftrun: rank 0 waited 2.1s for rank 1; exit 6'); run.wait(6); "
 WAITS = {
     LATE + "assert 'waited 2.0s' in run.text(), run.text()": "waited: ftrun: rank 0 waited 2.1s for rank 1",
@@ -68,7 +68,7 @@ for body in FAULTS:
     found = last_line(body)
     assert not found.startswith("waited: "), (body, found)
 
-# What a test that waited in vain has started does not go on beside the next ones.
+# A test that waited in vain ends what it has started, which would go on beside the next ones.
 with tempfile.TemporaryDirectory() as folder:
     last_line(f"run = sh('echo $$ > {folder}/pid; exec sleep 60'); await_that(lambda: False, 'it', run, seconds=1)")
     pid = (pathlib.Path(folder) / "pid").read_text().strip()

@@ -21,13 +21,13 @@ REPORT = "==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x60"
 
 
 def project(folder, scripts, limits=()):
-    """A folder of CTest's with one entry a script; those in `limits` have one second."""
+    """A folder of CTest's with one entry a script; those in `limits` have three seconds."""
     lines = []
     for name, script in scripts.items():
         path = folder / f"{name}.sh"
         path.write_text(script + "\n")
         lines.append(f'add_test({name} "sh" "{path}")\nset_tests_properties({name} PROPERTIES SKIP_RETURN_CODE 77'
-                     f'{" TIMEOUT 1" if name in limits else ""})\n')
+                     f'{" TIMEOUT 3" if name in limits else ""})\n')
     (folder / "CTestTestfile.cmake").write_text("".join(lines))
 
 

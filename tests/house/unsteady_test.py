@@ -117,7 +117,7 @@ def nothing_outlives_it():
         assert "\nstands: 0 of 1 failed; " in output, output
         assert running.returncode == 130 and errors == "unsteady.sh: stopped\n", (running.returncode, errors)
         assert processes_of(running.pid) == set() and list(scratch.iterdir()) == [], list(scratch.iterdir())
-    # Its load ends also where it cannot end it itself.
+    # The load ends also where the search is killed and cannot end it.
     running = subprocess.Popen(command("stands", "--load", 1), stdout=subprocess.DEVNULL, env=environment(), start_new_session=True)
 
     def it_writes():
