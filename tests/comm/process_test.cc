@@ -93,7 +93,9 @@ class Ranks {
     // Catch2's handlers are of this process.
     for (const int signal : {SIGABRT, SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM}) ::signal(signal, SIG_DFL);
     if (limit && ::setrlimit(RLIMIT_NOFILE, &*limit) != 0) ::_exit(127);
-    ::_exit(run_process_rank(rank));
+    const int code = run_process_rank(rank);
+    std::fflush(nullptr);
+    ::_exit(code);
   }
   std::string output_path(int rank) const { return cat(folder_, "/", rank); }
 
