@@ -571,7 +571,7 @@ TEST_CASE("a failure at any call of an export leaves the old folder or the new o
   }
 }
 
-TEST_CASE("after a kill or a power cut at any call of an export the old folder or the new one is whole") {
+TEST_CASE("after a kill or a power cut at any call of an export the old folder or the new one is whole", "[long]") {
   const Base base;
   for (const bool can_exchange : {true, false}) {
     std::set<DType> found;

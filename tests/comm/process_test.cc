@@ -1,15 +1,19 @@
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
+#include <optional>
 #include <random>
 #include <sstream>
 
-#include "child_process.h"
 #include "comm/listen_socket.h"
-#include "places.h"
+#include "process_rank.h"
 #include "ranks.h"
 #include "waiting.h"
 
@@ -20,8 +24,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const std::string kRank = testing::binary_dir() + "/bin/comm_rank";
-
 /// A limit of ranks' waits that no test waits for, and how long what ends at once may take.
 constexpr int kFarOff = 300'000;
 constexpr std::chrono::seconds kEnough{150};
@@ -30,19 +32,19 @@ int free_port() {
   return listen_on("127.0.0.1", 0).port;
 }
 
-/// Ranks as processes; what they print goes to files.
+/// A limit of open files: that of a process, and the one that it may raise it to.
+using FileLimit = std::optional<rlimit>;
+
+/// Ranks as processes; what they print goes to files. They are forked from this one, which has loaded LibTorch, as ftrun's
+/// supervisor forks its ranks.
 class Ranks {
  public:
-  /// `limits`: of ulimit, for each of them.
-  Ranks(int world, const std::string& backend, int timeout_ms, const std::string& scenario, const std::string& limits = "") {
+  Ranks(int world, const std::string& backend, int timeout_ms, const std::string& scenario, const FileLimit& limit = {}) {
     char name[] = "/tmp/ftrun_comm_XXXXXX";
     folder_ = ::mkdtemp(name);
     const int port = free_port();
-    const std::string limited = limits.empty() ? "" : cat("ulimit ", limits, " && ");
     for (int rank = 0; rank < world; ++rank)
-      pids_.push_back(testing::start_program({"/bin/sh", "-c", cat(limited, "exec \"$0\" \"$@\""), kRank, cat(rank), cat(world),
-                                              cat(port), backend, cat(timeout_ms), scenario},
-                                             output_path(rank)));
+      pids_.push_back(start({rank, world, port, backend, std::chrono::milliseconds(timeout_ms), scenario}, limit));
   }
   ~Ranks() {
     for (const pid_t pid : pids_) {
@@ -74,6 +76,24 @@ class Ranks {
   }
 
  private:
+  pid_t start(const ProcessRank& rank, const FileLimit& limit) const {
+    const std::string path = output_path(rank.rank);
+    std::cout.flush();
+    std::fflush(nullptr);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child > 0) return child;
+    const int file = ::open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+    ::dup2(file, STDOUT_FILENO);
+    ::dup2(file, STDERR_FILENO);
+    ::close(file);
+    // Catch2's handlers are of this process.
+    for (const int signal : {SIGABRT, SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM}) ::signal(signal, SIG_DFL);
+    if (limit && ::setrlimit(RLIMIT_NOFILE, &*limit) != 0) ::_exit(127);
+    const int code = run_process_rank(rank);
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
   std::string output_path(int rank) const { return cat(folder_, "/", rank); }
 
   std::string folder_;
@@ -103,13 +123,16 @@ TEST_CASE("processes meet, add and part") {
 
 TEST_CASE("rank 0 serves its store under the hard limit of open files, and says so where that is too low") {
   {
-    Ranks ranks(2, "shm", 20'000, "meet", "-Sn 80");
+    rlimit soft{};
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &soft) == 0);
+    soft.rlim_cur = 80;
+    Ranks ranks(2, "shm", 20'000, "meet", soft);
     for (int rank = 0; rank < 2; ++rank) {
       CAPTURE(ranks.output(rank));
       ranks.await_exit(rank, 0);
     }
   }
-  Ranks ranks(2, "shm", 20'000, "meet", "-n 80");
+  Ranks ranks(2, "shm", 20'000, "meet", rlimit{80, 80});
   ranks.await_exit(0, 5);
   REQUIRE(ranks.output(0) == "failed: rank 0 serves the job's store to 2 ranks, which takes up to 134 open files (3 connections a rank, "
                              "128 for other files), and the limit of its process is 80\n");
@@ -210,25 +233,24 @@ TEST_CASE("a pause of the rank that serves the store is survived, also beyond it
   }
 }
 
-TEST_CASE("work of one rank alone is waited for beyond the timeout") {
-  Ranks ranks(3, "shm", 5'000, "patient");
-  for (int rank = 0; rank < 3; ++rank) {
-    CAPTURE(rank, ranks.output(rank));
-    ranks.await_exit(rank, 0);
-    REQUIRE_THAT(ranks.output(rank), Catch::Contains("all came"));
+TEST_CASE("work of one rank alone is waited for beyond the timeout; a rank that stops in it is lost after that, one that dies at once") {
+  // Side by side: each waits for seconds.
+  Ranks patient(3, "shm", 5'000, "patient"), stopped(2, "shm", 5'000, "patient"), killed(2, "shm", 5'000, "patient");
+  for (const auto& [ranks, signal] : {std::pair(&stopped, SIGSTOP), std::pair(&killed, SIGKILL)}) {
+    ranks->await_text(1, "waiting");
+    ::kill(ranks->pid(1), signal);
   }
-}
-
-TEST_CASE("a rank that stops while it works alone is lost after the timeout, one that dies at once") {
-  for (const int signal : {SIGSTOP, SIGKILL}) {
-    Ranks ranks(2, "shm", 5'000, "patient");
-    ranks.await_text(1, "waiting");
-    ::kill(ranks.pid(1), signal);
+  for (const auto& [ranks, signal] : {std::pair(&stopped, SIGSTOP), std::pair(&killed, SIGKILL)}) {
     CAPTURE(signal);
-    ranks.await_exit(0, 6);
-    REQUIRE_THAT(ranks.output(0), Catch::Contains("for \"patient\": rank 1 ") &&
-                                      Catch::Contains(signal == SIGKILL ? "is gone" : "did not come"));
-    if (signal == SIGKILL) ranks.wait(1);
+    ranks->await_exit(0, 6);
+    REQUIRE_THAT(ranks->output(0), Catch::Contains("for \"patient\": rank 1 ") &&
+                                       Catch::Contains(signal == SIGKILL ? "is gone" : "did not come"));
+    if (signal == SIGKILL) ranks->wait(1);
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    CAPTURE(rank, patient.output(rank));
+    patient.await_exit(rank, 0);
+    REQUIRE_THAT(patient.output(rank), Catch::Contains("all came"));
   }
 }
 

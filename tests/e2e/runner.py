@@ -223,8 +223,13 @@ PRELOADED = None
 
 
 def preload():
-    """From now on each training that ftrun() and start() begin finds the engine loaded."""
+    """From now on each training that ftrun() and start() begin finds the engine loaded, where the kernel tells of a process' end by
+    a descriptor."""
     global PRELOADED
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return
     if library := os.environ.get("FTRUN_PRELOADED"):
         PRELOADED = Preloaded(library)
 

@@ -4,6 +4,7 @@
 
 #include "blocks.h"
 #include "random_graph.h"
+#include "sweep.h"
 #include "graph/check_graph.h"
 #include "graph/cost.h"
 #include "graph/scratch.h"
@@ -178,7 +179,7 @@ TEST_CASE("gradients of a block are the same functions of the same numbers under
 
 TEST_CASE(
     "gradients of random graphs are the same functions of the same numbers under every policy") {
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  for (uint64_t seed = 0; seed < uint64_t{sweep_rounds(60)}; ++seed) {
     const auto made = [&](const RecomputePolicy& policy) {
       std::mt19937_64 random(seed);
       return random_graph(random, 1 + static_cast<int>(seed) % 12, policy);
@@ -366,7 +367,7 @@ TEST_CASE("operations run again show in the cost of the list, and nowhere else")
   }
 }
 
-TEST_CASE("selective recompute stays within its budget, and more budget never keeps more") {
+TEST_CASE("selective recompute stays within its budget, and more budget never keeps more", "[long]") {
   for (const BlockShape& shape : family_shapes()) {
     const LayerGraph plain = recomputed_block(shape, kNone);
     const double forward = price(plain, plain.forward);

@@ -110,7 +110,7 @@ std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches)
   return requests;
 }
 
-TEST_CASE("placing thousands of requests takes work by how many live together, not by their number") {
+TEST_CASE("placing thousands of requests takes work by how many live together, not by their number", "[long]") {
   const StorageLayout once = pack_storage(step_requests(80, 1), 64);
   for (const int64_t micro_batches : {4, 64, 256}) {
     const std::vector<StorageRequest> requests = step_requests(80, micro_batches);

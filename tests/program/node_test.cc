@@ -93,7 +93,7 @@ TEST_CASE(
     REQUIRE(secondary.dtype == choice.built.model.dtypes.compute);
   }
   // With the next micro-batch the embedding comes again too.
-  REQUIRE(copies_of_parts(node_choice(2, 2).steps()[0].program).size() == 4);
+  REQUIRE(copies_of_parts(node_choice(2, 2).step(0).program).size() == 4);
 }
 
 TEST_CASE("nodes of one rank, other stages and other programs have no secondary shards") {
@@ -101,12 +101,12 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
     return std::any_of(program.buffers.begin(), program.buffers.end(),
                        [](const Buffer& b) { return b.name == buffer_names::kSecondary; });
   };
-  REQUIRE(has(node_choice(2).steps()[0].program));
-  REQUIRE_FALSE(has(node_choice(1).steps()[0].program));
+  REQUIRE(has(node_choice(2).step(0).program));
+  REQUIRE_FALSE(has(node_choice(1).step(0).program));
   for (int stage = 0; stage < 3; ++stage) {
     Choice choice = node_choice(2);
     choice.options.state.stage = stage;
-    REQUIRE_FALSE(has(choice.steps()[0].program));
+    REQUIRE_FALSE(has(choice.step(0).program));
   }
   Choice choice = node_choice(2, 2, true);  // tied: the matrix is read twice in a forward pass
   choice.options.state.shard = {4, 1};
@@ -124,7 +124,7 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
 TEST_CASE("what is kept for its next use needs no secondary shard") {
   Choice choice = node_choice(2, 2);
   choice.options.reuse_distance = 1'000'000;
-  const Program program = choice.steps()[0].program;
+  const Program program = choice.step(0).program;
   REQUIRE(gathers_of(program).size() == 4);
   for (const Instr* gather : gathers_of(program))
     REQUIRE(axes_in(program, gather->group()) == "dp_shard");
@@ -135,7 +135,7 @@ TEST_CASE("parameters of other tiers are brought once a step") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     Choice choice = node_choice(2, 2);
     choice.options.state.parameter_tier = choice.options.state.optimizer_tier = tier;
-    const Program program = choice.steps()[0].program;
+    const Program program = choice.step(0).program;
     INFO(program_text(program));
     std::map<UnitId, int> brought;
     for (const Instr& instr : program.instrs)
@@ -201,7 +201,7 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
 }
 
 TEST_CASE("a step with secondary shards says so") {
-  const std::string text = program_text(node_choice(2).steps()[1].program);
+  const std::string text = program_text(node_choice(2).step(1).program);
   INFO(text);
   CHECK(text.find("  parameters.secondary  parameters  ") != std::string::npos);
   CHECK(text.find("all_gather unit 1 mb 0 over dp_shard ") != std::string::npos);

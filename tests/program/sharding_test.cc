@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <set>
@@ -46,12 +47,28 @@ class Coverage {
   std::vector<std::map<int64_t, int>> changes_;
 };
 
+/// Random choices with the programs of all their ranks, which the tests share: each looks at as many as it wants, from
+/// the first on.
+struct SteppedChoice {
+  Choice choice;
+  std::vector<Step> steps;
+};
+
+const SteppedChoice& stepped_choice(int number) {
+  static std::mt19937_64 random(401);
+  static std::deque<SteppedChoice> made;
+  while (std::ssize(made) <= number) {
+    Choice choice = random_choice(random);
+    std::vector<Step> steps = choice.steps();
+    made.push_back({std::move(choice), std::move(steps)});
+  }
+  return made[static_cast<size_t>(number)];
+}
+
 TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitions every unit") {
-  std::mt19937_64 random(401);
   for (int round = 0; round < sweep_rounds(120); ++round) {
-    const Choice choice = random_choice(random);
+    const auto& [choice, steps] = stepped_choice(round);
     INFO(choice.text());
-    const std::vector<Step> steps = choice.steps();
     for (int32_t state = StatePiece::kParam; state < choice.options.state.optimizer_states;
          ++state) {
       std::vector<Coverage> saved(static_cast<size_t>(choice.mesh.tensor),
@@ -85,13 +102,12 @@ bool is_cut(const Unit& unit, const Choice& choice) {
 }
 
 TEST_CASE("each element of each state is held by as many ranks as the stage says") {
-  std::mt19937_64 random(402);
   for (int round = 0; round < sweep_rounds(60); ++round) {
-    const Choice choice = random_choice(random);
+    const auto& [choice, steps] = stepped_choice(round);
     INFO(choice.text());
     const StateOptions& state = choice.options.state;
     std::map<std::pair<int32_t, UnitId>, int64_t> held;
-    for (const Step& step : choice.steps())
+    for (const Step& step : steps)
       for (const StatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : choice.built.partition.units) {
@@ -111,14 +127,12 @@ size_t rank_of(const Mesh& mesh, int copy, int shard) {
 
 TEST_CASE(
     "each element of each unit is updated once by its owners, under the same number everywhere") {
-  std::mt19937_64 random(403);
   for (int round = 0; round < sweep_rounds(80); ++round) {
-    const Choice choice = random_choice(random);
+    const auto& [choice, steps] = stepped_choice(round);
     INFO(choice.text());
     const Partition& partition = choice.built.partition;
     const FlatLayout index = flat_layout(partition, FlatOrder::kForward);
     const StateOptions& state = choice.options.state;
-    const std::vector<Step> steps = choice.steps();
     for (int copy = 0; copy < choice.mesh.replicas * choice.mesh.tensor; ++copy) {
       Coverage cut(partition);
       for (int shard = 0; shard < choice.mesh.shards; ++shard) {
@@ -175,11 +189,9 @@ bool brings_parameters_only(const Program& program, const Instr& instr) {
 }
 
 TEST_CASE("each slot of the norm is written by one rank of a copy of the model, each part once") {
-  std::mt19937_64 random(404);
   for (int round = 0; round < sweep_rounds(60); ++round) {
-    const Choice choice = random_choice(random);
+    const auto& [choice, steps] = stepped_choice(round);
     INFO(choice.text());
-    const std::vector<Step> steps = choice.steps();
     for (int replica = 0; replica < choice.mesh.replicas; ++replica) {
       std::map<int64_t, int> slots;
       int64_t elements = 0;
@@ -217,7 +229,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
   std::mt19937_64 random(405);
   for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = with_frozen(random_choice(random), random, 50);
-    const Step step = choice.steps().back();
+    const Step step = choice.last_step();
     INFO(choice.text() << "\n" << program_text(step.program));
     const auto is_frozen = [&](int32_t unit) {
       return unit >= 0 && !choice.built.partition.unit(unit).trainable;
@@ -249,7 +261,7 @@ TEST_CASE("copies run on the lane of the link they use, and none joins device an
   std::set<std::string> used;
   for (int round = 0; round < sweep_rounds(150); ++round) {
     const Choice choice = random_choice(random);
-    const Program program = choice.steps()[0].program;
+    const Program program = choice.step(0).program;
     INFO(choice.text() << "\n" << program_text(program));
     for (const Instr& instr : program.instrs) {
       if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) continue;
@@ -275,7 +287,7 @@ TEST_CASE("collectives work on memory that peers can see") {
   std::mt19937_64 random(409);
   for (int round = 0; round < sweep_rounds(100); ++round) {
     const Choice choice = random_choice(random);
-    const Program program = choice.steps()[0].program;
+    const Program program = choice.step(0).program;
     INFO(choice.text() << "\n" << program_text(program));
     for (const Instr& instr : program.instrs) {
       if (!instr.is_collective() || (instr.unit < 0 && instr.layer < 0)) continue;
@@ -290,7 +302,7 @@ TEST_CASE("the programs of a rank share their persistent buffers by what they ar
   for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = random_choice(random);
     INFO(choice.text());
-    const Program train = choice.steps().back().program;
+    const Program train = choice.last_step().program;
     const StepOptions mine = choice.of_rank(choice.mesh.ranks() - 1);
     const Built& built = choice.built;
     const ModelDescription evaluate = choice.model_for(Mode::kEvaluate);
@@ -371,7 +383,8 @@ TEST_CASE("gathered parameters pass the live limit only where one layer needs th
   for (int round = 0; round < sweep_rounds(120); ++round) {
     const Choice choice = sharded_choice(random);
     INFO(choice.text());
-    const Program program = choice.steps()[0].program;
+    const Program program = choice.step(0).program;
+    INFO(program_text(program));
     const std::vector<Gathered> gathered = gathered_of(program);
     for (size_t i = 0; i < program.instrs.size(); ++i) {
       int64_t live = 0;
@@ -383,7 +396,7 @@ TEST_CASE("gathered parameters pass the live limit only where one layer needs th
       }
       if (live <= choice.options.max_live_elements) continue;
       ++over;
-      INFO(program_text(program) << "at " << i);
+      INFO("at " << i);
       REQUIRE(readers.size() == 1);
     }
   }
@@ -395,7 +408,7 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
   bool ahead_at_all = false;
   for (int round = 0; round < sweep_rounds(120); ++round) {
     const Choice choice = sharded_choice(random);
-    const Program program = choice.steps()[0].program;
+    const Program program = choice.step(0).program;
     const std::vector<Gathered> gathered = gathered_of(program);
     INFO(choice.text() << "\n" << program_text(program));
     // At each layer: what is there for layers behind it.

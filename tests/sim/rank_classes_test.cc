@@ -182,7 +182,7 @@ TEST_CASE("there are as few classes for thousands of ranks as for some") {
 
 TEST_CASE("programs that differ in more than their place are told apart") {
   const Choice choice = wide_choice(2, {.shards = 3}, Tier::kHost);
-  const Program good = choice.steps()[0].program;
+  const Program good = choice.step(0).program;
   const auto differs = [&](auto change) {
     Program other = good;
     change(other);

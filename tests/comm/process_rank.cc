@@ -1,4 +1,4 @@
-// comm_rank RANK WORLD PORT BACKEND TIMEOUT_MS SCENARIO: one rank as a process of its own.
+// One rank, as process_test.cc runs it in a process of its own. Its scenarios:
 //   loop      all-reduces without end
 //   once      one all-reduce of 1000 elements, its first element is printed
 //   sizes     as once, but rank 1 brings fewer elements and nothing is compared before
@@ -8,6 +8,8 @@
 //   group     ranks 1 and 2 wait for the text of rank 3, which does not come
 //   patient   all wait for the text of the last rank, which comes later than the timeout
 // A failure is printed as one line and its code is the exit code.
+#include "process_rank.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,11 +18,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cluster/progress.h"
 #include "comm/open.h"
 
+namespace ftrun {
 namespace {
-
-using namespace ftrun;
 
 void say(const std::string& line) {
   std::printf("%s\n", line.c_str());
@@ -60,9 +62,8 @@ void give_up(Communicator& group) {
   group.all_reduce(data.data(), 1000, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
 }
 
-void run(int rank, int world, int port, const std::string& backend, int timeout_ms,
-         const std::string& scenario) {
-  const std::chrono::milliseconds timeout(timeout_ms);
+void run(const ProcessRank& wanted) {
+  const auto& [rank, world, port, backend, timeout, scenario] = wanted;
   // On a busy machine the others take a while to come.
   const auto meeting = std::max<std::chrono::milliseconds>(timeout, std::chrono::minutes(1));
   const auto rendezvous = Rendezvous::connect({.rank = rank,
@@ -101,16 +102,16 @@ void run(int rank, int world, int port, const std::string& backend, int timeout_
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc != 7) return 2;
-  ftrun::install_crash_handler();
+int run_process_rank(const ProcessRank& rank) {
+  install_crash_handler();
   try {
-    run(std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3]), argv[4], std::atoi(argv[5]),
-        argv[6]);
+    run(rank);
     return 0;
-  } catch (const ftrun::Error& error) {
+  } catch (const Error& error) {
     std::printf("failed: %s\n", error.message().c_str());
     std::fflush(stdout);
-    std::_Exit(static_cast<int>(error.code()));
+    return static_cast<int>(error.code());
   }
 }
+
+}  // namespace ftrun

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace ftrun {
+
+struct ProcessRank {
+  int rank = 0;
+  int world = 1;
+  int port = 0;
+  std::string backend;
+  std::chrono::milliseconds timeout{};
+  /// One of those that process_rank.cc lists.
+  std::string scenario;
+};
+
+/// Runs the rank to its end; the exit code of its process.
+int run_process_rank(const ProcessRank& rank);
+
+}  // namespace ftrun
