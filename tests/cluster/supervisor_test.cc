@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -510,7 +511,7 @@ TEST_CASE("a rank that is killed for the processor time it used is told so") {
           ::setrlimit(RLIMIT_CPU, &second);
           std::string reason;
           run_supervisor({.rank_main = [](const auto&) -> int {
-                            for (volatile int i = 0;; i = i ^ 1) {
+                            for (std::atomic<int> turns = 0;; ++turns) {
                             }
                           },
                           .on_failure = [&](const FailureSummary& failure) { reason = failure.reason; },
