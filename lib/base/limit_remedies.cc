@@ -33,11 +33,10 @@ struct ThreadLimit {
 };
 
 /// Those that hold for this process, the tightest first.
-std::vector<ThreadLimit> thread_limits(const std::string& root) {
+std::vector<ThreadLimit> thread_limits(const std::string& root, bool is_superuser) {
   std::vector<ThreadLimit> limits;
   const auto add = [&](const std::string& of, int64_t most) { limits.push_back({most, cat(of, ", which is ", most)}); };
-  // The kernel does not count the superuser's.
-  if (const auto processes = limit_of(RLIMIT_NPROC); processes && ::geteuid() != 0)
+  if (const auto processes = limit_of(RLIMIT_NPROC); processes && !is_superuser)
     add("the limit of this user's processes and threads (ulimit -u)", *processes);
   for (const ControlGroup& group : control_groups("pids", root))
     if (const int64_t most = read_group_number(group.folder + "/pids.max", INT64_MAX); most < INT64_MAX)
@@ -88,10 +87,12 @@ std::string writing_remedy(int error_number, const std::string& elsewhere) {
   }
 }
 
-std::string more_threads_remedy(const std::string& root) {
+std::string more_threads_remedy() { return more_threads_remedy("", ::geteuid() == 0); }
+
+std::string more_threads_remedy(const std::string& root, bool is_superuser) {
   constexpr size_t kTold = 2;
   std::vector<std::string> limits;
-  for (const ThreadLimit& limit : thread_limits(root))
+  for (const ThreadLimit& limit : thread_limits(root, is_superuser))
     if (limits.size() < kTold) limits.push_back(limit.text);
   // The stack of a thread is memory that is mapped.
   if (const auto space = limit_of(RLIMIT_AS)) limits.push_back(cat("the limit of address space (ulimit -v), which is ", human_bytes(*space)));

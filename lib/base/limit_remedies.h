@@ -24,8 +24,9 @@ std::string larger_files_remedy();
 std::string writing_remedy(int error_number, const std::string& elsewhere = "write to another one (output_dir)");
 
 /// What helps where the system starts no further process or thread (EAGAIN): the limits that hold for this process, with their values.
-/// `root` is the folder that holds proc and sys: "" outside of tests.
-std::string more_threads_remedy(const std::string& root = "");
+std::string more_threads_remedy();
+/// The same, where `root` is the folder that holds proc and sys. The kernel does not count the superuser's processes.
+std::string more_threads_remedy(const std::string& root, bool is_superuser);
 
 /// Starts so many threads at once and ends them: Error(kEnvironment) where the system does not start them. Before a library does, which
 /// would end the process. `use` says what they are for: "computing".

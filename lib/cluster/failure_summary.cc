@@ -23,7 +23,7 @@ struct Failure {
   std::string message;
   int culprit = -1;
   bool of_device = false;
-  /// It was ended for the processor time that it used.
+  double processor_seconds = 0;
   int64_t processor_limit = 0;
 
   int of_rank() const { return culprit >= 0 ? culprit : rank; }
@@ -60,7 +60,8 @@ std::vector<Failure> collect(const RankEnds& all) {
         (end.told_to_stop && report == nullptr))
       continue;
     Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.doing, "", -1, false};
-    if (end.processor_limit > 0 && end.processor_seconds >= static_cast<double>(end.processor_limit)) failure.processor_limit = end.processor_limit;
+    failure.processor_seconds = end.processor_seconds;
+    failure.processor_limit = end.processor_limit;
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
       if (end.told_to_stop) {  // how it ended is our doing: what it reported counts
@@ -82,13 +83,21 @@ std::vector<Failure> collect(const RankEnds& all) {
   return failures;
 }
 
+/// Why the kernel may have ended it. It counts processor time for the limit by ticks of its clock, and here in nanoseconds: those differ.
+std::string kernel_hint(const Failure& failure) {
+  constexpr double kNearly = 0.9;
+  const bool is_limited = failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
+  const std::string limit = cat(failure.processor_limit, " s of processor time that a process may use");
+  if (is_limited && failure.processor_seconds >= kNearly * static_cast<double>(failure.processor_limit))
+    return cat("; it has used the ", limit, ": raise ulimit -t");
+  if (failure.signal != SIGKILL) return "";
+  const std::string used = is_limited ? cat(", and after the ", limit, " (ulimit -t), of which it has used ", fixed_text(failure.processor_seconds, 1)) : "";
+  return cat("; the kernel does this when memory runs out", used);
+}
+
 std::string how_it_ended(const Failure& failure) {
   if (failure.signal == 0) return cat("exit code ", failure.exit_code);
-  const bool used_up = failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
-  const std::string hint = used_up ? cat("; it has used the ", failure.processor_limit, " s of processor time that a process may use: raise ulimit -t")
-                           : failure.signal == SIGKILL ? "; the kernel does this when memory runs out"
-                                                       : "";
-  return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), hint, ")");
+  return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), kernel_hint(failure), ")");
 }
 
 /// A rank that ended without a word was ended by a signal alone; one that crashes after it has told of a failure has that one.

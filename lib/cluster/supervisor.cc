@@ -448,8 +448,9 @@ void Supervisor::tell_wait() {
   stop_notice_->look([&](const std::string& waited) {
     std::vector<std::string> ranks;
     for (const Rank& rank : ranks_) {
-      const std::string what = rank.running ? doing(rank) : "";
-      if (rank.running) ranks.push_back(cat("rank ", rank.number, what.empty() ? "" : cat(" is in ", what)));
+      if (!rank.running) continue;
+      const std::string what = doing(rank);
+      ranks.push_back(cat("rank ", rank.number, is_stopped(rank.process.pid) ? " is stopped" : what.empty() ? "" : cat(" is in ", what)));
     }
     return cat("SIG", ::sigabbrev_np(forwarded_), " came ", waited, " ago: waiting for the ranks to finish their step and save (",
                join(ranks, "; "), "); a second signal ends them at once, without saving");

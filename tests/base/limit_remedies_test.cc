@@ -1,7 +1,6 @@
 #include "base/limit_remedies.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cerrno>
 
@@ -42,30 +41,28 @@ TEST_CASE("each reason why a file cannot be written has its remedy") {
   CHECK(writing_remedy(EACCES) == "check that the folder exists and that this user may write to it");
 }
 
-TEST_CASE("where no thread can be started the limits that hold are named with their values") {
+TEST_CASE("where no thread can be started the limits that hold are named with their values, the tightest first") {
   PseudoRoot root;
-  std::filesystem::permissions(root.path(), std::filesystem::perms::owner_all | std::filesystem::perms::others_exec);
   root.write("/proc/self/cgroup", "8:pids:/job/rank\n");
   root.write("/sys/fs/cgroup/pids/job/rank/pids.max", "max\n");
-  const auto remedy = [&](rlim_t processes, rlim_t space) {
+  const auto remedy = [&](bool is_superuser, rlim_t space) {
     return text_of([&] {
-      limit(RLIMIT_NPROC, processes);
+      limit(RLIMIT_NPROC, 40);
       limit(RLIMIT_AS, space);
-      if (::geteuid() == 0 && ::seteuid(65534) != 0) return std::string("no other user");  // the superuser's are not counted
-      return more_threads_remedy(root.path());
+      return more_threads_remedy(root.path(), is_superuser);
     });
   };
-  CHECK(remedy(RLIM_INFINITY, RLIM_INFINITY) == "end other programs, or raise kernel.threads-max and vm.max_map_count (sysctl)");
-  CHECK(remedy(40, RLIM_INFINITY) ==
+  CHECK(remedy(true, RLIM_INFINITY) == "end other programs, or raise kernel.threads-max and vm.max_map_count (sysctl)");
+  CHECK(remedy(false, RLIM_INFINITY) ==
         "raise the limit of this user's processes and threads (ulimit -u), which is 40; or end other programs of this user");
   root.write("/sys/fs/cgroup/pids/job/rank/pids.max", "64\n");
   root.write("/sys/fs/cgroup/pids/job/pids.max", "16\n");
-  CHECK(remedy(40, RLIM_INFINITY) ==
+  CHECK(remedy(false, RLIM_INFINITY) ==
         "raise pids.max of the control group /job, which is 16, or the limit of this user's processes and threads (ulimit -u), which is 40; or end other "
         "programs of this user");
-  CHECK(remedy(RLIM_INFINITY, rlim_t{1} << 40) ==
+  CHECK(remedy(true, rlim_t{1} << 50) ==
         "raise pids.max of the control group /job, which is 16, or pids.max of the control group /job/rank, which is 64, or the limit of address space "
-        "(ulimit -v), which is 1.00 TiB; or end other programs of this user");
+        "(ulimit -v), which is 1.00 PiB; or end other programs of this user");
 }
 
 TEST_CASE("memory that is refused names the limit that holds") {

@@ -353,10 +353,10 @@ TEST_CASE("a warm-up that is longer than the run is told of schedules that do no
   const std::string text = ": notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training ends inside the warm-up";
   REQUIRE(said("5", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") == Lines{"c.yaml:3:56" + text});
   REQUIRE(said("5", "}\nscheduler: {type: constant, params: {warmup_num_steps: 6}}\n") == Lines{"c.yaml:3:56" + text});
-  REQUIRE(said("5", ", warmup_steps: 6}\n") == Lines{"c.yaml:2:19" + text});
+  REQUIRE(said("5", ", warmup_steps: 6}\n") == Lines{"c.yaml:2:33" + text});
   REQUIRE(said("6", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") == Lines{});
   REQUIRE(said("5", "}\nscheduler: {type: OneCycle, params: {cycle_min_lr: 0.1, cycle_max_lr: 0.2, cycle_first_step_size: 6}}\n") ==
-          Lines{"c.yaml:3:75: notice: scheduler: cycle_first_step_size 6 > the run's 5 steps: training ends before the learning rate falls"});
+          Lines{"c.yaml:3:99: notice: scheduler: cycle_first_step_size 6 > the run's 5 steps: training ends before the learning rate falls"});
 }
 
 TEST_CASE("an automatic value that is not taken says what is") {

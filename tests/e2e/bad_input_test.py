@@ -208,6 +208,13 @@ with tempfile.TemporaryDirectory() as scratch:
         assert re.search(r"^notice: not on this machine: this rank needs [\d.]+ TiB of main memory \([\d.]+ TiB a rank; most of it "
                          r"activations [\d.]+ TiB a rank\), .* has [\d.]+ GiB$", large, re.M), large
 
+    @case
+    def warm_up_that_is_longer_than_the_epochs_is_told_once_the_data_are_counted():
+        config = job.config("warm-up", scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 100_000}})
+        run = must(ftrun("--config", config, "--set", "train.epochs=1"))
+        text = run.stdout + run.stderr
+        assert len(re.findall(r"^warning: scheduler: warmup_num_steps 100000 > the run's \d+ steps: training ends inside the warm-up$", text, re.M)) == 1, text
+
     # --- models ------------------------------------------------------------------------------
 
     @case

@@ -256,7 +256,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def an_allocation_that_fails_names_what_it_was_for():
         config = job.config("limited", model={"path": model}, data={"sequence_length": 1024},
                             train_micro_batch_size_per_gpu=64, gradient_accumulation_steps=1)
-        limit = 3 << 30
+        limit = int(3.7 * 2**30)  # more than the plan, which would be refused before the start, and less than that and the program itself
 
         def lower():
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -120,12 +120,12 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def file_larger_than_the_limit():
-        """Gloo, because shared memory is a file to the limit, too."""
+        """Gloo, because shared memory is a file to the limit, too; without an export, whose file would be refused before."""
         refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: allocating memory: rank 0: "
                 f"{disk}/ftrun-HASH-rank0.swap: reserving space failed: File too large (1.22 MiB wanted, SPACE free)\n"
                 "  remedy: raise the limit of file sizes (ulimit -f), or point nvme_path at a file system that takes files of this size; "
                 "what saves most memory on each rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n",
-                wrapper=("prlimit", "--fsize=1000000"), comm={"backend": "gloo"})
+                wrapper=("prlimit", "--fsize=1200000"), comm={"backend": "gloo"}, export={"enabled": False})
 
     @needs("mount")
     def disk_that_is_full_or_read_only():
@@ -135,7 +135,8 @@ with tempfile.TemporaryDirectory() as scratch:
         try:
             refused("full", small, f"ftrun: PLACE: nvme_path {small}: 2.44 MiB wanted on this machine, 700.00 KiB free on {small}\n"
                     "  remedy: free space on that file system, point nvme_path at another one, or offload less; "
-                    "what saves most memory on each rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n")
+                    "what saves most memory on each rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB; "
+                    "each rank lacks 898.00 KiB, so none is enough alone\n")
             subprocess.run(["mount", "-o", "remount,ro", small], check=True)
             refused("read-only", small, f"ftrun: PLACE: nvme_path {small}: this user may not write to {small}: Read-only file system\n"
                     + FOLDER_REMEDY)
