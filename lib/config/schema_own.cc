@@ -328,7 +328,8 @@ void declare_rest(Schema& s) {
               "Who computes attention on GPUs. cudnn: cuDNN 9 in bf16 (heads of up to 128 elements, on compute capability 9.x 256 and "
               "documents of a row as sequences of their own; other bits than own), own kernels elsewhere. amx: on processors "
               "with matrix units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: cudnn on compute capability 9.0, "
-              "where it was measured, if cuDNN 9.19 or later is installed; else own, as amx has run on no such processor yet.");
+              "where it was measured, if cuDNN 9.19 or later is installed, documents with heads of 96 elements and more alone, as own is faster "
+              "for smaller ones; else own, as amx has run on no such processor yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
               "On GPUs without offload and pipelines: a step is recorded once (CUDA graphs) and started as a whole, which saves "
               "small models the time to start their kernels (2 to 3 % of a step of SmolLM2-135M on an H200).");

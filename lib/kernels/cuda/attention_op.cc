@@ -92,7 +92,8 @@ void prepare_attention(const LayerGraph& graph, const Op& op, const Libraries& l
   const int64_t tokens = made.dims[0];
   const bool backward = op.kind == OpKind::kAttentionDgrad;
   const bool computes = libraries.cudnn != nullptr &&
-                        cudnn_computes(libraries.gpu, attrs, made.dtype, tokens, libraries.documents);
+                        cudnn_computes(libraries.gpu, attrs, made.dtype, tokens, libraries.documents) &&
+                        (libraries.cudnn->required() || cudnn_pays(attrs, libraries.documents));
   if (computes) libraries.cudnn->prepare(attrs, tokens, libraries.documents, backward);
   const bool computes_all =
       computes && !libraries.documents && libraries.cudnn->has_plan(attrs, tokens, false, backward);

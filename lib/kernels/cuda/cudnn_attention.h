@@ -22,6 +22,10 @@ namespace ftrun::cuda {
 /// gradients of sequences from lists do not repeat their bits.
 bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens, bool documents);
 
+/// Whether cuDNN is faster than our kernels, by docs/benchmarks.md: rows of one document always; documents of some 512 tokens
+/// with heads of 128 elements, but not with heads of 64.
+bool cudnn_pays(const AttentionAttrs& attrs, bool documents);
+
 /// What one graph computes: `sequences` rows, or documents of a list, of up to `most_tokens` tokens, and `kv_heads` heads
 /// of keys with the query heads that share them.
 struct CudnnPart {
@@ -64,6 +68,8 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
+  /// Whether it was asked for by name, and not by the rule.
+  bool required() const { return required_; }
   /// "cudnn 9.19.0"
   std::string version() const;
   /// Makes the plans of a shape and the memory they need, once: outside of steps. Where cuDNN has none: Error(kUnsupported)

@@ -101,7 +101,7 @@ TEST_CASE("cuda: training in bf16 on rows of documents, by cuDNN where it is, gi
   config.bf16.enabled = true;
   config.data.sequence_length = 16;
   ModelConfig model = fixtures::small_model();
-  model.head_size = 8;
+  model.head_size = 128;
   const std::unique_ptr<Gpu> gpu =
       fixtures::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
   RankRig here(config, model, *alone.group);

@@ -114,6 +114,11 @@ TEST_CASE("cudnn: by the rule it computes on a GPU where it was measured, and ou
     REQUIRE(gpu->attention_in_use() == "own");
     REQUIRE_THAT(gpu->attention_notice(), Catch::StartsWith("cuDNN 9.19.0 has no plan for attention of 2 heads"));
   }
+  for (const auto& [head_size, computes] : {std::pair(64, "own"), {128, "cudnn 9.19.0"}}) {
+    WithCudnn gpu(true, CudnnUse::kWhereMeasured);
+    REQUIRE(error_of(test::attention_of_documents(attrs_of(1, 1, head_size, 9), 1).forward) < 1e-2);
+    REQUIRE(gpu->attention_in_use() == computes);
+  }
   const RestoredCudnn restored;
   cudnn().version = 91002;
   {
