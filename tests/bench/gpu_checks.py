@@ -35,10 +35,10 @@ class Failed(Exception):
     pass
 
 
-def config(model, data, out, device, steps, sequence, **more):
+def config(model, tokens, out, device, steps, sequence, **more):
     settings = {
         "model": {"path": str(model)}, "device": device,
-        "data": {"train": str(data), "sequence_length": sequence, "shuffle": False},
+        "data": {"train": str(tokens), "sequence_length": sequence, "shuffle": False},
         "train": {"steps": steps}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 0},
