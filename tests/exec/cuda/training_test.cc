@@ -106,6 +106,7 @@ TEST_CASE("cuda: training in bf16 on rows of documents, by cuDNN where it is, gi
       fixtures::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
   RankRig here(config, model, *alone.group);
   RankRig there(on_gpu(config), model, RankGroups::of_one(*alone.group), gpu.get());
+  for (const LayerGraph& graph : there.plan.train.model.graphs) gpu->kernels().prepare(graph);
   here.change_batch = there.change_batch = [](int64_t step, Batch& batch) {
     // Documents of 9, 1 and 6 tokens, and in a step more than the lists of rows of 16 hold.
     for (size_t i = 0; i < batch.starts.size(); ++i) {
