@@ -10,7 +10,7 @@ namespace {
 
 using fixtures::small_config;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kOverheadMiB = int64_t{1} << 20;
 
 StepPlan planned(const Config& config) { return plan_steps(config, small_config(2, false), 0); }
 
@@ -36,7 +36,7 @@ TEST_CASE("what a GPU holds beside the plan is said with its bounds, and nothing
       "NCCL's buffers, 512.00 MiB for its group: 512.00 MiB; sums in rank order (comm.deterministic), 32.00 MiB for its group: "
       "32.00 MiB)";
   CHECK(gpu_overhead_text(gpu_overheads(config, planned(config))) == several);
-  CHECK(total_bytes(gpu_overheads(config, planned(config))) == (768 + 32 + 512 + 32) * kMiB);
+  CHECK(total_bytes(gpu_overheads(config, planned(config))) == (768 + 32 + 512 + 32) * kOverheadMiB);
   CHECK(plan_notes(config, planned(config)).back() == several);
   config.device = DeviceKind::kCpu;
   CHECK(gpu_overheads(config, planned(config)).empty());
