@@ -11,6 +11,9 @@
 namespace ftrun {
 namespace {
 
+/// Whether a problem of a line begins with a field's name; it then ends with what would serve.
+bool names_field(std::string_view problem) { return problem.starts_with('"'); }
+
 std::string remedy_for(std::string_view line) {
   const size_t first = line.find_first_not_of(" \t");
   if (first != std::string_view::npos && line[first] == '[')
@@ -51,7 +54,7 @@ void JsonlFile::index_lines() {
   while (const auto line = lines.next()) {
     const std::string problem = parse_jsonl_line(line->text, parsed.ids, parsed.labels, &unread_);
     if (!problem.empty())
-      throw Error(ExitCode::kBadInput, cat(path_, ":", line->number, ": ", problem), remedy_for(line->text));
+      throw Error(ExitCode::kBadInput, cat(path_, ":", line->number, ": ", problem), names_field(problem) ? "" : remedy_for(line->text));
     add_line(parsed, line->offset);
   }
   longest_line_ = static_cast<int64_t>(parsed.ids.capacity());

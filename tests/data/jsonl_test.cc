@@ -249,6 +249,8 @@ TEST_CASE("a bad line of a JSONL file is named with a remedy that fits", "[jsonl
   REQUIRE(refused("{\"input_ids\":[1]}\n\n{\"input_ids\":[1,x]}\n") ==
           path + ":3: column 17: expected an integer\n  remedy: expected one object a line, such as "
                  "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}");
+  REQUIRE(refused("{\"input_ids\":[1,2],\"seq_lengths\":[1,1]}\n") ==
+          path + ":1: \"seq_lengths\" tells of several documents; packed lines are not read: write one document a line");
   REQUIRE(refused("{\"messages\":[]}\n") ==
           path + ":1: has no \"input_ids\"\n  remedy: turn text or chats into tokens with "
                  "scripts/prepare_data.py");

@@ -58,6 +58,13 @@ class Tables(Case):
                               self.prepare(f"{self.folder}/{name}"))
                 self.assertEqual(self.shown(), [self.EXPECTED] * 600)
 
+    def test_another_encoding_is_refused_with_a_table(self):
+        path = self.folder + "/a.parquet"
+        pyarrow.parquet.write_table(self.table, path)
+        self.assertEqual(self.refusal(path, "--encoding", "latin-1"), f"{path}: --encoding latin-1 is of texts, and the texts of a table are always "
+                                                                      "UTF-8; prepare it without that option")
+        self.prepare(path, "--encoding", "utf-8")
+
     def test_nulls_that_a_table_fills_in_are_no_arguments(self):
         calls = [[{"function": {"name": "f", "arguments": {key: 1}}}] for key in "ab"]
         rows = [{"messages": [user("p"), assistant("", tool_calls=c)]} for c in calls]
