@@ -29,8 +29,10 @@ import script_errors
 from script_errors import UserError
 
 LARGEST_FILE = 4 << 30
-WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-PREFIXES = {"model", "app", "state_dict", "trainer"}
+WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
+PREFIXES = {"model", "base_model", "app", "state_dict", "trainer"}
+ROOT, HEAD, EMBEDDING = "model.", "lm_head.weight", "model.embed_tokens.weight"
+FIRST_LAYER = re.compile(r"((?:.*\.)?)layers\.0\.input_layernorm\.weight")
 NOT_WEIGHTS = (".inv_freq", ".masked_bias")
 SHOWN = 20
 
@@ -96,6 +98,38 @@ def safetensors_shapes(path):
             raise UserError(f"{path}: its header is damaged") from None
 
 
+def weight_files(folder):
+    """The files that hold the model's tensors: other *.safetensors may lie beside them."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if os.path.exists(os.path.join(folder, "model.safetensors")):
+        return ["model.safetensors"]
+    if not os.path.exists(index):
+        return sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
+    try:
+        with open(index, encoding="utf-8") as file:
+            names = sorted(set(json.load(file)["weight_map"].values()))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{index}: is no index of shards; fetch it again") from None
+    for name in names:
+        if not isinstance(name, str) or os.path.basename(name) != name or not os.path.exists(os.path.join(folder, name)):
+            raise UserError(f"{index}: the shard {printable(name)} is not in the folder; the download of the model is not complete")
+    return names
+
+
+def named_as_read(shapes):
+    """Shapes by the names that ftrun reads the tensors by: without wrappers, with `model.` in place of the prefix that the
+    layers have (lib/model/stored_names.cc is the same in C++)."""
+    plain = {".".join(part for part in name.split(".") if part not in WRAPPERS): shape for name, shape in shapes.items()}
+    prefixes = {match[1] for match in map(FIRST_LAYER.fullmatch, plain) if match}
+    if len(prefixes) != 1 or ROOT in prefixes:
+        return plain
+    prefix = prefixes.pop()
+    heads = [name for name in plain if f".{name}".endswith(f".{HEAD}")]
+    if len(heads) == 1:
+        plain[HEAD] = plain.pop(heads[0])
+    return {ROOT + name.removeprefix(prefix) if name.startswith(prefix) and name != HEAD else name: shape for name, shape in plain.items()}
+
+
 def model_tensors(folder):
     """Shapes of the tensors that train, by name; without what a tied model keeps twice. Whether it is tied."""
     try:
@@ -103,15 +137,17 @@ def model_tensors(folder):
             config = json.load(file)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}/config.json: cannot be read ({error}); --model is the folder that training began from") from None
-    files = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
     shapes = {}
-    for name in files:
+    for name in weight_files(folder):
         shapes.update(safetensors_shapes(os.path.join(folder, name)))
     if not shapes:
         raise UserError(f"{folder}: holds no *.safetensors, which say what the tensors are called")
-    tied = bool(config.get("tie_word_embeddings", "lm_head.weight" not in shapes)) if isinstance(config, dict) else False
+    shapes = named_as_read(shapes)
+    tied = bool(config.get("tie_word_embeddings", HEAD not in shapes)) if isinstance(config, dict) else False
+    if tied and HEAD in shapes:  # a tied matrix may be stored as the head alone
+        shapes.setdefault(EMBEDDING, shapes[HEAD])
     return {name: shape for name, shape in shapes.items()
-            if not name.endswith(NOT_WEIGHTS) and not (tied and name == "lm_head.weight")}, tied
+            if not name.endswith(NOT_WEIGHTS) and not (tied and name == HEAD)}, tied
 
 
 def possible_names(name):
@@ -129,7 +165,7 @@ def model_name(name, shapes, tied):
     """The tensor's name in the model folder, or None. A tied model's head is its embedding."""
     names = possible_names(name)
     found = next((n for n in names if n in shapes), None)
-    if found is None and tied and "lm_head.weight" in names:
+    if found is None and tied and HEAD in names:
         found = next((n for n in shapes if n.endswith(("embed_tokens.weight", "wte.weight"))), None)
     return found
 
@@ -164,7 +200,7 @@ def match_names(run, shapes, tied):
 
 
 def is_second(name, run, tied):
-    return name in run.aliases or (tied and "lm_head.weight" in possible_names(name))
+    return name in run.aliases or (tied and HEAD in possible_names(name))
 
 
 def listed(names):
@@ -285,9 +321,14 @@ def settled(run, a):
     return unknown + ["data and its order", "seed"]
 
 
+def utf8(path):
+    """A path as JSON holds it: what is not UTF-8 in it is escaped."""
+    return os.fsencode(path).decode("utf-8", errors="backslashreplace")
+
+
 def describe(run, a, folder, unknown, without):
-    return {"format": "ftrun-import", "version": 1, "source": run.source, "path": os.path.realpath(folder),
-            "model": os.path.realpath(a.model), "step": run.step, "skipped_steps": run.skipped_steps,
+    return {"format": "ftrun-import", "version": 1, "source": run.source, "path": utf8(os.path.realpath(folder)),
+            "model": utf8(os.path.realpath(a.model)), "step": run.step, "skipped_steps": run.skipped_steps,
             "samples": run.samples, "tokens": run.tokens, "scheduler": {"last_batch_iteration": run.updates - 1},
             "loss_scaler": run.loss_scaler, "known": run.known, "unknown": unknown, "zero_moments": without}
 

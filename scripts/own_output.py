@@ -91,6 +91,11 @@ def _write_mark(folder, complete):
     write_synced(os.path.join(folder, MARK), json.dumps(mark, indent=2) + "\n")
 
 
+def _recorded_name(record):
+    """A name that is not UTF-8 is recorded as hexadecimal digits besides."""
+    return os.fsdecode(bytes.fromhex(record["name_hex"])) if "name_hex" in record else record["name"]
+
+
 def _read_mark(folder):
     """(bytes, xxh3) of each file by name; None when there is no mark that can be read."""
     try:
@@ -98,7 +103,7 @@ def _read_mark(folder):
             mark = json.load(file)
         if mark["format"] != "ftrun-output":
             return None
-        return {record["name"]: (record["bytes"], record["xxh3"]) for record in mark["files"]}
+        return {_recorded_name(record): (record["bytes"], record["xxh3"]) for record in mark["files"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

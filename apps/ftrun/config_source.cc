@@ -92,7 +92,8 @@ std::optional<ModelConfig> read_model(const Config& config, Report& report) {
 /// What training would find when it opens the model.
 void check_weights(const Config& config, const ModelConfig& model, Report& report) {
   try {
-    require_weights(build_model(model, {}, Mode::kEvaluate), ModelFolder(config.model.path));
+    const ModelDescription described = build_model(model, {}, Mode::kEvaluate);
+    require_weights(described, open_model_folder(config.model.path, described));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
     add_model_problem(config, error, report);

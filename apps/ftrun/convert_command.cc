@@ -87,7 +87,7 @@ std::string recorded_model(const std::string& step) {
                 cat(manifest, ": the model folder that it names, \"", model, "\", is not the one that training began from: ",
                     fs::absolute(model).lexically_normal().string(), " has another config.json or other tensors"),
                 remedy);
-  std::cout << "model: " << model << " (from " << manifest << ")\n";
+  std::cout << terminal_text(cat("model: ", model, " (from ", manifest, ")\n"));
   return model;
 }
 
@@ -179,8 +179,8 @@ int convert_import(const ConvertOptions& options) {
   meta.ftrun_version = build_info().version;
   const SaveResult saved =
       save_checkpoint(posix_files(), SaveOptions{run.paths().checkpoints()}, meta, imported.slices(), CheckpointGroup{});
-  std::cout << import_text(imported) << options.checkpoint << " -> " << saved.folder << '\n'
-            << "go on with: ftrun --config CONFIG --resume auto (output_dir: " << options.run << ")\n";
+  std::cout << terminal_text(cat(import_text(imported), options.checkpoint, " -> ", saved.folder,
+                                 "\ngo on with: ftrun --config CONFIG --resume auto (output_dir: ", options.run, ")\n"));
   return 0;
 }
 
@@ -205,7 +205,7 @@ ExportSource export_source(const ConvertOptions& options, const Config& trained,
 }
 
 void tell_merged(const ConvertOptions& options, const std::string& from, const Config& trained, const MergeLoss& loss) {
-  std::cout << from << " -> " << options.out << "\n";
+  std::cout << terminal_text(cat(from, " -> ", options.out, "\n"));
   if (trained.quantization.type != QuantizationType::kNone)
     std::cout << "the base is the one that was trained on: its blocks' matrices as they are when quantized as " << name_of(trained.quantization.type)
               << (trained.adapter.type == AdapterType::kLora ? "; quantizing the merged model again would lose most of the adapter" : "") << "\n";
@@ -217,7 +217,7 @@ void tell_merged(const ConvertOptions& options, const std::string& from, const C
 /// What is frozen comes from the base.
 int export_with_base(const ConvertOptions& options, const std::string& step, const Config& trained, const ExportSource& source) {
   CheckpointWeights weights(step);
-  const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),
+  const MergeLoss loss = export_merged(umask_files(), source.target, source.model, open_model_folder(source.target.source_folder, source.model),
                                        [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
                                          if (!weights.has(tensor)) return false;
                                          weights.read(tensor, begin, end, out);
@@ -242,7 +242,7 @@ int export_step(const ConvertOptions& options) {
   if (options.merge || (!adapter && !source.model.trains_all())) return export_with_base(options, step, trained, source);
   if (adapter) export_as_adapter(source.target, trained, source.model.tied, wanted_dtype(options.dtype));
   export_checkpoint(umask_files(), step, source.target, export_tensors(source.target, source.model));
-  std::cout << step << " -> " << options.out << '\n';
+  std::cout << terminal_text(cat(step, " -> ", options.out, "\n"));
   return 0;
 }
 
@@ -255,7 +255,7 @@ std::string named_base(const std::string& adapter) {
   if (base.empty() || !posix_files().exists(base + "/config.json"))
     throw Error(ExitCode::kBadInput, cat(file, ": the base model that it names, ", printable(cat('"', base, '"')), ", is no folder here"),
                 "give the folder of the base model with --model");
-  std::cout << "model: " << base << " (from " << file << ")\n";
+  std::cout << terminal_text(cat("model: ", base, " (from ", file, ")\n"));
   return base;
 }
 
@@ -294,7 +294,7 @@ int merge_folder(const ConvertOptions& options) {
   trained.quantization = quantization_of_base(options, adapter);
   const ExportSource source = export_source(options, trained, options.model.empty() ? named_base(folder) : options.model, folder);
   const std::map<std::string, std::string> stored = require_adapter(source.model, adapter);
-  const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),
+  const MergeLoss loss = export_merged(umask_files(), source.target, source.model, open_model_folder(source.target.source_folder, source.model),
                                        [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
                                          const auto name = stored.find(tensor);
                                          if (name == stored.end()) return false;

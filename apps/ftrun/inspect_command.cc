@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "checkpoint/import.h"
 #include "checkpoint/inspect.h"
 #include "commands.h"
@@ -30,13 +31,13 @@ bool holds_adapter(const std::string& path) { return fs::exists(path + "/adapter
 int inspect(const std::string& path) {
   std::error_code error;
   if (is_import(path))
-    std::cout << describe_import(path);
+    std::cout << terminal_text(describe_import(path));
   else if (fs::is_directory(path, error))
-    std::cout << (holds_adapter(path) ? describe_adapter(path)  // as convert sees it; some have their base's config.json too
-                  : holds_model(path) ? describe_model(path)
-                                      : describe_checkpoint(checkpoints_of(path)));
+    std::cout << terminal_text(holds_adapter(path) ? describe_adapter(path)  // as convert sees it; some have their base's config.json too
+                               : holds_model(path) ? describe_model(path)
+                                                   : describe_checkpoint(checkpoints_of(path)));
   else
-    std::cout << describe_dataset(path);
+    std::cout << terminal_text(describe_dataset(path));
   return 0;
 }
 
@@ -47,7 +48,7 @@ int verify(const std::string& path) {
   else
     problems = verify_checkpoint(checkpoints_of(path));
   if (problems.empty()) {
-    std::cout << path << ": every file is complete and undamaged\n";
+    std::cout << terminal_text(path) << ": every file is complete and undamaged\n";
     return 0;
   }
   throw Error(ExitCode::kBadInput, join(problems, "\n"),

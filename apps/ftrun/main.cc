@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "build_info.h"
 #include "cluster/failure_report.h"
 #include "commands.h"
@@ -29,7 +30,7 @@ int fail(const std::exception& exception) {
   const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
   report_failure(failure_report(rank != nullptr ? std::atoi(rank) : 0, exception, error));
-  if (std::getenv("FTRUN_STATUS_FD") == nullptr) std::cerr << "ftrun: " << error.what() << std::endl;
+  if (std::getenv("FTRUN_STATUS_FD") == nullptr) std::cerr << "ftrun: " << terminal_text(error.what()) << std::endl;
   return static_cast<int>(error.code());
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "commands.h"
 #include "report/run_folder.h"
 #include "report/run_report.h"
@@ -23,7 +24,7 @@ int report(const ReportWish& wish) {
     throw Error(ExitCode::kUsage, "report: several runs, and no --out", "name the page: --out FILE.html");
   const std::string out = wish.out.empty() ? RunPaths(wish.runs[0]).report() : wish.out;
   write_run_report(out, wish.runs);
-  std::cout << "wrote " << out << "\n";
+  std::cout << "wrote " << terminal_text(out) << "\n";
   return 0;
 }
 

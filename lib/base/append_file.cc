@@ -5,13 +5,17 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
+#include "base/owned_fd.h"
 #include "base/uninterrupted.h"
+#include "base/written_path.h"
 
 namespace ftrun {
 namespace {
+namespace fs = std::filesystem;
 
 [[noreturn]] void append_error(const std::string& path, const char* action, int error_number) {
   const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
@@ -24,8 +28,24 @@ namespace {
 }  // namespace
 
 AppendFile::AppendFile(const std::string& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd_ < 0) append_error(path_, "open", errno);
+  open();
+}
+
+void AppendFile::open() {
+  OwnedFd opened = open_to_write(path_, O_WRONLY | O_CREAT | O_APPEND, 0600);
+  if (!opened) append_error(path_, "open", errno);
+  fd_ = opened.release();
+}
+
+bool AppendFile::begin_anew_if_lost() {
+  struct stat held{}, there{};
+  if (::fstat(fd_, &held) != 0) append_error(path_, "stat", errno);
+  if (::lstat(path_.c_str(), &there) == 0 && held.st_dev == there.st_dev && held.st_ino == there.st_ino) return false;
+  if (!fs::exists(fs::path(path_).parent_path())) return false;  // with its folder, which is not made again
+  const int lost = fd_;
+  open();
+  ::close(lost);
+  return true;
 }
 
 AppendFile::~AppendFile() {

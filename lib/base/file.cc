@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -24,8 +26,10 @@
 #include "base/error.h"
 #include "base/limit_remedies.h"
 #include "base/owned_fd.h"
+#include "base/stand_in.h"
 #include "base/text.h"
 #include "base/uninterrupted.h"
+#include "base/written_path.h"
 
 namespace ftrun {
 namespace {
@@ -95,8 +99,9 @@ struct Modes {
 class PosixWritableFile : public WritableFile {
  public:
   PosixWritableFile(std::string path, mode_t mode) : path_(std::move(path)) {
-    fd_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode); });
-    if (fd_ < 0) disk_error(path_, "create", errno);
+    OwnedFd opened = open_to_write(path_, O_WRONLY | O_CREAT | O_TRUNC, mode);
+    if (!opened) disk_error(path_, "create", errno);
+    fd_ = opened.release();
   }
   ~PosixWritableFile() override {
     if (fd_ >= 0) ::close(fd_);
@@ -177,31 +182,36 @@ class PosixFileSystem : public FileSystem {
     std::error_code error;
     const fs::path parent = fs::path(path).parent_path();
     if (!parent.empty() && parent != path && !fs::exists(parent, error)) make_folder(parent.string());
-    if (::mkdir(path.c_str(), modes_.folder) == 0) return;
+    const WrittenPath to = walk_to(path);
+    if (!to.folder) disk_error(path, "create folder", errno);
+    if (::mkdirat(to.folder.get(), to.name.c_str(), modes_.folder) == 0) return;
     const int error_number = errno;
-    if (!fs::is_directory(path, error)) disk_error(path, "create folder", error_number);
+    if (!open_on_the_way(path)) disk_error(path, "create folder", error_number);
   }
   void rename(const std::string& from, const std::string& to) override {
-    if (::rename(from.c_str(), to.c_str()) != 0) disk_error(to, "rename", errno);
+    const WrittenPath source = walk_to(from), target = walk_to(to);
+    if (!source.folder || !target.folder || ::renameat(source.folder.get(), source.name.c_str(), target.folder.get(), target.name.c_str()) != 0)
+      disk_error(to, "rename", errno);
   }
   bool exchange(const std::string& a, const std::string& b) override {
-    if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
-    if (is_refused(errno)) return false;
+    const WrittenPath one = walk_to(a), other = walk_to(b);
+    if (one.folder && other.folder) {
+      if (::renameat2(one.folder.get(), one.name.c_str(), other.folder.get(), other.name.c_str(), RENAME_EXCHANGE) == 0) return true;
+      if (is_refused(errno)) return false;
+    }
     disk_error(b, "exchange", errno);
   }
   void remove_all(const std::string& path) override {
-    std::error_code error;
-    fs::remove_all(path, error);
-    if (error) disk_error(path, "remove", error.value());
+    if (const int error_number = remove_tree(path); error_number != 0) disk_error(path, "remove", error_number);
   }
   void sync_folder(const std::string& path) override {
-    const int fd = uninterrupted([&] { return ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    const OwnedFd entered = open_on_the_way(path);
+    const OwnedFd folder(entered ? uninterrupted([&] { return ::openat(entered.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }) : -1);
     // A folder that may be entered but not listed cannot be synced by us.
-    if (fd < 0 && errno == EACCES) return;
-    if (fd < 0) disk_error(path, "open folder", errno);
-    const int result = uninterrupted([&] { return ::fsync(fd); });
+    if (!folder && errno == EACCES) return;
+    if (!folder) disk_error(path, "open folder", errno);
+    const int result = uninterrupted([&] { return ::fsync(folder.get()); });
     const int error_number = errno;
-    ::close(fd);
     // Some file systems (of a network, of FUSE) cannot sync a folder; they order renames themselves. SMB servers
     // answer that the folder was not opened for writing.
     if (result != 0 && !is_refused(error_number) && error_number != EBADF) disk_error(path, "fsync folder", error_number);
@@ -374,6 +384,12 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) cannot_read(path, errno);
   data_ = static_cast<const std::byte*>(data);
+  try {
+    refuse_stand_in(path, bytes());
+  } catch (...) {
+    ::munmap(data, size_);
+    throw;
+  }
 }
 
 MappedFile::~MappedFile() {
@@ -427,7 +443,11 @@ std::string reading_problem(const std::string& path) {
     return cat("it is a link to ", fs::read_symlink(path, error).string(), ", which is not there");
   if (fs::exists(status) && !fs::is_regular_file(status)) return "it is not a regular file";
   const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  return file.get() < 0 ? errno_text(errno) : "";
+  if (file.get() < 0) return errno_text(errno);
+  std::array<std::byte, 2048> head{};
+  const ssize_t bytes = uninterrupted([&] { return ::pread(file.get(), head.data(), head.size(), 0); });
+  const StandIn stand_in = stand_in_of(path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
+  return stand_in.kind.empty() ? "" : cat("it is ", stand_in.kind, "; ", stand_in.remedy);
 }
 
 std::string writing_problem(const std::string& folder) {

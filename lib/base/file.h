@@ -54,7 +54,8 @@ class FileSystem {
 };
 
 /// The machine's own file system. What it makes is for this user alone (files 0600, folders 0700),
-/// and a file is never made through a symbolic link of its name.
+/// and a file is never made through a symbolic link of its name, nor anything through another user's link in a folder that
+/// others may write to (base/written_path.h).
 FileSystem& posix_files();
 /// The same for what others are to read: modes are as the umask says.
 FileSystem& umask_files();
@@ -90,7 +91,8 @@ bool drop_cached(const std::string& path);
 /// A file mapped read-only; pages are shared with every process that maps it.
 class MappedFile {
  public:
-  /// Maps no more than `most` bytes: a larger file is refused (Error).
+  /// Maps no more than `most` bytes: a larger file is refused (Error), as is what stands in for a file that was not fetched
+  /// (base/stand_in.h).
   explicit MappedFile(const std::string& path, int64_t most = std::numeric_limits<int64_t>::max());
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -119,7 +121,8 @@ class MappedFile {
 uint64_t xxh3_of_file(const std::string& path);
 /// The same, or nothing once `stop` is set.
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop);
-/// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", ...), or "".
+/// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", "it is a Git LFS pointer; fetch it:
+/// ...", ...), or "".
 std::string reading_problem(const std::string& path);
 
 /// Why nothing can be written into a folder, or made where it is not there yet, or "". Changes nothing.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/append_file.h"
+#include "base/utf8.h"
 
 // spdlog brings fmt 9; LibTorch's headers bring another fmt. This file is the only one that sees it.
 #include <spdlog/sinks/base_sink.h>
@@ -68,8 +69,8 @@ std::shared_ptr<spdlog::logger>& file_logger() {
 
 void log_to(spdlog::logger& to, LogLevel level, std::string_view message) {
   const std::string_view start = label(level);
-  to.log(to_spdlog(level), "{}{}", spdlog::string_view_t(start.data(), start.size()),
-         spdlog::string_view_t(message.data(), message.size()));
+  const std::string shown = terminal_text(message);
+  to.log(to_spdlog(level), "{}{}", spdlog::string_view_t(start.data(), start.size()), shown);
 }
 
 }  // namespace

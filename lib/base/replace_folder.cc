@@ -79,6 +79,13 @@ OwnedFd open_folder(const std::string& folder) {
   return OwnedFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
+/// Refuses a name that another process has given to another folder since `before`.
+void require_same(const std::string& folder, const std::optional<FolderIdentity>& before) {
+  if (identity_of(folder) == before) return;
+  throw Error(ExitCode::kEnvironment, cat(folder, ": another process ", before ? "replaced" : "wrote", " it while this one was writing it"),
+              "look at what is there now; write it again, which replaces that, or choose another folder");
+}
+
 /// Returns where the old folder is.
 std::string move_aside(FileSystem& files, const std::string& made, const std::string& folder) {
   const std::string aside = unique_name(folder, kReplaced);
@@ -111,9 +118,25 @@ std::string put_in_place(FileSystem& files, const std::string& made, const std::
   return "";
 }
 
-void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
-                    std::string_view mark) {
-  const std::string old = put_in_place(files, made, folder);
+std::optional<FolderIdentity> identity_of(const std::string& folder) {
+  struct stat info{};
+  if (::stat(folder.c_str(), &info) != 0) return std::nullopt;
+  return FolderIdentity{static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino)};
+}
+
+void replace_folder(FileSystem& files, const std::string& made, const std::string& folder, std::string_view mark,
+                    const std::optional<FolderIdentity>& before) {
+  require_same(folder, before);
+  std::string old;
+  try {
+    if (before)
+      old = put_in_place(files, made, folder);
+    else
+      files.rename(made, folder);  // which fails where another process has made it since
+  } catch (const Error&) {
+    require_same(folder, before);
+    throw;
+  }
   files.sync_folder(parent_folder(folder));
   remove_replaced(files, old, folder, mark);
 }

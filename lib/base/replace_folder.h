@@ -28,9 +28,18 @@ std::string put_in_place(FileSystem& files, const std::string& made, const std::
 /// can still be told for ours. That it cannot be removed is a warning.
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark = "");
 
-/// put_in_place(), the sync and remove_replaced(). Error(kEnvironment) before the new folder is in place.
-void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
-                    std::string_view mark);
+/// Which folder has a name: nothing where none has it.
+struct FolderIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  bool operator==(const FolderIdentity&) const = default;
+};
+std::optional<FolderIdentity> identity_of(const std::string& folder);
+
+/// put_in_place(), the sync and remove_replaced(). `before` is what had the name when `made` was begun: of two processes that
+/// write one folder, the one that is done first wins, and the other fails. Error(kEnvironment) before the new folder is in place.
+void replace_folder(FileSystem& files, const std::string& made, const std::string& folder, std::string_view mark,
+                    const std::optional<FolderIdentity>& before);
 
 /// What a name says of a folder that a killed process left: "NAME.tmp-1a2b3c4d", unfinished or on
 /// its way out, or "NAME.replaced-1a2b3c4d", complete. On disk: do not change.

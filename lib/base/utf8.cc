@@ -1,9 +1,24 @@
 #include "base/utf8.h"
 
-#include "base/error.h"
-
 namespace ftrun {
 namespace {
+
+std::string escaped_bytes(std::string_view bytes) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  std::string out;
+  for (const char c : bytes) {
+    const auto byte = static_cast<uint8_t>(c);
+    out += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return out;
+}
+
+/// Whether a character changes how what stands around it is shown.
+bool steers_a_terminal(uint32_t character) {
+  const bool is_control = (character < 0x20 && character != '\n' && character != '\t') || (character >= 0x7F && character < 0xA0);
+  const bool turns_direction = (character >= 0x202A && character <= 0x202E) || (character >= 0x2066 && character <= 0x2069);
+  return is_control || turns_direction;
+}
 
 /// The well-formed second bytes after a first byte (Unicode standard, table 3-7): they exclude
 /// overlong forms, surrogates and values above U+10FFFF.
@@ -42,12 +57,24 @@ std::optional<size_t> first_not_utf8(std::string_view text) {
 std::string escape_not_utf8(std::string_view text) {
   std::string out;
   while (const auto bad = first_not_utf8(text)) {
-    constexpr std::string_view kDigits = "0123456789ABCDEF";
-    const auto byte = static_cast<uint8_t>(text[*bad]);
-    out += cat(text.substr(0, *bad), "\\x", kDigits[byte >> 4], kDigits[byte & 15]);
+    out.append(text.substr(0, *bad)).append(escaped_bytes(text.substr(*bad, 1)));
     text.remove_prefix(*bad + 1);
   }
   return out.append(text);
+}
+
+std::string terminal_text(std::string_view message) {
+  std::string out;
+  while (!message.empty()) {
+    const CodePoint point = first_code_point(message);
+    const std::string_view bytes = message.substr(0, point.size);
+    if (!point.valid || steers_a_terminal(point.value))
+      out += escaped_bytes(bytes);
+    else
+      out += bytes;
+    message.remove_prefix(point.size);
+  }
+  return out;
 }
 
 }  // namespace ftrun

@@ -24,4 +24,8 @@ std::optional<size_t> first_not_utf8(std::string_view text);
 /// For messages: bytes that are not UTF-8 are written as \xNN.
 std::string escape_not_utf8(std::string_view text);
 
+/// A message as a terminal may show it, whatever file its values are from: control characters other than line ends and tabs, and marks
+/// that turn the direction of text, are written as \xNN, as is what is not UTF-8.
+std::string terminal_text(std::string_view message);
+
 }  // namespace ftrun

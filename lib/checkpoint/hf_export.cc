@@ -273,6 +273,14 @@ IsOurs is_left_of(const std::string& place, FileSystem& files) {
   };
 }
 
+/// On the way out of a failure, which is the one to tell.
+void remove_unfinished(FileSystem& files, const std::string& made) {
+  try {
+    files.remove_all(made);
+  } catch (const Error&) {
+  }
+}
+
 // transformers 5 keeps rope settings in one object, transformers 4 in two keys.
 void spell_rope_both_ways(nlohmann::ordered_json& config) {
   const bool has_new = config.contains("rope_parameters") && config["rope_parameters"].is_object();
@@ -355,6 +363,7 @@ void export_model(FileSystem& files, const ExportOptions& options,
   require_apart(folder, options);
   recover_export(files, folder);
   check_export(files, options, tensors);
+  const std::optional<FolderIdentity> before = identity_of(folder);
   const std::string made = temporary_beside(folder);
   OwnedFd held, held_old;
   try {
@@ -365,13 +374,15 @@ void export_model(FileSystem& files, const ExportOptions& options,
     held_old = hold_folder(folder);
     require_replaceable(files, folder, OutputCheck::kSizes);
   } catch (...) {
-    try {
-      files.remove_all(made);
-    } catch (const Error&) {  // the first failure is the one to tell
-    }
+    remove_unfinished(files, made);
     throw;
   }
-  replace_folder(files, made, folder, kOutputMark);
+  try {
+    replace_folder(files, made, folder, kOutputMark, before);
+  } catch (...) {
+    remove_unfinished(files, made);
+    throw;
+  }
 }
 
 }  // namespace ftrun

@@ -133,6 +133,18 @@ void ModelFolder::add_shard(const std::string& file,
   }
 }
 
+void ModelFolder::rename(const std::map<std::string, std::string>& stored) {
+  std::map<std::string, Place, std::less<>> renamed;
+  for (const auto& [name, old] : stored) {
+    auto node = tensors_.extract(old);
+    require(!node.empty(), "only a tensor that is there is renamed");
+    node.key() = name;
+    renamed.insert(std::move(node));
+  }
+  tensors_.merge(renamed);
+  require(renamed.empty(), "names of tensors stay different");
+}
+
 std::vector<std::string> ModelFolder::weight_files() const {
   return file_names_;
 }
@@ -239,8 +251,9 @@ std::string ModelFolder::fingerprint() const {
 std::string ModelFolder::weights_fingerprint() const {
   constexpr size_t kSample = 4096;
   Xxh3Stream sum;
-  for (const std::string& name : names()) {
-    const std::span<const std::byte> bytes = tensor(name).bytes;
+  std::map<std::string_view, std::span<const std::byte>> by_stored_name;
+  for (const auto& [name, found] : tensors_) by_stored_name[found.info->name] = files_[found.file].bytes(*found.info);
+  for (const auto& [name, bytes] : by_stored_name) {
     const size_t size = std::min(kSample, bytes.size());
     sum.update(name.data(), name.size());
     sum.update(bytes.data(), size);

@@ -23,6 +23,10 @@ class ModelFolder {
  public:
   explicit ModelFolder(std::string folder);
 
+  /// Reads the tensors that `stored` names (the folder's name by the new one) by new names from now on. Each is there, and no new
+  /// name is another tensor's.
+  void rename(const std::map<std::string, std::string>& stored);
+
   const std::string& path() const { return folder_; }
   /// The text of config.json.
   const std::string& config_json() const { return config_json_; }

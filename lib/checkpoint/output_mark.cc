@@ -4,14 +4,20 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/hmac.h"
 #include "base/replace_folder.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "checkpoint/json_strict.h"
 
 namespace ftrun {
@@ -25,10 +31,25 @@ constexpr const char* kReplaceRemedy = "choose another folder, or move this one 
 
 std::string mark_path(const std::string& folder) { return (fs::path(folder) / kOutputMark).string(); }
 
+std::string text_of_hex(const std::string& digits, const std::string& path) {
+  std::string bytes;
+  for (size_t i = 0; i < digits.size(); i += 2) {
+    uint8_t byte = 0;
+    const char* const end = digits.data() + std::min(i + 2, digits.size());
+    if (const auto read = std::from_chars(digits.data() + i, end, byte, 16); read.ptr != end || end - digits.data() != static_cast<std::ptrdiff_t>(i + 2))
+      throw Error(ExitCode::kBadInput, cat(path, ": \"name_hex\" must be hexadecimal digits"));
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
+}
+
 std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
   ordered_json list = ordered_json::array();
-  for (const OutputFile& file : content)
-    list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex64(file.xxh3)}});
+  for (const OutputFile& file : content) {
+    ordered_json entry{{"name", escape_not_utf8(file.name)}, {"bytes", file.bytes}, {"xxh3", hex64(file.xxh3)}};
+    if (first_not_utf8(file.name)) entry["name_hex"] = hex_text(file.name);  // JSON holds UTF-8 alone
+    list.push_back(std::move(entry));
+  }
   const ordered_json mark{
       {"format", kFormat}, {"version", kVersion}, {"complete", complete}, {"files", list}};
   return mark.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
@@ -48,7 +69,7 @@ Mark read_mark(const std::string& path) {
   Mark found{.complete = mark.value("complete", nlohmann::json()) == true, .content = {}};
   for (const nlohmann::json& entry : json_array(mark, "files", path)) {
     if (!entry.is_object()) throw Error(ExitCode::kBadInput, cat(path, ": \"files\" must hold objects"));
-    const std::string name = json_text(entry, "name", path);
+    const std::string name = entry.contains("name_hex") ? text_of_hex(json_text(entry, "name_hex", path), path) : json_text(entry, "name", path);
     found.content[name] = {name, json_int(entry, "bytes", path), json_hash(entry, "xxh3", path)};
   }
   return found;

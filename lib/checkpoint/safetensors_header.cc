@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "base/stand_in.h"
 #include "checkpoint/json_strict.h"
 #include "checkpoint/safetensors.h"
 
@@ -166,17 +166,8 @@ class HeaderReader {
   size_t bad_byte_ = 0;
 };
 
-// A clone without Git LFS leaves such a text in place of each large file.
-bool is_lfs_pointer(std::span<const std::byte> file) {
-  static constexpr std::string_view kStart = "version https://git-lfs";
-  return file.size() >= kStart.size() &&
-         std::memcmp(file.data(), kStart.data(), kStart.size()) == 0;
-}
-
 std::string_view header_text(std::span<const std::byte> file, const std::string& path) {
-  if (is_lfs_pointer(file))
-    throw Error(ExitCode::kBadInput, cat(path, ": is a Git LFS pointer, not the weights"),
-                "run \"git lfs pull\" in the folder, or download the file itself");
+  refuse_stand_in(path, file);
   if (file.size() < 8)
     refuse_header(cat(path, ": has ", file.size(), " bytes, too short for a safetensors file"));
   uint64_t length = 0;

@@ -56,6 +56,15 @@ bool gives_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }
 
+/// Whether a value that looks like a list, a map or a quoted text is the path of something that is there, or would be made in a folder
+/// that is there ("[v2] run/out").
+bool is_path_there(const std::string& text) {
+  if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos) return false;
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::path(text).parent_path();
+  return std::filesystem::exists(text, error) || (!parent.empty() && std::filesystem::is_directory(parent, error));
+}
+
 /// An override as messages name it: without a secret's value, a section (which may hold secrets) by its
 /// key alone, and not at any length.
 std::string shown_override(const std::string& text) {
@@ -157,7 +166,8 @@ class Sources {
       problems_.error(at, cat("nested deeper than ", kDeepestSection, " levels"));
       return;
     }
-    Node value = read_yaml_value(at.file, text.substr(equals + 1), problems_);
+    const std::string given = text.substr(equals + 1);
+    Node value = is_path_there(given) ? Node::of_text({at.file, 0, 0}, given) : read_yaml_value(at.file, given, problems_);
     for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
       Node map = Node::of_map(at);
       map.entries.push_back({*key, at, std::move(value), ""});

@@ -1,31 +1,72 @@
 #include "data/token_dataset.h"
 
-#include <glob.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "data/data_file.h"
 
 namespace ftrun {
 namespace {
+namespace fs = std::filesystem;
 
 size_t file_of(const std::vector<int64_t>& starts, int64_t at) {
   const auto after = std::upper_bound(starts.begin(), starts.end() - 1, at);
   return static_cast<size_t>(after - starts.begin() - 1);
 }
 
+/// Whether a name in data.train is that of a file, a folder, or the prefix of a data file.
+bool is_there(const std::string& name) {
+  std::error_code error;
+  return fs::exists(name, error) || find_data_file(name).has_value();
+}
+
+bool is_pattern(const std::string& part) { return part.find_first_of("*?[") != std::string::npos; }
+
+/// The names of a path, from the first one that is not there on.
+std::vector<std::string> parts_not_there(const std::string& path) {
+  std::error_code error;
+  size_t begin = 0;
+  for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    if (slash > 0 && !fs::exists(path.substr(0, slash), error)) break;
+    begin = slash + 1;
+  }
+  return split(std::string_view(path).substr(begin), '/');
+}
+
+/// What `part` stands for in each folder, which is empty or ends with a slash: itself where it is there, else what matches it, sorted.
+std::vector<std::string> extended(const std::vector<std::string>& folders, const std::string& part) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const std::string& path : folders) {
+    const std::string folder = path.empty() || path.ends_with('/') ? path : path + "/";
+    if (is_there(folder + part) || !is_pattern(part)) {
+      paths.push_back(folder + part);
+      continue;
+    }
+    const std::string listed = folder.empty() ? "." : folder;
+    if (!fs::is_directory(listed, error)) continue;
+    for (const std::string& name : posix_files().list(listed))
+      if (::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0) paths.push_back(folder + name);
+  }
+  return paths;
+}
+
 }  // namespace
 
 std::vector<std::string> matching_files(const std::string& pattern) {
-  std::error_code error;
-  if (pattern.find_first_of("*?[") == std::string::npos || std::filesystem::exists(pattern, error))
-    return {pattern};
-  glob_t found{};
-  std::vector<std::string> paths;
-  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
-    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  ::globfree(&found);
+  if (is_there(pattern)) return {pattern};
+  const std::vector<std::string> rest = parts_not_there(pattern);
+  if (std::none_of(rest.begin(), rest.end(), is_pattern)) return {pattern};
+  size_t rest_bytes = rest.size() - 1;  // the slashes between them
+  for (const std::string& part : rest) rest_bytes += part.size();
+  std::vector<std::string> paths{pattern.substr(0, pattern.size() - rest_bytes)};
+  for (const std::string& part : rest) paths = extended(paths, part);
+  std::erase_if(paths, [](const std::string& path) { return !is_there(path); });
   if (paths.empty())
     throw Error(ExitCode::kBadInput, cat(pattern, ": no file matches this pattern"),
                 "check the pattern; it is relative to the working directory");

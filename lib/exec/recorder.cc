@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "exec/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_table.h"
@@ -199,14 +200,14 @@ void Recorder::record(int64_t step, const std::vector<TextSample>& samples) {
 void Recorder::say(const std::string& line) {
   log_debug(line);
   if (progress_)
-    progress_->print(line);
+    progress_->print(terminal_text(line));
   else
-    std::cout << line << std::endl;
+    std::cout << terminal_text(line) << std::endl;
 }
 
 void Recorder::warn(const std::string& line) {
   if (!live_) return log_warning(line);
-  progress_->print("warning: " + line);  // straight to stderr it would run into the live line
+  progress_->print("warning: " + terminal_text(line));  // straight to stderr it would run into the live line
   log_warning_to_file(line);
 }
 

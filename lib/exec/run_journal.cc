@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "exec/describe_step.h"
 #include "report/machine.h"
 
@@ -91,7 +92,7 @@ void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step
 void RunJournal::conclude(int exit_code, const std::string& reason) {
   if (!recorder_) return;
   const std::string table = recorder_->finish(exit_code, reason);
-  std::cout << '\n' << table << std::flush;
+  std::cout << '\n' << terminal_text(table) << std::flush;
 }
 
 void RunJournal::fail(int exit_code, const std::string& reason) noexcept {

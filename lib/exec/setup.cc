@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "exec/weights_check.h"
 #include "kernels/kernels.h"
 #include "program/savings.h"
 #include "report/machine.h"
@@ -45,7 +46,9 @@ void prepare(const Gpu* gpu, const ProgramPlan& plan) {
 PlannedModel::PlannedModel(const Config& from, int rank)
     : folder(from.model.path),
       config(parse_model_config(folder.config_json(), folder.path() + "/config.json")),
-      plan(plan_steps(from, config, rank)) {}
+      plan(plan_steps(from, config, rank)) {
+  name_as_model(folder, plan.train.model);
+}
 
 TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
                              const std::string& run, Gpu* gpu)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -8,14 +9,24 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/weight_conversion.h"
 #include "model/adapter_tensors.h"
 #include "model/description.h"
+#include "model/stored_names.h"
 #include "model/tensors.h"
 
 namespace ftrun {
+
+/// Has the folder's tensors read by the names that the model has for them.
+inline void name_as_model(ModelFolder& folder, const ModelDescription& model) {
+  const StoredNames names = find_stored_names(model, folder.names());
+  folder.rename(names.stored);
+  if (const std::string spelling = spelling_text(names); !spelling.empty())
+    log_notice(cat(folder.path(), ": the weights have names of their own (", spelling, "); they are read, and exported under the model's"));
+}
 
 /// Refuses a tied model whose folder holds another matrix as lm_head.weight: transformers 4 ties it all the same, 5 does not, so the
 /// folder has two meanings. Both matrices are read where both are there.
@@ -29,6 +40,24 @@ inline void require_tied(const ModelDescription& model, const ModelFolder& folde
               cat("\"tie_word_embeddings\": false in config.json trains both; to train one for both, remove ", kHead, " from the weights"));
 }
 
+/// What to do about weights that have `problems`.
+inline std::string remedy_of(const ModelDescription& model, const ModelFolder& folder, const std::vector<std::string>& problems,
+                             const StoredNames& names) {
+  if (!names.remedy.empty()) return names.remedy;
+  const bool lacks_end = (folder.find("lm_head.weight") == nullptr) != (folder.find("model.embed_tokens.weight") == nullptr);
+  if (!model.tied && lacks_end && problems.size() == 1)
+    return "\"tie_word_embeddings\": true in config.json, if the model has one matrix for both ends; else fetch the weights again";
+  return "use the config.json and the weights of the same model";
+}
+
+/// Opens the folder of a model. Tensors that it stores under other names (find_stored_names()) are read by the model's. Inline: commands
+/// use it without the engine.
+inline ModelFolder open_model_folder(const std::string& path, const ModelDescription& model) {
+  ModelFolder folder(path);
+  name_as_model(folder, model);
+  return folder;
+}
+
 /// Refuses a model folder whose tensors are not those of its config.json, or hold what is not read
 /// as weights, with Error(kBadInput). Only headers are read (but see require_tied()). Inline: commands use it without the
 /// engine.
@@ -36,14 +65,24 @@ inline void require_weights(const ModelDescription& model, const ModelFolder& fo
   std::vector<std::pair<std::string, Dims>> found;
   for (const std::string& name : folder.names()) found.emplace_back(name, folder.at(name).shape);
   const std::vector<std::string> problems = check_tensors(model, found);
-  if (!problems.empty())
+  if (!problems.empty()) {
+    const StoredNames names = find_stored_names(model, folder.names());
     throw Error(ExitCode::kBadInput,
                 cat(folder.path(), ": the weights are not those of its config.json:\n  ",
-                    tensor_problems_text(problems)),
-                "use the config.json and the weights of the same model");
+                    names.cause.empty() ? "" : cat(names.cause, "\n  "), tensor_problems_text(problems)),
+                remedy_of(model, folder, problems, names));
+  }
   for (const TensorInfo& tensor : model.tensors)
     if (tensor.initial.kind == Initial::Kind::kFolder) folder.require_weight_dtype(tensor.name);
   require_tied(model, folder);
+}
+
+/// The names of tensors that `adapter` has under another name than PEFT's files have, by that one.
+inline std::map<std::string, std::string> names_in_adapter(const std::vector<AdapterTensor>& wanted, const AdapterFolder& adapter) {
+  std::vector<std::string> in_peft, stored;
+  for (const AdapterTensor& tensor : wanted) in_peft.push_back(tensor.stored);
+  for (const StoredTensor& tensor : adapter.tensors()) stored.push_back(tensor.name);
+  return find_stored_names(in_peft, stored, kAdapterRoot).stored;
 }
 
 /// Names of an adapter's tensors in its folder, by the model's. Refuses one whose tensors are not those that train in `model`,
@@ -52,12 +91,20 @@ inline std::map<std::string, std::string> require_adapter(const ModelDescription
   std::map<std::string, std::string> names;
   std::vector<std::string> problems;
   std::set<std::string> known;
-  for (const AdapterTensor& wanted : adapter_tensors(model)) {
+  const std::vector<AdapterTensor> all = adapter_tensors(model);
+  const std::map<std::string, std::string> spelt = names_in_adapter(all, adapter);
+  const auto is_stored = [&](const std::string& tensor) {
+    return std::any_of(all.begin(), all.end(), [&](const AdapterTensor& entry) {
+      return entry.tensor == tensor && (spelt.contains(entry.stored) || adapter.find(entry.stored) != nullptr);
+    });
+  };
+  for (AdapterTensor wanted : all) {
+    if (const auto other = spelt.find(wanted.stored); other != spelt.end()) wanted.stored = other->second;
     known.insert(wanted.stored);
     const StoredTensor* stored = adapter.find(wanted.stored);
     if (stored == nullptr) {
-      // PEFT leaves biases out of some files.
-      if (!wanted.tensor.ends_with(".bias"))
+      // PEFT leaves biases out of some files. Of a tied matrix one name is enough.
+      if (!wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
         problems.push_back(cat("tensor ", wanted.stored, " is missing; expected shape ", dims_text(wanted.shape)));
     } else if (stored->shape != wanted.shape) {
       problems.push_back(cat("tensor ", wanted.stored, " has shape ", dims_text(stored->shape), "; expected ", dims_text(wanted.shape)));

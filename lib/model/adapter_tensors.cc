@@ -1,14 +1,10 @@
 #include "model/adapter_tensors.h"
 
 #include <set>
-#include <string_view>
 
 #include "base/error.h"
 
 namespace ftrun {
-namespace {
-constexpr std::string_view kPrefix = "base_model.model.";
-}  // namespace
 
 std::vector<AdapterTensor> adapter_tensors(const ModelDescription& model) {
   std::set<std::string> adapted;
@@ -20,8 +16,8 @@ std::vector<AdapterTensor> adapter_tensors(const ModelDescription& model) {
     const size_t dot = tensor.name.rfind('.');
     const std::string module = tensor.name.substr(0, dot);
     const bool inner = adapted.contains(module) && !is_lora_name(tensor.name);
-    all.push_back({tensor.name, cat(kPrefix, module, inner ? ".base_layer" : "", tensor.name.substr(dot)), tensor.shape});
-    if (model.tied && module.ends_with("embed_tokens")) all.push_back({tensor.name, cat(kPrefix, "lm_head.weight"), tensor.shape});
+    all.push_back({tensor.name, cat(kAdapterRoot, module, inner ? ".base_layer" : "", tensor.name.substr(dot)), tensor.shape});
+    if (model.tied && module.ends_with("embed_tokens")) all.push_back({tensor.name, cat(kAdapterRoot, "lm_head.weight"), tensor.shape});
   }
   return all;
 }

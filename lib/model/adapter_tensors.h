@@ -1,11 +1,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/description.h"
 
 namespace ftrun {
+
+/// Before the model's name of every tensor in PEFT's files.
+inline constexpr std::string_view kAdapterRoot = "base_model.model.";
 
 /// A tensor of an adapter's file: by the model's name and by PEFT's.
 struct AdapterTensor {

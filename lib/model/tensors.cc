@@ -1,5 +1,6 @@
 #include "model/tensors.h"
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 
@@ -21,6 +22,31 @@ std::unordered_map<std::string, const Dims*> by_name(
     if (!out.emplace(name, &shape).second)
       problems.push_back(cat("tensor ", name, " is there twice"));
   return out;
+}
+
+constexpr size_t kMostTensorProblems = 20;
+
+/// A problem's text with a star for the number of its layer.
+std::string without_layer(const std::string& problem) {
+  static constexpr std::string_view kLayers = "layers.";
+  const size_t at = problem.find(kLayers);
+  if (at == std::string::npos) return problem;
+  const size_t begin = at + kLayers.size();
+  const size_t end = problem.find_first_not_of("0123456789", begin);
+  return cat(problem.substr(0, begin), "*", end == std::string::npos ? "" : problem.substr(end));
+}
+
+/// Problems that differ by the number of a layer alone become the first of them and how many more layers have it.
+std::vector<std::string> joined_by_layer(const std::vector<std::string>& problems) {
+  std::unordered_map<std::string, size_t> counts;
+  for (const std::string& problem : problems) ++counts[without_layer(problem)];
+  std::vector<std::string> lines;
+  for (const std::string& problem : problems) {
+    size_t& count = counts[without_layer(problem)];
+    if (count > 0) lines.push_back(count == 1 ? problem : cat(problem, " (and in ", count - 1, count == 2 ? " more layer)" : " more layers)"));
+    count = 0;
+  }
+  return lines;
 }
 
 }  // namespace
@@ -62,10 +88,11 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
 }
 
 std::string tensor_problems_text(const std::vector<std::string>& problems) {
-  constexpr size_t kMost = 50;
-  if (problems.size() <= kMost) return join(problems, "\n  ");
-  const std::vector<std::string> first(problems.begin(), problems.begin() + kMost);
-  return cat(join(first, "\n  "), "\n  and ", problems.size() - kMost, " more");
+  const bool is_long = problems.size() > kMostTensorProblems;
+  std::vector<std::string> lines = is_long ? joined_by_layer(problems) : problems;
+  const size_t left_out = lines.size() - std::min(lines.size(), kMostTensorProblems);
+  lines.resize(lines.size() - left_out);
+  return cat(join(lines, "\n  "), left_out == 0 ? "" : cat("\n  and ", left_out, " more"));
 }
 
 bool decays(const TensorInfo& tensor) {

@@ -15,7 +15,8 @@ namespace ftrun {
 std::vector<std::string> check_tensors(const ModelDescription& model,
                                        const std::vector<std::pair<std::string, Dims>>& found);
 
-/// The problems as lines for a message: the first 50, then how many more.
+/// The problems as lines for a message. Of more than twenty, those that layers have in common are one line, and what is left above
+/// twenty is counted.
 std::string tensor_problems_text(const std::vector<std::string>& problems);
 
 /// True for a tensor of a model folder that the model does not read and that may be ignored.

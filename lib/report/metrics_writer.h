@@ -27,7 +27,11 @@ class MetricsWriter {
   int64_t removed_lines() const { return removed_lines_; }
 
  private:
+  /// Begins the file anew, with a warning, where it was removed meanwhile.
+  void append(const std::string& lines, int64_t step);
+
   int64_t removed_lines_ = 0;
+  int64_t last_step_ = 0;
   AppendFile file_;
 };
 

@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/written_path.h"
 #include "report/machine.h"
 #include "report/wall_time.h"
 
@@ -202,7 +203,7 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
   const bool had_lock = posix_files().exists(lock);
   // A folder of somebody else's is refused before a lock file is left in it.
   if (!had_lock) refuse_foreign_content(paths_, start, had_lock);
-  lock_fd_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  lock_fd_ = open_to_write(lock, O_RDWR | O_CREAT, 0600).release();
   if (lock_fd_ < 0) environment_error(lock, "open", errno);
   try {
     take_lock(lock_fd_, paths_.root());

@@ -24,6 +24,7 @@
 #include "base/exec_arguments.h"
 #include "base/owned_fd.h"
 #include "base/text.h"
+#include "base/written_path.h"
 #include "report/run_folder.h"
 
 namespace ftrun {
@@ -162,7 +163,7 @@ std::string RunFollower::by_hand() const { return cat(kScript, " ", join(argumen
 
 std::string RunFollower::try_to_start() {
   const std::string log = RunPaths(options_.run).follower_log();
-  const OwnedFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  const OwnedFd output = open_to_write(log, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK, 0600);
   if (!output) return cat(log, ": ", std::strerror(errno));
   struct stat opened {};
   if (::fstat(output.get(), &opened) != 0 || !S_ISREG(opened.st_mode)) return cat(log, " is no regular file");

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/uninterrupted.h"
+#include "base/written_path.h"
 #include "storage/aio_options.h"
 #include "storage/thread_queue.h"
 
@@ -50,10 +51,13 @@ class MachineStorage : public StorageSystem {
     return made ? 1 : 0;
   }
   int open_new(const std::string& path) override {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    return fd < 0 ? -errno : fd;
+    OwnedFd made = open_to_write(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    return made ? made.release() : -errno;
   }
-  int remove(const std::string& path) override { return status_of(::unlink(path.c_str())); }
+  int remove(const std::string& path) override {
+    const WrittenPath there = walk_to(path);
+    return there.folder ? status_of(::unlinkat(there.folder.get(), there.name.c_str(), 0)) : -errno;
+  }
   int reserve(int fd, int64_t bytes) override {
     if (above_size_limit(bytes)) return -EFBIG;
     // Not posix_fallocate: where the file system cannot, it would write a byte into every block.

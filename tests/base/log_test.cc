@@ -57,6 +57,13 @@ TEST_CASE("a rank's lines carry its prefix") {
         }) == "[rank 3] ready\n");
 }
 
+TEST_CASE("values in a line cannot steer the terminal") {
+  CHECK(stderr_of([] {
+          log_start({});
+          log_warning("runs/caf\xe9\x1b[2J: gone");
+        }) == "warning: runs/caf\\xE9\\x1B[2J: gone\n");
+}
+
 TEST_CASE("lines below the level are dropped") {
   CHECK(stderr_of([] {
           log_start({.level = LogLevel::kWarning});

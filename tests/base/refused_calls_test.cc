@@ -124,7 +124,7 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
       write_file_atomic(posix_files(), root.file(name) + "/content", name);
     }
     CHECK(failure_without({SYS_renameat2, error_number}, [&] {
-            replace_folder(posix_files(), root.file("new"), root.file("old"), "content");
+            replace_folder(posix_files(), root.file("new"), root.file("old"), "content", identity_of(root.file("old")));
           }) == "no failure");
     CHECK(read_file(root.file("old") + "/content") == "new");
     CHECK(posix_files().list(root.path()) == std::vector<std::string>{"old"});
@@ -135,7 +135,7 @@ TEST_CASE("a folder that a lower layer of a container holds is named as one that
   const TemporaryFolder root;
   for (const char* name : {"old", "new"}) posix_files().make_folder(root.file(name));
   CHECK(failure_without({SYS_renameat2, EXDEV}, [&] {
-          replace_folder(posix_files(), root.file("new"), root.file("old"), "content");
+          replace_folder(posix_files(), root.file("new"), root.file("old"), "content", identity_of(root.file("old")));
         }) == cat("5: ", root.file("old"), ": exchange failed: Invalid cross-device link",
                   " | its file system cannot rename what a lower layer holds: write to another folder, or remove that one first"));
 }

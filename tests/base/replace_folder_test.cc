@@ -31,11 +31,11 @@ TEST_CASE("a folder takes a new name, or that of another, which goes") {
   const TemporaryFolder root;
   const std::string made = temporary_beside(root.file("a"));
   make(made, "first");
-  replace_folder(posix_files(), made, root.file("a"), "content");
+  replace_folder(posix_files(), made, root.file("a"), "content", identity_of(root.file("a")));
   CHECK(content(root.file("a")) == "first");
   const std::string again = temporary_beside(root.file("a"));
   make(again, "second");
-  replace_folder(posix_files(), again, root.file("a"), "content");
+  replace_folder(posix_files(), again, root.file("a"), "content", identity_of(root.file("a")));
   CHECK(content(root.file("a")) == "second");
   CHECK(posix_files().list(root.path()) == Names{"a"});
 }

@@ -117,5 +117,13 @@ TEST_CASE("of two equally near words the first is named") {
   CHECK(nearest("cat", {"hat", "bat"}) == "hat");
 }
 
+TEST_CASE("a shell word is quoted where a shell would read more than a word") {
+  CHECK(shell_word("runs/v1.2_a-b") == "runs/v1.2_a-b");
+  CHECK(shell_word("") == "''");
+  CHECK(shell_word("run [v2] a*b") == "'run [v2] a*b'");
+  CHECK(shell_word("it's $HOME") == "'it'\\''s $HOME'");
+  CHECK(shell_word("日本") == "'日本'");
+}
+
 }  // namespace
 }  // namespace ftrun

@@ -221,6 +221,7 @@ TEST_CASE("files that cannot come along are all named before anything is written
   const TempFolder folder;
   fs::create_symlink("../../blobs/77", source / "tokenizer.json");
   fs::create_symlink("/dev/null", source / "merges.txt");
+  write_text(source / "special_tokens_map.json", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n");
   fs::create_directories(source / "onnx");
   fs::create_symlink(source / "gone.bin", source / "pytorch_model.bin");  // does not come along
   ExportOptions options = options_for(folder / "export");
@@ -228,6 +229,7 @@ TEST_CASE("files that cannot come along are all named before anything is written
   REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
           source.path() + ": files that the exported model needs cannot be read:\n"
                           "  merges.txt: it is not a regular file\n"
+                          "  special_tokens_map.json: it is a Git LFS pointer; fetch it: git -C " + source.path() + " lfs pull (or download the file itself)\n"
                           "  tokenizer.json: it is a link to ../../blobs/77, which is not there");
   REQUIRE(posix_files().list(folder.path()).empty());
 }
@@ -442,6 +444,42 @@ TEST_CASE("an export that was changed while the next one was written is not repl
     check_values(folder / "out", DType::kF32);
     REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"out"});
   }
+}
+
+TEST_CASE("of two exports into one folder that are under way together the first that is done wins and the other fails") {
+  for (const bool is_new : {true, false}) {
+    const TempFolder folder;
+    const ExportOptions options = options_for(folder / "out");
+    if (!is_new) export_model(posix_files(), options, kTensors, read_values);
+    bool is_first = true;
+    REQUIRE(error_of(ExitCode::kEnvironment, [&] {
+              export_model(posix_files(), options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
+                ExportOptions halves = options;
+                halves.dtype = DType::kBF16;
+                if (std::exchange(is_first, false)) export_model(posix_files(), halves, kTensors, read_values);
+                read_values(piece, out);
+              });
+            }) == cat(options.folder, ": another process ", is_new ? "wrote" : "replaced", " it while this one was writing it"));
+    check_values(folder / "out", DType::kBF16);
+    REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"out"});
+  }
+}
+
+TEST_CASE("files whose names are not UTF-8 come along, and the export stays replaceable") {
+  const TempFolder source;
+  const TempFolder folder;
+  write_text(source / "caf\xe9 \"x\".txt", "words");
+  write_text(source / "日本.txt", "more");
+  ExportOptions options = options_for(folder / "export");
+  options.source_folder = source.path();
+  for (int i = 0; i < 2; ++i) export_model(posix_files(), options, kTensors, read_values);
+  REQUIRE(read_text(folder / "export/caf\xe9 \"x\".txt") == "words");
+  REQUIRE(read_text(folder / "export/ftrun-output.json").find(R"("name": "caf\\xE9 \"x\".txt")") != std::string::npos);
+  const std::vector<std::string> names = require_complete_output(posix_files(), folder / "export");
+  REQUIRE(std::count(names.begin(), names.end(), "caf\xe9 \"x\".txt") == 1);
+  write_text(folder / "export/caf\xe9 \"x\".txt", "other");
+  REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
+          options.folder + R"(: is not replaced: since ftrun wrote it, caf\xe9 "x".txt was changed)");
 }
 
 TEST_CASE("an export that is under way is no leftover") {

@@ -58,7 +58,7 @@ std::vector<Case> size_cases() {
       {"header of 2^64-8, which wraps", with_length(cat("\xf8", std::string(7, '\xff')), "{}"),
        "the header would have 18446744073709551608 bytes, at most 100000000 are allowed"},
       {"git lfs pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n",
-       "is a Git LFS pointer, not the weights"},
+       "is a Git LFS pointer, not the file itself"},
   };
 }
 

@@ -236,6 +236,21 @@ TEST_CASE("asking for what the weights do not hold is refused") {
               ": tensor \"ids\" holds I64, weights must be F32, BF16 or F16");
 }
 
+TEST_CASE("a tensor that the folder spells otherwise is read by its new name, and the samples of weights stay those of the files") {
+  const TempFolder folder;
+  write_text(folder / "config.json", kConfig);
+  write_weights(folder / "model.safetensors", {{"_orig_mod.model.norm.weight", kNorm.dtype, kNorm.shape, kNorm.values}, kEmbed});
+  ModelFolder model(folder.path());
+  const std::string before = model.weights_fingerprint();
+  model.rename({{"model.norm.weight", "_orig_mod.model.norm.weight"}});
+  CHECK(model.names() == std::vector<std::string>{"model.embed_tokens.weight", "model.norm.weight"});
+  std::vector<float> norm(2);
+  model.read_f32("model.norm.weight", 0, 2, norm);
+  CHECK(norm == kNorm.values);
+  CHECK(model.find("_orig_mod.model.norm.weight") == nullptr);
+  CHECK(model.weights_fingerprint() == before);
+}
+
 TEST_CASE("the fingerprint changes with config, names and shapes and with nothing else") {
   const TempFolder folder;
   make_sharded(folder);

@@ -1,6 +1,7 @@
 #include "config/load.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -140,6 +141,22 @@ TEST_CASE("no key that config.yaml and run.json hold is a secret's") {
       INFO(field.path());
       REQUIRE_FALSE(is_secret_name(field.name));
     }
+}
+
+TEST_CASE("the path of something that is there is no list or map, whatever it begins with") {
+  namespace fs = std::filesystem;
+  const fs::path before = fs::current_path();
+  const fs::path folder = fs::temp_directory_path() / cat("ftrun-load-", ::getpid());
+  fs::create_directories(folder / "[v2] run");
+  fs::create_directories(folder / "{x}");
+  fs::current_path(folder);
+  const LoadResult loaded = load_config({}, {"output_dir=[v2] run/out", "model.path={x}", "data.train=[a, b]"});
+  fs::current_path(before);
+  fs::remove_all(folder);
+  REQUIRE(texts(loaded.problems) == Lines{});
+  REQUIRE(loaded.config.output_dir == "[v2] run/out");
+  REQUIRE(loaded.config.model.path == "{x}");
+  REQUIRE(loaded.config.data.train == Lines{"a", "b"});
 }
 
 TEST_CASE("an override without end is refused, and cut where it is told") {

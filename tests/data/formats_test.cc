@@ -265,6 +265,42 @@ TEST_CASE("shards are taken by pattern, in sorted order", "[formats]") {
                                    "  remedy: check the pattern; it is relative to the working directory");
 }
 
+TEST_CASE("a path that is there is that path, whatever characters it has; a pattern is what is not there", "[formats]") {
+  TempFolder folder;
+  const std::string odd = folder.file("run [v2] a*b {x} 日本 \"q\" #1 \xe9");
+  namespace fs = std::filesystem;
+  fs::create_directories(odd + "/shards-1");
+  const auto write = [&](const std::string& name, int first) {
+    std::ofstream(odd + name, std::ios::binary) << llmc(20240520, 1, 2, raw_u16({static_cast<uint16_t>(first), 9}));
+  };
+  write("/train[1].bin", 1);
+  write("/train1.bin", 2);
+  write("/shards-1/train.bin", 3);
+  const auto firsts = [&](const std::string& name) {
+    std::vector<int32_t> found;
+    const std::vector<int32_t> all = ids_of(TokenDataset({odd + name}, {}));
+    for (size_t i = 0; i < all.size(); i += 2) found.push_back(all[i]);
+    return found;
+  };
+  REQUIRE(firsts("/train[1].bin") == std::vector<int32_t>{1});
+  REQUIRE(firsts("/train[1]") == std::vector<int32_t>{1});  // the prefix, which the pattern train[1] of train1.bin is not
+  REQUIRE(firsts("/train*.bin") == std::vector<int32_t>{2, 1});
+  REQUIRE(firsts("/train[0-9].bin") == std::vector<int32_t>{2});
+  REQUIRE(firsts("/*[0-9]/train") == std::vector<int32_t>{3});
+  REQUIRE(firsts("/shards-?/*.bin") == std::vector<int32_t>{3});
+  REQUIRE(matching_files(folder.file("run*/train[1].bin")) == std::vector<std::string>{odd + "/train[1].bin"});
+  REQUIRE(refusal(odd + "/trian1.bin") == odd + "/trian1.bin: no such file\n  remedy: did you mean " + odd + "/train1.bin?");
+  REQUIRE(refusal(odd + "/[x].bin") == odd + "/[x].bin: no file matches this pattern\n"
+                                           "  remedy: check the pattern; it is relative to the working directory");
+  const fs::path before = fs::current_path();
+  fs::current_path(odd);
+  const auto there = matching_files("train*.bin"), deep = matching_files("shards-[1]/train"), plain = matching_files("none");
+  fs::current_path(before);
+  REQUIRE(there == std::vector<std::string>{"train1.bin", "train[1].bin"});
+  REQUIRE(deep == std::vector<std::string>{"shards-1/train"});
+  REQUIRE(plain == std::vector<std::string>{"none"});
+}
+
 TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its name", "[formats]") {
   TempFolder folder;
   const std::string path = folder.write("x.bin", bytes_of<uint32_t>({70000, 5}));

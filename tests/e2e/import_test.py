@@ -240,6 +240,28 @@ with tempfile.TemporaryDirectory() as scratch:
         return folder
 
     @case
+    def model_folders_of_other_spellings():
+        """Wrappers and prefixes in a model folder's names, a tied matrix stored as the head, files of other programs beside the weights."""
+        weights = tiny_weights()
+        checkpoint = universal_of(scratch / "spelt-universal", {f"module.{name}": values for name, values in weights.items()})
+        spellings = {"compiled": lambda name: f"module._orig_mod.{name}", "bare": lambda name: name.removeprefix("model."),
+                     "nested": lambda name: f"base_model.model.{name}"}
+        for spelling, spell in spellings.items():
+            model = tiny_model(scratch / f"{spelling}-model", {spell(name): values for name, values in weights.items()})
+            (model / "consolidated.safetensors").write_bytes((MODEL / "model.safetensors").read_bytes())
+            imported = scratch / f"{spelling}-imported"
+            import_checkpoint(checkpoint, "--model", model, "--out", imported)
+            assert {name.rpartition(".")[0] for name in load_file(imported / "state-00001.safetensors")} == set(weights), spelling
+            must(ftrun("convert", imported, "--run", scratch / f"{spelling}-run"))
+        tied = {name: values for name, values in weights.items() if name != "lm_head.weight"}
+        head = {name.replace("model.embed_tokens", "lm_head"): values for name, values in tied.items()}
+        model = tiny_model(scratch / "head-model", head, tie_word_embeddings=True)
+        import_checkpoint(universal_of(scratch / "tied-universal", tied), "--model", model, "--out", scratch / "head-imported")
+        found = load_file(scratch / "head-imported" / "state-00001.safetensors")
+        assert np.array_equal(found["model.embed_tokens.weight.param"], weights["model.embed_tokens.weight"])
+        must(ftrun("convert", scratch / "head-imported", "--run", scratch / "head-run"))
+
+    @case
     def memory_is_bounded():
         """Whether the tensors are small or have 77 MB a state, import and convert need the same memory but for what they read
         and write at a time, which is of a fixed size."""

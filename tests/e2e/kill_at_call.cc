@@ -106,7 +106,12 @@ std::string path_of(pid_t pid, const Call& call, const SyscallInfo& info) {
   std::string path = text_at(pid, arguments[call.path]);
   if (call.folder >= 0 && !path.starts_with('/') && static_cast<int>(arguments[call.folder]) != AT_FDCWD)
     path = path_of_fd(pid, arguments[call.folder]) + "/" + path;
-  if (call.second_path >= 0) path += " " + text_at(pid, arguments[call.second_path]);
+  if (call.second_path >= 0) {
+    std::string second = text_at(pid, arguments[call.second_path]);
+    if (call.folder >= 0 && !second.starts_with('/') && static_cast<int>(arguments[call.second_path - 1]) != AT_FDCWD)
+      second = path_of_fd(pid, arguments[call.second_path - 1]) + "/" + second;
+    path += " " + second;
+  }
   return path;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "base/append_file.h"
+#include "base/log.h"
 #include "report/metrics_writer.h"
 #include "report/step_metrics.h"
 #include "report_test.h"
@@ -144,6 +145,24 @@ TEST_CASE("a resume removes the lines it will write anew and keeps the others by
   REQUIRE_FALSE(std::filesystem::exists(path + ".tmp"));
   writer.write(example_step(3));
   REQUIRE(read_file(path) == kept + metrics_line(example_step(3)) + "\n");
+}
+
+TEST_CASE("a file that is removed or replaced while it is written is written anew, and what is lost is said") {
+  const TestFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  MetricsWriter writer(path, 0);
+  writer.write(example_step(1));
+  writer.write(example_step(2));
+  std::filesystem::remove(path);
+  log_start({.file = folder / "log", .to_stderr = false});
+  writer.write(example_step(3));
+  const std::string told = read_file(folder / "log");
+  writer.write(example_step(4));
+  REQUIRE(read_file(folder / "log") == told);
+  log_start({});
+  REQUIRE(told.ends_with(cat("warning: ", path, ": was removed or replaced while this run writes it, and is written anew; the lines up to step 2 are not "
+                             "in it any more\n")));
+  REQUIRE(read_file(path) == metrics_line(example_step(3)) + "\n" + metrics_line(example_step(4)) + "\n");
 }
 
 TEST_CASE("what a crash tore is removed on opening") {

@@ -1,0 +1,62 @@
+#include "base/stand_in.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+/// Git LFS's limit for what it takes for a pointer; git-annex's are as short.
+constexpr size_t kLargestPointer = 1024;
+/// Git LFS's specification, and the name that it had before its first version.
+constexpr std::array<std::string_view, 2> kLfsStarts{"version https://git-lfs.github.com/spec/", "version https://hawser.github.com/spec/"};
+constexpr std::string_view kAnnexStart = "/annex/objects/";
+constexpr std::array<std::string_view, 2> kPageStarts{"<!doctype html", "<html"};
+
+/// Whether `text` begins with `start`, which is in small letters, in letters of either case.
+bool begins_with_any_case(std::string_view text, std::string_view start) {
+  return text.size() >= start.size() &&
+         std::equal(start.begin(), start.end(), text.begin(), [](char small, char c) { return small == std::tolower(static_cast<unsigned char>(c)); });
+}
+
+/// A page that is meant to be one.
+bool is_page_by_name(const std::string& path) {
+  const std::string extension = fs::path(path).extension().string();
+  return extension == ".html" || extension == ".htm" || extension == ".xhtml";
+}
+
+/// "git -C FOLDER COMMAND", as a shell reads it.
+std::string git_in_folder_of(const std::string& path, std::string_view command) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return cat("git", folder.empty() ? "" : cat(" -C ", shell_word(folder)), " ", command);
+}
+
+}  // namespace
+
+StandIn stand_in_of(const std::string& path, std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto begins = [text](std::string_view start) { return text.starts_with(start); };
+  if (text.size() <= kLargestPointer && std::any_of(kLfsStarts.begin(), kLfsStarts.end(), begins))
+    return {"a Git LFS pointer", cat("fetch it: ", git_in_folder_of(path, "lfs pull"), " (or download the file itself)")};
+  if (text.size() <= kLargestPointer && begins(kAnnexStart))
+    return {"a git-annex pointer", cat("fetch it: ", git_in_folder_of(path, cat("annex get ", shell_word(fs::path(path).filename().string()))))};
+  const auto begins_page = [text](std::string_view start) { return begins_with_any_case(text, start); };
+  if (std::any_of(kPageStarts.begin(), kPageStarts.end(), begins_page) && !is_page_by_name(path))
+    return {"a web page (HTML)", "download the file itself; where a site's address of its page has /blob/, that of the file has /resolve/ or /raw/"};
+  return {};
+}
+
+void refuse_stand_in(const std::string& path, std::span<const std::byte> bytes) {
+  const StandIn found = stand_in_of(path, bytes);
+  if (found.kind.empty()) return;
+  throw Error(ExitCode::kBadInput, cat(path, ": is ", found.kind, ", not the file itself"), found.remedy);
+}
+
+}  // namespace ftrun

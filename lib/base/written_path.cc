@@ -1,0 +1,154 @@
+#include "base/written_path.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "base/uninterrupted.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int kMostLinks = 40;  // as the kernel's own walk
+
+/// In one call, where no link is on the way; empty otherwise, or where the kernel is older than 5.6.
+OwnedFd open_without_links(const std::string& folder) {
+  open_how how{};
+  how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+  how.resolve = RESOLVE_NO_SYMLINKS;
+  return OwnedFd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, folder.c_str(), &how, sizeof how)));
+}
+
+OwnedFd open_start(std::string_view path) { return OwnedFd(::open(path.starts_with('/') ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC)); }
+
+/// The names of a path, the last one first: a stack of what is still to be walked.
+void push_names(const std::string& path, std::vector<std::string>& names) {
+  std::vector<std::string> more = split(path, '/');
+  std::erase_if(more, [](const std::string& name) { return name.empty() || name == "."; });
+  names.insert(names.end(), more.rbegin(), more.rend());
+}
+
+[[noreturn]] void refuse_link(const std::string& path, const std::string& name, const struct stat& link) {
+  throw Error(ExitCode::kEnvironment,
+              cat(path, ": nothing is written there: \"", name, "\" on the way is a link of another user (uid ", link.st_uid,
+                  ") in a folder that others may write to"),
+              "name the folder that the link leads to, if that is where it should go; else choose a folder that only you may write to");
+}
+
+/// Where a link in `folder` leads; "" with errno where it is none.
+std::string followed(const std::string& path, const OwnedFd& folder, const std::string& name) {
+  const OwnedFd link(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat of_link{}, of_folder{};
+  if (!link || ::fstat(link.get(), &of_link) != 0 || ::fstat(folder.get(), &of_folder) != 0) return "";
+  if (!S_ISLNK(of_link.st_mode)) {
+    errno = ENOTDIR;
+    return "";
+  }
+  if (!link_counts(of_link, of_folder, ::geteuid())) refuse_link(path, name, of_link);
+  std::array<char, PATH_MAX> target{};
+  const ssize_t size = ::readlinkat(link.get(), "", target.data(), target.size());
+  return size <= 0 ? "" : std::string(target.data(), static_cast<size_t>(size));
+}
+
+std::string without_slashes_at_end(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+/// Names in an open folder, which it takes; empty with errno where they cannot be read.
+std::vector<std::string> names_in(OwnedFd folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(folder.get()), ::closedir);
+  if (!listing) return {};
+  static_cast<void>(folder.release());
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(listing.get()))
+    if (const std::string_view name = static_cast<const char*>(entry->d_name); name != "." && name != "..") names.emplace_back(name);
+  return names;
+}
+
+int remove_entry(int folder, const std::string& name) {
+  if (::unlinkat(folder, name.c_str(), 0) == 0 || errno == ENOENT) return 0;
+  const int why = errno;
+  if (why != EISDIR && why != EPERM) return why;
+  OwnedFd inside(::openat(folder, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!inside) return errno == ENOTDIR ? why : errno;
+  const int fd = inside.get();
+  OwnedFd listed(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!listed) return errno;
+  for (const std::string& entry : names_in(std::move(listed)))
+    if (const int failed = remove_entry(fd, entry); failed != 0) return failed;
+  return ::unlinkat(folder, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : errno;
+}
+
+}  // namespace
+
+bool link_counts(const struct stat& link, const struct stat& folder, uid_t user) {
+  const bool is_open_to_others = (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+  return !is_open_to_others || link.st_uid == user || link.st_uid == 0;
+}
+
+OwnedFd open_on_the_way(const std::string& folder) {
+  const std::string path = folder.empty() ? "." : folder;
+  if (OwnedFd at_once = open_without_links(path)) return at_once;
+  OwnedFd at = open_start(path);
+  std::vector<std::string> names;
+  push_names(path, names);
+  int links = 0;
+  while (at && !names.empty()) {
+    const std::string name = std::move(names.back());
+    names.pop_back();
+    if (OwnedFd next(::openat(at.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)); next) {
+      at = std::move(next);
+      continue;
+    }
+    if (errno != ENOTDIR && errno != ELOOP) return {};
+    const std::string target = followed(path, at, name);
+    if (target.empty()) return {};
+    if (++links > kMostLinks) {
+      errno = ELOOP;
+      return {};
+    }
+    if (target.starts_with('/')) at = open_start(target);
+    push_names(target, names);
+  }
+  return at;
+}
+
+WrittenPath walk_to(const std::string& path) {
+  const std::string whole = without_slashes_at_end(path);
+  const size_t slash = whole.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : whole.substr(0, slash);
+  WrittenPath found;
+  found.name = slash == std::string::npos ? whole : whole.substr(slash + 1);
+  if (found.name.empty()) found.name = ".";  // the root's own
+  found.folder = open_on_the_way(folder);
+  return found;
+}
+
+OwnedFd open_to_write(const std::string& path, int flags, mode_t mode) {
+  const WrittenPath to = walk_to(path);
+  if (!to.folder) return {};
+  return OwnedFd(uninterrupted([&] { return ::openat(to.folder.get(), to.name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, mode); }));
+}
+
+int remove_tree(const std::string& path) {
+  const WrittenPath there = walk_to(path);
+  if (!there.folder) return errno == ENOENT ? 0 : errno;
+  return remove_entry(there.folder.get(), there.name);
+}
+
+}  // namespace ftrun

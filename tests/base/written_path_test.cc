@@ -1,0 +1,134 @@
+#include "base/written_path.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/append_file.h"
+#include "base/file.h"
+#include "failure_of.h"
+#include "needs.h"
+#include "temporary_folder.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+namespace fs = std::filesystem;
+using fixtures::failure_of;
+using fixtures::TemporaryFolder;
+
+const testing::Need kRoot("root", [] { return ::geteuid() == 0 ? "" : "another user's link is made by root alone"; });
+
+struct stat owned_by(uid_t user, mode_t mode) {
+  struct stat info{};
+  info.st_uid = user;
+  info.st_mode = mode;
+  return info;
+}
+
+TEST_CASE("a link counts that is the user's or root's own, or lies where only the folder's owner may write") {
+  const auto counts = [](uid_t link, uid_t folder, mode_t mode) { return link_counts(owned_by(link, S_IFLNK | 0777), owned_by(folder, S_IFDIR | mode), 1000); };
+  CHECK(counts(1000, 1001, 0777));
+  CHECK(counts(0, 0, 01777));
+  CHECK(counts(1001, 0, 0755));
+  CHECK(counts(1001, 1001, 0755));
+  CHECK_FALSE(counts(1001, 0, 01777));
+  CHECK_FALSE(counts(1001, 1000, 0775));
+  CHECK_FALSE(counts(1001, 1001, 0777));
+}
+
+TEST_CASE("the user's own links are followed on the way to what is written, one of a file's own name never") {
+  const TemporaryFolder folder;
+  fs::create_directories(folder.file("real/deep"));
+  fs::create_directory_symlink("real", folder.file("link"));
+  fs::create_directory_symlink(folder.file("link/deep"), folder.file("second"));
+  FileSystem& files = posix_files();
+  files.make_folder(folder.file("second/a/b"));
+  write_file_atomic(files, folder.file("second/a/b/../file"), "x");
+  CHECK(read_file(folder.file("real/deep/a/file")) == "x");
+  files.rename(folder.file("second/a/file"), folder.file("link/moved"));
+  CHECK(read_file(folder.file("real/moved")) == "x");
+  files.remove_all(folder.file("second/a/"));
+  CHECK(files.list(folder.file("real/deep")).empty());
+  files.remove_all(folder.file("second"));  // the link alone
+  CHECK(fs::exists(folder.file("real/deep")));
+  files.remove_all(folder.file("none/at/all"));
+  fs::create_symlink("moved", folder.file("real/alias"));
+  CHECK(failure_of([&] { files.create(folder.file("link/alias")); }) ==
+        "5: " + folder.file("link/alias") + ": create failed: Too many levels of symbolic links | check that the folder exists and that this user may write to it");
+  fs::create_directory_symlink("round", folder.file("round"));
+  CHECK_FALSE(open_on_the_way(folder.file("round/x")));
+  CHECK(errno == ELOOP);
+  CHECK_FALSE(open_on_the_way(folder.file("real/moved/x")));
+  CHECK(errno == ENOTDIR);
+}
+
+TEST_CASE("a relative path is walked from the working directory, the root is a path too") {
+  const TemporaryFolder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  posix_files().make_folder("a/b");
+  posix_files().create("plain")->close();
+  posix_files().sync_folder("");
+  fs::current_path(before);
+  CHECK(posix_files().list(folder.path()) == std::vector<std::string>{"a", "plain"});
+  CHECK(walk_to("/").name == ".");
+  CHECK(walk_to("//x//").name == "x");
+}
+
+TEST_CASE("a file is made again where it was removed, and where its folder is gone it is left without a name") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.file("run"));
+  const std::string path = folder.file("run/lines");
+  AppendFile file(path);
+  file.append("1\n");
+  CHECK_FALSE(file.begin_anew_if_lost());
+  fs::remove(path);
+  CHECK(file.begin_anew_if_lost());
+  file.append("2\n");
+  CHECK(read_file(path) == "2\n");
+  fs::rename(path, path + ".old");
+  std::ofstream(path) << "3\n";  // an editor's new file
+  CHECK(file.begin_anew_if_lost());
+  file.append("4\n");
+  CHECK(read_file(path) == "3\n4\n");
+  CHECK(read_file(path + ".old") == "2\n");
+  fs::remove_all(folder.file("run"));
+  CHECK_FALSE(file.begin_anew_if_lost());
+  file.append("5\n");
+  CHECK_FALSE(fs::exists(path));
+}
+
+TEST_CASE("nothing is written through another user's link in a folder that others may write to", "[.needs-root]") {
+  const TemporaryFolder folder;
+  constexpr uid_t kOther = 12345;
+  fs::create_directories(folder.file("secret/run"));
+  fs::create_directory(folder.file("shared"));
+  fs::create_directory_symlink("../secret", folder.file("shared/out"));
+  REQUIRE(::lchown(folder.file("shared/out").c_str(), kOther, kOther) == 0);
+  REQUIRE(::chmod(folder.file("shared").c_str(), 01777) == 0);
+  const std::string told = folder.file("shared/out");
+  const auto refused = [&](const std::string& on_the_way) {
+    return "5: " + on_the_way + ": nothing is written there: \"out\" on the way is a link of another user (uid 12345) in a folder that others may write to | "
+           "name the folder that the link leads to, if that is where it should go; else choose a folder that only you may write to";
+  };
+  FileSystem& files = posix_files();
+  CHECK(failure_of([&] { files.create(told + "/file"); }) == refused(told));
+  CHECK(failure_of([&] { files.make_folder(told + "/run/new"); }) == refused(told + "/run"));
+  CHECK(failure_of([&] { files.remove_all(told + "/run"); }) == refused(told));
+  CHECK(failure_of([&] { files.rename(folder.file("secret/run"), told + "/run2"); }) == refused(told));
+  CHECK(failure_of([&] { AppendFile{told + "/log"}; }) == refused(told));
+  CHECK(files.list(folder.file("secret")) == std::vector<std::string>{"run"});
+  REQUIRE(::chmod(folder.file("shared").c_str(), 0755) == 0);
+  files.create(told + "/file")->close();
+  CHECK(fs::exists(folder.file("secret/file")));
+}
+
+}  // namespace
+}  // namespace ftrun
