@@ -294,6 +294,14 @@ bool is_cached(int fd) {
               "files of a model or checkpoint must lie inside its folder");
 }
 
+/// Large files, which are themselves, are not touched.
+StandIn stand_in_at(int fd, const std::string& path) {
+  std::array<std::byte, kStandInHead> head{};
+  if (size_of(fd) > kLargestStandIn) return {};
+  const ssize_t bytes = uninterrupted([&] { return ::pread(fd, head.data(), head.size(), 0); });
+  return stand_in_of(path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
+}
+
 /// So that a date is no id ("model.tmp-20251125"): what has such a name is somebody's own.
 bool has_letter(std::string_view id) { return id.find_first_of("abcdef") != std::string_view::npos; }
 
@@ -380,16 +388,11 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
                 "the file is not what its name says: check the path");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
+  if (const StandIn found = stand_in_at(fd.get(), path); !found.kind.empty()) refuse_stand_in(path, found);
   // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private one as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) cannot_read(path, errno);
   data_ = static_cast<const std::byte*>(data);
-  try {
-    refuse_stand_in(path, bytes());
-  } catch (...) {
-    ::munmap(data, size_);
-    throw;
-  }
 }
 
 MappedFile::~MappedFile() {
@@ -444,9 +447,7 @@ std::string reading_problem(const std::string& path) {
   if (fs::exists(status) && !fs::is_regular_file(status)) return "it is not a regular file";
   const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return errno_text(errno);
-  std::array<std::byte, 2048> head{};
-  const ssize_t bytes = uninterrupted([&] { return ::pread(file.get(), head.data(), head.size(), 0); });
-  const StandIn stand_in = stand_in_of(path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
+  const StandIn stand_in = stand_in_at(file.get(), path);
   return stand_in.kind.empty() ? "" : cat("it is ", stand_in.kind, "; ", stand_in.remedy);
 }
 
@@ -457,6 +458,11 @@ std::string writing_problem(const std::string& folder) {
   if (!fs::exists(fs::status(at, error)))
     return cat(at.string(), ": is a link to ", fs::read_symlink(at, error).string(), ", which is not there");
   if (!fs::is_directory(at, error)) return cat(at.string(), ": is not a folder");
+  try {
+    static_cast<void>(open_on_the_way(at.string()));
+  } catch (const Error& foreign_link) {
+    return foreign_link.message();
+  }
   if (::faccessat(AT_FDCWD, at.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return "";
   return cat(at.string(), ": cannot be written: ", errno_text(errno));
 }

@@ -40,8 +40,8 @@ std::string git_in_folder_of(const std::string& path, std::string_view command) 
 
 }  // namespace
 
-StandIn stand_in_of(const std::string& path, std::span<const std::byte> bytes) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+StandIn stand_in_of(const std::string& path, std::span<const std::byte> head) {
+  const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
   const auto begins = [text](std::string_view start) { return text.starts_with(start); };
   if (text.size() <= kLargestPointer && std::any_of(kLfsStarts.begin(), kLfsStarts.end(), begins))
     return {"a Git LFS pointer", cat("fetch it: ", git_in_folder_of(path, "lfs pull"), " (or download the file itself)")};
@@ -53,9 +53,7 @@ StandIn stand_in_of(const std::string& path, std::span<const std::byte> bytes) {
   return {};
 }
 
-void refuse_stand_in(const std::string& path, std::span<const std::byte> bytes) {
-  const StandIn found = stand_in_of(path, bytes);
-  if (found.kind.empty()) return;
+void refuse_stand_in(const std::string& path, const StandIn& found) {
   throw Error(ExitCode::kBadInput, cat(path, ": is ", found.kind, ", not the file itself"), found.remedy);
 }
 

@@ -14,11 +14,16 @@ struct StandIn {
   std::string remedy;
 };
 
-/// Tells by its first bytes whether the file at `path` is a pointer of Git LFS or git-annex, or the page that a web site shows of
-/// the file. Files that are read here never begin so.
-StandIn stand_in_of(const std::string& path, std::span<const std::byte> bytes);
+/// No stand-in has more bytes.
+inline constexpr size_t kLargestStandIn = 512 << 10;
+/// So many of a file's first bytes, or all of them, tell what it is.
+inline constexpr size_t kStandInHead = 2048;
 
-/// Error(kBadInput) where the file at `path` is a stand-in.
-void refuse_stand_in(const std::string& path, std::span<const std::byte> bytes);
+/// Tells by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the page that a web site shows of
+/// the file. Files that are read here never begin so.
+StandIn stand_in_of(const std::string& path, std::span<const std::byte> head);
+
+/// Error(kBadInput) that says what lies at `path`.
+[[noreturn]] void refuse_stand_in(const std::string& path, const StandIn& found);
 
 }  // namespace ftrun

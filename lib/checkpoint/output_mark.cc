@@ -18,6 +18,7 @@
 #include "base/replace_folder.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "base/written_path.h"
 #include "checkpoint/json_strict.h"
 
 namespace ftrun {
@@ -175,6 +176,7 @@ std::string output_place(const std::string& folder) {
     throw Error(ExitCode::kBadInput,
                 cat(folder, ": is a link to ", fs::read_symlink(folder, error).string(), ", which is not there"),
                 "make the folder that the link names, or choose another one");
+  static_cast<void>(open_on_the_way(folder));  // which refuses another user's link; the place has none any more
   const std::string place = fs::weakly_canonical(fs::absolute(folder, error), error).string();
   if (error)
     throw Error(ExitCode::kBadInput, cat(folder, ": cannot be looked up: ", errno_text(error.value())),

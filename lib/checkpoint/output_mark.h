@@ -30,7 +30,7 @@ void finish_output(FileSystem& files, const std::string& folder, const std::vect
 bool is_begun_output(FileSystem& files, const std::string& folder);
 
 /// Where an output called `folder` lies when links are followed, an absolute path. Error(kBadInput)
-/// for a link that leads nowhere.
+/// for a link that leads nowhere, Error(kEnvironment) for another user's (base/written_path.h).
 std::string output_place(const std::string& folder);
 
 /// The names of the files of a complete output that holds what its mark lists and nothing else, every

@@ -1,6 +1,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "base/error.h"
@@ -225,11 +226,14 @@ void check_elastic(Resolving& r) {
                                       r.context.world_size == 1 ? " rank" : " ranks", " of this run: none may leave"));
 }
 
-/// "~/runs" and "$HOME/runs" would be folders of these names in the working directory.
+/// "~/runs" and "$HOME/runs" would be folders of these names in the working directory. One that is there is meant; of data, whose name
+/// may be a prefix, the folder.
 void check_path(Resolving& r, const std::string& key, const std::string& path) {
   const bool home = path == "~" || path.starts_with("~/");
   const bool variable = path.size() > 1 && path[0] == '$' && (path[1] == '{' || std::isalpha(static_cast<unsigned char>(path[1])) != 0);
   if (!home && !variable) return;
+  std::error_code error;
+  if (std::filesystem::exists(key.starts_with("data.") ? std::filesystem::path(path).parent_path() : std::filesystem::path(path), error)) return;
   r.error(key, cat(key, ": ", path, ": ", home ? "~ is" : "variables are", " read by shells alone"),
           cat("write the whole path", home ? "" : cat(", or give it on the command line: --set ", key, "=\"", path, "\"")));
 }

@@ -47,7 +47,7 @@ PlannedModel::PlannedModel(const Config& from, int rank)
     : folder(from.model.path),
       config(parse_model_config(folder.config_json(), folder.path() + "/config.json")),
       plan(plan_steps(from, config, rank)) {
-  name_as_model(folder, plan.train.model);
+  name_as_model(folder, plan.train.model, /*tells=*/rank == 0);
 }
 
 TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,

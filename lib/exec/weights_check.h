@@ -20,11 +20,11 @@
 
 namespace ftrun {
 
-/// Has the folder's tensors read by the names that the model has for them.
-inline void name_as_model(ModelFolder& folder, const ModelDescription& model) {
+/// Has the folder's tensors read by the names that the model has for them; one of several ranks `tells` where they have others.
+inline void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tells) {
   const StoredNames names = find_stored_names(model, folder.names());
   folder.rename(names.stored);
-  if (const std::string spelling = spelling_text(names); !spelling.empty())
+  if (const std::string spelling = spelling_text(names); tells && !spelling.empty())
     log_notice(cat(folder.path(), ": the weights have names of their own (", spelling, "); they are read, and exported under the model's"));
 }
 
@@ -54,7 +54,7 @@ inline std::string remedy_of(const ModelDescription& model, const ModelFolder& f
 /// use it without the engine.
 inline ModelFolder open_model_folder(const std::string& path, const ModelDescription& model) {
   ModelFolder folder(path);
-  name_as_model(folder, model);
+  name_as_model(folder, model, /*tells=*/true);
   return folder;
 }
 
@@ -62,6 +62,7 @@ inline ModelFolder open_model_folder(const std::string& path, const ModelDescrip
 /// as weights, with Error(kBadInput). Only headers are read (but see require_tied()). Inline: commands use it without the
 /// engine.
 inline void require_weights(const ModelDescription& model, const ModelFolder& folder) {
+  constexpr size_t kProblemsUnderCause = 6;
   std::vector<std::pair<std::string, Dims>> found;
   for (const std::string& name : folder.names()) found.emplace_back(name, folder.at(name).shape);
   const std::vector<std::string> problems = check_tensors(model, found);
@@ -69,7 +70,7 @@ inline void require_weights(const ModelDescription& model, const ModelFolder& fo
     const StoredNames names = find_stored_names(model, folder.names());
     throw Error(ExitCode::kBadInput,
                 cat(folder.path(), ": the weights are not those of its config.json:\n  ",
-                    names.cause.empty() ? "" : cat(names.cause, "\n  "), tensor_problems_text(problems)),
+                    names.cause.empty() ? tensor_problems_text(problems) : cat(names.cause, "\n  ", tensor_problems_text(problems, kProblemsUnderCause))),
                 remedy_of(model, folder, problems, names));
   }
   for (const TensorInfo& tensor : model.tensors)

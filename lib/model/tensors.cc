@@ -24,8 +24,6 @@ std::unordered_map<std::string, const Dims*> by_name(
   return out;
 }
 
-constexpr size_t kMostTensorProblems = 20;
-
 /// A problem's text with a star for the number of its layer.
 std::string without_layer(const std::string& problem) {
   static constexpr std::string_view kLayers = "layers.";
@@ -87,10 +85,10 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
   return problems;
 }
 
-std::string tensor_problems_text(const std::vector<std::string>& problems) {
-  const bool is_long = problems.size() > kMostTensorProblems;
+std::string tensor_problems_text(const std::vector<std::string>& problems, size_t most) {
+  const bool is_long = problems.size() > most;
   std::vector<std::string> lines = is_long ? joined_by_layer(problems) : problems;
-  const size_t left_out = lines.size() - std::min(lines.size(), kMostTensorProblems);
+  const size_t left_out = lines.size() - std::min(lines.size(), most);
   lines.resize(lines.size() - left_out);
   return cat(join(lines, "\n  "), left_out == 0 ? "" : cat("\n  and ", left_out, " more"));
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,9 +16,12 @@ namespace ftrun {
 std::vector<std::string> check_tensors(const ModelDescription& model,
                                        const std::vector<std::pair<std::string, Dims>>& found);
 
-/// The problems as lines for a message. Of more than twenty, those that layers have in common are one line, and what is left above
-/// twenty is counted.
-std::string tensor_problems_text(const std::vector<std::string>& problems);
+/// Lines of a message, where nothing else says what is wrong.
+inline constexpr size_t kMostTensorProblems = 20;
+
+/// The problems as lines for a message. Of more than `most`, those that layers have in common are one line, and what is left above
+/// `most` is counted.
+std::string tensor_problems_text(const std::vector<std::string>& problems, size_t most = kMostTensorProblems);
 
 /// True for a tensor of a model folder that the model does not read and that may be ignored.
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name);

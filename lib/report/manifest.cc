@@ -1,6 +1,8 @@
 #include "report/manifest.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -129,6 +131,8 @@ class Fields {
   void get(const char* key, Integer& out) const {
     if (const Json* value = find(key)) {
       if (!value->is_number_integer()) fail(name(key), "an integer");
+      const bool fits = value->is_number_unsigned() ? std::in_range<Integer>(value->get<uint64_t>()) : std::in_range<Integer>(value->get<int64_t>());
+      if (!fits) fail(name(key), cat("an integer of at most ", std::numeric_limits<Integer>::max()).c_str());
       out = value->get<Integer>();
     }
   }

@@ -124,6 +124,7 @@ TEST_CASE("nothing is written through another user's link in a folder that other
   CHECK(failure_of([&] { files.remove_all(told + "/run"); }) == refused(told));
   CHECK(failure_of([&] { files.rename(folder.file("secret/run"), told + "/run2"); }) == refused(told));
   CHECK(failure_of([&] { AppendFile{told + "/log"}; }) == refused(told));
+  CHECK(writing_problem(told + "/run/new") == refused(told + "/run").substr(3, refused(told + "/run").find(" | ") - 3));
   CHECK(files.list(folder.file("secret")) == std::vector<std::string>{"run"});
   REQUIRE(::chmod(folder.file("shared").c_str(), 0755) == 0);
   files.create(told + "/file")->close();

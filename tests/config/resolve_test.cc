@@ -1,5 +1,8 @@
 #include "config/resolve.h"
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <functional>
 #include <set>
 
@@ -222,6 +225,16 @@ TEST_CASE("what a shell alone expands is refused in paths") {
         "c.yaml:2:13: error: output_dir: ${HOME}/x: variables are read by shells alone\n  remedy: write the whole path, or give it on "
         "the command line: --set output_dir=\"${HOME}/x\"");
   CHECK(first("output_dir: runs~/$x\n").find("shells alone") == std::string::npos);
+  // What is there is meant.
+  namespace fs = std::filesystem;
+  const fs::path before = fs::current_path(), folder = fs::temp_directory_path() / cat("ftrun-resolve-", ::getpid());
+  fs::create_directories(folder / "$models");
+  fs::current_path(folder);
+  const std::string there = first("model: {path: $models}\ndata: {train: $models/train}\n"), not_there = first("model: {path: $models/x}\n");
+  fs::current_path(before);
+  fs::remove_all(folder);
+  CHECK(there.find("shells alone") == std::string::npos);
+  CHECK(not_there.find("model.path: $models/x: variables are read by shells alone") != std::string::npos);
 }
 
 TEST_CASE("contradictions between keys are errors at their place") {

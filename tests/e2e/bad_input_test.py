@@ -268,13 +268,13 @@ with tempfile.TemporaryDirectory() as scratch:
     def weights_under_other_names():
         """Wrappers and prefixes in the names of tensors are seen through, and a tied matrix may be stored as the head alone; the export
         has the model's names."""
-        two = {"train": {"steps": 2}}
-        tied = {name: values for name, values in tiny_weights().items() if name != "lm_head.weight"}
-        plain = tiny_model(root / "plain-names", tied, tie_word_embeddings=True)
+        two, even = {"train": {"steps": 2}}, {"tie_word_embeddings": True, "vocab_size": 212}
+        tied = {name: values for name, values in tiny_weights(vocabulary=212).items() if name != "lm_head.weight"}
+        plain = tiny_model(root / "plain-names", tied, **even)
         job.run("plain-names-run", **two, model={"path": str(plain)})
         expected, names = [m["loss"] for m in steps(job.out("plain-names-run"))], set(tied)
         head = {name.replace("model.embed_tokens", "lm_head"): values for name, values in tied.items()}
-        folder = tiny_model(root / "other-names", {f"module._orig_mod.{name}": values for name, values in head.items()}, tie_word_embeddings=True)
+        folder = tiny_model(root / "other-names", {f"module._orig_mod.{name}": values for name, values in head.items()}, **even)
         for layout in ({}, {"parallel": {"tensor": 2}}, {"parallel": {"pipeline": 2}}):
             name = "-".join(["other-names-run", *layout.get("parallel", {})])
             shown = job.run(name, "--nproc", 2 if layout else 1, **two, **layout, model={"path": str(folder)})
@@ -283,9 +283,9 @@ with tempfile.TemporaryDirectory() as scratch:
             told = (f'notice: {folder}: the weights have names of their own ("module._orig_mod.model.layers.0.input_layernorm.weight" for '
                     '"model.layers.0.input_layernorm.weight"); they are read, and exported under the model\'s')
             assert shown.stderr.count(told) == 1, shown.stderr
-        untied = tiny_model(root / "no-head", tied)
+        untied = tiny_model(root / "no-head", tied, vocab_size=212)
         refused("no-head-run", 4, f"ftrun: {untied}: the weights are not those of its config.json:\n"
-                                  "  tensor lm_head.weight is missing; expected shape [211, 32]\n"
+                                  "  tensor lm_head.weight is missing; expected shape [212, 32]\n"
                                   '  remedy: "tie_word_embeddings": true in config.json, if the model has one matrix for both ends; else fetch the '
                                   "weights again\n", model={"path": str(untied)})
 

@@ -110,6 +110,7 @@ TEST_CASE("a long list of problems names each once for all layers", "[names]") {
   std::vector<std::string> different;
   for (int i = 0; i < 30; ++i) different.push_back(cat("tensor h.", i, " is unknown"));
   CHECK(tensor_problems_text(different).ends_with("  tensor h.19 is unknown\n  and 10 more"));
+  CHECK(tensor_problems_text(different, 2) == "tensor h.0 is unknown\n  tensor h.1 is unknown\n  and 28 more");
   problems.resize(20);
   CHECK(tensor_problems_text(problems).ends_with("  tensor model.layers.9.mlp.down_proj.weight is missing"));
 }
