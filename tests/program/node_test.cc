@@ -189,15 +189,15 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
-        "  all_reduce over 4 ranks of dp_shard, 2 calls                               180 B\n"
+        "  all_reduce over 4 ranks of dp_shard, 2 calls                               252 B\n"
         "  reduce_scatter over 4 ranks of dp_shard, 6 calls                        294912 B\n"
         "  all_gather over 4 ranks of dp_shard, 3 calls                            147456 B\n"
         "  all_gather over 2 ranks of dp_shard/2, 9 calls                          294912 B\n"
-        "  sum, 720.18 KiB                                                         737460 B\n"
+        "  sum, 720.25 KiB                                                         737532 B\n"
         "  theory: 2 x 2480 elements x 3/4 + 2480 x 1/2                             19840 B\n"
         "  padding of units and shards                                             373376 B\n"
         "  repetition for each micro-batch                                         344064 B\n"
-        "  loss and gradient norm                                                     180 B\n");
+        "  loss and gradient norm                                                     252 B\n");
 }
 
 TEST_CASE("a step with secondary shards says so") {

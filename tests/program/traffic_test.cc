@@ -271,14 +271,14 @@ TEST_CASE("the table of a small ZeRO-3 step") {
   CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
-        "  all_reduce over 2 ranks of dp_shard, 2 calls                                72 B\n"
+        "  all_reduce over 2 ranks of dp_shard, 2 calls                               120 B\n"
         "  reduce_scatter over 2 ranks of dp_shard, 6 calls                         98304 B\n"
         "  all_gather over 2 ranks of dp_shard, 12 calls                           196608 B\n"
-        "  sum, 288.07 KiB                                                         294984 B\n"
+        "  sum, 288.12 KiB                                                         295032 B\n"
         "  theory: 3 x 2480 elements x 1/2                                          14880 B\n"
         "  padding of units and shards                                             132576 B\n"
         "  repetition for each micro-batch                                         147456 B\n"
-        "  loss and gradient norm                                                      72 B\n");
+        "  loss and gradient norm                                                     120 B\n");
 }
 
 TEST_CASE("the table of tensor ranks says what their layers exchange") {
@@ -290,12 +290,12 @@ TEST_CASE("the table of tensor ranks says what their layers exchange") {
   CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
-        "  all_reduce over 2 ranks of tp, 5 calls                                     312 B\n"
+        "  all_reduce over 2 ranks of tp, 5 calls                                     360 B\n"
         "  reduce_scatter over 2 ranks of tp, 6 calls                                 768 B\n"
         "  all_gather over 2 ranks of tp, 9 calls                                    1056 B\n"
-        "  sum, 2.09 KiB                                                             2136 B\n"
+        "  sum, 2.13 KiB                                                             2184 B\n"
         "  theory: 1264 elements, whole on one rank                                     0 B\n"
-        "  loss and gradient norm                                                     120 B\n"
+        "  loss and gradient norm                                                     168 B\n"
         "  values of layers that tensor-parallel ranks share                         1824 B\n"
         "  gradients of what tensor-parallel ranks use together                       192 B\n");
 }

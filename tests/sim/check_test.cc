@@ -343,7 +343,7 @@ TEST_CASE("a rank that reduces the loss where others reduce gradients is named")
   const Program other = broken([](Program& p) { std::swap(p.instrs[15], p.instrs[17]); });
   CHECK(
       against_good(other).back() ==
-      "collective 0: rank 0 enters instruction 15 (all_reduce) with 24 bytes of loss as "
+      "collective 0: rank 0 enters instruction 15 (all_reduce) with 72 bytes of loss as "
       "F64 over dp_shard@0, rank 1 enters instruction 15 (all_reduce unit 2) with 16384 bytes of gradients.2 as F32 over dp_shard@0");
 }
 
@@ -444,7 +444,7 @@ TEST_CASE("ranks that enter collectives of two groups in opposite orders wait fo
   CHECK(of_all(steps) ==
         Faults{"rank 0 enters instruction 29 (reduce_scatter layer 3 mb 0) with 128 bytes of "
                "scratch.b3.0 as F32 over tp@0 and waits for rank 1, which enters instruction 29 "
-               "(all_reduce) with 24 bytes of loss as F64 over dp_shard+tp@0"});
+               "(all_reduce) with 72 bytes of loss as F64 over dp_shard+tp@0"});
 }
 
 TEST_CASE("a rank is a member of the groups that it runs over") {
