@@ -38,7 +38,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def rank_that_fails_is_named():
         running = mpirun(job.config("failed", **FEW, data=bad_data(job.scratch / "bad.bin")))
-        running.wait(4)
+        # mpirun ends with the code of the rank whose end it sees first: that of the failure, or of the other's lost peer.
+        assert running.wait() in (4, 6), running.text()
         assert "id 5000 is outside the model's 211 rows" in running.text(), running.text()
 
     @case

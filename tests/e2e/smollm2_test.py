@@ -65,7 +65,7 @@ def train_with_ftrun(data, ranks, scratch):
               "export": {"enabled": False}}
     # Ended before its last step, at whose end it would save 1.5 GiB that nobody reads.
     running = start("--config", write_config(scratch, value), "--nproc", ranks)
-    running.await_line(f"step {STEPS}/", timeout=600)
+    running.await_line(f"step {STEPS}/")
     running.kill_all()
     found = steps(out)[:STEPS]
     shutil.rmtree(out)
