@@ -202,9 +202,9 @@ TEST_CASE("nccl: a fault of this rank's own device is told as that, and its peer
     rank.add("gradients");
     rank.synchronize();
     if (rendezvous.rank() == 0) rank.fail_device();
-    rank.add("loss");
     std::string own;
     try {
+      rank.add("loss");
       rank.synchronize();
       // A device that has failed does not hold up its host, which may be here before the watch has looked.
       for (;;) rank.group().check();
