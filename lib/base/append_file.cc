@@ -34,13 +34,21 @@ void AppendFile::open() {
   OwnedFd opened = open_to_write(path_, O_WRONLY | O_CREAT | O_APPEND, 0600);
   if (!opened) append_error(path_, "open", errno);
   fd_ = opened.release();
+  folder_ = folder();
+}
+
+AppendFile::Folder AppendFile::folder() const {
+  const fs::path parent = fs::path(path_).parent_path();
+  struct stat found{};
+  if (::stat(parent.empty() ? "." : parent.c_str(), &found) != 0) return {};
+  return {found.st_dev, found.st_ino};
 }
 
 bool AppendFile::begin_anew_if_lost() {
   struct stat held{}, there{};
   if (::fstat(fd_, &held) != 0) append_error(path_, "stat", errno);
   if (::lstat(path_.c_str(), &there) == 0 && held.st_dev == there.st_dev && held.st_ino == there.st_ino) return false;
-  if (!fs::exists(fs::path(path_).parent_path())) return false;  // with its folder, which is not made again
+  if (folder() != folder_) return false;  // gone with its folder
   const int lost = fd_;
   open();
   ::close(lost);
@@ -52,11 +60,12 @@ AppendFile::~AppendFile() {
 }
 
 AppendFile::AppendFile(AppendFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), folder_(other.folder_) {}
 
 AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
+  std::swap(folder_, other.folder_);
   return *this;
 }
 

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace ftrun {
 
@@ -23,7 +26,8 @@ class AppendFile {
   void append(std::string_view bytes);
 
   /// Opens or makes the file again where it was removed, renamed or replaced under its name, and says so: what was appended to it is no
-  /// longer there. Where its folder is gone it goes on with the file that has no name. Error(kEnvironment).
+  /// longer there. Where its folder is gone, or another one has its name (another run's, perhaps), it goes on with the file that has no name.
+  /// Error(kEnvironment).
   bool begin_anew_if_lost();
 
   const std::string& path() const { return path_; }
@@ -31,8 +35,14 @@ class AppendFile {
  private:
   void open();
 
+  /// The folder's device and inode.
+  using Folder = std::pair<dev_t, ino_t>;
+  Folder folder() const;
+
   std::string path_;
   int fd_ = -1;
+  /// The folder in which the file was made or found; zeros where there was none.
+  Folder folder_{};
 };
 
 }  // namespace ftrun

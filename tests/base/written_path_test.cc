@@ -99,10 +99,15 @@ TEST_CASE("a file is made again where it was removed, and where its folder is go
   file.append("4\n");
   CHECK(read_file(path) == "3\n4\n");
   CHECK(read_file(path + ".old") == "2\n");
-  fs::remove_all(folder.file("run"));
+  fs::rename(folder.file("run"), folder.file("moved"));
   CHECK_FALSE(file.begin_anew_if_lost());
   file.append("5\n");
   CHECK_FALSE(fs::exists(path));
+  fs::create_directory(folder.file("run"));  // another run's
+  CHECK_FALSE(file.begin_anew_if_lost());
+  file.append("6\n");
+  CHECK(fs::is_empty(folder.file("run")));
+  CHECK(read_file(folder.file("moved/lines")) == "3\n4\n5\n6\n");
 }
 
 TEST_CASE("nothing is written through another user's link in a folder that others may write to", "[.needs-root]") {

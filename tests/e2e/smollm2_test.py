@@ -68,7 +68,7 @@ def train_with_ftrun(data, ranks, scratch):
     running.await_line(f"step {STEPS}/")
     running.kill_all()
     found = steps(out)[:STEPS]
-    shutil.rmtree(out)
+    shutil.rmtree(out, ignore_errors=True)  # ranks that are still dying may write
     return [m["loss"] for m in found], [m["grad_norm"] for m in found]
 
 
