@@ -196,7 +196,4 @@ std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptio
 /// GPUs that this process sees, 0 without a driver. Loads the library too: Error as above.
 int count_cuda_devices();
 
-/// Whether this build has the library at all.
-bool cuda_is_built();
-
 }  // namespace ftrun

@@ -43,6 +43,4 @@ std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptio
 
 int count_cuda_devices() { return module().count(); }
 
-bool cuda_is_built() { return true; }
-
 }  // namespace ftrun

@@ -10,6 +10,4 @@ std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptio
 
 int count_cuda_devices() { return 0; }
 
-bool cuda_is_built() { return false; }
-
 }  // namespace ftrun

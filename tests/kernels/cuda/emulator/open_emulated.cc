@@ -13,6 +13,4 @@ std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptio
 
 int count_cuda_devices() { return ftrun_count_cuda_devices(); }
 
-bool cuda_is_built() { return true; }
-
 }  // namespace ftrun
