@@ -20,7 +20,7 @@ std::string driver_text(const DeviceInfo& gpu) {
 }
 
 /// Kinds of GPU of which docs/benchmarks.md has a record.
-constexpr std::string_view kRecordedGpus[] = {"NVIDIA H200"};
+constexpr std::string_view kRecordedGpus[] = {"NVIDIA H200", "NVIDIA H100 80GB HBM3"};
 
 bool is_recorded(const std::string& gpu) {
   return std::any_of(std::begin(kRecordedGpus), std::end(kRecordedGpus),
