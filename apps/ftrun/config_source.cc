@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "cluster/visible_gpus.h"
@@ -58,6 +59,15 @@ std::string numbered(size_t count, const char* noun) {
   return cat(count, " ", noun, count == 1 ? "" : "s");
 }
 
+void add_notice(const Config& config, const char* key, const std::string& message, const std::string& remedy, Report& report) {
+  Problem problem;
+  problem.severity = Severity::kNotice;
+  problem.at = place_of(config, key);
+  problem.message = message;
+  problem.remedy = remedy;
+  report.add({problem});
+}
+
 /// What is wrong with the model that model.path names.
 void add_model_problem(const Config& config, const Error& error, Report& report) {
   Problem problem;
@@ -68,22 +78,27 @@ void add_model_problem(const Config& config, const Error& error, Report& report)
   report.model_is_wrong = true;
 }
 
-/// A name of the Hugging Face Hub is none.
-void require_model_folder(const std::string& path) {
+/// The folder of the model that a config names.
+std::string model_folder(const Config& config, Report& report) {
+  const FoundFolder found = find_model_folder(config.model.path);
   std::error_code error;
-  if (!std::filesystem::exists(path, error))
-    throw Error(ExitCode::kBadInput, cat(path, ": there is no such folder"),
-                "name a model folder on this machine, as seen from the working directory; ftrun downloads nothing (hf download NAME "
-                "--local-dir FOLDER does)");
+  if (!std::filesystem::exists(found.folder, error))
+    throw Error(ExitCode::kBadInput, cat(found.folder, ": there is no such folder"),
+                "name a model folder on this machine, as seen from the working directory, or a model of the Hugging Face Hub that "
+                "was downloaded, as owner/name; ftrun downloads nothing (hf download owner/name does)");
+  if (found.hides_cached)
+    add_notice(config, "model.path",
+               cat("model.path: the folder ", config.model.path, " is read; the Hugging Face cache holds a model of that name too"),
+               cat("write ", std::filesystem::absolute(config.model.path).lexically_normal().string(), " if the folder is meant, or rename it if not"), report);
+  return found.folder;
 }
 
 /// config.json of the model, when it can be read; what is wrong with it is a problem like any
 /// other.
 std::optional<ModelConfig> read_model(const Config& config, Report& report) {
   if (config.model.path.empty()) return std::nullopt;
-  const std::string path = config.model.path + "/config.json";
   try {
-    require_model_folder(config.model.path);
+    const std::string path = model_folder(config, report) + "/config.json";
     return parse_model_config(read_file(path, kLargestModelConfig), path);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kUnsupported) throw;
@@ -96,7 +111,7 @@ std::optional<ModelConfig> read_model(const Config& config, Report& report) {
 void check_weights(const Config& config, const ModelConfig& model, Report& report) {
   try {
     const ModelDescription described = build_model(model, {}, Mode::kEvaluate);
-    require_weights(described, open_model_folder(config.model.path, described));
+    require_weights(described, open_model_folder(find_model_folder(config.model.path).folder, described));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
     add_model_problem(config, error, report);
@@ -118,15 +133,6 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
     problem.remedy = error.remedy();
     report.add({problem});
   }
-}
-
-void add_notice(const Config& config, const char* key, const std::string& message, const std::string& remedy, Report& report) {
-  Problem problem;
-  problem.severity = Severity::kNotice;
-  problem.at = place_of(config, key);
-  problem.message = message;
-  problem.remedy = remedy;
-  report.add({problem});
 }
 
 /// An adapter is one to the numbers that it was trained on.

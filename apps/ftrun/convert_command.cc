@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "build_info.h"
@@ -68,8 +69,37 @@ bool is_another_model(const std::string& folder, const std::string& recorded) {
   }
 }
 
-/// The model folder that run.json names: it lies two folders above a step's.
-std::string recorded_model(const std::string& step) {
+/// A model's folder, and what the user or a file calls it.
+struct NamedModel {
+  std::string folder;
+  std::string name;
+};
+
+/// The path that a run recorded; of a model of the Hub, its very commit.
+std::string name_of_recorded(const InputRecord& model) {
+  const std::optional<HubName> name = parse_hub_name(model.path);
+  return name && !model.commit.empty() ? cat(name->repository, "@", model.commit) : model.path;
+}
+
+/// The folder of the model that a file names.
+std::string folder_of_named(const std::string& name, const std::string& file, const std::string& remedy) {
+  try {
+    const std::string folder = name.empty() ? "" : find_model_folder(name).folder;
+    if (!folder.empty() && posix_files().exists(folder + "/config.json")) return folder;
+  } catch (const Error& missing) {
+    throw Error(ExitCode::kBadInput, cat(file, ": the model that it names is not there: ", missing.message()),
+                cat(missing.remedy(), "; or ", remedy));
+  }
+  throw Error(ExitCode::kBadInput, cat(file, ": the model folder that it names, \"", printable(name), "\", is not there"), remedy);
+}
+
+/// The model of --model.
+NamedModel given_model(const ConvertOptions& options) {
+  return {find_model_folder(options.model).folder, options.model};
+}
+
+/// The model that run.json names: it lies two folders above a step's.
+NamedModel recorded_model(const std::string& step) {
   const fs::path run = fs::absolute(step + "/.").parent_path().parent_path().parent_path();
   const std::string manifest = (run / "run.json").string();
   const char* remedy = "give the folder that training began from with --model";
@@ -77,18 +107,15 @@ std::string recorded_model(const std::string& step) {
     throw Error(ExitCode::kBadInput,
                 cat(manifest, ": not there, so nothing says which model was trained"), remedy);
   const RunManifest recorded = read_manifest(manifest);
-  const std::string& model = recorded.model.path;
-  if (model.empty() || !posix_files().exists(model + "/config.json"))
-    throw Error(ExitCode::kBadInput,
-                cat(manifest, ": the model folder that it names, \"", model, "\", is not there"),
-                remedy);
+  const std::string named = name_of_recorded(recorded.model);
+  const std::string model = folder_of_named(named, manifest, remedy);
   if (is_another_model(model, recorded.model.fingerprint))
     throw Error(ExitCode::kBadInput,
-                cat(manifest, ": the model folder that it names, \"", model, "\", is not the one that training began from: ",
+                cat(manifest, ": the model folder that it names, \"", named, "\", is not the one that training began from: ",
                     fs::absolute(model).lexically_normal().string(), " has another config.json or other tensors"),
                 remedy);
-  std::cout << terminal_text(cat("model: ", model, " (from ", manifest, ")\n"));
-  return model;
+  std::cout << terminal_text(cat("model: ", named, " (from ", manifest, ")\n"));
+  return {model, recorded.model.path};
 }
 
 /// The model that a config trains, whole on one rank: adapters, and which tensors train.
@@ -167,7 +194,7 @@ std::string import_text(const ImportedState& imported) {
 /// What scripts/import_checkpoint.py wrote becomes the first checkpoint of a run.
 int convert_import(const ConvertOptions& options) {
   const ImportedState imported(options.checkpoint);
-  const std::string model = options.model.empty() ? imported.model() : options.model;
+  const std::string model = options.model.empty() ? imported.model() : given_model(options).folder;
   const std::string config = model + "/config.json";
   if (!posix_files().exists(config))
     throw Error(ExitCode::kBadInput, cat(config, ": not there; the import was made for the model in ", model),
@@ -234,13 +261,14 @@ int export_step(const ConvertOptions& options) {
   const bool adapter = trained.adapter.type == AdapterType::kLora;
   if (options.merge && !adapter)
     throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "leave --merge out");
-  ExportSource source = export_source(options, trained, options.model.empty() ? recorded_model(step) : options.model, step);
+  const NamedModel base = options.model.empty() ? recorded_model(step) : given_model(options);
+  ExportSource source = export_source(options, trained, base.folder, step);
   std::vector<std::pair<std::string, Dims>> found;
   for (const ExportTensor& tensor : checkpoint_weights(step)) found.emplace_back(tensor.name, tensor.shape);
   require_same_model(step, found, source.model, source.target.source_folder);
   require_same_base(meta, step, ModelFolder(source.target.source_folder));
   if (options.merge || (!adapter && !source.model.trains_all())) return export_with_base(options, step, trained, source);
-  if (adapter) export_as_adapter(source.target, trained, source.model.tied, wanted_dtype(options.dtype));
+  if (adapter) export_as_adapter(source.target, trained, base.name, source.model.tied, wanted_dtype(options.dtype));
   export_checkpoint(umask_files(), step, source.target, export_tensors(source.target, source.model));
   std::cout << terminal_text(cat(step, " -> ", options.out, "\n"));
   return 0;
@@ -251,12 +279,13 @@ std::string named_base(const std::string& adapter) {
   const std::string file = adapter + "/adapter_config.json";
   const auto json = parse_json_strict(read_file(file, kLargestModelConfig), file);
   const auto named = json.find("base_model_name_or_path");
-  const std::string base = named != json.end() && named->is_string() ? named->get<std::string>() : "";
-  if (base.empty() || !posix_files().exists(base + "/config.json"))
-    throw Error(ExitCode::kBadInput, cat(file, ": the base model that it names, ", printable(cat('"', base, '"')), ", is no folder here"),
-                "give the folder of the base model with --model");
-  std::cout << terminal_text(cat("model: ", base, " (from ", file, ")\n"));
-  return base;
+  std::string base = named != json.end() && named->is_string() ? named->get<std::string>() : "";
+  const auto revision = json.find("revision");
+  const bool pinned = revision != json.end() && revision->is_string() && parse_hub_name(base) && !posix_files().exists(base);
+  if (pinned) base += cat("@", revision->get<std::string>());
+  const std::string folder = folder_of_named(base, file, "give the folder of the base model with --model");
+  std::cout << terminal_text(cat("model: ", printable(base), " (from ", file, ")\n"));
+  return folder;
 }
 
 /// Of the base that an adapter was trained on: what its file says, or --quantization where that says nothing.
@@ -292,7 +321,7 @@ int merge_folder(const ConvertOptions& options) {
     if (problem.severity == Severity::kError) throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
   Config trained = loaded.config;
   trained.quantization = quantization_of_base(options, adapter);
-  const ExportSource source = export_source(options, trained, options.model.empty() ? named_base(folder) : options.model, folder);
+  const ExportSource source = export_source(options, trained, options.model.empty() ? named_base(folder) : given_model(options).folder, folder);
   const std::map<std::string, std::string> stored = require_adapter(source.model, adapter);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, open_model_folder(source.target.source_folder, source.model),
                                        [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {

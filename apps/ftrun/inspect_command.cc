@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/hub_cache.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "checkpoint/import.h"
@@ -28,7 +29,19 @@ bool holds_model(const std::string& path) {
 
 bool holds_adapter(const std::string& path) { return fs::exists(path + "/adapter_config.json"); }
 
-int inspect(const std::string& path) {
+/// A model or an adapter of the Hub is looked for in the Hugging Face cache; every other path is what it is.
+std::string folder_of(const std::string& path) {
+  std::error_code error;
+  if (fs::exists(path, error) || !hub_cache_holds(path)) return path;
+  try {
+    return find_adapter_folder(path).folder;
+  } catch (const Error&) {
+    return find_model_folder(path).folder;
+  }
+}
+
+int inspect(const std::string& named) {
+  const std::string path = folder_of(named);
   std::error_code error;
   if (is_import(path))
     std::cout << terminal_text(describe_import(path));

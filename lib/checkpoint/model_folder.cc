@@ -9,6 +9,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/hub_cache.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/weight_conversion.h"
@@ -38,6 +39,18 @@ void check_is_folder(const std::string& folder) {
          "give the path of a Hugging Face model folder (config.json and *.safetensors)");
 }
 
+std::string incomplete_remedy(const std::string& folder) {
+  const std::string line = hub_download_line(folder);
+  return line.empty() ? "check that the download of the model is complete" : cat(line, " brings what is missing");
+}
+
+/// The command that writes a model of pickles as safetensors.
+std::string conversion_line(const std::string& folder) {
+  const bool is_plain = folder.find_first_of("'\"\\$`!\n") == std::string::npos;
+  return cat("python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('", is_plain ? folder : "FOLDER",
+             "', dtype='auto').save_pretrained('NEW_FOLDER')\"");
+}
+
 void refuse_dead_link(const std::string& path) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error)) || fs::exists(path, error)) return;
@@ -51,9 +64,10 @@ void refuse_dead_link(const std::string& path) {
       has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
   if (pickled)
     refuse_model(cat(folder, ": holds its weights as pickles (pytorch_model*.bin) only"),
-           "convert them to safetensors: ftrun reads no format that can run code");
+           cat("convert them, where transformers is: ", conversion_line(folder), " (then copy the tokenizer's files); ftrun reads no "
+               "format that can run code"));
   refuse_model(cat(folder, ": has neither ", kSingle, " nor ", kIndex),
-         "check that the download of the model is complete");
+         incomplete_remedy(folder));
 }
 
 std::map<std::string, std::string> read_weight_map(const std::string& folder) {
@@ -114,7 +128,7 @@ void ModelFolder::add_shard(const std::string& file,
   refuse_dead_link(path);
   if (!has(folder_, file))
     refuse_model(cat(folder_, "/", kIndex, ": shard ", printable(file), " is missing from the folder"),
-           "the download of the model is not complete");
+           incomplete_remedy(folder_));
   const size_t number = files_.size();
   file_names_.push_back(file);
   files_.emplace_back(path);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/secret.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -200,6 +201,7 @@ class Sources {
     if (adapter->text == "none") return source.erase("adapter");
     const bool is_file = adapter->text.ends_with(".json");
     Node named = *adapter;
+    if (!is_file && !find_adapter(named)) return source.erase("adapter");
     if (!is_file) named.text += "/adapter_config.json";
     Node section = read_named(named, "adapter", "give a folder with an adapter_config.json, or write the adapter as a section");
     if (!section.is_map()) return source.erase("adapter");
@@ -209,6 +211,21 @@ class Sources {
     desugar_adapter(source, true, problems_);
     adapter = source.find("adapter");
     if (!is_file) adapter->entries.push_back({"path", at, Node::of_text(at, folder), ""});
+  }
+
+  /// Replaces a Hub name by the snapshot of the Hugging Face cache; false, and told, where that has none.
+  bool find_adapter(Node& name) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    if (fs::exists(fs::path(name.at.file).parent_path() / name.text, error)) return true;
+    try {
+      name.text = find_adapter_folder(name.text).folder;
+      return true;
+    } catch (const Error& missing) {
+      problems_.error(name.at, cat("adapter: ", missing.message()), missing.remedy());
+      partial_ = true;
+      return false;
+    }
   }
 
   /// The file that a config names by a path that is seen from the working directory or from where

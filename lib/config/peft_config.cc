@@ -1,10 +1,14 @@
 #include "config/peft_config.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/hub_cache.h"
 #include "base/text.h"
 #include "config/load.h"
 #include "config/resolve.h"
@@ -49,12 +53,19 @@ Json first_values(LoraInit init) {
 
 }  // namespace
 
-std::string peft_config(const AdapterConfig& adapter, const std::string& base_model, bool tied) {
+BaseModelName base_model_name(const std::string& path) {
+  const std::optional<HubName> name = parse_hub_name(path);
+  std::error_code error;
+  if (!name || !name->gives_revision || std::filesystem::exists(path, error)) return {path, ""};
+  return {name->repository, name->revision};
+}
+
+std::string peft_config(const AdapterConfig& adapter, const BaseModelName& base, bool tied) {
   Json json;
   json["peft_type"] = "LORA";
   json["task_type"] = "CAUSAL_LM";
-  json["base_model_name_or_path"] = base_model;
-  json["revision"] = nullptr;
+  json["base_model_name_or_path"] = base.name;
+  json["revision"] = base.revision.empty() ? Json(nullptr) : Json(base.revision);
   json["inference_mode"] = true;
   json["r"] = adapter.r;
   json["lora_alpha"] = adapter.lora_alpha;

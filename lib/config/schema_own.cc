@@ -10,8 +10,9 @@ void declare_model_and_data(Schema& s) {
       s, {.path = "model", .doc = "The model to fine-tune.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.model; });
   model.key("path", &ModelSection::path,
-            "Folder in Hugging Face layout: config.json, *.safetensors, tokenizer files. Needed to "
-            "train.");
+            "Folder in Hugging Face layout (config.json, *.safetensors, tokenizer files), or the name of a "
+            "model that the Hugging Face cache holds: owner/name, owner/name@revision. A folder of that "
+            "path comes first. Needed to train.");
   model.key("padding_row_gradient", &ModelSection::padding_row_gradient,
             "trained: the embedding's row of config.json's pad_token_id is trained as any other; "
             "transformers: it gets no "

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/hub_cache.h"
 #include "base/text.h"
 #include "exec/choose_gpu.h"
 #include "exec/recorder.h"
@@ -162,7 +163,10 @@ RunManifest describe_run(const RunParts& run) {
     manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
     manifest.attention = run.products->attention;
   }
+  const std::string named = std::move(manifest.model.path);
   manifest.model = describe_model(run.setup.folder(), run.setup.train().model);
+  manifest.model.path = named;
+  if (const auto snapshot = snapshot_of(run.setup.folder().path())) manifest.model.commit = snapshot->commit;
   manifest.data["train"] = describe_data(*run.data.train);
   for (const NamedSamples& set : run.data.validation) manifest.data[set.role()] = describe_data(*set.samples);
   return manifest;

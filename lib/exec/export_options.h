@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hub_cache.h"
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf_export.h"
 #include "config/config.h"
@@ -31,10 +32,12 @@ inline DType exported_dtype(ExportDtype wanted, DType own) {
 /// As the model's own files; fp32 where its config.json does not say what these hold.
 inline DType exported_dtype(ExportDtype wanted, const ModelConfig& model) { return exported_dtype(wanted, model.dtype.value_or(DType::kF32)); }
 
-/// Of the adapter alone, in PEFT's layout: fp32 unless another dtype is asked for.
-inline void export_as_adapter(ExportOptions& options, const Config& config, bool tied, ExportDtype wanted) {
+/// Of the adapter alone, in PEFT's layout: fp32 unless another dtype is asked for. `base` is what the config or the
+/// command calls the model.
+inline void export_as_adapter(ExportOptions& options, const Config& config, const std::string& base, bool tied,
+                              ExportDtype wanted) {
   options.format = ExportFormat::kAdapter;
-  options.config_json = peft_config(config.adapter, options.source_folder, tied);
+  options.config_json = peft_config(config.adapter, base_model_name(base), tied);
   options.metadata[kBaseQuantization] = quantization_text(config.quantization);
   options.dtype = exported_dtype(wanted, DType::kF32);
 }
@@ -51,10 +54,10 @@ inline std::optional<QuantizationConfig> base_quantization(const AdapterFolder& 
 inline ExportOptions export_options(const Config& config, const ModelConfig& model) {
   ExportOptions options;
   options.folder = export_folder(config);
-  options.source_folder = config.model.path;
+  options.source_folder = find_model_folder(config.model.path).folder;
   const ExportDtype wanted = config.model_export.dtype;
   if (exports_adapter(config)) {
-    export_as_adapter(options, config, model.tied, wanted);
+    export_as_adapter(options, config, config.model.path, model.tied, wanted);
     return options;
   }
   options.dtype = exported_dtype(wanted, model);

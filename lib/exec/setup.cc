@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hub_cache.h"
 #include "exec/weights_check.h"
 #include "kernels/kernels.h"
 #include "program/savings.h"
@@ -44,7 +45,7 @@ void prepare(const Gpu* gpu, const ProgramPlan& plan) {
 }  // namespace
 
 PlannedModel::PlannedModel(const Config& from, int rank)
-    : folder(from.model.path),
+    : folder(find_model_folder(from.model.path).folder),
       config(parse_model_config(folder.config_json(), folder.path() + "/config.json")),
       plan(plan_steps(from, config, rank)) {
   name_as_model(folder, plan.train.model, /*tells=*/rank == 0);

@@ -30,6 +30,7 @@ Json redacted_config(const std::string& config) {
 Json input_json(const InputRecord& input) {
   Json json{{"path", input.path}, {"bytes", input.bytes}, {"fingerprint", input.fingerprint}};
   json["details"] = input.details;
+  if (!input.commit.empty()) json["commit"] = input.commit;
   return json;
 }
 
@@ -200,6 +201,7 @@ void read_map(const Fields& fields, std::map<std::string, Value>& out) {
 InputRecord input_from(const Fields& fields) {
   InputRecord input;
   fields.get("path", input.path);
+  fields.get("commit", input.commit);
   fields.get("bytes", input.bytes);
   fields.get("fingerprint", input.fingerprint);
   fields.object("details", [&](const Fields& details) { read_map(details, input.details); });

@@ -32,6 +32,8 @@ struct InputRecord {
   std::string fingerprint;
   /// What else must be the same on a resume: "tokenizer", "vocabulary", "samples", ...
   std::map<std::string, std::string> details;
+  /// The commit of a model that was found in the Hugging Face cache; "" for others.
+  std::string commit = {};
 };
 
 /// The ranks of a start, where some that kept failing have left (elastic.min_ranks).

@@ -127,12 +127,12 @@ TEST_CASE("what is written for PEFT reads back as the same adapter") {
                            "adapter: {target_modules: [up_proj], init_lora_weights: false, lora_dropout: 0.1, use_dora: true}"}) {
     INFO(text);
     AdapterConfig adapter = read(text);
-    const Folder folder(peft_config(adapter, "base", false));
+    const Folder folder(peft_config(adapter, {"base", ""}, false));
     AdapterConfig again = read(cat("adapter: ", folder.path.string()));
     again.path = "";
     CHECK(again == adapter);
   }
-  const std::string tied = peft_config(read("adapter: {modules_to_save: [embed_tokens]}"), "base", true);
+  const std::string tied = peft_config(read("adapter: {modules_to_save: [embed_tokens]}"), {"base", ""}, true);
   CHECK(tied.find("\"lm_head\"") != std::string::npos);
 }
 

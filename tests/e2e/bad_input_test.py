@@ -16,8 +16,8 @@ from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, ev
 
 FEW = {"train": {"steps": 4}}
 NO_SHUFFLE = {"shuffle": False, "token_dtype": "uint16"}
-NO_MODEL = ("  remedy: name a model folder on this machine, as seen from the working directory; ftrun downloads nothing "
-            "(hf download NAME --local-dir FOLDER does)\n")
+NO_MODEL = ("  remedy: name a model folder on this machine, as seen from the working directory, or a model of the Hugging Face Hub that was "
+            "downloaded, as owner/name; ftrun downloads nothing (hf download owner/name does)\n")
 
 
 def said(process):
