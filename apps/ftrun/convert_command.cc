@@ -46,6 +46,7 @@ struct ConvertOptions {
   std::string run;
   std::string dtype = "auto";
   std::string quantization;
+  std::string to = "hf";
   bool merge = false;
 };
 
@@ -334,7 +335,19 @@ int merge_folder(const ConvertOptions& options) {
   return 0;
 }
 
+/// Other programs' formats have scripts of their own, as no Python runs in this program.
+void refuse_other_format(const ConvertOptions& options) {
+  if (options.to == "hf") return;
+  if (options.to != "gguf")
+    throw Error(ExitCode::kUsage, cat("--to ", options.to, ": there is no such format"), "write --to hf, a model folder as transformers reads it");
+  const std::string out = options.out.empty() ? "FILE.gguf" : shell_word(options.out);
+  throw Error(ExitCode::kUsage, "--to gguf: is written by a script, which reads the file back in llama.cpp",
+              cat("scripts/export_gguf.py ", shell_word(options.checkpoint), " --out ", out,
+                  " writes what the run exported; another checkpoint is converted to a model folder first (--out FOLDER, without --to)"));
+}
+
 int convert_command(const ConvertOptions& options) {
+  refuse_other_format(options);
   if (options.out.empty() == options.run.empty())
     throw Error(ExitCode::kUsage, options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
                 "--out writes a model folder; --run makes the first checkpoint of a run from what import_checkpoint.py wrote");
@@ -363,6 +376,7 @@ Command add_convert(CLI::App& app) {
                       "the model folder training began from (config and tokenizer); without it "
                       "the one that run.json or import.json names");
   command->add_option("--out", options->out, "the model folder to write");
+  command->add_option("--to", options->to, "hf: a model folder; for gguf see scripts/export_gguf.py");
   command->add_flag("--merge", options->merge, "add the adapter to the model it was trained on, in fp32");
   command->add_option("--quantization", options->quantization,
                       "with --merge, where the adapter's file does not say it: how the base was quantized that it was trained on "

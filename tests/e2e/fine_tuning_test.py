@@ -69,6 +69,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for merged in ("merged", "merged-qlora"):
             assert set(load_file(scratch / merged / "model.safetensors")) == base, merged
         assert (runs / "chats-lora" / "export" / "adapter" / "adapter_config.json").exists()
+        gguf = (scratch / "mine.gguf").read_bytes()
+        assert gguf[:4] == b"GGUF" and b"<|im_start|>" in gguf
         page = (scratch / "both.html").read_text()
         assert "runs/chats-lora" in page and "runs/chats-qlora" in page
 

@@ -1,0 +1,1 @@
+"""Parts of scripts/export_gguf.py."""
