@@ -198,7 +198,13 @@ class Sources {
   void read_adapter(Node& source) {
     Node* adapter = source.find("adapter");
     if (adapter == nullptr || adapter->kind != Node::Kind::kText) return;
-    if (adapter->text == "none") return source.erase("adapter");
+    if (adapter->text == "none") {
+      // A section, so that it takes the place of an earlier source's adapter.
+      Node none = Node::of_map(adapter->at);
+      none.entries.push_back({"type", adapter->at, Node::of_text(adapter->at, "none"), ""});
+      *adapter = std::move(none);
+      return;
+    }
     const bool is_file = adapter->text.ends_with(".json");
     Node named = *adapter;
     if (!is_file && !find_adapter(named)) return source.erase("adapter");

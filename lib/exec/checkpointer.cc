@@ -310,7 +310,9 @@ void Checkpointer::export_model(StopAgreement& stop) {
       export_weights(config_, setup_, session_.is_first(), [&stop] { return stop.vote(); });
   session_.together("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
-    if (!outcome.stopped) journal_.say(cat("exported ", export_folder(config_), weights_of_));
+    if (outcome.stopped) return;
+    journal_.say(cat("exported ", export_folder(config_), weights_of_));
+    if (!outcome.unmoved.empty()) journal_.warn(outcome.unmoved);
   });
 }
 

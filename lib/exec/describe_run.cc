@@ -10,6 +10,7 @@
 #include "exec/choose_gpu.h"
 #include "exec/recorder.h"
 #include "exec/run_inputs.h"
+#include "model/trained_table.h"
 #include "program/plan_notes.h"
 
 namespace ftrun {
@@ -184,6 +185,7 @@ std::vector<std::string> opening_notes(const RunParts& run) {
   add_padding_note(run, notes);
   for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
     notes.push_back(note);
+  for (const std::string& line : trained_table(run.setup.train().model)) notes.push_back(line);
   for (const NamedSamples& set : run.data.validation)
     notes.push_back(validation_text(run.request.config.train.evaluation, set));
   return notes;

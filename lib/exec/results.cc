@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "exec/export_options.h"
 #include "exec/generate.h"
+#include "exec/moved_tensors.h"
 
 namespace ftrun {
 namespace {
@@ -37,14 +38,34 @@ std::vector<size_t> document_bounds(const Batch& row) {
   return bounds;
 }
 
+/// What the trained tensors held when training began, for MovedTensors.
+class BeginningOfTraining {
+ public:
+  BeginningOfTraining(const Config& config, const TrainingSetup& setup, DType dtype) {
+    const std::string& begun_from = config.adapter.path;
+    if (!begun_from.empty() && !posix_files().exists(begun_from)) return;  // a run that goes on does not need it any more
+    if (!begun_from.empty()) adapter_.emplace(begun_from);
+    first_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed), adapter_ ? &*adapter_ : nullptr);
+    first_->require_fit(setup.train().model);
+    moved_.emplace(setup.train().model, *first_, dtype);
+  }
+  MovedTensors* moved() { return moved_ ? &*moved_ : nullptr; }
+
+ private:
+  std::optional<AdapterFolder> adapter_;
+  std::optional<FirstWeights> first_;
+  std::optional<MovedTensors> moved_;
+};
+
 /// Thrown through export_model, which then removes what it has written.
 struct ExportStopped {};
 
 /// One rank's part in what all ranks do for each piece: they vote on stopping, and the writer gets it.
 class Pieces {
  public:
-  Pieces(TrainingSetup& setup, const std::vector<ExportTensor>& tensors, bool writes, const std::function<bool()>& stop)
-      : setup_(setup), writes_(writes), stop_(stop) {
+  /// `moved` is the writer's, or null.
+  Pieces(TrainingSetup& setup, const std::vector<ExportTensor>& tensors, bool writes, const std::function<bool()>& stop, MovedTensors* moved)
+      : setup_(setup), writes_(writes), stop_(stop), moved_(moved) {
     for (const ExportTensor& tensor : tensors) models_name_[tensor.file_name()] = tensor.name;
   }
 
@@ -56,6 +77,7 @@ class Pieces {
       if (stop_()) throw ExportStopped{};
       if (sends())
         setup_.state().collect(models_name_.at(piece.tensor), piece.begin, piece.end, writes_, *setup_.groups().host_model, out);
+      if (moved_ != nullptr && !out.empty()) moved_->look(models_name_.at(piece.tensor), piece.begin, out);
     } catch (const std::exception& exception) {
       broken_ = true;
       const std::string reason = cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
@@ -83,6 +105,7 @@ class Pieces {
   std::map<std::string, std::string> models_name_;
   const bool writes_;
   const std::function<bool()>& stop_;
+  MovedTensors* moved_;
   size_t asked_ = 0;
   bool broken_ = false;
 };
@@ -107,7 +130,9 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   ExportOptions options = export_options(config, setup.model_config());
   if (options.format == ExportFormat::kModel) options.config_json = setup.folder().config_json();
   const std::vector<ExportTensor> tensors = export_tensors(options, setup.train().model);
-  Pieces pieces(setup, tensors, writes, stop);
+  std::optional<BeginningOfTraining> beginning;
+  if (writes) beginning.emplace(config, setup, options.dtype);
+  Pieces pieces(setup, tensors, writes, stop, beginning ? beginning->moved() : nullptr);
   ExportOutcome outcome;
   try {
     if (writes) outcome.failure = write_export(options, tensors, pieces);
@@ -117,6 +142,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   } catch (const ExportStopped&) {
     outcome.stopped = true;
   }
+  if (beginning && beginning->moved() != nullptr) outcome.unmoved = beginning->moved()->warning();
   return outcome;
 }
 

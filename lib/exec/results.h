@@ -21,6 +21,8 @@ struct ExportOutcome {
   bool stopped = false;
   /// What failed on the writer alone, between pieces: the other ranks do not know of it.
   std::exception_ptr failure;
+  /// Of the writer: trained tensors that are as they were when training began (MovedTensors); "" where all have moved.
+  std::string unmoved;
 };
 
 /// Writes the trained weights as a Hugging Face folder, export_folder(), in the dtype the config asks

@@ -46,6 +46,7 @@ TEST_CASE("a section of adapters without a type is LoRA, one of type none and no
   CHECK(read("adapter: {peft_type: LORA}").type == AdapterType::kLora);
   CHECK(read("adapter: {type: none, r: 4}").type == AdapterType::kNone);
   CHECK(read("adapter: none").type == AdapterType::kNone);
+  CHECK(load_config({}, {"adapter.r=4", "adapter=none"}).config.adapter.type == AdapterType::kNone);  // the later one wins
   CHECK(read("train: {steps: 1}").type == AdapterType::kNone);
 }
 

@@ -147,6 +147,23 @@ with tempfile.TemporaryDirectory() as scratch:
         near("loss", [m["loss"] for m in steps(job.out("bf16"))], [m["loss"] for m in steps(job.out("fp32"))], 2e-3)
 
     @case
+    def what_trains_is_said_and_what_has_not_moved():
+        name = "model.layers.0.self_attn.q_proj.lora_B.weight"
+        few = {"adapter": {"r": 4, "target_modules": ["q_proj", "v_proj"]}, "train": {"steps": 2}}
+        said = job.run("moved", **job.settings(1) | few).stdout
+        assert re.search(r"trained: \d+ of \d+ parameters \(.* %\)\n  self_attn.q_proj  LoRA r 4  3 of 3 blocks, \d+ parameters\n"
+                         r"  self_attn.v_proj  LoRA r 4  3 of 3 blocks, \d+ parameters\n  not trained: embed_tokens, ", said), said
+        assert "moved" not in said.replace("/moved", ""), said
+        still = job.run("still", "--nproc", 2, **job.settings(2, stage=3) | few | {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}}})
+        assert f"none of 12 trained tensors has moved from what training began with: {name.replace('_B', '_A')}, {name}, " in \
+            still.stdout + still.stderr, still.stdout + still.stderr
+        tiny = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-7, "weight_decay": 0.0}}, "train": {"steps": 2}}
+        lost = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})
+        assert "have learned is less than bf16 holds, and the export has their first values: " in lost.stdout + lost.stderr, lost.stderr
+        kept = job.run("kept", **job.settings(1) | tiny | {"export": {"dtype": "fp32"}})
+        assert "first values" not in kept.stdout + kept.stderr, kept.stderr
+
+    @case
     def a_merged_model_is_the_base_with_the_adapter():
         """W + scale B A, worked out here from the files; from a checkpoint and from PEFT's folder the same."""
         name = "merged-run"

@@ -1,0 +1,111 @@
+#include "model/trained_table.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/size.h"
+
+namespace ftrun {
+namespace {
+
+/// A module's path with its block's number apart; no number for what stands outside of the blocks.
+struct ModulePlace {
+  std::string name;
+  std::optional<int64_t> block;
+};
+
+bool is_number(const std::string& part) {
+  return !part.empty() && std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+ModulePlace place_of_module(const std::string& module) {
+  const std::vector<std::string> parts = split(module, '.');
+  const auto number = std::find_if(parts.begin(), parts.end(), is_number);
+  if (number == parts.end()) return {module.starts_with("model.") ? module.substr(6) : module, std::nullopt};
+  return {join({number + 1, parts.end()}, "."), std::stoll(*number)};
+}
+
+std::string module_of(const TensorInfo& tensor) {
+  return is_lora_name(tensor.name) ? lora_module(tensor.name) : tensor.name.substr(0, tensor.name.rfind('.'));
+}
+
+/// What trains of the modules of one name.
+struct TrainedModules {
+  std::set<int64_t> blocks;
+  std::set<int64_t> ranks;
+  bool magnitudes = false;
+  /// "weight", "bias": tensors of the model itself.
+  std::set<std::string> own;
+  int64_t parameters = 0;
+
+  void add(const TensorInfo& tensor, const ModulePlace& place) {
+    if (place.block) blocks.insert(*place.block);
+    parameters += tensor.numel();
+    const std::string module = module_of(tensor);
+    if (!is_lora_name(tensor.name))
+      own.insert(tensor.name.substr(module.size() + 1));
+    else if (tensor.name == lora_a_name(module))
+      ranks.insert(tensor.shape.front());
+    else
+      magnitudes = magnitudes || tensor.name == lora_magnitude_name(module);
+  }
+
+  std::string how() const {
+    std::vector<std::string> parts;
+    if (!ranks.empty()) {
+      const int64_t least = *ranks.begin(), most = *ranks.rbegin();
+      parts.push_back(cat("LoRA r ", least, most > least ? cat(" to ", most) : "", magnitudes ? " with magnitudes" : ""));
+    }
+    if (own.size() == 1 && *own.begin() == "bias")
+      parts.emplace_back("bias");
+    else if (!own.empty())
+      parts.emplace_back("whole");
+    return join(parts, ", ");
+  }
+};
+
+std::string padded(const std::string& text, size_t width) {
+  return text + std::string(width > text.size() ? width - text.size() : 0, ' ');
+}
+
+}  // namespace
+
+std::vector<std::string> trained_table(const ModelDescription& model) {
+  if (model.trains_all()) return {};
+  std::map<std::string, TrainedModules> trained;
+  // In the model's order.
+  std::vector<std::string> names, others;
+  int64_t parameters = 0;
+  for (const TensorInfo& tensor : model.tensors) {
+    const ModulePlace place = place_of_module(module_of(tensor));
+    std::vector<std::string>& list = tensor.trainable ? names : others;
+    if (std::find(list.begin(), list.end(), place.name) == list.end()) list.push_back(place.name);
+    if (!tensor.trainable) continue;
+    trained[place.name].add(tensor, place);
+    parameters += tensor.numel();
+  }
+  const int64_t total = count_parameters(model).total;
+  std::vector<std::string> lines{cat("trained: ", parameters, " of ", total, " parameters (",
+                                     percent_text(static_cast<double>(parameters) / static_cast<double>(total), 2), ")")};
+  size_t width = 0, how_width = 0;
+  for (const std::string& name : names) {
+    width = std::max(width, name.size());
+    how_width = std::max(how_width, trained.at(name).how().size());
+  }
+  for (const std::string& name : names) {
+    const TrainedModules& modules = trained.at(name);
+    const std::string blocks = modules.blocks.empty() ? "" : cat(modules.blocks.size(), " of ", model.block_count, " blocks, ");
+    lines.push_back(cat("  ", padded(name, width), "  ", padded(modules.how(), how_width), "  ", blocks, modules.parameters, " parameters"));
+  }
+  std::erase_if(others, [&](const std::string& name) { return trained.count(name) > 0; });
+  if (!others.empty()) lines.push_back(cat("  not trained: ", join(others, ", ")));
+  return lines;
+}
+
+}  // namespace ftrun
