@@ -16,6 +16,7 @@
 #include "config/peft_config.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
+#include "config/serving_limits.h"
 #include "data/check_headers.h"
 #include "data/conversations.h"
 #include "engine.h"
@@ -189,6 +190,12 @@ void note_bubble(const Config& config, Report& report) {
   if (!bubble.empty()) add_notice(config, "parallel.pipeline", bubble, "", report);
 }
 
+/// How an adapter is served should be known before it is trained.
+void note_serving(const Config& config, Report& report) {
+  const std::string limits = serving_limits(config.adapter);
+  if (!limits.empty()) add_notice(config, "adapter", limits, "", report);
+}
+
 /// What the model was not trained on may still be asked for.
 void note_positions(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length, most = model.max_positions;
@@ -345,6 +352,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (!report.errors.empty()) refuse(report);
   if (result.model) note_positions(result.config, *result.model, report);
   if (result.model) note_bubble(result.config, report);
+  note_serving(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);
   result.lines.insert(result.lines.begin(), report.notices.begin(), report.notices.end());
   return result;

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
+#include "config/serving_limits.h"
 #include "exec/export_options.h"
 #include "exec/results.h"
 #include "exec/resume_policy.h"
@@ -312,6 +313,7 @@ void Checkpointer::export_model(StopAgreement& stop) {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
     journal_.say(cat("exported ", export_folder(config_), weights_of_));
+    if (const std::string limits = serving_limits(config_.adapter); !limits.empty()) journal_.say(limits);
     if (!outcome.unmoved.empty()) journal_.warn(outcome.unmoved);
   });
 }
