@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <iostream>
 
 #include "base/as_error.h"
@@ -14,6 +15,9 @@
 #include "base/limit_remedies.h"
 #include "base/loader_error.h"
 #include "base/log.h"
+#include "base/open_library.h"
+#include "base/torch_folder.h"
+#include "build_info.h"
 
 namespace ftrun {
 namespace {
@@ -24,15 +28,17 @@ bool engine_is_loaded = false;
 /// Of the engine that is loaded.
 EngineEntry engine_entry = nullptr;
 
-/// Beside the binary: bin/ftrun and lib/`name`.
-std::string library_path(const char* name) {
+/// The folder above bin/ftrun, in whose lib the modules are.
+std::string installation() {
   std::error_code error;
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error)
     throw Error(ExitCode::kEnvironment, cat("the engine cannot be found beside the program: /proc/self/exe cannot be read: ", error.message()),
                 "mount /proc in this container: mount -t proc proc /proc");
-  return (binary.parent_path().parent_path() / "lib" / name).string();
+  return binary.parent_path().parent_path().string();
 }
+
+std::string library_path(const char* name) { return cat(installation(), "/lib/", name); }
 
 /// LibTorch allocates while it is loaded, and nothing of what is thrown there can be caught.
 [[noreturn]] void on_terminate_while_loading() {
@@ -41,18 +47,38 @@ std::string library_path(const char* name) {
   ::_exit(static_cast<int>(ExitCode::kEnvironment));
 }
 
+}  // namespace
+
+std::string torch_folder() {
+  return find_torch({build_info().libtorch, installation(), torch_of_build(), [](const std::string& name) -> std::optional<std::string> {
+                       const char* value = std::getenv(name.c_str());
+                       return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+                     }});
+}
+
+namespace {
+
 void* open_engine(const std::string& path) {
   const std::terminate_handler before = std::set_terminate(on_terminate_while_loading);
-  void* engine = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  // By its path, so that no other version that LD_LIBRARY_PATH leads to is taken.
+  const LibraryHandle torch = open_library(torch_folder() + "/lib/libtorch_cpu.so", RTLD_NOW | RTLD_GLOBAL);
+  const auto [engine, why] = torch.handle == nullptr ? torch : open_library(path, RTLD_NOW | RTLD_GLOBAL);
   std::set_terminate(before);
   if (engine != nullptr) return engine;
-  const std::string why = ::dlerror();
   throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", why),
               loader_lacks_memory(why) ? more_memory_remedy()
-                                       : "build it with scripts/build.sh and keep .venv, which holds LibTorch, in place");
+                                       : "install ftrun again beside its LibTorch; a build wants its .venv, which holds LibTorch, in place");
 }
 
 }  // namespace
+
+std::vector<std::string> library_folders() {
+  try {
+    return library_folders_of(torch_folder());
+  } catch (const Error&) {
+    return {};  // what needs LibTorch says that it is not there
+  }
+}
 
 bool has_cuda_module() {
   std::error_code ignored;

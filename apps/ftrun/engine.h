@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "exec/train.h"
 
 namespace ftrun {
@@ -8,6 +11,11 @@ namespace ftrun {
 /// everything else starts at once; ranks share the supervisor's pages. Loading starts no thread and looks at no device.
 /// Error(kEnvironment) where it is not there or is another version's.
 void load_engine();
+
+/// The LibTorch of this build's version, wherever it is installed (base/torch_folder.h). Error(kEnvironment) where it is not.
+std::string torch_folder();
+/// Its libraries' folders, for open_library(); none where there is no LibTorch.
+std::vector<std::string> library_folders();
 
 /// Whether this installation has the CUDA kernels, without loading anything.
 bool has_cuda_module();

@@ -7,7 +7,9 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/open_library.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "base/write_whole.h"
@@ -22,6 +25,7 @@
 #include "cluster/failure_report.h"
 #include "commands.h"
 #include "engine.h"
+#include "shell_files.h"
 #include "standard_streams.h"
 
 namespace ftrun {
@@ -104,10 +108,43 @@ void refuse_options_before(const CLI::App& app, const CLI::App& command) {
   }
 }
 
+/// What a bug report needs to know of a build, and whether its LibTorch is there.
+std::string version_text() {
+  const BuildInfo build = build_info();
+  std::string torch;
+  try {
+    torch = cat("in ", torch_folder());
+  } catch (const Error&) {
+    torch = "not found here";
+  }
+  return cat("ftrun ", build.version, build.git_commit.empty() ? "" : cat(" (commit ", build.git_commit, ")"), "\nLibTorch ",
+             build.libtorch.empty() ? "none: check, plan and the like alone" : cat(build.libtorch, ", ", torch), "\nCUDA ",
+             build.cuda.empty() ? "none: processors alone" : cat(build.cuda, ", kernels for ", gpu_architectures()), "\n", build.compiler);
+}
+
+/// For installations; a user types neither.
+Command add_completion(CLI::App& app) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("completion", "print the completions of a shell")->group("");
+  command->add_option("shell", *shell, "bash, zsh or fish")->required();
+  return [&app, shell] {
+    std::cout << shell_completion(app, *shell);
+    return 0;
+  };
+}
+
+Command add_manual(CLI::App& app) {
+  app.add_subcommand("manual", "print the manual page")->group("");
+  return [&app] {
+    std::cout << manual_page(app, build_info().version);
+    return 0;
+  };
+}
+
 int run(const std::vector<std::string>& arguments) {
   CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.",
                "ftrun"};
-  app.set_version_flag("--version", build_info().version);
+  app.set_version_flag("--version", std::function<std::string()>(version_text));
   app.require_subcommand(0, 1);
   app.footer(
       "Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: "
@@ -117,6 +154,8 @@ int run(const std::vector<std::string>& arguments) {
       {"check", add_check(app)},     {"plan", add_plan(app)},       {"schema", add_schema(app)},
       {"inspect", add_inspect(app)}, {"convert", add_convert(app)}, {"verify", add_verify(app)},
       {"report", add_report(app)}};
+  commands.emplace("completion", add_completion(app));
+  commands.emplace("manual", add_manual(app));
   // As CLI11 takes them: the last one first, without the program's own name.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   if (!reversed.empty()) reversed.pop_back();
@@ -137,6 +176,7 @@ int run(const std::vector<std::string>& arguments) {
 int run_arguments(const std::vector<std::string>& arguments) {
   try {
     open_standard_descriptors();
+    set_library_folders(library_folders);
     return run(arguments);
   } catch (const std::exception& exception) {
     return fail(exception);

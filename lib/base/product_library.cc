@@ -8,6 +8,7 @@
 
 #include "base/limit_remedies.h"
 #include "base/loader_error.h"
+#include "base/open_library.h"
 
 namespace ftrun {
 namespace {
@@ -34,9 +35,8 @@ OpenedLibrary open_product_library(ProductLibrary library) {
   if (library == ProductLibrary::kOpenBlas) ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
   OpenedLibrary opened;
   for (const char* const file : files_of(library)) {
-    opened.handle = ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (opened.handle != nullptr) return {opened.handle, ""};
-    const std::string why = ::dlerror();
+    const auto [handle, why] = open_library(file, RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) return {handle, ""};
     if (loader_lacks_memory(why))
       throw Error(ExitCode::kEnvironment, cat(product_library_name(library), " cannot be loaded: ", why), more_memory_remedy());
     if (opened.error.empty()) opened.error = why;

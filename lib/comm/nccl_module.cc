@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/module_path.h"
+#include "base/open_library.h"
 #include "comm/nccl_communicator.h"
 #include "comm/nccl_entry.h"
 
@@ -12,9 +13,9 @@ namespace {
 
 NcclMakeEntry load_module() {
   const std::string path = module_path(reinterpret_cast<const void*>(&make_nccl_communicator), "libftrun_nccl.so");
-  void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto [module, why] = open_library(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
-    throw Error(ExitCode::kEnvironment, cat("NCCL cannot be loaded: ", ::dlerror()),
+    throw Error(ExitCode::kEnvironment, cat("NCCL cannot be loaded: ", why),
                 "build ftrun anew on this machine; it needs CUDA 13 with NCCL 2 and the pinned torch wheel");
   const auto make = reinterpret_cast<NcclMakeEntry>(::dlsym(module, kNcclMakeEntry));
   if (make == nullptr)

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/module_path.h"
+#include "base/open_library.h"
 #include "kernels/cuda/module_entry.h"
 #include "kernels/device.h"
 
@@ -18,9 +19,9 @@ struct Module {
 
 Module load_module() {
   const std::string path = module_path(reinterpret_cast<const void*>(&open_cuda_kernels), "libftrun_cuda.so");
-  void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto [module, why] = open_library(path, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
-    throw Error(ExitCode::kEnvironment, cat("the CUDA kernels cannot be loaded: ", ::dlerror()),
+    throw Error(ExitCode::kEnvironment, cat("the CUDA kernels cannot be loaded: ", why),
                 "build ftrun anew on this machine (it needs cuBLAS and the CUDA runtime of version 13), or set "
                 "\"device\": \"cpu\"");
   const Module entries{reinterpret_cast<CudaModuleEntry>(::dlsym(module, kCudaModuleEntry)),

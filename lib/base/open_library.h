@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ftrun {
+
+/// Who tells the folders that open_library() looks in after the loader's own: asked once, when a library is first missing.
+void set_library_folders(std::function<std::vector<std::string>()> folders);
+
+/// A library that was opened, or why not.
+struct LibraryHandle {
+  void* handle = nullptr;
+  std::string error;
+};
+
+/// dlopen(`file`, `flags`). Where the loader does not find it, or a library that it needs, that one is taken from the folders of
+/// set_library_folders(): an installed ftrun finds LibTorch and CUDA where pip put them, whatever LD_LIBRARY_PATH says.
+LibraryHandle open_library(const std::string& file, int flags);
+
+}  // namespace ftrun

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Packs the release build for other machines.
+#   scripts/package.sh tree|wheel|deb [--out FOLDER]      (default: build/packages)
+#
+#   tree    ftrun-VERSION.tar.gz: bin, lib and share, which run wherever they are unpacked
+#   wheel   ftrun-VERSION-py3-none-manylinux_….whl: pip installs it beside the torch package that it needs
+#   deb     ftrun_VERSION_amd64.deb: /usr/bin/ftrun; LibTorch comes from pip, or from /usr/lib/ftrun/torch
+#
+# All three hold the same files. They need glibc and libstdc++ of the build's age or later and nothing else of the
+# system; `ftrun --version` says where LibTorch was found. The build is made first (scripts/build.sh).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=build/packages
+say() { printf '[package] %s\n' "$*"; }
+die() { printf '[package] error: %s\n' "$*" >&2; exit "${2:-5}"; }
+
+kind=${1:-}
+case $kind in tree | wheel | deb) shift ;; *) die 'usage: scripts/package.sh tree|wheel|deb [--out FOLDER]' 2 ;; esac
+while [ $# -gt 0 ]; do
+  case $1 in
+    --out) [ $# -ge 2 ] || die '--out wants a folder' 2; out=$2; shift ;;
+    *) die "unknown option $1" 2 ;;
+  esac
+  shift
+done
+
+targets=(ftrun)
+for module in ftrun_cuda ftrun_nccl; do
+  grep -q "lib$module.so" build/release/build.ninja 2>/dev/null && targets+=("$module")
+done
+scripts/build.sh release "${targets[@]}"
+work=$(mktemp -d)
+trap 'rm -rf -- "$work"' EXIT
+cmake --install build/release --prefix "$work/tree" --strip >/dev/null
+version=$("$work/tree/bin/ftrun" --version | sed -n '1s/^ftrun \([^ ]*\).*/\1/p')
+torch=$("$work/tree/bin/ftrun" --version | sed -n '2s/^LibTorch \([^+,]*\).*/\1/p')
+[ -n "$version" ] || die 'the build does not say its version'
+mkdir -p "$out"
+
+# Of the symbols that the files need, the newest glibc: "2.34".
+glibc=$(objdump -T "$work"/tree/bin/* "$work"/tree/lib/*.so | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d _ -f 2)
+
+# put FILE: into the output folder, whole or not at all; one of that name is an earlier package of this version.
+put() { mv -f -- "$1" "$out/.$(basename "$1").part" && mv -f -- "$out/.$(basename "$1").part" "$out/$(basename "$1")" && say "$out/$(basename "$1")"; }
+
+pack_tree() {
+  mv "$work/tree" "$work/ftrun-$version"
+  tar -C "$work" --owner=0 --group=0 -czf "$work/ftrun-$version.tar.gz" "ftrun-$version"
+  put "$work/ftrun-$version.tar.gz"
+}
+
+pack_wheel() {
+  local data=$work/wheel/ftrun-$version.data info=$work/wheel/ftrun-$version.dist-info tag
+  mkdir -p "$data/scripts" "$info"
+  mv "$work/tree/bin/ftrun" "$data/scripts/"
+  rmdir "$work/tree/bin"
+  mv "$work/tree" "$data/data"
+  tag=py3-none-manylinux_${glibc//./_}_$(uname -m)
+  printf 'Wheel-Version: 1.0\nGenerator: ftrun\nRoot-Is-Purelib: false\nTag: %s\n' "$tag" > "$info/WHEEL"
+  {
+    printf 'Metadata-Version: 2.1\nName: ftrun\nVersion: %s\nSummary: Fine-tunes large language models, one binary\n' "$version"
+    printf 'License: Apache-2.0\nRequires-Python: >=3.10\nRequires-Dist: torch==%s\n' "$torch"
+    # What computes products on processors where MKL is slow, and what the scripts beside the binary import.
+    sed -n 's/^product_packages=(\(.*\))/\1/p' scripts/setup.sh | tr ' ' '\n' | sed 's/^/Requires-Dist: /'
+    printf 'Provides-Extra: scripts\n'
+    printf 'Requires-Dist: %s; extra == "scripts"\n' numpy xxhash tokenizers jinja2 transformers safetensors gguf
+    printf 'Description-Content-Type: text/markdown\n\n'
+    cat README.md
+  } > "$info/METADATA"
+  [ -x .venv/bin/uvx ] || die 'no .venv/bin/uvx: run scripts/setup.sh'
+  .venv/bin/uvx -q --from wheel==0.45.1 wheel pack "$work/wheel" --dest-dir "$work" >/dev/null || die 'the wheel could not be packed'
+  put "$work"/ftrun-*.whl
+}
+
+pack_deb() {
+  local root=$work/deb
+  command -v dpkg-deb >/dev/null || die 'no dpkg-deb: this is no Debian'
+  mkdir -p "$root/usr/lib/ftrun" "$root/usr/bin" "$root/DEBIAN"
+  mv "$work/tree/bin" "$work/tree/lib" "$root/usr/lib/ftrun/"
+  mv "$work/tree/share" "$root/usr/"
+  ln -s ../lib/ftrun/bin/ftrun "$root/usr/bin/ftrun"
+  gzip -9n "$root/usr/share/man/man1/ftrun.1"
+  cat > "$root/DEBIAN/control" <<CONTROL
+Package: ftrun
+Version: $version
+Architecture: amd64
+Maintainer: The ftrun developers <ftrun@localhost>
+Depends: libc6 (>= $glibc), libstdc++6 (>= 12), libgcc-s1
+Recommends: python3
+Section: science
+Priority: optional
+Installed-Size: $(du -sk "$root/usr" | cut -f1)
+Description: fine-tunes large language models, one binary
+ Trains on processors and NVIDIA GPUs from one config file. LibTorch $torch is not
+ in this package: ftrun takes it from the torch package of the virtual environment
+ that is active, of /usr/local, or of the folder that FTRUN_TORCH or the link
+ /usr/lib/ftrun/torch names. check, plan and the like need none.
+CONTROL
+  find "$root" -type d -exec chmod 755 {} +
+  dpkg-deb --root-owner-group --build "$root" "$work/ftrun_${version}_amd64.deb" >/dev/null
+  put "$work/ftrun_${version}_amd64.deb"
+}
+
+"pack_$kind"
