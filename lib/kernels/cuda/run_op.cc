@@ -343,29 +343,31 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
   const int64_t skip = g.first * hidden * dtype_bytes(op.dtype());
   if (op.has_out(2)) {
     const auto [dw, dw_dtype] = op.gradient(2);
-    matmul.run({.transpose_a = true,
-                .m = vocabulary,
-                .n = hidden,
-                .k = g.count,
-                .a = g.data,
-                .b = static_cast<const std::byte*>(op.in(0)) + skip,
-                .c = dw,
-                .beta = g.adds_to_weight ? 1.0F : 0.0F,
-                .a_stride = g.stride,
-                .dtype = op.dtype(),
-                .out_dtype = dw_dtype},
-               op.stream());
+    matmul.run_in_whole_rows(
+        {.transpose_a = true,
+         .m = vocabulary,
+         .n = hidden,
+         .k = g.count,
+         .a = g.data,
+         .b = static_cast<const std::byte*>(op.in(0)) + skip,
+         .c = dw,
+         .beta = g.adds_to_weight ? 1.0F : 0.0F,
+         .a_stride = g.stride,
+         .dtype = op.dtype(),
+         .out_dtype = dw_dtype},
+        Matmul::Rows::kM, op.stream());
   }
-  matmul.run({.m = g.count,
-              .n = hidden,
-              .k = vocabulary,
-              .a = g.data,
-              .b = op.in(1),
-              .c = static_cast<std::byte*>(op.out(1)) + skip,
-              .a_stride = g.stride,
-              .dtype = op.dtype(),
-              .out_dtype = op.dtype()},
-             op.stream());
+  matmul.run_in_whole_rows(
+      {.m = g.count,
+       .n = hidden,
+       .k = vocabulary,
+       .a = g.data,
+       .b = op.in(1),
+       .c = static_cast<std::byte*>(op.out(1)) + skip,
+       .a_stride = g.stride,
+       .dtype = op.dtype(),
+       .out_dtype = op.dtype()},
+      Matmul::Rows::kK, op.stream());
 }
 
 /// All tokens are multiplied, masked ones too: how many count is known only on the device. Their rows of
@@ -397,17 +399,18 @@ class LinearCrossEntropy {
     auto* const losses = op_.workspace<double>(place_.losses);
     int32_t* const correct =
         attrs_.with_gradients ? nullptr : op_.workspace<int32_t>(place_.correct);
-    matmul_.run({.transpose_b = true,
-                 .m = count,
-                 .n = vocabulary_,
-                 .k = hidden_,
-                 .a = x,
-                 .b = op_.in(1),
-                 .c = logits_,
-                 .c_stride = place_.row,
-                 .dtype = op_.dtype(),
-                 .out_dtype = op_.dtype()},
-                op_.stream());
+    matmul_.run_in_whole_rows(
+        {.transpose_b = true,
+         .m = count,
+         .n = vocabulary_,
+         .k = hidden_,
+         .a = x,
+         .b = op_.in(1),
+         .c = logits_,
+         .c_stride = place_.row,
+         .dtype = op_.dtype(),
+         .out_dtype = op_.dtype()},
+        Matmul::Rows::kN, op_.stream());
     softmax_loss(op_.dtype(),
                  {.logits = logits_,
                   .labels = labels,
@@ -457,16 +460,17 @@ void run_vocabulary_logits(const Operation& op, Matmul& matmul) {
   rows.label_logit = op.floats_out(2);
   const int64_t hidden = op.in_dims(0)[1];
   const int64_t skip = op.attrs<VocabularyAttrs>().first_token * hidden * dtype_bytes(op.dtype());
-  matmul.run({.transpose_b = true,
-              .m = rows.rows,
-              .n = rows.vocabulary,
-              .k = hidden,
-              .a = static_cast<const std::byte*>(op.in(0)) + skip,
-              .b = op.in(1),
-              .c = rows.logits,
-              .dtype = op.dtype(),
-              .out_dtype = DType::kF32},
-             op.stream());
+  matmul.run_in_whole_rows(
+      {.transpose_b = true,
+       .m = rows.rows,
+       .n = rows.vocabulary,
+       .k = hidden,
+       .a = static_cast<const std::byte*>(op.in(0)) + skip,
+       .b = op.in(1),
+       .c = rows.logits,
+       .dtype = op.dtype(),
+       .out_dtype = DType::kF32},
+      Matmul::Rows::kN, op.stream());
   vocabulary_statistics(rows, op.floats_out(1), op.stream());
 }
 

@@ -358,7 +358,7 @@ TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
     int masked_every;
   };
   for (const Size& s : {Size{1, 1, 2, 4, 0}, Size{7, 5, 9, 3, 0}, Size{40, 24, 101, 16, 3}, Size{33, 64, 1000, 256, 5},
-                        Size{6, 8, 24, 2, 1}}) {
+                        Size{6, 8, 24, 2, 1}, Size{20, 16, 257, 8, 4}, Size{9, 40, 191, 16, 0}}) {
     CAPTURE(s.tokens, s.vocabulary, s.chunk);
     require_agreement(loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, false));
     if (s.vocabulary == 2) continue;  // gradients that nearly cancel
@@ -480,7 +480,7 @@ TEST_CASE(
 
 TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree with the CPU") {
   for (const int64_t rank : {0, 2})
-    for (const int64_t vocabulary : {7, 64, 1200}) {
+    for (const int64_t vocabulary : {7, 64, 131, 1200}) {
       // Without gradients the CPU leaves logits as they are; without masked tokens both have the
       // same rows.
       const OperationCase c = split_loss_cases(19, 24, vocabulary, 0, rank, false).first;
@@ -491,7 +491,7 @@ TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree
 TEST_CASE(
     "cuda: the loss of a vocabulary that is split over ranks and both gradients agree with the "
     "whole one") {
-  for (const int64_t vocabulary : {9, 96, 1048})
+  for (const int64_t vocabulary : {9, 96, 133, 1048})
     for (const int masked_every : {0, 3, 1})
       for (const DTypes dtypes : kDTypes) {
         constexpr int64_t kTokens = 22, kHidden = 24, kRanks = 2;

@@ -42,6 +42,8 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
   const EmulatedMatrix left{a, a_type, lda, op_a}, right{b, b_type, ldb, op_b}, out{c, c_type, ldc};
   if (!left.has_aligned_rows() || !right.has_aligned_rows() || !out.has_aligned_rows())
     ++emulator::runtime().unaligned_products;
+  if (m >= 64 && n >= 64 && k >= 64 && (m % 8 != 0 || n % 8 != 0 || k % 8 != 0))
+    ++emulator::runtime().odd_products;
   const float keep = *static_cast<const float*>(beta);
   for (int column = 0; column < n; ++column)
     for (int row = 0; row < m; ++row) {
