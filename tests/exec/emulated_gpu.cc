@@ -457,43 +457,29 @@ void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool
   });
 }
 
-DeviceUpdate EmulatedGpu::seen(const DeviceUpdate& update) const {
-  DeviceUpdate there = update;
+FlatUpdate EmulatedGpu::seen(const FlatUpdate& update) const {
+  FlatUpdate there = update;
   there.parameters = seen(update.parameters);
   there.gradients = seen(update.gradients);
   there.state1 = seen(update.state1);
   there.state2 = seen(update.state2);
-  there.bf16_copy = seen(update.bf16_copy);
+  there.copy = seen(update.copy);
   return there;
 }
 
-namespace {
-
-FlatUpdate flat(const DeviceUpdate& update) {
-  return {.parameters = update.parameters,
-          .gradients = update.gradients,
-          .gradient_dtype = update.gradient_dtype,
-          .state1 = update.state1,
-          .state2 = update.state2,
-          .copy = update.bf16_copy,
-          .count = update.count};
-}
-
-}  // namespace
-
-void EmulatedGpu::adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
+void EmulatedGpu::adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars* scalars,
                               DeviceStream stream) {
   put(stream, [this, there = seen(update), options, at = seen(scalars)] {
     if (operations_) return operations_->adam_update(there, options, at, operations_stream_);
-    ftrun::adam_update(flat(there), options, *at);
+    ftrun::adam_update(there, options, *at);
   });
 }
 
-void EmulatedGpu::sgd_update(const DeviceUpdate& update, const SgdOptions& options, const StepScalars* scalars,
+void EmulatedGpu::sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars* scalars,
                              DeviceStream stream) {
   put(stream, [this, there = seen(update), options, at = seen(scalars)] {
     if (operations_) return operations_->sgd_update(there, options, at, operations_stream_);
-    ftrun::sgd_update(flat(there), options, *at);
+    ftrun::sgd_update(there, options, *at);
   });
 }
 

@@ -78,9 +78,9 @@ class EmulatedGpu final : public DeviceKernels {
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override;
   void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
                       DeviceStream stream) override;
-  void adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
+  void adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars* scalars,
                    DeviceStream stream) override;
-  void sgd_update(const DeviceUpdate& update, const SgdOptions& options, const StepScalars* scalars,
+  void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars* scalars,
                   DeviceStream stream) override;
   void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                DeviceStream stream) override;
@@ -135,7 +135,7 @@ class EmulatedGpu final : public DeviceKernels {
   T* seen(T* address) const {
     return address == nullptr ? nullptr : reinterpret_cast<T*>(seen_by_device(address));
   }
-  DeviceUpdate seen(const DeviceUpdate& update) const;
+  FlatUpdate seen(const FlatUpdate& update) const;
 
   DeviceInfo info_;
   EmulatorOptions options_;
