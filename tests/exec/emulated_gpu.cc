@@ -19,6 +19,7 @@ namespace ftrun::fixtures {
 namespace {
 
 constexpr int kPattern = 0xFF;
+constexpr size_t kSpoiledBytes = 64;
 constexpr int64_t kAlignment = 256;
 /// After which a peer that does not come is taken for lost, so that a test ends.
 constexpr std::chrono::seconds kPatience{60};
@@ -435,6 +436,8 @@ void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops, std:
     return put(stream, [this, &graph, ops, places = std::move(places), there] {
       counters_.operations += static_cast<int64_t>(ops.size());
       operations_->run_ops(graph, ops, places, there, operations_stream_);
+      for (const Op& op : ops)
+        if (op.kind == spoiled_) std::memset(places[static_cast<size_t>(op.out[0])], 0x46, kSpoiledBytes);
     });
   for (const Op& op : ops)
     put(stream, [this, &graph, &op, places, there] {

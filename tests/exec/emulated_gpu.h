@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 
 #include "comm/device_communicator.h"
 #include "comm/rendezvous.h"
+#include "graph/op.h"
 #include "kernels/device.h"
 
 namespace ftrun::fixtures {
@@ -89,6 +91,9 @@ class EmulatedGpu final : public DeviceKernels {
   void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
                   DeviceStream stream) override;
 
+  /// The first elements of what operations of this kind make come out wrong from now on.
+  void spoil(OpKind kind) { spoiled_ = kind; }
+
   /// Any work in a stream; with `ready`, which peers bring about, not before that holds.
   void put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
   /// What lets peers come forward while a stream stands before work that is not ready.
@@ -140,6 +145,7 @@ class EmulatedGpu final : public DeviceKernels {
   DeviceInfo info_;
   EmulatorOptions options_;
   std::unique_ptr<DeviceKernels> operations_;
+  std::optional<OpKind> spoiled_;
   DeviceStream operations_stream_ = nullptr;
   /// The same memory twice: as the host sees it, which it cannot, and as the device does.
   std::byte* shown_ = nullptr;

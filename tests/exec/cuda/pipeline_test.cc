@@ -1,4 +1,8 @@
 #include "../emulated_gpu.h"
+#include "base/rank_error.h"
+#include "base/text.h"
+#include "exec/compare_kernels.h"
+#include "gpu_under_test.h"
 #include "kernels/kernels.h"
 #include "mesh_on_gpu.h"
 
@@ -49,6 +53,26 @@ TEST_CASE("cuda mesh: tensor ranks and shards within stages train the processor'
                                              {.tensor = 2, .shards = 2, .stages = 2, .micro_batches = 4}}) {
     EmulatedNetwork network;
     fixtures::compare_on_mesh(config, model, mesh, emulated(network));
+  }
+}
+
+TEST_CASE("cuda: an operation that a GPU computes otherwise than the processor ends the run before its first step") {
+  set_kernel_threads(1);
+  Config config = fixtures::run_of_stage(0);
+  config.device = DeviceKind::kCuda;
+  for (const OpKind kind : {OpKind::kLinear, OpKind::kAttentionDgrad, OpKind::kSwiGlu}) {
+    const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+    dynamic_cast<EmulatedGpu&>(gpu->kernels()).spoil(kind);
+    try {
+      compare_kernels(config, fixtures::small_model(), 0, *gpu);
+      FAIL("no error");
+    } catch (const RankError& error) {
+      REQUIRE(error.code() == ExitCode::kEnvironment);
+      REQUIRE(error.of_device());
+      REQUIRE_THAT(error.message(), Catch::Contains(cat("computes ", op_name(kind), " of ")) &&
+                                        Catch::Contains("otherwise than the processor does: off by "));
+      REQUIRE_THAT(error.remedy(), Catch::StartsWith("set \"device\": \"cpu\""));
+    }
   }
 }
 
