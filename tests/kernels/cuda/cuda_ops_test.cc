@@ -230,10 +230,14 @@ TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
     for (const int64_t first_column : {0, 24, 4090}) {
       OperationCase c{OpKind::kDropout, DropoutAttrs{0.3, 2, first_column}, {random({s.tokens, s.width}, 1)},
                       {Operand::out({s.tokens, s.width})}};
-      require_agreement(c);
-      const auto apart = bits_on_gpu(c, kDTypes[2]);
-      c.in_place = 0;
-      REQUIRE((bits_on_gpu(c, kDTypes[2]) == apart));
+      for (const bool rest : {false, true}) {
+        std::get<DropoutAttrs>(c.attrs).rest = rest;
+        c.in_place.reset();
+        require_agreement(c);
+        const auto apart = bits_on_gpu(c, kDTypes[2]);
+        c.in_place = 0;
+        REQUIRE((bits_on_gpu(c, kDTypes[2]) == apart));
+      }
     }
 }
 
