@@ -68,17 +68,10 @@ const Gap kEmulated[] = {
     {"parallel.data", text("several GPUs"), [](const Config& c) { return on_gpu(c) && c.parallel.data > 1; }},
     {"parallel.tensor", text("tensor parallelism"), [](const Config& c) { return on_gpu(c) && c.parallel.tensor > 1; }},
     {"parallel.pipeline", text("pipelines"), [](const Config& c) { return on_gpu(c) && c.parallel.pipeline > 1; }},
-    {"fp16.enabled", text("fp16"), [](const Config& c) { return on_gpu(c) && c.fp16.enabled; }},
     {"communication_data_type", text("gradients sent in fp16"),
      [](const Config& c) {
        return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
      }},
-    {"bf16.bf16_master_weights_and_grads", text("master weights in bf16"),
-     [](const Config& c) { return on_gpu(c) && c.bf16.enabled && c.bf16.bf16_master_weights_and_grads; }},
-    {"bf16.bf16_optimizer_states", text("optimizer states in bf16"),
-     [](const Config& c) { return on_gpu(c) && c.bf16.enabled && c.bf16.bf16_optimizer_states; }},
-    {"adapter.use_dora", text("magnitudes of adapters (DoRA)"),
-     [](const Config& c) { return on_gpu(c) && c.adapter.type == AdapterType::kLora && c.adapter.use_dora; }},
 };
 
 /// Choices of the key that the gap refuses in a config of defaults.
