@@ -500,7 +500,7 @@ TEST_CASE("device: auto is a GPU where each rank can have one that does what is 
   REQUIRE(device("{}", two) == DeviceKind::kCuda);
   REQUIRE(device("{device: cpu}", two) == DeviceKind::kCpu);
   REQUIRE(has_line(resolved("{}", two), "default: device = cuda (this machine shows 2 GPUs)"));
-  REQUIRE(device("{parallel: {tensor: 2}}", two) == DeviceKind::kAuto);
+  REQUIRE(device("{parallel: {tensor: 2}}", two) == DeviceKind::kCuda);
 }
 
 TEST_CASE("device: auto says why it leaves GPUs alone") {

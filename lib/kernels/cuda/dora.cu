@@ -37,12 +37,16 @@ struct ScaledParts {
 
   __device__ float factor(int64_t column) const {
     int64_t before = 0;
-    for (int p = 0; p < count; ++p) {
+    float found = 1.0F;
+    // With places known when it is compiled the lists stay parameters, else they would be copied to local memory.
+#pragma unroll
+    for (int p = 0; p < kMost; ++p) {
+      if (p >= count) break;
       const int64_t place = column - first_column[p];
-      if (place >= 0 && place < columns[p]) return over_length(magnitudes[before + place], squares[before + place]);
+      if (place >= 0 && place < columns[p]) found = over_length(magnitudes[before + place], squares[before + place]);
       before += columns[p];
     }
-    return 1.0F;
+    return found;
   }
 };
 

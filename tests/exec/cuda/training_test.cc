@@ -110,7 +110,7 @@ TEST_CASE("cuda: training in bf16 gives the processor's losses and weights withi
 
 TEST_CASE("cuda: training in fp16 gives the processor's losses and weights within fp16's precision") {
   set_kernel_threads(1);
-  for (const auto& [stage, device] : {std::pair(0, kNone), {2, kCpu}, {3, kNone}}) {
+  for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
     Config config = comparable(fixtures::run_of_stage(stage));
     config.fp16.enabled = true;
@@ -121,16 +121,14 @@ TEST_CASE("cuda: training in fp16 gives the processor's losses and weights withi
 
 TEST_CASE("cuda: training with moments and master weights in bf16 gives the processor's losses") {
   set_kernel_threads(1);
-  for (const bool master : {false, true})
-    for (const auto& [stage, device] : {std::pair(1, kNone), {3, kCpu}}) {
-      INFO("stage " << stage << ", " << name_of(device) << (master ? ", master too" : ""));
-      Config config = comparable(fixtures::run_of_stage(stage));
-      config.bf16.enabled = true;
-      config.bf16.bf16_optimizer_states = true;
-      config.bf16.bf16_master_weights_and_grads = master;
-      fixtures::offload_to(config, device);
-      compare(config, 5e-3, 5e-2);
-    }
+  for (const auto& [stage, device] : {std::pair(1, kNone), {3, kCpu}}) {
+    INFO("stage " << stage << ", " << name_of(device));
+    Config config = comparable(fixtures::run_of_stage(stage));
+    config.bf16.enabled = config.bf16.bf16_optimizer_states = true;
+    config.bf16.bf16_master_weights_and_grads = stage == 1;
+    fixtures::offload_to(config, device);
+    compare(config, 5e-3, 5e-2);
+  }
 }
 
 TEST_CASE("cuda: adapters with magnitudes (DoRA) train the processor's losses and weights") {

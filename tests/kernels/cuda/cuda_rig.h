@@ -92,11 +92,10 @@ struct DTypes {
   DType activation;
   DType gradient;
 };
-/// fp32; bf16 and fp16, each with fp32 gradients and its own.
+/// fp32; bf16 with fp32 gradients and its own; fp16.
 inline const std::vector<DTypes> kDTypes{{DType::kF32, DType::kF32},
                                          {DType::kBF16, DType::kF32},
                                          {DType::kBF16, DType::kBF16},
-                                         {DType::kF16, DType::kF32},
                                          {DType::kF16, DType::kF16}};
 
 /// Outputs of the case on the GPU, and on the CPU in fp32 with inputs rounded to the same dtypes.
