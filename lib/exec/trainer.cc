@@ -72,6 +72,7 @@ Trainer::Trainer(const TrainRequest& request)
       request_(request_of_start(request, session_.agent_launch())),
       config_(request_.config),
       stop_(session_),
+      stop_lead_(request_.stop_lead, saves_in_background(config_)),
       journal_(request_, session_),
       identity_(request_, session_, journal_),
       lr_schedule_(config_.scheduler),
@@ -185,6 +186,10 @@ void Trainer::load_or_resume() {
 
 void Trainer::open_outputs() {
   journal_.open([this] { return describe(); }, progress_.step, total_steps_);
+  if (const Recorder* recorder = journal_.recorder(); recorder != nullptr && recorder->before())
+    stop_lead_.read_counters(recorder->before()->counters);
+  stop_lead_.note_written();
+  journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
   session_.together("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.say(note);
@@ -224,6 +229,7 @@ void Trainer::start_loader() {
 
 void Trainer::train_until_stopped() {
   catch_stop_signals();
+  review_stop_lead();  // by what an earlier start measured
   evaluate_before_training();
   while (!has_ended() && !stop_.reached()) {
     StepMetrics metrics = train_step();
@@ -243,6 +249,7 @@ void Trainer::train_until_stopped() {
     else if (!has_ended() && checkpointer_->save_if_due(progress_, identity_.train()))
       // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
       stop_.vote();
+    review_stop_lead();
   }
   if (!stop_.reached()) progress_.skipped.refuse_none_trained(progress_.step);
 }
@@ -251,7 +258,20 @@ void Trainer::train_until_stopped() {
 void Trainer::check_replicas() {
   if (!replicas_) return;
   session_.show_phase(cat("comparing replicas after step ", progress_.step));
+  const auto start = Clock::now();
   replicas_->check(progress_.step);
+  longest_check_ = std::max(longest_check_, seconds_since(start));
+}
+
+/// Warns as soon as the scheduler's lead is too short, and keeps in run.json what was measured: a run
+/// that is killed at its time limit writes nothing more.
+void Trainer::review_stop_lead() {
+  if (checkpointer_->longest_save() > 0) stop_lead_.note_save(checkpointer_->longest_save() + longest_check_);
+  if (stop_lead_.has_news()) {
+    journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
+    stop_lead_.note_written();
+  }
+  if (const std::string warning = stop_lead_.take_warning(); !warning.empty()) journal_.warn(warning);
 }
 
 StepMetrics Trainer::train_step() {
@@ -278,6 +298,7 @@ StepMetrics Trainer::train_step() {
   metrics.step_seconds = seconds_since(start);
   progress_.evaluations.note_loss(metrics.loss, metrics.tokens);
   session_.note_step(metrics.step_seconds);
+  stop_lead_.note_step(metrics.step_seconds);
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   use_->add_to(metrics);
   journal_.show_step(progress_, step, metrics, setup_->train_executor());
@@ -465,7 +486,11 @@ void Trainer::finish() {
   session_.allow_work_of_one_rank();
   save_last_checkpoint();
   session_.together("recording the checkpoints", [this] {
-    journal_.update([this](RunManifest& manifest) { checkpointer_->add_to(manifest); });
+    journal_.update([this](RunManifest& manifest) {
+      checkpointer_->add_to(manifest);
+      stop_lead_.note_save(checkpointer_->longest_save());
+      stop_lead_.write_counters(manifest.counters);
+    });
   });
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");

@@ -21,6 +21,7 @@
 #include "exec/setup.h"
 #include "exec/slow_ranks.h"
 #include "exec/stop_agreement.h"
+#include "exec/stop_lead.h"
 #include "exec/text_sample.h"
 #include "exec/train.h"
 #include "exec/training_progress.h"
@@ -53,6 +54,7 @@ class Trainer {
 
   void train_until_stopped();
   void check_replicas();
+  void review_stop_lead();
   void name_slow_ranks(const StepMetrics& metrics);
   StepMetrics train_step();
   StepMetrics metrics_of(const StepRun& step) const;
@@ -85,6 +87,7 @@ class Trainer {
   const TrainRequest request_;
   const Config& config_;
   StopAgreement stop_;
+  StopLead stop_lead_;
   RunJournal journal_;
   /// Absent on a GPU.
   std::optional<ProductsInUse> products_;
@@ -94,6 +97,8 @@ class Trainer {
   std::unique_ptr<TrainingSetup> setup_;
   std::optional<Checkpointer> checkpointer_;
   std::optional<ReplicaCheck> replicas_;
+  /// Seconds that the longest comparison of replicas took.
+  double longest_check_ = 0;
   std::optional<SlowRanks> slow_ranks_;
   std::optional<ResourceUse> use_;
   std::unique_ptr<Loader> loader_;

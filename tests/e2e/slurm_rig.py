@@ -25,6 +25,11 @@ JobAcctGatherType=jobacct_gather/none
 SwitchType=switch/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters={parameters}
+SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
 SlurmdParameters=config_overrides
 SlurmctldPort={port}
@@ -36,8 +41,11 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 KillWait=20
 {nodes}
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES PriorityTier=1 GraceTime=120
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
+# Devices that are not opened: SLURM counts them, hands them out and names them in CUDA_VISIBLE_DEVICES.
+GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
 
 
 def missing():
@@ -53,8 +61,9 @@ class Slurm:
     """Nodes n1, n2, ... that are all this machine. Their names are in no DNS, so a step on more than one of them
     needs MASTER_ADDR."""
 
-    def __init__(self, folder, nodes=2):
+    def __init__(self, folder, nodes=2, parameters="preempt_send_user_signal"):
         self.folder = pathlib.Path(folder)
+        self.parameters = parameters
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
         self.daemons = []
         self.variables = {"SLURM_CONF": str(self.folder / "slurm.conf")}
@@ -119,10 +128,11 @@ class Slurm:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         host = socket.gethostname().split(".")[0]
-        lines = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 RealMemory=1000 "
+        lines = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 RealMemory=1000 Gres=gpu:2 "
                  "State=UNKNOWN" for node in self.nodes]
         (self.folder / "slurm.conf").write_text(
-            CONFIG.format(host=host, folder=self.folder, port=free_port(), nodes="\n".join(lines)))
+            CONFIG.format(host=host, folder=self.folder, port=free_port(), nodes="\n".join(lines), parameters=self.parameters))
+        (self.folder / "gres.conf").write_text(GPUS)
         # None of the plugins above needs control groups, and slurmd ends where it is to find out which kind a machine has and it has both.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
