@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <limits>
 #include <optional>
@@ -29,6 +31,7 @@
 #include "exec/resume_policy.h"
 #include "exec/stop_signal.h"
 #include "exec/training_error.h"
+#include "program/node_crossing.h"
 #include "report/outcome.h"
 
 namespace ftrun {
@@ -99,6 +102,7 @@ int Trainer::train() {
   check_ranks(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
+  warn_of_placement();
   open_replica_check();
   open_slow_ranks();
   start_loader();
@@ -143,9 +147,10 @@ void Trainer::open_data() {
   session_.together("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
   if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
-  std::string sizes = cat(data_.train->size());
-  for (const NamedSamples& set : data_.validation) sizes += cat(" ", set.samples->size());
-  session_.require_equal("the data", sizes);
+  if (session_.world() == 1) return;
+  std::vector<NodeFact> inputs;
+  session_.together("comparing model and data of the nodes", [&] { inputs = input_facts(config_, data_); });
+  session_.require_same("inputs", inputs);
 }
 
 void Trainer::open_model() {
@@ -198,6 +203,20 @@ void Trainer::open_outputs() {
     if (!rise.empty()) journal_.warn(rise);
     identity_.start(data_);
   });
+}
+
+/// Tensor ranks wait for each other inside each layer: on different nodes that takes most of a step.
+void Trainer::warn_of_placement() {
+  if (session_.world() == 1) return;
+  const RankMesh mesh = rank_mesh(config_);
+  const std::vector<std::string>& nodes = session_.nodes();
+  TensorCrossing crossing = tensor_crossing(mesh, nodes, [](int) { return int64_t{0}; });
+  if (crossing.groups == 0) return;
+  std::array<double, 1> bytes{};
+  if (passes_to_other_node(mesh, session_.rank(), nodes)) bytes[0] = static_cast<double>(tensor_bytes(setup_->train().program));
+  session_.sum(bytes, "bytes between nodes");
+  crossing.bytes = std::llround(bytes[0]);
+  journal_.warn(crossing_text(crossing, nodes));
 }
 
 void Trainer::open_replica_check() {

@@ -45,6 +45,7 @@ class Trainer {
   void open_data();
   void open_model();
   void load_or_resume();
+  void warn_of_placement();
   void open_replica_check();
   void open_slow_ranks();
   void open_outputs();

@@ -41,6 +41,22 @@ def writer_model(folder):
     return folder
 
 
+def trained(out):
+    """Steps that the run's metrics hold."""
+    return len(steps(out)) if (out / "metrics.jsonl").exists() else 0
+
+
+def require_saved(out, number, code, what):
+    """The run has ended with the signal's code, and what it has trained is saved."""
+    assert code == CODES[number], what
+    if not (out / "run.json").exists():
+        return
+    assert not being_written(out), f"{being_written(out)}: {what}"
+    done = trained(out)
+    if done > 0 and manifest(out).get("exit_reason") == f"stopped by {number.name} after step {done}":
+        assert f"step-{done:08}" in checkpoints(out), f"step {done} was not saved: {what}"
+
+
 class Contract:
     def __init__(self, scratch, seed):
         scratch = pathlib.Path(scratch)
@@ -107,6 +123,7 @@ class Contract:
 
     def stop_once(self, kind, running, out, seconds):
         """Sends a signal and checks the end. False where the run was over before."""
+        before = trained(out)
         phase = self.chance.choice(PHASES)
         number = self.chance.choice(DRAWN)
         self.await_phase(phase, running, out, seconds)
@@ -125,26 +142,18 @@ class Contract:
         if code == 0:
             self.late += 1
             return False
-        self.require(kind, phase, number, code, took, running, out)
+        what = f"{kind}, {phase}, {number.name}: exit {code} after {took:.1f} s\n{running.text()[-3000:]}"
+        assert took <= IN_TIME, f"not in {IN_TIME} s: {what}"
+        if code == -number:
+            # Before training begins the kernel ends the process, as docs/errors.md says; SIGUSR1 is caught from the first line on.
+            assert trained(out) == before and (number != signal.SIGUSR1 or not running.text()), what
+        else:
+            require_saved(out, number, code, what)
         self.seconds.append(took)
         self.of_kind[kind] += 1
         self.of_phase[phase] += 1
         self.of_signal[number.name] += 1
         return True
-
-    def require(self, kind, phase, number, code, took, running, out):
-        what = f"{kind}, {phase}, {number.name}: exit {code} after {took:.1f} s\n{running.text()[-3000:]}"
-        # Before the process has set its handlers the kernel ends it, and nothing has begun.
-        begun = code != -number or running.text()
-        assert not begun or code == CODES[number], what
-        assert took <= IN_TIME, f"not in {IN_TIME} s: {what}"
-        if not begun or not (out / "run.json").exists():
-            return
-        record = manifest(out)
-        done = len(steps(out)) if (out / "metrics.jsonl").exists() else 0
-        if record.get("exit_reason") == f"stopped by {number.name} after step {done}" and done > 0:
-            assert f"step-{done:08}" in checkpoints(out), f"step {done} was not saved: {what}"
-        assert not being_written(out), f"{being_written(out)}: {what}"
 
     def run(self, kind, most):
         straight, seconds = self.undisturbed(kind)

@@ -1,18 +1,30 @@
 """Ranks started by SLURM: tasks of a step on one node and on two, a batch script, a failure, the warning
-before a time limit. Runs on a SLURM of its own; left out (exit 77) where the machine has none to start."""
+before a time limit; and the scripts that people submit (scripts/slurm): time limit, pre-emption, a node that fails, an array.
+Runs on a SLURM of its own; left out (exit 77) where the machine has none to start."""
+import contextlib
+import os
 import pathlib
+import re
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 
-from runner import BINARY, Job, bad_data, case, checkpoints, manifest, must, refuse_traces, require_in_time, run_cases, same_run, skip, steps
+from runner import (BINARY, Job, await_that, bad_data, case, checkpoints, ftrun, manifest, must, refuse_traces, require_in_time,
+                    run_cases, same_run, skip, steps, waiting)
 from slurm_rig import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
+SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts" / "slurm"
+# Of n1 to n6: a script's jobs of one case do not meet those of another.
+LIMITED, PREEMPTED, SPARE = "n1,n2", "n3", "n4,n5,n6"
+ELSEWHERE = {LIMITED: "n3,n4,n5,n6", SPARE: "n1,n2,n3"}
 
 if why := missing():
     skip(why)
 
-with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as slurm_folder, Slurm(slurm_folder) as slurm:
+with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as slurm_folder, Slurm(slurm_folder, nodes=6) as slurm:
     job = Job(scratch)
     job.run("supervised", "--nproc", 2, **FEW)
 
@@ -78,5 +90,176 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         count = len(steps(job.out("warned")))
         assert checkpoints(job.out("warned")) == [f"step-{count:08}"], text[-2000:]
         assert manifest(job.out("warned"))["exit_reason"] == f"stopped by SIGUSR1 after step {count}"
+
+    # --- what stands in the way of a run on several nodes ----------------------------------------
+
+    def on_second_node(command, instead):
+        """A script for srun: the second of the nodes runs something else."""
+        script = job.scratch / f"on-second-{len(list(job.scratch.glob('on-second-*')))}.sh"
+        script.write_text(f"#!/bin/sh\n[ $SLURM_NODEID = 1 ] && exec {instead}\nexec {command}\n")
+        script.chmod(0o755)
+        return script
+
+    def refused(config, instead, *expected):
+        script = on_second_node(f"{BINARY} --config {config}", instead)
+        done = must(slurm.run("srun", "-N2", "-n2", "-w", LIMITED, script, variables={"MASTER_ADDR": "127.0.0.1"}), 2)
+        refuse_traces(done.stdout + done.stderr)
+        for text in ("ftrun: the nodes differ:\n", *expected):
+            assert re.search(text, done.stderr), f"no {text!r} in:\n{done.stderr}"
+
+    @waiting
+    def node_with_another_binary_is_refused_by_name():
+        copy = job.scratch / "other"
+        (copy / "bin").mkdir(parents=True)
+        (copy / "lib").symlink_to(pathlib.Path(BINARY).parent.parent / "lib")
+        (copy / "bin" / "ftrun").write_bytes(pathlib.Path(BINARY).read_bytes() + b" ")
+        (copy / "bin" / "ftrun").chmod(0o755)
+        config = job.config("other-binary", **FEW)
+        refused(config, f"{copy}/bin/ftrun --config {config}",
+                r"\n  n2 \(rank 1\): the ftrun binary is (\d+) bytes, xxh3 \w+; on n1 \(rank 0\): (?!\1)\d+ bytes")
+
+    @waiting
+    def node_with_other_weights_and_data_is_refused_by_name():
+        # Each node sees a file system of its own below the same paths.
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+            return
+        config = job.config("other-files", **FEW)
+        weights, data = job.scratch / "weights.safetensors", job.scratch / "data.bin"
+        weights.write_bytes((job.model / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\0")
+        data.write_bytes(b"\1\0" + job.data.read_bytes()[2:])
+        mounts = f"mount --bind {weights} {job.model}/model.safetensors; mount --bind {data} {job.data}"
+        refused(config, f"unshare --mount sh -c '{mounts}; exec {BINARY} --config {config}'",
+                r"\n  n2 \(rank 1\): model.path model.safetensors is ", r"\n  n2 \(rank 1\): data.train is 128 sequences, ")
+
+    @waiting
+    def tensor_ranks_on_two_nodes_are_warned_of():
+        model = {"model": {"path": str(job.model)}, "parallel": {"tensor": 2}, **FEW}
+        config = job.config("apart", **model)
+        done = step(config, "-N2", "-n2", "-w", LIMITED, variables={"MASTER_ADDR": "127.0.0.1"})
+        told = re.search(r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. (.*) a step pass between nodes", done.stderr)
+        assert told, done.stderr
+        # All of the two ranks' traffic is that of their tensor group; its bytes are counted where they pass.
+        counted = manifest(job.out("apart"))["traffic"]
+        a_step = counted["communication"]["transport"] / counted["steps"]["counted"]
+        planned = must(ftrun("plan", "--config", config, "--nproc", 2, "--nodes", 2)).stdout
+        assert f"ranks 0, 1 on node 0, node 1. {told[1]} a step pass" in planned, planned
+        number, unit = told[1].split()
+        assert abs(float(number) * {"KiB": 1024, "MiB": 1 << 20}[unit] / a_step - 1) < 0.02, (told[1], a_step)
+        together = step(job.config("together", **model), "-N1", "-n2", "-w", "n1")
+        assert "different nodes" not in together.stderr, together.stderr
+
+    # --- scripts/slurm ---------------------------------------------------------------------------
+
+    def long_config(name):
+        """Steps enough for a signal to come in time; a resume may ask for fewer."""
+        return job.config(name, train={"steps": 100000, "log": {"every": 1000}}, device="cpu")
+
+    def submit(script, name, *options, **variables):
+        """The scripts as they are shipped; what a cluster has otherwise is given beside them."""
+        return slurm.submit(SCRIPTS / script, "--cpus-per-task=1", "-o", f"{scratch}/{name}.out", *options, FTRUN=BINARY,
+                            MASTER_ADDR="127.0.0.1", **variables)
+
+    def text_of(name):
+        return (pathlib.Path(scratch) / f"{name}.out").read_text()
+
+    def hold(number, name, rank=1):
+        """Stops a rank of the job after some steps; the others wait for it without computing."""
+        def trained():
+            with contextlib.suppress(FileNotFoundError):
+                return len(steps(job.out(name))) >= 3
+
+        await_that(trained, f"{name} has trained", pause=0.05)
+        [pid] = slurm.pids(number, f"ftrun-rank-{rank}")
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    def go_on_when_warned(pid):
+        """Lets a rank go on once SIGUSR1 has reached it."""
+        def warned():
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+            return int(re.search(r"ShdPnd:\s*(\w+)", status)[1], 16) >> (signal.SIGUSR1 - 1) & 1
+
+        await_that(warned, f"rank {pid} has been sent SIGUSR1", pause=0.05)
+        os.kill(pid, signal.SIGCONT)
+
+    def finish_after_requeue(number, name, config, straight, **changes):
+        """The job was saved and queued again. It starts once more, and is three steps longer than it was."""
+        slurm.await_state(number, "PENDING", restarts=1)
+        done = len(steps(job.out(name)))
+        reason = manifest(job.out(name))["exit_reason"]
+        text = config.read_text()
+        config.write_text(text.replace('"steps": 100000', f'"steps": {done + 3}'))
+        slurm.start_again(number)
+        slurm.await_state(number, "COMPLETED", restarts=1)
+        assert "step-%08d" % (done + 3) in checkpoints(job.out(name)), text_of(name)[-3000:]
+        job.run(straight, "--nproc", 2, train={"steps": done + 3, "log": {"every": 1000}}, device="cpu", **changes)
+        same_run(job.out(straight), job.out(name))
+        return reason
+
+    @waiting
+    def time_limit_saves_and_queues_many_nodes_again():
+        # SLURM looks at time limits twice a minute, and counts them in minutes.
+        config = long_config("limited")
+        number = submit("many_nodes.sbatch", "limited", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", "--time=1",
+                        "--signal=B:USR1@60", "-x", ELSEWHERE[LIMITED], CONFIG=config)
+        go_on_when_warned(hold(number, "limited"))
+        reason = finish_after_requeue(number, "limited", config, "unlimited")
+        assert reason.startswith("stopped by SIGUSR1 after step "), reason
+        text = text_of("limited")
+        assert f"job {number}, start 0: exit code 75\n" in text and f"job {number}, start 1: exit code 0\n" in text, text[-3000:]
+        assert manifest(job.out("limited"))["counters"]["stop_lead_milliseconds"] == 120000
+
+    @waiting
+    def preemption_saves_and_queues_one_node_again():
+        config = long_config("preempted")
+        number = submit("single_node.sbatch", "preempted", "--gpus-per-node=2", "-w", PREEMPTED, CONFIG=config)
+        pid = hold(number, "preempted")
+        script = job.scratch / "urgent.sh"
+        script.write_text("#!/bin/sh\n")
+        urgent = slurm.submit(script, "-p", "urgent", "-w", PREEMPTED, "--exclusive", "-o", "/dev/null")
+        go_on_when_warned(pid)
+        slurm.await_state(urgent, "COMPLETED")
+        reason = finish_after_requeue(number, "preempted", config, "not-preempted")
+        assert reason.startswith("stopped by SIGUSR1 after step "), reason
+
+    @waiting
+    def failed_node_queues_the_job_again_on_others():
+        config = job.config("failed-node", train={"steps": 40, "log": {"every": 1000}}, device="cpu", checkpoint={"every": 1, "background": False})
+        number = submit("many_nodes.sbatch", "failed-node", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1",
+                        "-x", ELSEWHERE[SPARE], CONFIG=config)
+        hold(number, "failed-node")
+        nodes = slurm.fields(number)["NodeList"]
+        slurm.fail_node(slurm.run("scontrol", "show", "hostnames", nodes).stdout.split()[-1])
+        slurm.start_again(number)
+        ended = slurm.await_state(number, "COMPLETED", restarts=1)
+        assert ended["NodeList"] != nodes, ended
+        job.run("no-failed-node", "--nproc", 2, train={"steps": 40, "log": {"every": 1000}}, device="cpu", checkpoint={"every": 1, "background": False})
+        same_run(job.out("no-failed-node"), job.out("failed-node"))
+
+    @waiting
+    def array_trains_a_config_a_task_and_queues_each_by_itself():
+        first, second = long_config("array-0"), job.config("array-1", **FEW, device="cpu")
+        number = submit("array.sbatch", "array-%a", "--array=0-2", "--gpus-per-node=0", "-x", ELSEWHERE[LIMITED],
+                        CONFIGS=f"{first} {second}", RANKS="2")
+        held = slurm.fields(f"{number}_0")["JobId"]
+        pid = hold(held, "array-0")
+        must(slurm.run("scancel", "--batch", "--signal=USR1", held))
+        go_on_when_warned(pid)
+        finish_after_requeue(held, "array-0", first, "no-array")
+        slurm.await_state(f"{number}_1", "COMPLETED")
+        same_run(job.out("supervised"), job.out("array-1"))
+        slurm.await_state(f"{number}_2", "FAILED")
+        assert text_of("array-2") == "error: --array: task 2 has no config, CONFIGS has 2, counted from 0\n", text_of("array-2")
+
+    @case
+    def scripts_share_what_needs_no_edit():
+        texts = {path.name: path.read_text() for path in sorted(SCRIPTS.glob("*.sbatch"))}
+        assert set(texts) == {"array.sbatch", "many_nodes.sbatch", "single_node.sbatch"}, texts.keys()
+        assert len({text.split("# ---- The rest needs no edit", 1)[1] for text in texts.values()}) == 1
+        for name, text in texts.items():
+            told = [line for line in text.split("#SBATCH", 1)[0].splitlines()[1:] if line]
+            assert len(told) <= 6 and all(line.startswith("# ") for line in told), f"{name}: {told}"
+            lead = re.search(r"--signal=B:USR1@(\d+)", text)[1]
+            assert re.search(rf"^LEAD={lead}\b", text, re.MULTILINE), f"{name}: --signal and LEAD differ"
 
     run_cases()
