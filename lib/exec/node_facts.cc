@@ -44,7 +44,7 @@ std::string sampled_file(const std::string& path, int64_t count) {
   if (size <= count * bytes)
     for (int64_t offset = 0; offset < size; offset += bytes) add(offset);
   else
-    for (int64_t i = 0; i < count; ++i) add((size - bytes) / (count - 1) * i);
+    for (int64_t i = 0; i < count; ++i) add((size - bytes) * i / (count - 1));
   return cat(size, " bytes, xxh3 ", hex64(hash.digest()));
 }
 

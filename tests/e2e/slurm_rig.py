@@ -42,6 +42,7 @@ SlurmdLogFile={folder}/slurmd.%n.log
 KillWait=20
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES PriorityTier=1 GraceTime=120
+PartitionName=rest Nodes={rest} MaxTime=INFINITE State=UP OverSubscribe=YES PriorityTier=1
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 # Devices that are not opened: SLURM counts them, hands them out and names them in CUDA_VISIBLE_DEVICES.
@@ -145,7 +146,7 @@ class Slurm:
         lines = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 RealMemory=1000 Gres=gpu:2 "
                  "State=UNKNOWN" for node in self.nodes]
         (self.folder / "slurm.conf").write_text(
-            CONFIG.format(host=host, folder=self.folder, port=free_port(), nodes="\n".join(lines), parameters=self.parameters))
+            CONFIG.format(host=host, folder=self.folder, port=free_port(), nodes="\n".join(lines), parameters=self.parameters, rest=",".join(self.nodes[-2:])))
         (self.folder / "gres.conf").write_text(GPUS)
         # None of the plugins above needs control groups, and slurmd ends where it is to find out which kind a machine has and it has both.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -185,12 +186,14 @@ class Slurm:
 
         return await_that(reached, f"job {job} is {state} after {restarts} requeues", pause=0.1)
 
+    def await_startable(self, job, restarts=1):
+        """Until a job that was queued again may be started: not in the second in which its first start ended."""
+        queued = self.await_state(job, "PENDING", restarts)
+        await_that(lambda: time.time() > parsed(queued["SubmitTime"]) + 2, f"job {job} may start", pause=0.1)
+
     def start_again(self, job, restarts=1):
-        """Lets a job that was queued again begin at once; SLURM would wait two minutes, and refuses to start it in the second in
-        which its first start ended."""
-        ended = self.await_state(job, "PENDING", restarts)
-        await_that(lambda: self.fields(job)["JobState"] == "PENDING" and time.time() > parsed(ended["SubmitTime"]) + 2,
-                   f"job {job} may start", pause=0.1)
+        """Lets a job that was queued again begin at once, for which SLURM would wait two minutes."""
+        self.await_startable(job, restarts)
         done = self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         assert done.returncode == 0, done.stderr
 
