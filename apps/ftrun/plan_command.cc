@@ -16,13 +16,13 @@
 #include "nodes_option.h"
 #include "pipeline_text.h"
 #include "plan_text.h"
-#include "sim/class_plans.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
 #include "program/plan_notes.h"
 #include "program/savings.h"
 #include "program/step_plan.h"
 #include "program/traffic.h"
+#include "sim/class_plans.h"
 
 namespace ftrun {
 namespace {
@@ -164,7 +164,8 @@ int plan_command(PlanOptions options) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
-  if (const std::string crossing = crossing_notice(loaded, all, options.nodes); trains && !crossing.empty())
+  if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
+      trains && !crossing.empty())
     std::cout << "\nwarning: " << crossing << '\n';
   // Who gives a budget plans for another machine.
   if (trains && options.device_memory == 0 && options.host_memory == 0)

@@ -141,7 +141,8 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   command
       .add_option("--stop-lead", options.stop_lead,
-                  "seconds from a scheduler's warning to its kill: the run warns where a stop may take longer (kept with the run)")
+                  "seconds from a scheduler's warning to its kill: the run warns where a stop may "
+                  "take longer (kept with the run)")
       ->type_name("SECONDS")
       ->check(CLI::PositiveNumber);
 }

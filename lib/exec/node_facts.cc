@@ -49,13 +49,17 @@ std::string sampled_file(const std::string& path, int64_t count) {
 }
 
 std::string whole_file(const std::string& path) {
-  return sampled_file(path, std::numeric_limits<int64_t>::max() / static_cast<int64_t>(kPieceBytes));
+  return sampled_file(path,
+                      std::numeric_limits<int64_t>::max() / static_cast<int64_t>(kPieceBytes));
 }
 
 /// The file that holds this code: the engine's library, or a program that is linked with it.
 std::string own_library() {
   Dl_info info{};
-  return ::dladdr(reinterpret_cast<const void*>(&own_library), &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+  return ::dladdr(reinterpret_cast<const void*>(&own_library), &info) != 0 &&
+                 info.dli_fname != nullptr
+             ? info.dli_fname
+             : "";
 }
 
 /// config.json and the weights of a model or adapter folder, by name.
@@ -63,9 +67,11 @@ void add_folder(const std::string& key, const std::string& folder, std::vector<N
   if (folder.empty()) return;
   std::set<std::string> files;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json") files.insert(name);
+    if (name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json")
+      files.insert(name);
   }
   for (const std::string& name : files)
     facts.push_back({cat(key, " ", name), sampled_file(cat(folder, "/", name), kPieces)});
@@ -82,7 +88,8 @@ std::string sampled_rows(const SampleSet& samples) {
     hash.update(batch.tokens.data(), batch.tokens.size() * sizeof(batch.tokens[0]));
     hash.update(batch.labels.data(), batch.labels.size() * sizeof(batch.labels[0]));
   }
-  return cat(rows, rows == 1 ? " sequence" : " sequences", ", xxh3 of ", count, " ", hex64(hash.digest()));
+  return cat(rows, rows == 1 ? " sequence" : " sequences", ", xxh3 of ", count, " ",
+             hex64(hash.digest()));
 }
 
 std::vector<std::pair<std::string, std::string>> parse_facts(const std::string& text) {
@@ -99,9 +106,11 @@ std::vector<std::pair<std::string, std::string>> parse_facts(const std::string& 
 std::vector<NodeFact> program_facts(const BuildInfo& build) {
   std::vector<NodeFact> facts{{"ftrun", cat(build.version, " ", build.git_commit)},
                               {"the ftrun binary", whole_file("/proc/self/exe")}};
-  if (const std::string library = own_library(); !library.empty()) facts.push_back({"the engine library", whole_file(library)});
+  if (const std::string library = own_library(); !library.empty())
+    facts.push_back({"the engine library", whole_file(library)});
   for (const char* module : {"libftrun_cuda.so", "libftrun_nccl.so"})
-    facts.push_back({module, whole_file(module_path(reinterpret_cast<const void*>(&program_facts), module))});
+    facts.push_back(
+        {module, whole_file(module_path(reinterpret_cast<const void*>(&program_facts), module))});
   return facts;
 }
 
@@ -110,7 +119,8 @@ std::vector<NodeFact> input_facts(const Config& config, const RunData& data) {
   add_folder("model.path", config.model.path, facts);
   add_folder("adapter.path", config.adapter.path, facts);
   facts.push_back({"data.train", sampled_rows(*data.train)});
-  for (const NamedSamples& set : data.validation) facts.push_back({cat("the data of ", set.name), sampled_rows(*set.samples)});
+  for (const NamedSamples& set : data.validation)
+    facts.push_back({cat("the data of ", set.name), sampled_rows(*set.samples)});
   return facts;
 }
 
@@ -119,7 +129,8 @@ std::vector<NodeFact> driver_facts(int cuda_version) {
   std::ifstream file("/proc/driver/nvidia/version");
   std::getline(file, module);
   std::replace(module.begin(), module.end(), '\t', ' ');
-  return {{"the NVIDIA driver", cat("CUDA ", cuda_version / 1000, ".", cuda_version % 1000 / 10, module.empty() ? "" : ", ", module)}};
+  return {{"the NVIDIA driver", cat("CUDA ", cuda_version / 1000, ".", cuda_version % 1000 / 10,
+                                    module.empty() ? "" : ", ", module)}};
 }
 
 std::string facts_text(std::span<const NodeFact> facts) {
@@ -128,10 +139,12 @@ std::string facts_text(std::span<const NodeFact> facts) {
   return text;
 }
 
-std::string differing_facts(std::span<const std::string> texts, std::span<const std::string> nodes) {
+std::string differing_facts(std::span<const std::string> texts,
+                            std::span<const std::string> nodes) {
   std::string lines;
   const auto first = parse_facts(texts[0]);
-  std::set<std::pair<std::string, std::string>> told;  // a node with several ranks says each thing once
+  std::set<std::pair<std::string, std::string>>
+      told;  // a node with several ranks says each thing once
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0] || !told.emplace(nodes[rank], texts[rank]).second) continue;
     std::map<std::string, std::pair<std::string, std::string>> values;
@@ -142,8 +155,8 @@ std::string differing_facts(std::span<const std::string> texts, std::span<const 
     }
     for (const auto& [what, both] : values)
       if (both.first != both.second)
-        lines += cat("\n  ", nodes[rank], " (rank ", rank, "): ", what, " is ", both.second, "; on ", nodes[0], " (rank 0): ",
-                     both.first);
+        lines += cat("\n  ", nodes[rank], " (rank ", rank, "): ", what, " is ", both.second,
+                     "; on ", nodes[0], " (rank 0): ", both.first);
   }
   return lines;
 }

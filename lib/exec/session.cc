@@ -193,7 +193,8 @@ void Session::require_same(const std::string& topic, const std::vector<NodeFact>
   if (unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
   const std::string lines = differing_facts(exchange(topic + " text", text), nodes_);
   refuse_together({ExitCode::kUsage, cat("the nodes differ:", lines),
-                   "give every node the same ftrun, model, data and driver, at best from one shared file system"});
+                   "give every node the same ftrun, model, data and driver, at best from one "
+                   "shared file system"});
 }
 
 void Session::require_equal(const std::string& what, const std::string& text) {

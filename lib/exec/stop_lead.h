@@ -28,7 +28,8 @@ class StopLead {
   /// `lead`: seconds, 0 where nobody gave any.
   StopLead(double lead, bool saves_in_background);
 
-  /// Takes what an earlier start of the run left in its counters; its lead where this start has none.
+  /// Takes what an earlier start of the run left in its counters; its lead where this start has
+  /// none.
   void read_counters(const std::map<std::string, int64_t>& counters);
   /// Writes the lead and the costs, rounded up to milliseconds.
   void write_counters(std::map<std::string, int64_t>& counters) const;

@@ -149,7 +149,8 @@ void Trainer::open_data() {
   if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
   if (session_.world() == 1) return;
   std::vector<NodeFact> inputs;
-  session_.together("comparing model and data of the nodes", [&] { inputs = input_facts(config_, data_); });
+  session_.together("comparing model and data of the nodes",
+                    [&] { inputs = input_facts(config_, data_); });
   session_.require_same("inputs", inputs);
 }
 
@@ -205,7 +206,8 @@ void Trainer::open_outputs() {
   });
 }
 
-/// Tensor ranks wait for each other inside each layer: on different nodes that takes most of a step.
+/// Tensor ranks wait for each other inside each layer: on different nodes that takes most of a
+/// step.
 void Trainer::warn_of_placement() {
   if (session_.world() == 1) return;
   const RankMesh mesh = rank_mesh(config_);
@@ -213,7 +215,8 @@ void Trainer::warn_of_placement() {
   TensorCrossing crossing = tensor_crossing(mesh, nodes, [](int) { return int64_t{0}; });
   if (crossing.groups == 0) return;
   std::array<double, 1> bytes{};
-  if (passes_to_other_node(mesh, session_.rank(), nodes)) bytes[0] = static_cast<double>(tensor_bytes(setup_->train().program));
+  if (passes_to_other_node(mesh, session_.rank(), nodes))
+    bytes[0] = static_cast<double>(tensor_bytes(setup_->train().program));
   session_.sum(bytes, "bytes between nodes");
   crossing.bytes = std::llround(bytes[0]);
   journal_.warn(crossing_text(crossing, nodes));
@@ -282,15 +285,18 @@ void Trainer::check_replicas() {
   longest_check_ = std::max(longest_check_, seconds_since(start));
 }
 
-/// Warns as soon as the scheduler's lead is too short, and keeps in run.json what was measured: a run
-/// that is killed at its time limit writes nothing more.
+/// Warns as soon as the scheduler's lead is too short, and keeps in run.json what was measured: a
+/// run that is killed at its time limit writes nothing more.
 void Trainer::review_stop_lead() {
-  if (checkpointer_->longest_save() > 0) stop_lead_.note_save(checkpointer_->longest_save() + longest_check_);
+  if (checkpointer_->longest_save() > 0)
+    stop_lead_.note_save(checkpointer_->longest_save() + longest_check_);
   if (stop_lead_.has_news()) {
-    journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
+    journal_.update(
+        [this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
     stop_lead_.note_written();
   }
-  if (const std::string warning = stop_lead_.take_warning(); !warning.empty()) journal_.warn(warning);
+  if (const std::string warning = stop_lead_.take_warning(); !warning.empty())
+    journal_.warn(warning);
 }
 
 StepMetrics Trainer::train_step() {

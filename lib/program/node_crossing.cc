@@ -47,19 +47,23 @@ std::string crossing_text(const TensorCrossing& crossing, std::span<const std::s
     if (std::find(places.begin(), places.end(), node) == places.end()) places.push_back(node);
   }
   const int others = crossing.groups - 1;
-  return cat("tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ", join(places, ", "),
-             others == 0 ? "" : cat(", and ", others, others == 1 ? " more group" : " more groups"), ". ",
-             human_bytes(crossing.bytes), " a step pass between nodes inside layers, which wait for them",
-             "\n  remedy: place each tensor group on one node: as many ranks a node as a multiple of parallel.tensor, in order "
-             "(sbatch --ntasks-per-node, srun --distribution=block), or a smaller parallel.tensor");
+  return cat(
+      "tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ", join(places, ", "),
+      others == 0 ? "" : cat(", and ", others, others == 1 ? " more group" : " more groups"), ". ",
+      human_bytes(crossing.bytes), " a step pass between nodes inside layers, which wait for them",
+      "\n  remedy: place each tensor group on one node: as many ranks a node as a multiple of "
+      "parallel.tensor, in order "
+      "(sbatch --ntasks-per-node, srun --distribution=block), or a smaller parallel.tensor");
 }
 
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes) {
   if (ranks % nodes != 0)
-    throw Error(ExitCode::kUsage, cat("--nodes ", nodes, ": ", ranks, " ranks cannot be spread evenly over them"),
+    throw Error(ExitCode::kUsage,
+                cat("--nodes ", nodes, ": ", ranks, " ranks cannot be spread evenly over them"),
                 "give a number of nodes that divides the ranks");
   std::vector<std::string> names;
-  for (int64_t rank = 0; rank < ranks; ++rank) names.push_back(cat("node ", rank / (ranks / nodes)));
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    names.push_back(cat("node ", rank / (ranks / nodes)));
   return names;
 }
 

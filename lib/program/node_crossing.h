@@ -25,8 +25,8 @@ struct TensorCrossing {
 /// Bytes that a rank sends to its tensor group while it runs the program once.
 int64_t tensor_bytes(const Program& program);
 
-/// Whether the next tensor rank after `rank`, in a ring, is on another node. `nodes`: the name of each
-/// rank's node.
+/// Whether the next tensor rank after `rank`, in a ring, is on another node. `nodes`: the name of
+/// each rank's node.
 bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes);
 
 /// Adds up over all ranks; `bytes_of` gives tensor_bytes() of a rank.
@@ -36,8 +36,8 @@ TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string
 /// The warning with its remedy; "" where every tensor group is on one node.
 std::string crossing_text(const TensorCrossing& crossing, std::span<const std::string> nodes);
 
-/// Names of the nodes of `ranks` ranks that launchers place in order, as many on each: "node 0", ...
-/// Error(kUsage) where that is not a whole number.
+/// Names of the nodes of `ranks` ranks that launchers place in order, as many on each: "node 0",
+/// ... Error(kUsage) where that is not a whole number.
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes);
 
 }  // namespace ftrun

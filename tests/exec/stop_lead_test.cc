@@ -18,17 +18,21 @@ TEST_CASE("a stop may take two of the longest steps and the longest save") {
   REQUIRE(lead.take_warning().empty());
   lead.note_save(39.25);
   REQUIRE(lead.take_warning() ==
-          "--stop-lead 120.0 s is too short: a stop may take 2 x 40.5 s (longest step) + 39.2 s (longest save) = 120.2 s"
-          "\n  remedy: have the scheduler send its signal earlier, at least 121 s before it kills (sbatch "
-          "--signal=B:USR1@SECONDS, and --stop-lead the same), or make steps shorter (gradient_accumulation_steps)");
+          "--stop-lead 120.0 s is too short: a stop may take 2 x 40.5 s (longest step) + 39.2 s "
+          "(longest save) = 120.2 s"
+          "\n  remedy: have the scheduler send its signal earlier, at least 121 s before it kills "
+          "(sbatch "
+          "--signal=B:USR1@SECONDS, and --stop-lead the same), or make steps shorter "
+          "(gradient_accumulation_steps)");
 }
 
 TEST_CASE("steps alone may be too long for the lead, before anything was saved") {
   StopLead lead(30, true);
   lead.note_step(15.5);
-  REQUIRE(lead.take_warning().starts_with(
-      "--stop-lead 30.0 s is too short: a stop may take 2 x 15.5 s (longest step) = 31.0 s and a save, none of which "
-      "has been measured yet\n"));
+  REQUIRE(
+      lead.take_warning().starts_with("--stop-lead 30.0 s is too short: a stop may take 2 x 15.5 s "
+                                      "(longest step) = 31.0 s and a save, none of which "
+                                      "has been measured yet\n"));
 }
 
 TEST_CASE("a save in the background may be under way when the signal comes") {
@@ -36,8 +40,9 @@ TEST_CASE("a save in the background may be under way when the signal comes") {
   lead.note_step(10);
   lead.note_save(45);
   REQUIRE(lead.costs().seconds() == 110);
-  REQUIRE(lead.take_warning().starts_with("--stop-lead 100.0 s is too short: a stop may take 2 x 10.0 s (longest step) + "
-                                          "2 x 45.0 s (longest save; one may be under way) = 110.0 s\n"));
+  REQUIRE(lead.take_warning().starts_with(
+      "--stop-lead 100.0 s is too short: a stop may take 2 x 10.0 s (longest step) + "
+      "2 x 45.0 s (longest save; one may be under way) = 110.0 s\n"));
 }
 
 TEST_CASE("a lead that is too short is told once, and again when a stop may take a tenth longer") {
@@ -73,8 +78,9 @@ TEST_CASE("a resumed run knows the lead and the costs of the earlier one before 
   StopLead resumed(0, false);
   resumed.read_counters(counters);
   REQUIRE(resumed.lead() == 20);
-  REQUIRE(resumed.take_warning().starts_with(
-      "--stop-lead 20.0 s is too short: a stop may take 2 x 5.0 s (longest step) + 11.0 s (longest save) = 21.0 s\n"));
+  REQUIRE(
+      resumed.take_warning().starts_with("--stop-lead 20.0 s is too short: a stop may take 2 x 5.0 "
+                                         "s (longest step) + 11.0 s (longest save) = 21.0 s\n"));
   StopLead longer(30, false);
   longer.read_counters(counters);
   REQUIRE(longer.lead() == 30);

@@ -14,7 +14,9 @@ RankMesh mesh(int pp, int data, int tp) {
   return RankMesh({.pp = pp, .dp_replicate = 1, .dp_shard = data, .cp = 1, .tp = tp});
 }
 
-int64_t thousand(int) { return 1000; }
+int64_t thousand(int) {
+  return 1000;
+}
 
 TEST_CASE("tensor groups within nodes cross nothing, wherever stages and data ranks lie") {
   REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 4), thousand).groups == 0);
@@ -28,11 +30,13 @@ TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
   REQUIRE(crossing.groups == 2);
   REQUIRE(crossing.ranks == std::vector<int>{0, 1, 2, 3});
   REQUIRE(crossing.bytes == 4 * 1000);
-  REQUIRE(crossing_text(crossing, nodes).starts_with(
-      "tensor ranks are on different nodes: ranks 0, 1, 2, 3 on node 0, node 1, and 1 more group. 3.91 KiB a step pass between nodes"));
+  REQUIRE(crossing_text(crossing, nodes)
+              .starts_with("tensor ranks are on different nodes: ranks 0, 1, 2, 3 on node 0, node "
+                           "1, and 1 more group. 3.91 KiB a step pass between nodes"));
 }
 
-TEST_CASE("ranks that a launcher has dealt out in turn pass between nodes at each place of the ring") {
+TEST_CASE(
+    "ranks that a launcher has dealt out in turn pass between nodes at each place of the ring") {
   const std::vector<std::string> nodes{"a", "b", "a", "b"};
   const TensorCrossing crossing = tensor_crossing(mesh(1, 1, 4), nodes, thousand);
   REQUIRE(crossing.groups == 1);
