@@ -101,16 +101,23 @@ std::vector<std::pair<std::string, std::string>> parse_facts(const std::string& 
   return facts;
 }
 
+/// The binary, its engine, and the modules beside it.
+std::vector<NodeFact> program_files() {
+  std::vector<NodeFact> facts{{"the ftrun binary", whole_file("/proc/self/exe")}};
+  if (const std::string library = own_library(); !library.empty())
+    facts.push_back({"the engine library", whole_file(library)});
+  const auto* symbol = reinterpret_cast<const void*>(&own_library);
+  for (const char* module : {"libftrun_cuda.so", "libftrun_nccl.so"})
+    facts.push_back({module, whole_file(module_path(symbol, module))});
+  return facts;
+}
+
 }  // namespace
 
 std::vector<NodeFact> program_facts(const BuildInfo& build) {
-  std::vector<NodeFact> facts{{"ftrun", cat(build.version, " ", build.git_commit)},
-                              {"the ftrun binary", whole_file("/proc/self/exe")}};
-  if (const std::string library = own_library(); !library.empty())
-    facts.push_back({"the engine library", whole_file(library)});
-  for (const char* module : {"libftrun_cuda.so", "libftrun_nccl.so"})
-    facts.push_back(
-        {module, whole_file(module_path(reinterpret_cast<const void*>(&program_facts), module))});
+  static const std::vector<NodeFact> files = program_files();
+  std::vector<NodeFact> facts{{"ftrun", cat(build.version, " ", build.git_commit)}};
+  facts.insert(facts.end(), files.begin(), files.end());
   return facts;
 }
 
