@@ -213,8 +213,11 @@ with tempfile.TemporaryDirectory() as scratch:
         for running in ranks:
             running.wait(2)
             host = socket.gethostname()
-            assert re.search(f"ftrun: the nodes differ:\n  {host} \\(rank 1\\): data.train is 64 sequences, .*; on {host} "
-                             r"\(rank 0\): 128 sequences, ", running.text()), running.text()
+            assert re.search(
+                f"ftrun: the nodes differ:\n  {host} \\(rank 1\\): data.train is 64 sequences, .*; on {host} "
+                r"\(rank 0\): 128 sequences, ",
+                running.text(),
+            ), running.text()
 
     @case
     def numbers_do_not_depend_on_the_launcher():

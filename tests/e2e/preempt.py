@@ -1,9 +1,11 @@
-"""The contract of pre-emption, counted: a stop signal at any instant ends a run in time, and the run that goes on has the bits of
-one that nobody stopped. Instants, signals and who gets them are drawn from a seed; half of the signals are aimed at a phase. No
-CTest entry of its own: e2e.preempt makes a few, and this script, as docs/reliability.md records it, many:
+"""The contract of pre-emption, counted: a stop signal at any instant ends a run in time, and the run
+that goes on has the bits of one that nobody stopped. Instants, signals and who gets them are drawn
+from a seed; half of the signals are aimed at a phase. No CTest entry of its own: e2e.preempt makes a
+few, and this script, as docs/reliability.md records it, many:
 
     preempt.py SOURCE --signals 200 --seed 1
 """
+
 import argparse
 import collections
 import json
@@ -19,8 +21,23 @@ import time
 import numpy as np
 
 from layouts import STEPS, VOCABULARY, kinds
-from runner import (Job, await_gone, await_save, await_that, being_written, checkpoints, children, ftrun, manifest, must,
-                    same_run, start, steps, tiny_model, tiny_weights)
+from runner import (
+    Job,
+    await_gone,
+    await_save,
+    await_that,
+    being_written,
+    checkpoints,
+    children,
+    ftrun,
+    manifest,
+    must,
+    same_run,
+    start,
+    steps,
+    tiny_model,
+    tiny_weights,
+)
 
 CODES = {signal.SIGUSR1: 75, signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 # A scheduler's warning more often than what people send.
@@ -31,10 +48,15 @@ PHASES = ("start", "save", "validation", "text", "export", "any", "any", "any", 
 
 
 def writer_model(folder):
-    """A model that has words to write with and no token that ends a text. Its folder holds a large file, so that its export takes
-    a moment."""
-    tiny_model(folder, tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY, eos_token_id=None)
-    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}}, "decoder": {"type": "ByteLevel"}}
+    """A model that has words to write with and no token that ends a text. Its folder holds a large
+    file, so that its export takes a moment."""
+    tiny_model(
+        folder, tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY, eos_token_id=None
+    )
+    words = {
+        "model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}},
+        "decoder": {"type": "ByteLevel"},
+    }
     (folder / "tokenizer.json").write_text(json.dumps(words))
     with open(folder / "notes.txt", "wb") as notes:
         notes.truncate(64 << 20)
@@ -53,7 +75,10 @@ def require_saved(out, number, code, what):
         return
     assert not being_written(out), f"{being_written(out)}: {what}"
     done = trained(out)
-    if done > 0 and manifest(out).get("exit_reason") == f"stopped by {number.name} after step {done}":
+    if (
+        done > 0
+        and manifest(out).get("exit_reason") == f"stopped by {number.name} after step {done}"
+    ):
         assert f"step-{done:08}" in checkpoints(out), f"step {done} was not saved: {what}"
 
 
@@ -62,12 +87,18 @@ class Contract:
         scratch = pathlib.Path(scratch)
         self.job = Job(scratch, writer_model(scratch / "model"))
         self.validation = scratch / "validation.bin"
-        np.random.default_rng(seed).integers(VOCABULARY, size=40_000, dtype=np.uint16).tofile(self.validation)
+        np.random.default_rng(seed).integers(VOCABULARY, size=40_000, dtype=np.uint16).tofile(
+            self.validation
+        )
         self.kinds = kinds(scratch)
         self.seed = seed
         self.chance = random.Random(seed)
         self.straight = {}
-        self.of_kind, self.of_phase, self.of_signal = collections.Counter(), collections.Counter(), collections.Counter()
+        self.of_kind, self.of_phase, self.of_signal = (
+            collections.Counter(),
+            collections.Counter(),
+            collections.Counter(),
+        )
         self.late = 0
         self.seconds = []
         self.runs = 0
@@ -77,9 +108,19 @@ class Contract:
 
     def settings(self, kind):
         keys = STEPS | self.kinds[kind][1]
-        train = keys["train"] | {"evaluation": {"every": 10, "samples": 400}, "generate": {"prompt_tokens": 4, "tokens": 40}}
-        return keys | {"train": train, "steps_per_print": 1,
-                       "data": {"sequence_length": 32, "validation": str(self.validation), "token_dtype": "uint16"}}
+        train = keys["train"] | {
+            "evaluation": {"every": 10, "samples": 400},
+            "generate": {"prompt_tokens": 4, "tokens": 40},
+        }
+        return keys | {
+            "train": train,
+            "steps_per_print": 1,
+            "data": {
+                "sequence_length": 32,
+                "validation": str(self.validation),
+                "token_dtype": "uint16",
+            },
+        }
 
     def undisturbed(self, kind):
         """Its folder, and the seconds it took."""
@@ -92,6 +133,7 @@ class Contract:
 
     def await_phase(self, phase, running, out, seconds):
         """Returns in the phase, or when the run has ended without it."""
+
         def ended():
             return running.process.poll() is not None
 
@@ -107,7 +149,11 @@ class Contract:
             await_save(running, out, 2 * seconds)
             return time.sleep(self.chance.uniform(0, 0.006))
         if phase == "export":
-            await_that(lambda: ended() or list((out / "export").glob("model*")), "the export has begun", pause=0.0005)
+            await_that(
+                lambda: ended() or list((out / "export").glob("model*")),
+                "the export has begun",
+                pause=0.0005,
+            )
             return time.sleep(self.chance.uniform(0, 0.02))
         # The validation that follows a step, and the sample of text after it.
         step = self.chance.choice((10, 20, 30))
@@ -119,7 +165,9 @@ class Contract:
         """The supervisor, one rank, or, as SLURM does it, all processes."""
         first = running.process.pid
         ranks = children(first) if running.process.poll() is None else []
-        return self.chance.choice([[first], [self.chance.choice(ranks)] if ranks else [first], [first, *ranks]])
+        return self.chance.choice(
+            [[first], [self.chance.choice(ranks)] if ranks else [first], [first, *ranks]]
+        )
 
     def stop_once(self, kind, running, out, seconds):
         """Sends a signal and checks the end. False where the run was over before."""
@@ -142,10 +190,12 @@ class Contract:
         if code == 0:
             self.late += 1
             return False
-        what = f"{kind}, {phase}, {number.name}: exit {code} after {took:.1f} s\n{running.text()[-3000:]}"
+        what = f"{kind}, {phase}, {number.name}: exit {code} after {took:.1f} s"
+        what += f"\n{running.text()[-3000:]}"
         assert took <= IN_TIME, f"not in {IN_TIME} s: {what}"
         if code == -number:
-            # Before training begins the kernel ends the process, as docs/errors.md says; SIGUSR1 is caught from the first line on.
+            # Before training begins the kernel ends the process, as docs/errors.md says; SIGUSR1 is
+            # caught from the first line on.
             assert trained(out) == before and (number != signal.SIGUSR1 or not running.text()), what
         else:
             require_saved(out, number, code, what)
@@ -160,10 +210,23 @@ class Contract:
         name = f"stopped-{self.runs}"
         self.runs += 1
         out = self.job.out(name)
-        saving = {"checkpoint": {"every": self.chance.choice((1, 2, 5)), "keep_last": self.chance.choice((1, 2)),
-                                 "background": self.chance.random() < 0.5}}
-        command = ["--config", self.job.config(name, **self.settings(kind) | saving), "--nproc", self.kinds[kind][0],
-                   "--resume", "auto", "--stop-lead", "120"]
+        saving = {
+            "checkpoint": {
+                "every": self.chance.choice((1, 2, 5)),
+                "keep_last": self.chance.choice((1, 2)),
+                "background": self.chance.random() < 0.5,
+            }
+        }
+        command = [
+            "--config",
+            self.job.config(name, **self.settings(kind) | saving),
+            "--nproc",
+            self.kinds[kind][0],
+            "--resume",
+            "auto",
+            "--stop-lead",
+            "120",
+        ]
         for _ in range(min(most, self.chance.choice((1, 2, 3)))):
             if not self.stop_once(kind, start(*command), out, seconds):
                 break
@@ -182,12 +245,20 @@ class Contract:
 
     def tell(self):
         def listed(counts):
-            return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+            return ", ".join(
+                f"{name} {count}"
+                for name, count in sorted(counts.items(), key=lambda item: -item[1])
+            )
 
-        return (f"stops: seed {self.seed}, {self.count()} signals in {self.runs} runs ({self.late} more came after a run's work): all ended "
-                f"with their code, after {statistics.median(self.seconds):.2f} s in the median and {max(self.seconds):.2f} s at most, and "
-                f"all went on to the bits of an undisturbed run\n  signals: {listed(self.of_signal)}\n  phases: {listed(self.of_phase)}\n"
-                f"  layouts: {listed(self.of_kind)}")
+        return (
+            f"stops: seed {self.seed}, {self.count()} signals in {self.runs} runs ({self.late} more "
+            f"came after a run's work): all ended with their code, after "
+            f"{statistics.median(self.seconds):.2f} s in the median and {max(self.seconds):.2f} s at "
+            f"most, and all went on to the bits of an undisturbed run\n"
+            f"  signals: {listed(self.of_signal)}\n"
+            f"  phases: {listed(self.of_phase)}\n"
+            f"  layouts: {listed(self.of_kind)}"
+        )
 
 
 def main():

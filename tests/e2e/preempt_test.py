@@ -1,5 +1,7 @@
-"""A share of what preempt.py counts: stop signals at random instants over phases and layouts, each of which ends the run in time;
-what goes on has the bits of an undisturbed run. The seed is another one each day."""
+"""A share of what preempt.py counts: stop signals at random instants over phases and layouts, each of
+which ends the run in time; what goes on has the bits of an undisturbed run. The seed is another one
+each day. And the lead of `--stop-lead`, which is compared with what a run measures."""
+
 import tempfile
 import time
 
@@ -21,11 +23,17 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "--stop-lead" not in long_enough.stderr, long_enough.stderr
         counters = manifest(job.out("lead"))["counters"]
         step, save = counters["longest_step_milliseconds"], counters["longest_save_milliseconds"]
-        assert counters["stop_lead_milliseconds"] == 120000 and 0 < step < 120000 and 0 < save < 120000, counters
+        assert (
+            counters["stop_lead_milliseconds"] == 120000 and 0 < step < 120000 and 0 < save < 120000
+        ), counters
         few["train"]["steps"] = 5
         short = job.run("lead", "--nproc", 2, "--resume", "auto", "--stop-lead", "0.001", **few)
         costs = f"2 x {step / 1e3:.1f} s (longest step) + {save / 1e3:.1f} s (longest save) = "
-        warned = [line for line in short.stderr.splitlines() if "--stop-lead 0.0 s is too short: a stop may take " in line]
+        warned = [
+            line
+            for line in short.stderr.splitlines()
+            if "--stop-lead 0.0 s is too short: a stop may take " in line
+        ]
         # Before its first step, by what the start before had measured.
         assert warned and costs in warned[0], f"no {costs!r} in {warned}\n{short.stderr}"
         few["train"]["steps"] = 6

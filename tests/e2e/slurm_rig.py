@@ -130,7 +130,9 @@ class Slurm:
         found = []
         for path in pathlib.Path("/proc").glob("[0-9]*"):
             try:
-                if (path / "comm").read_text() == "slurmstepd\n" and any(os.readlink(fd) in logs for fd in (path / "fd").iterdir()):
+                if (path / "comm").read_text() == "slurmstepd\n" and any(
+                    os.readlink(fd) in logs for fd in (path / "fd").iterdir()
+                ):
                     found.append(int(path.name))
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -143,10 +145,21 @@ class Slurm:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         host = socket.gethostname().split(".")[0]
-        lines = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 RealMemory=1000 Gres=gpu:2 "
-                 "State=UNKNOWN" for node in self.nodes]
+        lines = [
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 RealMemory=1000 Gres=gpu:2 "
+            "State=UNKNOWN"
+            for node in self.nodes
+        ]
         (self.folder / "slurm.conf").write_text(
-            CONFIG.format(host=host, folder=self.folder, port=free_port(), nodes="\n".join(lines), parameters=self.parameters, rest=",".join(self.nodes[-2:])))
+            CONFIG.format(
+                host=host,
+                folder=self.folder,
+                port=free_port(),
+                nodes="\n".join(lines),
+                parameters=self.parameters,
+                rest=",".join(self.nodes[-2:]),
+            )
+        )
         (self.folder / "gres.conf").write_text(GPUS)
         # None of the plugins above needs control groups, and slurmd ends where it is to find out which kind a machine has and it has both.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -182,14 +195,22 @@ class Slurm:
     def await_state(self, job, state, restarts=0):
         def reached():
             fields = self.fields(job)
-            return fields if fields["JobState"] == state and int(fields["Restarts"]) >= restarts else None
+            return (
+                fields
+                if fields["JobState"] == state and int(fields["Restarts"]) >= restarts
+                else None
+            )
 
         return await_that(reached, f"job {job} is {state} after {restarts} requeues", pause=0.1)
 
     def await_startable(self, job, restarts=1):
         """Until a job that was queued again may be started: not in the second in which its first start ended."""
         queued = self.await_state(job, "PENDING", restarts)
-        await_that(lambda: time.time() > parsed(queued["SubmitTime"]) + 2, f"job {job} may start", pause=0.1)
+        await_that(
+            lambda: time.time() > parsed(queued["SubmitTime"]) + 2,
+            f"job {job} may start",
+            pause=0.1,
+        )
 
     def start_again(self, job, restarts=1):
         """Lets a job that was queued again begin at once, for which SLURM would wait two minutes."""
@@ -199,12 +220,16 @@ class Slurm:
 
     def pids(self, job, name):
         """Processes of a job with this name (ftrun-rank-1)."""
-        return [pid for pid, variables in processes(name) if f"SLURM_JOB_ID={job}".encode() in variables]
+        return [
+            pid for pid, variables in processes(name) if f"SLURM_JOB_ID={job}".encode() in variables
+        ]
 
     def fail_node(self, node):
         """All of the node's processes die at once, and SLURM is told that it is down."""
         daemon = next(each for each in self.daemons if each.args[-1] == node)
-        theirs = [pid for pid, variables in processes() if f"SLURMD_NODENAME={node}".encode() in variables]
+        theirs = [
+            pid for pid, variables in processes() if f"SLURMD_NODENAME={node}".encode() in variables
+        ]
         for pid in [daemon.pid, *self._steps(node), *theirs]:
             try:
                 os.kill(pid, signal.SIGKILL)
