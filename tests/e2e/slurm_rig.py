@@ -28,7 +28,7 @@ SelectTypeParameters=CR_CPU
 GresTypes=gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-SlurmctldParameters={parameters}
+{warning}
 SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
 SlurmdParameters=config_overrides
@@ -45,6 +45,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
 PartitionName=rest Nodes={rest} MaxTime=INFINITE State=UP OverSubscribe=YES PriorityTier=1
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
+WARNING = "SlurmctldParameters=preempt_send_user_signal"
 # Devices that are not opened: SLURM counts them, hands them out and names them in CUDA_VISIBLE_DEVICES.
 GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
 
@@ -76,9 +77,10 @@ class Slurm:
     """Nodes n1, n2, ... that are all this machine. Their names are in no DNS, so a step on more than one of them
     needs MASTER_ADDR."""
 
-    def __init__(self, folder, nodes=2, parameters="preempt_send_user_signal"):
+    def __init__(self, folder, nodes=2, warns=True):
+        """With `warns` a job that is pre-empted gets the signal of its --signal, else SIGTERM."""
         self.folder = pathlib.Path(folder)
-        self.parameters = parameters
+        self.warns = warns
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
         self.daemons = []
         self.variables = {"SLURM_CONF": str(self.folder / "slurm.conf")}
@@ -156,7 +158,7 @@ class Slurm:
                 folder=self.folder,
                 port=free_port(),
                 nodes="\n".join(lines),
-                parameters=self.parameters,
+                warning=WARNING if self.warns else "",
                 rest=",".join(self.nodes[-2:]),
             )
         )

@@ -5,12 +5,14 @@ before a time limit, nodes that differ, tensor ranks on two nodes. Runs on a SLU
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import time
 
 from runner import (
     BINARY,
     Job,
+    await_that,
     bad_data,
     case,
     checkpoints,
@@ -30,13 +32,14 @@ from runner import (
 from slurm_rig import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
+SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts" / "slurm"
 NODES = "n1,n2"
 
 if why := missing():
     skip(why)
 
 with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as slurm_folder, Slurm(
-    slurm_folder, nodes=2
+    slurm_folder, nodes=2, warns=False
 ) as slurm:
     job = Job(scratch)
     job.run("supervised", "--nproc", 2, **FEW)
@@ -109,6 +112,31 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         count = len(steps(job.out("warned")))
         assert checkpoints(job.out("warned")) == [f"step-{count:08}"], text[-2000:]
         assert manifest(job.out("warned"))["exit_reason"] == f"stopped by SIGUSR1 after step {count}"
+
+    @case
+    def preemption_without_a_warning_is_queued_again_too():
+        # SLURM sends SIGTERM to the ranks alone, which save; the script asks SLURM why.
+        config = job.config("preempted", train={"steps": 100000, "log": {"every": 1000}})
+        number = slurm.submit(
+            SCRIPTS / "single_node.sbatch",
+            *("--gpus-per-node=0", "--cpus-per-task=2", "-w", "n1", "-o", f"{scratch}/preempted.out"),
+            **{"FTRUN": BINARY, "CONFIG": config, "RANKS": "2"},
+        )
+        out = job.out("preempted")
+        await_that(
+            lambda: (out / "metrics.jsonl").exists() and len(steps(out)) >= 3,
+            "the job has trained",
+            pause=0.05,
+        )
+        script = pathlib.Path(scratch) / "urgent.sh"
+        script.write_text("#!/bin/sh\n")
+        options = ("-p", "urgent", "-w", "n1", "--exclusive", "-o", "/dev/null")
+        slurm.await_state(slurm.submit(script, *options), "COMPLETED")
+        slurm.await_state(number, "PENDING", restarts=1)
+        count = len(steps(out))
+        assert manifest(out)["exit_reason"] == f"stopped by SIGTERM after step {count}"
+        assert checkpoints(out) == [f"step-{count:08}"]
+        must(slurm.run("scancel", number))
 
     # --- what stands in the way of a run on several nodes ----------------------------------------
 
