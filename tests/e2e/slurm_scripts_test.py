@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 from runner import (
     BINARY,
@@ -204,6 +205,23 @@ with contextlib.ExitStack() as until_the_end:
         assert text_of("cancelled").endswith(f"job {number}, start 0: exit code 143\n"), text_of(
             "cancelled"
         )[-2000:]
+
+    @waiting
+    def warning_while_the_ranks_are_started_is_not_lost():
+        # srun drops a signal that comes before its tasks have been launched, on each node by itself.
+        for script, options in (
+            ("single_node.sbatch", ["--gpus-per-node=2"]),
+            ("many_nodes.sbatch", ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1"]),
+        ):
+            for wait in (0, 0.08, 0.16):
+                name = f"early-{script}-{wait}"
+                config = long_config(name)
+                number = submit(script, name, *options, "-x", ELSEWHERE[LIMITED], CONFIG=config)
+                slurm.await_state(number, "RUNNING")
+                time.sleep(wait)
+                must(slurm.run("scancel", "--batch", "--signal=USR1", number))
+                slurm.await_state(number, "PENDING", restarts=1)
+                must(slurm.run("scancel", number))
 
     @waiting
     def array_trains_a_config_a_task_and_queues_each_by_itself():
