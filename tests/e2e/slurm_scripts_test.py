@@ -206,6 +206,15 @@ with contextlib.ExitStack() as until_the_end:
             "cancelled"
         )[-2000:]
 
+    def hears_warnings(number):
+        """Whether the job's script has a handler for SIGUSR1."""
+        for pid in slurm.pids(number, "slurm_script"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                status = pathlib.Path(f"/proc/{pid}/status").read_text()
+                caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)
+                return caught >> (signal.SIGUSR1 - 1) & 1
+        return False
+
     @waiting
     def warning_while_the_ranks_are_started_is_not_lost():
         # srun drops a signal that comes before its tasks have been launched, on each node by itself.
@@ -213,11 +222,11 @@ with contextlib.ExitStack() as until_the_end:
             ("single_node.sbatch", ["--gpus-per-node=2"]),
             ("many_nodes.sbatch", ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1"]),
         ):
-            for wait in (0, 0.08, 0.16):
+            for wait in (0, 0.1):
                 name = f"early-{script}-{wait}"
                 config = long_config(name)
                 number = submit(script, name, *options, "-x", ELSEWHERE[LIMITED], CONFIG=config)
-                slurm.await_state(number, "RUNNING")
+                await_that(lambda: hears_warnings(number), f"script {number} has begun", pause=0.005)
                 time.sleep(wait)
                 must(slurm.run("scancel", "--batch", "--signal=USR1", number))
                 slurm.await_state(number, "PENDING", restarts=1)
