@@ -291,9 +291,12 @@ void Trainer::review_stop_lead() {
   if (checkpointer_->longest_save() > 0)
     stop_lead_.note_save(checkpointer_->longest_save() + longest_check_);
   if (stop_lead_.has_news()) {
-    journal_.update(
-        [this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
     stop_lead_.note_written();
+    try {
+      journal_.update([this](RunManifest& m) { stop_lead_.write_counters(m.counters); });
+    } catch (const Error& error) {
+      log_debug(error.what());  // a measurement ends no run; what must be written tells of the disk
+    }
   }
   if (const std::string warning = stop_lead_.take_warning(); !warning.empty())
     journal_.warn(warning);
