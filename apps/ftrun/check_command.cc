@@ -16,6 +16,7 @@
 #include "exec/sample_options.h"
 #include "model/families.h"
 #include "model/size.h"
+#include "nodes_option.h"
 #include "output_admission.h"
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
@@ -28,6 +29,7 @@ struct CheckOptions {
   ConfigSource source;
   bool data = false;
   bool quiet = false;
+  int64_t nodes = 1;
 };
 
 void check_data(const Config& config, const ModelConfig& model) {
@@ -82,6 +84,8 @@ int check_command(const CheckOptions& options) {
   if (!tight.empty()) std::cout << "warning: " << tight << '\n';
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
     std::cout << "warning: a run without --resume would not start: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
+  if (const std::string crossing = crossing_notice(loaded, plan, options.nodes); !crossing.empty())
+    std::cout << "warning: " << crossing << '\n';
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
   const bool runs_here = !print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
   if (options.data) check_data(loaded.config, *loaded.model);
@@ -97,6 +101,7 @@ Command add_check(CLI::App& app) {
       "check", "say everything that is wrong with a config, without touching a device");
   add_config_options(*command, options->source);
   command->add_flag("--data", options->data, "also read every token of the data sets");
+  add_nodes_option(*command, options->nodes);
   command->add_flag("-q,--quiet", options->quiet, "do not print the effective config");
   return [options] { return check_command(*options); };
 }

@@ -13,15 +13,16 @@
 #include "data/check_headers.h"
 #include "exec/sample_options.h"
 #include "model/size.h"
+#include "nodes_option.h"
 #include "pipeline_text.h"
 #include "plan_text.h"
-#include "sim/class_plans.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
 #include "program/plan_notes.h"
 #include "program/savings.h"
 #include "program/step_plan.h"
 #include "program/traffic.h"
+#include "sim/class_plans.h"
 
 namespace ftrun {
 namespace {
@@ -37,6 +38,7 @@ struct PlanOptions {
   /// Bytes that a rank may take; 0 for as many as it needs.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
+  int64_t nodes = 1;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -162,6 +164,9 @@ int plan_command(PlanOptions options) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
+  if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
+      trains && !crossing.empty())
+    std::cout << "\nwarning: " << crossing << '\n';
   // Who gives a budget plans for another machine.
   if (trains && options.device_memory == 0 && options.host_memory == 0)
     print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
@@ -192,6 +197,7 @@ Command add_plan(CLI::App& app) {
       ->transform(CLI::AsSizeValue(false));
   command->add_option("--host-memory", options->host_memory, "the same for the host tier of a rank")
       ->transform(CLI::AsSizeValue(false));
+  add_nodes_option(*command, options->nodes);
   return [options] { return plan_command(*options); };
 }
 

@@ -32,6 +32,7 @@ struct TrainOptions {
   std::string resume;
   std::vector<std::string> allowed;
   std::optional<int> restarts;
+  double stop_lead = 0;
   std::vector<std::string> arguments;
 };
 
@@ -61,6 +62,7 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   request.launch = launch;
   request.resume = resume_of_restart(resume_request(options), launch);
   request.ranks = ranks_of_restart(launch);
+  request.stop_lead = options.stop_lead;
   request.build = build_info();
   request.terminal = std::getenv("FTRUN_TERMINAL") != nullptr;
   return train_with_engine(request);
@@ -137,6 +139,12 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
                   "restarts of failed ranks in a row that save no new checkpoint, before the run is given up (default 3; 0: no restart)")
       ->type_name("N")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+  command
+      .add_option("--stop-lead", options.stop_lead,
+                  "seconds from a scheduler's warning to its kill: the run warns where a stop may "
+                  "take longer (kept with the run)")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber);
 }
 
 }  // namespace

@@ -171,7 +171,7 @@ int stop_exit_code(int signal) noexcept {
 }
 
 bool ends_at_once(int first, int signal, int64_t after_ms) noexcept {
-  if (signal == SIGHUP) return false;
+  if (signal == SIGHUP || (signal == SIGUSR1 && first == SIGUSR1)) return false;
   const bool same = signal == first || (first == SIGHUP && signal == SIGTERM);
   return !same || after_ms >= kSameSignalMs;
 }

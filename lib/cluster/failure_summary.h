@@ -40,7 +40,8 @@ inline constexpr int64_t kSameSignalMs = 1000;
 
 /// Whether `signal`, that many milliseconds after the `first` one that asked to stop, asks to end at
 /// once without saving. A lost terminal never does: nobody is impatient there, and systemd sends
-/// SIGTERM and SIGHUP together. For handlers of signals, too.
+/// SIGTERM and SIGHUP together. Nor does a scheduler's warning that is repeated: SLURM loses one that
+/// comes while it starts the ranks. For handlers of signals, too.
 bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
 
 /// True when whoever started this process has it ignore the signal, as nohup does with SIGHUP.

@@ -143,6 +143,7 @@ LaunchEnvironment from_slurm(const Variables& env) {
   launch.world = env.number("SLURM_STEP_NUM_TASKS", env.number("SLURM_NTASKS", 1));
   launch.local_rank = env.required("SLURM_LOCALID", "SLURM_STEP_ID");
   launch.node = env.number("SLURM_NODEID", 0);
+  launch.node_name = env.text("SLURMD_NODENAME").value_or("");
   launch.nodes = env.number("SLURM_STEP_NUM_NODES", env.number("SLURM_NNODES", 1));
   launch.restart = env.number("SLURM_RESTART_COUNT", 0);
   check_below(launch.rank, "SLURM_PROCID", launch.world, "SLURM_STEP_NUM_TASKS");

@@ -33,6 +33,8 @@ struct LaunchEnvironment {
   int local_size = 1;
   int node = 0;
   int nodes = 1;
+  /// What the scheduler calls this node; "" where it does not say.
+  std::string node_name;
   /// Where rank 0 serves the rendezvous; "" and 0 for a single process. Port 0 among several: one that rank 0
   /// chooses and tells in a file, or that follows from the token.
   std::string master_addr;

@@ -78,7 +78,7 @@ struct BlockSum {
   int ranks = 0;
   /// Elements from a rank's block to the next.
   int64_t stride = 0;
-  /// F64, F32 or BF16.
+  /// F64, F32, BF16 or F16.
   DType dtype = DType::kF32;
   int64_t count = 0;
   void* out = nullptr;

@@ -16,7 +16,10 @@ namespace {
 /// Parts of an ordered sum begin at multiples of this: kernels read 16 bytes at a time.
 constexpr int64_t kPartAlignment = 16;
 
-bool is_float(DType dtype) { return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16; }
+bool is_float(DType dtype) {
+  return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16 ||
+         dtype == DType::kF16;
+}
 
 }  // namespace
 

@@ -1,7 +1,9 @@
 #include "config/capability.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <string>
 
 #include "base/error.h"
@@ -40,21 +42,6 @@ auto text(const char* feature) {
 
 const Gap kGaps[] = {
     // Devices and tiers.
-    {"fp16.enabled", text("fp16 on a GPU"), [](const Config& c) { return on_gpu(c) && c.fp16.enabled; }},
-    {"communication_data_type", text("gradients sent in fp16 from a GPU"),
-     [](const Config& c) {
-       return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
-     }},
-    {"bf16.bf16_master_weights_and_grads", text("master weights in bf16 on a GPU"),
-     [](const Config& c) { return on_gpu(c) && c.bf16.enabled && c.bf16.bf16_master_weights_and_grads; }},
-    {"bf16.bf16_optimizer_states", text("optimizer states in bf16 on a GPU"),
-     [](const Config& c) { return on_gpu(c) && c.bf16.enabled && c.bf16.bf16_optimizer_states; }},
-    {"adapter.use_dora", text("magnitudes of adapters (DoRA) on GPUs"),
-     [](const Config& c) { return on_gpu(c) && c.adapter.type == AdapterType::kLora && c.adapter.use_dora; }},
-    {"parallel.tensor", text("tensor parallelism on GPUs"),
-     [](const Config& c) { return on_gpu(c) && c.parallel.tensor > 1; }},
-    {"parallel.pipeline", text("pipeline parallelism on GPUs"),
-     [](const Config& c) { return on_gpu(c) && c.parallel.pipeline > 1; }},
     {"zero_optimization.offload_param.nvme_path", text("parameters and optimizer state on two disks"),
      [](const Config& c) { return uses_two_disks(c.zero); }},
     {"zero_optimization.offload_param.device", text("quantized weights on a disk"),
@@ -74,6 +61,17 @@ const Gap kGaps[] = {
      }},
     {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),
      [](const Config& c) { return c.checkpoint.use_node_local_storage; }},
+};
+
+/// What has run on emulated GPUs alone, and on processors. Deleting a row says that it ran on a GPU (docs/benchmarks.md).
+const Gap kEmulated[] = {
+    {"parallel.data", text("several GPUs"), [](const Config& c) { return on_gpu(c) && c.parallel.data > 1; }},
+    {"parallel.tensor", text("tensor parallelism"), [](const Config& c) { return on_gpu(c) && c.parallel.tensor > 1; }},
+    {"parallel.pipeline", text("pipelines"), [](const Config& c) { return on_gpu(c) && c.parallel.pipeline > 1; }},
+    {"communication_data_type", text("gradients sent in fp16"),
+     [](const Config& c) {
+       return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
+     }},
 };
 
 /// Choices of the key that the gap refuses in a config of defaults.
@@ -110,6 +108,17 @@ std::string not_yet_of(const std::string& path) {
     return choices.empty() ? gap.feature({}) : join(choices, ", ");
   }
   return "";
+}
+
+bool only_emulated_on_gpus(const std::string& path) {
+  return std::any_of(std::begin(kEmulated), std::end(kEmulated), [&](const Gap& row) { return path == row.key; });
+}
+
+std::vector<std::string> only_emulated_on_gpus(const Config& config) {
+  std::vector<std::string> features;
+  for (const Gap& row : kEmulated)
+    if (row.wanted(config)) features.push_back(row.feature(config));
+  return features;
 }
 
 std::vector<NotYet> missing_capabilities(const Config& config) {

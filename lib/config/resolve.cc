@@ -99,24 +99,14 @@ void resolve_data(Resolving& r) {
   r.decide("data.packing", "documents", "the samples of data.train are conversations");
 }
 
-/// What of a config a GPU cannot do, or nothing.
-std::optional<std::string> gap_on_gpus(const Config& config) {
-  if (config.comm.backend == BackendChoice::kGloo) return "comm.backend gloo";
-  Config on_gpus = config;
-  on_gpus.device = DeviceKind::kCuda;
-  const size_t anywhere = missing_capabilities(config).size();
-  const std::vector<NotYet> gaps = missing_capabilities(on_gpus);
-  return gaps.size() == anywhere ? std::nullopt : std::optional(gaps.front().feature);
-}
-
 void resolve_device(Resolving& r) {
   if (r.config.device != DeviceKind::kAuto || r.context.gpus == 0) return;
   const std::string gpus = cat(r.context.gpus, r.context.gpus == 1 ? " GPU" : " GPUs");
   const auto stay = [&](const std::string& why, const std::string& remedy) {
     r.notice("device", cat("device: auto computes on processors, although this machine shows ", gpus, ": ", why), remedy);
   };
-  if (const auto gap = gap_on_gpus(r.config))
-    return stay(cat(*gap, " is not supported there"), "leave that out to train on GPUs, or write device: cpu");
+  if (r.config.comm.backend == BackendChoice::kGloo)
+    return stay("comm.backend gloo is not supported there", "leave that out to train on GPUs, or write device: cpu");
   if (r.context.local_ranks > r.context.gpus)
     return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs a GPU of its own"),
                 "start one rank a GPU, or write device: cpu");

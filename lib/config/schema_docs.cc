@@ -41,7 +41,8 @@ Face Accelerate is read as the config it stands for.
   (when `parallel.data` is a number), else what the three batch keys imply, else 1.
 * Column *does*: **yes** honoured; **ignored** checked, then without effect;
   **not yet** followed by what of it ftrun does not have, while the rest is honoured; **refused** a
-  feature ftrun does not have. A run that asks for what is not there ends with exit code 3.
+  feature ftrun does not have; **GPUs: emulated** measured on processors, tested on emulated GPUs, not yet run
+  on one (a notice says so when a run begins). A run that asks for what is not there ends with exit code 3.
 
 `ftrun check --config FILE` reports every problem of a config with its place, without touching a
 device. The whole config, with every default filled in, is written to the run folder as `config.yaml`.
@@ -113,7 +114,8 @@ const char* action_text(Action action) {
 
 std::string does_text(const Field& field) {
   const std::string not_yet = not_yet_of(field.path());
-  return not_yet.empty() ? action_text(field.action) : cat("not yet: ", not_yet);
+  const std::string does = not_yet.empty() ? action_text(field.action) : cat("not yet: ", not_yet);
+  return only_emulated_on_gpus(field.path()) ? does + "; GPUs: emulated" : does;
 }
 
 std::string cell(std::string text) {

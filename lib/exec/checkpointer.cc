@@ -1,5 +1,6 @@
 #include "exec/checkpointer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <ratio>
@@ -216,6 +217,7 @@ void Checkpointer::settle(TrainingProgress& progress) {
 void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how) {
   ++saved_;
   saved_step_ = step;
+  longest_save_ = std::max(longest_save_, seconds);
   journal_.say(cat("saved ", result.folder, " (", human_bytes(result.bytes), ", in ", human_seconds(seconds), how, "; ",
                    human_seconds(result.read_back_seconds), " of it to verify it",
                    result.read_from_disk ? "" : " in memory: this file system reads nothing back from a disk", ")"));

@@ -50,6 +50,8 @@ class Checkpointer {
   /// training stood for longer than a copy takes. `data_fingerprint` matters on rank 0; "" where it is not
   /// known. A best checkpoint that could not be written is forgotten in `progress`.
   bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint);
+  /// Seconds that the longest save of this start took; 0 before the first one has ended.
+  double longest_save() const { return longest_save_; }
   /// Whether the state after this step has been saved.
   bool has_saved(int64_t step) const { return saved_step_ == step; }
   /// Returns when the state after this step has been saved; where it has been, notes only that it is the best.
@@ -117,6 +119,7 @@ class Checkpointer {
   int64_t saved_ = 0;
   int64_t failed_ = 0;
   int64_t skipped_ = 0;
+  double longest_save_ = 0;
   double held_seconds_ = 0;
   /// Of them, for the one that is under way.
   double paused_seconds_ = 0;

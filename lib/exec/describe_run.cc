@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/hub_cache.h"
 #include "base/text.h"
+#include "config/capability.h"
 #include "exec/choose_gpu.h"
 #include "exec/recorder.h"
 #include "exec/run_inputs.h"
@@ -49,6 +50,13 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
   if (!is_recorded(gpu->info().name))
     notes.push_back("ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses with those of device: cpu");
+  if (const auto& compared = run.setup.compared())
+    notes.push_back(cat(compared->operations, " operations compared with the processor's on a small model in ",
+                        human_seconds(compared->seconds), ": off by ", compared->largest_difference, " at most (",
+                        compared->operation, ")"));
+  if (const std::vector<std::string> features = only_emulated_on_gpus(run.request.config); !features.empty())
+    notes.push_back(cat(join(features, ", "), ": never run on GPUs so far, only in emulators of them: compare the first losses "
+                        "with those of device: cpu"));
   add_gpu_attention_notes(run.request.config.kernels.attention, *gpu, notes);
   if (!gpu->options().pin_memory)
     notes.push_back(

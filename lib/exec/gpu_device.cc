@@ -367,27 +367,13 @@ void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from, std:
   if (sum_ring_) sum_ring_->sent(stream);
 }
 
-DeviceUpdate GpuDevice::device_update(const FlatUpdate& update) const {
-  require(update.parameter_dtype == DType::kF32 && (update.state1 == nullptr || update.state_dtype == DType::kF32),
-          "weights and states that are updated on the device are fp32");
-  require(update.copy == nullptr || update.copy_dtype == DType::kBF16, "layers compute in fp32 or bf16");
-  return {.parameters = static_cast<float*>(update.parameters),
-          .gradients = update.gradients,
-          .gradient_dtype = update.gradient_dtype,
-          .state1 = static_cast<float*>(update.state1),
-          .state2 = static_cast<float*>(update.state2),
-          .bf16_copy = update.copy,
-          .count = update.count};
-}
-
 void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) {
   if (tier != Tier::kDevice) return host_.update(lane, update, tier, options);
-  const DeviceUpdate flat = device_update(update);
   const auto* scalars = device_scalars_.as<StepScalars>();
   if (const auto* adam = std::get_if<AdamOptions>(&options))
-    kernels().adam_update(flat, *adam, scalars, gpu_.stream(lane));
+    kernels().adam_update(update, *adam, scalars, gpu_.stream(lane));
   else
-    kernels().sgd_update(flat, std::get<SgdOptions>(options), scalars, gpu_.stream(lane));
+    kernels().sgd_update(update, std::get<SgdOptions>(options), scalars, gpu_.stream(lane));
 }
 
 std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) {

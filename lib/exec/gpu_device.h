@@ -67,7 +67,6 @@ class GpuDevice final : public LaneDevice {
   void make_staging();
   void fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold);
   void convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to);
-  DeviceUpdate device_update(const FlatUpdate& update) const;
   double number_at(Lane lane, const void* address);
   void send_scalars(DeviceStream stream);
 

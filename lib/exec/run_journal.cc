@@ -42,6 +42,9 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
   const bool prefixed = session_.world() > 1 && request_.launch.kind != LaunchKind::kSupervised;
   session_.together("writing the run folder", [&] {
     if (recorder_) recorder_->start(describe(), steps_done == 0 ? 0 : steps_done + 1, total_steps);
+  });
+  // Not before run.json is there: a folder that holds logs and no run would not be started in again.
+  session_.together("opening the logs", [&] {
     log_start({.level = log_level(config.log_level),
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",
                .file = RunPaths(config.output_dir).log(session_.rank())});

@@ -120,7 +120,9 @@ Session::Session(const TrainRequest& request)
       auto_timeout_(is_auto(request.config)),
       timeout_(wait_of(request.config, kFirstStepLimit)),
       rendezvous_(meet(request)) {
-  require_equal("the build", cat(request.build.version, " ", request.build.git_commit));
+  const std::string& node = request.launch.node_name;
+  nodes_ = exchange("node", node.empty() ? rendezvous_->identity(rank_).host : node);
+  if (world_ > 1) require_same("program", program_facts(request.build));
   require_equal_configs(request);
   choose_device(request);
 }
@@ -135,6 +137,7 @@ void Session::choose_device(const TrainRequest& request) {
   const LaunchEnvironment& launch = request.launch;
   if (launch.local_size > 1 && launch.local_rank == 0)
     if (const std::string warning = shared_folder_warning(launch.local_size); !warning.empty()) log_warning(warning);
+  require_same("driver", driver_facts(gpu_->info().driver_version));
   require_equal("who computes attention", gpu_->kernels().attention());
 }
 
@@ -182,6 +185,16 @@ std::string Session::first_tells(const std::string& what, const std::function<st
 
 bool Session::first_decides(const std::string& what, const std::function<bool()>& question) {
   return first_tells(what, [&] { return question() ? std::string("yes") : std::string("no"); }) == "yes";
+}
+
+/// The hashes first: the texts are sent only when there is something to say.
+void Session::require_same(const std::string& topic, const std::vector<NodeFact>& facts) {
+  const std::string text = facts_text(facts);
+  if (unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
+  const std::string lines = differing_facts(exchange(topic + " text", text), nodes_);
+  refuse_together({ExitCode::kUsage, cat("the nodes differ:", lines),
+                   "give every node the same ftrun, model, data and driver, at best from one "
+                   "shared file system"});
 }
 
 void Session::require_equal(const std::string& what, const std::string& text) {

@@ -13,6 +13,7 @@
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
 #include "exec/gpu.h"
+#include "exec/node_facts.h"
 #include "exec/rank_groups.h"
 #include "exec/train.h"
 #include "program/state_options.h"
@@ -54,6 +55,11 @@ class Session {
   std::string first_tells(const std::string& what, const std::function<std::string()>& text);
   /// Collective: rank 0's answer to a question, in the same way.
   bool first_decides(const std::string& what, const std::function<bool()>& question);
+  /// Collective: Error(kUsage) naming each node that differs from rank 0's, and in what; `topic`
+  /// tells one such comparison from another.
+  void require_same(const std::string& topic, const std::vector<NodeFact>& facts);
+  /// The name of each rank's node: the scheduler's, else the host's.
+  const std::vector<std::string>& nodes() const { return nodes_; }
   /// Collective: Error(kUsage) naming the ranks whose text differs from rank 0's.
   void require_equal(const std::string& what, const std::string& text);
   /// A rank waits there for the others' work as long as they live, whatever comm.timeout says.
@@ -92,6 +98,7 @@ class Session {
   std::chrono::milliseconds timeout_;
   double slowest_step_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
+  std::vector<std::string> nodes_;
   /// Before the groups, which move its memory.
   std::unique_ptr<Gpu> gpu_;
   std::vector<std::string> gpu_names_;

@@ -65,6 +65,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
         return savings_remedy(memory_savings(config, model_.config, groups_.rank(), measure), lacking);
       }, gpu) {
   for (const ProgramPlan* plan : model_.plan.all()) prepare(gpu, *plan);
+  if (gpu != nullptr) compared_ = compare_kernels(config, model_.config, groups_.rank(), *gpu);
   // All before any executor is made, which holds addresses in the arenas.
   for (const ProgramPlan* plan : model_.plan.all()) memory_.allocate(plan->program);
   train_executor_ = executor_of(train());

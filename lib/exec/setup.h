@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "checkpoint/model_folder.h"
 #include "checkpoint/save_room.h"
 #include "config/config.h"
+#include "exec/compare_kernels.h"
 #include "exec/executor.h"
 #include "exec/memory.h"
 #include "exec/model_state.h"
@@ -53,6 +55,8 @@ class TrainingSetup {
   /// What the process held, of its own and shared memory, before the first of it was allocated and
   /// after a first product: libraries, threads, their working memory, data, the staging area of checkpoints.
   int64_t held_before() const { return held_before_; }
+  /// On a GPU: its kernels beside the processor's.
+  const std::optional<ComparedKernels>& compared() const { return compared_; }
   const ModelConfig& model_config() const { return model_.config; }
   const ModelFolder& folder() const { return model_.folder; }
 
@@ -70,6 +74,7 @@ class TrainingSetup {
   SaveRoom save_room_;
   int64_t held_before_;
   RankMemory memory_;
+  std::optional<ComparedKernels> compared_;
   std::unique_ptr<Executor> train_executor_;
   std::unique_ptr<Executor> evaluate_executor_;
   std::unique_ptr<ModelState> state_;

@@ -38,6 +38,8 @@ struct TrainRequest {
   ResumeRequest resume;
   /// Of those that ftrun's own supervisor started again.
   RanksOfStart ranks;
+  /// Seconds between the scheduler's warning and its kill (--stop-lead); 0 where nobody gave any.
+  double stop_lead = 0;
   BuildInfo build;
   /// Standard output is a terminal of a person (rank 0 draws a live line).
   bool terminal = false;

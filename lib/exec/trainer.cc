@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <limits>
 #include <optional>
@@ -29,6 +31,7 @@
 #include "exec/resume_policy.h"
 #include "exec/stop_signal.h"
 #include "exec/training_error.h"
+#include "program/node_crossing.h"
 #include "report/outcome.h"
 
 namespace ftrun {
@@ -72,6 +75,7 @@ Trainer::Trainer(const TrainRequest& request)
       request_(request_of_start(request, session_.agent_launch())),
       config_(request_.config),
       stop_(session_),
+      stop_lead_(request_.stop_lead, saves_in_background(config_)),
       journal_(request_, session_),
       identity_(request_, session_, journal_),
       lr_schedule_(config_.scheduler),
@@ -98,6 +102,7 @@ int Trainer::train() {
   check_ranks(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
+  warn_of_placement();
   open_replica_check();
   open_slow_ranks();
   start_loader();
@@ -142,9 +147,11 @@ void Trainer::open_data() {
   session_.together("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
   if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
-  std::string sizes = cat(data_.train->size());
-  for (const NamedSamples& set : data_.validation) sizes += cat(" ", set.samples->size());
-  session_.require_equal("the data", sizes);
+  if (session_.world() == 1) return;
+  std::vector<NodeFact> inputs;
+  session_.together("comparing model and data of the nodes",
+                    [&] { inputs = input_facts(config_, data_); });
+  session_.require_same("inputs", inputs);
 }
 
 void Trainer::open_model() {
@@ -185,6 +192,10 @@ void Trainer::load_or_resume() {
 
 void Trainer::open_outputs() {
   journal_.open([this] { return describe(); }, progress_.step, total_steps_);
+  if (const Recorder* recorder = journal_.recorder(); recorder != nullptr && recorder->before())
+    stop_lead_.read_counters(recorder->before()->counters);
+  stop_lead_.note_written();
+  journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
   session_.together("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.say(note);
@@ -193,6 +204,22 @@ void Trainer::open_outputs() {
     if (!rise.empty()) journal_.warn(rise);
     identity_.start(data_);
   });
+}
+
+/// Tensor ranks wait for each other inside each layer: on different nodes that takes most of a
+/// step.
+void Trainer::warn_of_placement() {
+  if (session_.world() == 1) return;
+  const RankMesh mesh = rank_mesh(config_);
+  const std::vector<std::string>& nodes = session_.nodes();
+  TensorCrossing crossing = tensor_crossing(mesh, nodes, [](int) { return int64_t{0}; });
+  if (crossing.groups == 0) return;
+  std::array<double, 1> bytes{};
+  if (passes_to_other_node(mesh, session_.rank(), nodes))
+    bytes[0] = static_cast<double>(tensor_bytes(setup_->train().program));
+  session_.sum(bytes, "bytes between nodes");
+  crossing.bytes = std::llround(bytes[0]);
+  journal_.warn(crossing_text(crossing, nodes));
 }
 
 void Trainer::open_replica_check() {
@@ -224,6 +251,7 @@ void Trainer::start_loader() {
 
 void Trainer::train_until_stopped() {
   catch_stop_signals();
+  review_stop_lead();  // by what an earlier start measured
   evaluate_before_training();
   while (!has_ended() && !stop_.reached()) {
     StepMetrics metrics = train_step();
@@ -243,6 +271,7 @@ void Trainer::train_until_stopped() {
     else if (!has_ended() && checkpointer_->save_if_due(progress_, identity_.train()))
       // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
       stop_.vote();
+    review_stop_lead();
   }
   if (!stop_.reached()) progress_.skipped.refuse_none_trained(progress_.step);
 }
@@ -251,7 +280,26 @@ void Trainer::train_until_stopped() {
 void Trainer::check_replicas() {
   if (!replicas_) return;
   session_.show_phase(cat("comparing replicas after step ", progress_.step));
+  const auto start = Clock::now();
   replicas_->check(progress_.step);
+  longest_check_ = std::max(longest_check_, seconds_since(start));
+}
+
+/// Warns as soon as the scheduler's lead is too short, and keeps in run.json what was measured: a
+/// run that is killed at its time limit writes nothing more.
+void Trainer::review_stop_lead() {
+  if (checkpointer_->longest_save() > 0)
+    stop_lead_.note_save(checkpointer_->longest_save() + longest_check_);
+  if (stop_lead_.has_news()) {
+    stop_lead_.note_written();
+    try {
+      journal_.update([this](RunManifest& m) { stop_lead_.write_counters(m.counters); });
+    } catch (const Error& error) {
+      log_debug(error.what());  // a measurement ends no run; what must be written tells of the disk
+    }
+  }
+  if (const std::string warning = stop_lead_.take_warning(); !warning.empty())
+    journal_.warn(warning);
 }
 
 StepMetrics Trainer::train_step() {
@@ -278,6 +326,7 @@ StepMetrics Trainer::train_step() {
   metrics.step_seconds = seconds_since(start);
   progress_.evaluations.note_loss(metrics.loss, metrics.tokens);
   session_.note_step(metrics.step_seconds);
+  stop_lead_.note_step(metrics.step_seconds);
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   use_->add_to(metrics);
   journal_.show_step(progress_, step, metrics, setup_->train_executor());
@@ -465,7 +514,11 @@ void Trainer::finish() {
   session_.allow_work_of_one_rank();
   save_last_checkpoint();
   session_.together("recording the checkpoints", [this] {
-    journal_.update([this](RunManifest& manifest) { checkpointer_->add_to(manifest); });
+    journal_.update([this](RunManifest& manifest) {
+      checkpointer_->add_to(manifest);
+      stop_lead_.note_save(checkpointer_->longest_save());
+      stop_lead_.write_counters(manifest.counters);
+    });
   });
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");

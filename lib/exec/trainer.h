@@ -21,6 +21,7 @@
 #include "exec/setup.h"
 #include "exec/slow_ranks.h"
 #include "exec/stop_agreement.h"
+#include "exec/stop_lead.h"
 #include "exec/text_sample.h"
 #include "exec/train.h"
 #include "exec/training_progress.h"
@@ -44,6 +45,7 @@ class Trainer {
   void open_data();
   void open_model();
   void load_or_resume();
+  void warn_of_placement();
   void open_replica_check();
   void open_slow_ranks();
   void open_outputs();
@@ -53,6 +55,7 @@ class Trainer {
 
   void train_until_stopped();
   void check_replicas();
+  void review_stop_lead();
   void name_slow_ranks(const StepMetrics& metrics);
   StepMetrics train_step();
   StepMetrics metrics_of(const StepRun& step) const;
@@ -85,6 +88,7 @@ class Trainer {
   const TrainRequest request_;
   const Config& config_;
   StopAgreement stop_;
+  StopLead stop_lead_;
   RunJournal journal_;
   /// Absent on a GPU.
   std::optional<ProductsInUse> products_;
@@ -94,6 +98,8 @@ class Trainer {
   std::unique_ptr<TrainingSetup> setup_;
   std::optional<Checkpointer> checkpointer_;
   std::optional<ReplicaCheck> replicas_;
+  /// Seconds that the longest comparison of replicas took.
+  double longest_check_ = 0;
   std::optional<SlowRanks> slow_ranks_;
   std::optional<ResourceUse> use_;
   std::unique_ptr<Loader> loader_;

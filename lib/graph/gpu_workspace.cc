@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/round_up.h"
 #include "graph/layer_graph.h"
+#include "graph/lora_parts.h"
 #include "graph/storage.h"
 #include "graph/workspace.h"
 
@@ -124,6 +125,17 @@ GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients) {
   return w;
 }
 
+GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes, bool is_packed) {
+  constexpr int64_t kMostElements = int64_t{4} << 20, kLeastRows = 64;
+  GpuDoraWorkspace w;
+  w.rows = std::min(columns, std::max(kMostElements / inputs, kLeastRows));
+  w.bytes = after(w.delta, w.rows * inputs * dtype_bytes(DType::kF32));
+  if (!is_packed) return w;
+  w.weight = w.bytes;
+  w.bytes = after(w.weight, w.rows * inputs * element_bytes);
+  return w;
+}
+
 bool is_norm_pair(std::span<const Op> list, size_t i) {
   return i + 1 < list.size() && list[i].kind == OpKind::kRmsNormWgrad && list[i + 1].kind == OpKind::kRmsNormDgrad &&
          std::equal(list[i].in.begin(), list[i].in.end(), list[i + 1].in.begin());
@@ -149,7 +161,14 @@ int64_t gpu_workspace_bytes(const LayerGraph& graph, const Op& op) {
     case OpKind::kRmsNormWgrad:
     case OpKind::kBiasWgrad:
     case OpKind::kQkNormWgrad:
+    case OpKind::kDoraScaleWgrad:
       return partial_sums(graph, op);
+    case OpKind::kDoraSquaredLengths: {
+      const Value& down = graph.at(op.in[1]);
+      return gpu_dora_workspace(most_columns(lora_parts(graph, op)), down.dims[1], dtype_bytes(down.dtype),
+                                static_cast<bool>(graph.at(op.in[0]).packed))
+          .bytes;
+    }
     case OpKind::kAttention:
     case OpKind::kAttentionDgrad:
       return attention(graph, op);

@@ -94,6 +94,18 @@ struct GpuEmbedWorkspace {
 };
 GpuEmbedWorkspace gpu_embed_workspace(int64_t tokens, int64_t width);
 
+/// Byte offsets in the scratch of kDoraSquaredLengths.
+struct GpuDoraWorkspace {
+  /// Of the matrix at a time.
+  int64_t rows = 0;
+  /// F32[rows, I]: scale B A; [rows, I] in the dtype of the activations: the weight where that is packed.
+  int64_t delta = 0;
+  int64_t weight = -1;
+  int64_t bytes = 0;
+};
+/// Of a part with `columns` rows of the weight at most.
+GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes, bool is_packed);
+
 /// Whether list[i] and the operation after it are the two gradients of a norm, which the GPU's kernels make in one pass:
 /// the partial sums in the first one's scratch then live until the second is done.
 bool is_norm_pair(std::span<const Op> list, size_t i);

@@ -1,5 +1,7 @@
 #include "graph/lora_parts.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "graph/layer_graph.h"
 
@@ -26,6 +28,12 @@ std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op) {
     parts.push_back({part.first_column, b[0], lora_ranks(parts), b[1], part.scale});
   }
   return parts;
+}
+
+int64_t most_columns(const std::vector<LoraPart>& parts) {
+  int64_t most = 0;
+  for (const LoraPart& part : parts) most = std::max(most, part.columns);
+  return most;
 }
 
 int64_t lora_ranks(const std::vector<LoraPart>& parts) {

@@ -22,6 +22,9 @@ struct LoraPart {
 /// The parts of a kLoraUp, kLoraUpDgrad, kLoraUpWgrad or kDoraSquaredLengths, in their order.
 std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op);
 
+/// Of the widest one.
+int64_t most_columns(const std::vector<LoraPart>& parts);
+
 /// J: elements of a row of h.
 int64_t lora_ranks(const std::vector<LoraPart>& parts);
 

@@ -48,23 +48,6 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-/// What one Adam or SGD step reads and writes: flat ranges of `count` elements in device memory.
-struct DeviceUpdate {
-  /// Master parameters, fp32.
-  float* parameters = nullptr;
-  const void* gradients = nullptr;
-  /// kF32 or kBF16.
-  DType gradient_dtype = DType::kF32;
-  /// Adam: first and second moment. SGD: momentum buffer (null without momentum), and null.
-  float* state1 = nullptr;
-  float* state2 = nullptr;
-  /// When given, gets the new parameters rounded to bf16: the copy that the layers compute with.
-  void* bf16_copy = nullptr;
-  int64_t count = 0;
-  /// I32 in device memory: 0 leaves everything as it is. Null means 1.
-  const int32_t* finite = nullptr;
-};
-
 /// The kernels, memory and queues of one GPU. Calls only enqueue, in the order of their stream: none
 /// waits for the device (those named synchronize and the allocations do), none allocates, and all
 /// that take a stream may be captured into a graph. Addresses are device memory unless said
@@ -134,7 +117,7 @@ class DeviceKernels {
   /// Device memory that prepared graphs' attention took beside what is planned.
   virtual int64_t attention_workspace_bytes() const { return 0; }
   /// The device's run_op (kernels.h) for operations that follow each other in a list of the graph, which may share a
-  /// kernel: the bits are those of each alone. Activations F32 or BF16; gradients of parameters F32 or BF16
+  /// kernel: the bits are those of each alone. Activations F32, BF16 or F16; gradients of parameters likewise,
   /// whatever the activations are. `context.scalars` is device memory. Tokens and labels are not
   /// checked (that would take a wait): one outside the table gives NaN. Matrix products share one
   /// workspace, so operations go to one stream at a time. Error(kUnsupported) for other dtypes and
@@ -144,24 +127,26 @@ class DeviceKernels {
 
   /// Bytes of scratch that sum_of_squares needs for `count` elements.
   virtual int64_t sum_of_squares_scratch_bytes(int64_t count) const = 0;
-  /// *sum = (accumulate ? *sum : 0) + sum of squares of g[0..count), g F32 or BF16. Groups of
+  /// *sum = (accumulate ? *sum : 0) + sum of squares of g[0..count), g F32, BF16 or F16. Groups of
   /// blocks have the bits that the CPU gives them (norm_blocks.h); they are added in a fixed tree.
   virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
                               void* scratch, DeviceStream stream) = 0;
 
-  virtual void adam_update(const DeviceUpdate& update, const AdamOptions& options,
+  /// The device's adam_update and sgd_update (kernels.h), with the random bits of the processor's stochastic rounding. Ranges and
+  /// scalars are device memory.
+  virtual void adam_update(const FlatUpdate& update, const AdamOptions& options,
                            const StepScalars* scalars, DeviceStream stream) = 0;
-  virtual void sgd_update(const DeviceUpdate& update, const SgdOptions& options,
+  virtual void sgd_update(const FlatUpdate& update, const SgdOptions& options,
                           const StepScalars* scalars, DeviceStream stream) = 0;
 
-  /// to[i] = from[i], between F32 and BF16.
+  /// to[i] = from[i], between F32, BF16 and F16.
   virtual void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                        DeviceStream stream) = 0;
-  /// to[i] += from[i], F32 or BF16 each: added in fp32, rounded once.
+  /// to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
   virtual void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
                         DeviceStream stream) = 0;
-  /// out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32, or BF16,
-  /// which is added in fp32 and rounded once. `out` is none of the blocks.
+  /// out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32, or BF16 and F16,
+  /// which are added in fp32 and rounded once. `out` is none of the blocks.
   virtual void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
                           DeviceStream stream) = 0;
 };

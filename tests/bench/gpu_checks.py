@@ -8,7 +8,8 @@
   processor  the first ten losses within 5e-3 of the processor's
   cudnn      losses of cuDNN's attention repeat, and are within 5e-3 of those of our kernels
   documents  the same in rows of several documents, of few tokens too and more than cuDNN's lists hold
-  adapters   LoRA, LoRA on NF4 and on INT8: losses repeat, and are within 5e-3 of the processor's
+  adapters   LoRA, LoRA on NF4 and on INT8, DoRA and DoRA on NF4: losses repeat, and are within 5e-3 of the processor's
+  precisions fp16 with loss scaling, and moments and master weights in bf16: losses repeat, and are within 5e-3 of the processor's
   resume     a GPU's checkpoint continues on the processor, its next loss within 5e-3 of the GPU's own
   long       two layers of an 8B model at 32,768 tokens: finite, and the same losses twice
   messages   no visible GPU, one that is not there, a batch that does not fit: exit codes and what is said
@@ -83,6 +84,14 @@ def close(a, b, what):
         raise Failed(f"{what}: {off:.2e} is more than {TOLERANCE}")
 
 
+def beside_processor(runs, folder, name, **more):
+    first, second, theirs = (runs.losses(folder, device, runs.shape, 5, 256, **more)
+                             for device in (runs.args.device, runs.args.device, "cpu"))
+    if first != second:
+        raise Failed(f"{name}: losses differ: {first} and {second}")
+    close(theirs, first, f"{name} beside the processor")
+
+
 def repeat(runs):
     host = {"device": "cpu"}
     for name, zero in (("ZeRO 0", {"stage": 0}),
@@ -139,13 +148,18 @@ def documents(runs):
 
 def adapters(runs):
     lora = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "init_lora_weights": "gaussian"}
-    for name, more in (("LoRA", {}), ("LoRA on NF4", {"quantization": {"type": "nf4"}}),
-                       ("LoRA on INT8", {"quantization": {"type": "int8"}})):
-        first, second, theirs = (runs.losses("adapters", device, runs.shape, 5, 256, adapter=lora, **more)
-                                 for device in (runs.args.device, runs.args.device, "cpu"))
-        if first != second:
-            raise Failed(f"{name}: losses differ: {first} and {second}")
-        close(theirs, first, f"{name} beside the processor")
+    dora, nf4 = {**lora, "use_dora": True}, {"quantization": {"type": "nf4"}}
+    for name, more in (("LoRA", {"adapter": lora}), ("LoRA on NF4", {"adapter": lora, **nf4}),
+                       ("LoRA on INT8", {"adapter": lora, "quantization": {"type": "int8"}}),
+                       ("DoRA", {"adapter": dora}), ("DoRA on NF4", {"adapter": dora, **nf4})):
+        beside_processor(runs, "adapters", name, **more)
+
+
+def precisions(runs):
+    narrow = {"enabled": True, "bf16_optimizer_states": True, "bf16_master_weights_and_grads": True}
+    for name, more in (("fp16", {"bf16": {"enabled": False}, "fp16": {"enabled": True, "initial_scale_power": 8}}),
+                       ("moments and master weights in bf16", {"bf16": narrow, "zero_optimization": {"stage": 1}})):
+        beside_processor(runs, "precisions", name, **more)
 
 
 def resume(runs):
@@ -184,7 +198,7 @@ def has_gpu():
 
 def main():
     checks = {check.__name__: check
-              for check in (repeat, recorded, processor, cudnn, documents, adapters, resume, long, messages)}
+              for check in (repeat, recorded, processor, cudnn, documents, adapters, precisions, resume, long, messages)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checks", nargs="+", choices=checks)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/ftrun")

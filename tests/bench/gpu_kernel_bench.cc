@@ -263,7 +263,7 @@ class Bench {
     const StepScalars scalars;
     auto* const on_device = static_cast<StepScalars*>(allocate(sizeof scalars));
     gpu_.copy(on_device, &scalars, sizeof scalars, stream_);
-    const DeviceUpdate update{parameters, gradients, DType::kF32, m, v, copy, count, nullptr};
+    const FlatUpdate update{.parameters = parameters, .gradients = gradients, .state1 = m, .state2 = v, .copy = copy, .count = count};
     const auto wide = static_cast<double>(count);
     print("adam", milliseconds([&] { gpu_.adam_update(update, {}, on_device, stream_); }), 0, 30 * wide);
     void* const scratch = allocate(gpu_.sum_of_squares_scratch_bytes(count));

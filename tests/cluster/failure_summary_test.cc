@@ -68,8 +68,11 @@ TEST_CASE("what ends at once and what is the same wish") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     REQUIRE_FALSE(ends_at_once(signal, signal, 0));
     REQUIRE_FALSE(ends_at_once(signal, SIGHUP, 60'000));
-    if (signal != SIGHUP) REQUIRE(ends_at_once(signal, signal, kSameSignalMs));
+    const bool repeats = signal == SIGHUP || signal == SIGUSR1;
+    REQUIRE(ends_at_once(signal, signal, kSameSignalMs) == !repeats);
   }
+  REQUIRE(ends_at_once(SIGTERM, SIGUSR1, 0));
+  REQUIRE(ends_at_once(SIGUSR1, SIGTERM, 0));
   REQUIRE(ends_at_once(SIGTERM, SIGINT, 0));
   REQUIRE(ends_at_once(SIGHUP, SIGINT, 0));
   REQUIRE_FALSE(ends_at_once(SIGHUP, SIGTERM, 0));

@@ -47,6 +47,7 @@ const Env kSlurm = {{"SLURM_JOB_ID", "70001"},
                     {"SLURM_NTASKS", "9"},
                     {"SLURM_LOCALID", "0"},
                     {"SLURM_NODEID", "1"},
+                    {"SLURMD_NODENAME", "n4"},
                     {"SLURM_STEP_NUM_NODES", "2"},
                     {"SLURM_STEP_NODELIST", "n[3-4]"},
                     {"SLURM_STEP_TASKS_PER_NODE", "3,1"}};
@@ -112,6 +113,7 @@ TEST_CASE("a SLURM step with uneven nodes: the step's own numbers win over the j
   REQUIRE(launch.local_rank == 0);
   REQUIRE(launch.local_size == 1);
   REQUIRE(launch.node == 1);
+  REQUIRE(launch.node_name == "n4");
   REQUIRE(launch.master_addr == "n3");
   // None that follows from the job's number, which anybody can see.
   REQUIRE(launch.master_port == 0);

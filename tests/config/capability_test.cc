@@ -50,18 +50,6 @@ TEST_CASE("each feature that cannot run yet is named with key and place") {
     return lines.front();
   };
   const std::string not_yet = "not supported yet: ";
-  REQUIRE(one("parallel: {tensor: 2}\ndevice: cuda", 2) ==
-          "c.yaml:2:20: not supported yet: tensor parallelism on GPUs (parallel.tensor)");
-  const Resolution autotp =
-      resolve(config_of("train_batch_size: 1\ntensor_parallel: {autotp_size: 2}\ndevice: cuda"),
-              {.world_size = 2});
-  REQUIRE(autotp.not_yet.size() == 1);
-  REQUIRE(to_text(autotp.not_yet.front()) ==
-          "c.yaml:2:32: not supported yet: tensor parallelism on GPUs (parallel.tensor)");
-  REQUIRE(one("parallel: {pipeline: 2}\ndevice: cuda", 2) ==
-          "c.yaml:2:22: not supported yet: pipeline parallelism on GPUs (parallel.pipeline)");
-  REQUIRE(one("adapter: {use_dora: true}\ndevice: cuda") ==
-          "c.yaml:2:21: not supported yet: magnitudes of adapters (DoRA) on GPUs (adapter.use_dora)");
   REQUIRE(one("sequence_parallel_size: 2", 2) ==
           "c.yaml:2:25: not supported yet: context parallelism (parallel.context)");
   REQUIRE(one("parallel: {expert: 2}", 2) ==
@@ -128,40 +116,46 @@ TEST_CASE("tensor parallelism is there on processors, with every stage, tier and
     REQUIRE(missing(text, 4) == Lines{});
 }
 
-TEST_CASE("on a GPU fp32 and bf16 train at every stage and tier; what is not there yet is named") {
-  const auto features = [](const std::string& text, int64_t ranks = 1) {
-    Lines out;
-    for (const std::string& line : missing("device: cuda\n" + text, ranks))
-      out.push_back(line.substr(line.find(": not supported yet: ") + 21));
-    return out;
+TEST_CASE("GPUs refuse nothing that processors do; what only emulated ones have run is named") {
+  const auto emulated = [](const std::string& text, int64_t ranks = 1) {
+    const Resolution r = resolve(config_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
+    REQUIRE(texts(r.problems) == Lines{});
+    REQUIRE(r.not_yet.empty());
+    return only_emulated_on_gpus(r.config);
   };
   for (const char* text : {
            "bf16: {enabled: false}",
            "bf16: {enabled: true}\nzero_optimization: {stage: 2, offload_optimizer: {device: cpu, pin_memory: false}}",
            "comm: {backend: nccl}",
-           "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n}, "
+           "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n, ratio: 1}, "
            "offload_param: {device: cpu}}",
            "bf16: {enabled: true}\ndata_types: {grad_accum_dtype: fp32}\ncommunication_data_type: bf16",
-           "recompute: full\nactivation_checkpointing: {cpu_checkpointing: true}"})
-    REQUIRE(features(text, 4) == Lines{});
-  REQUIRE(features("fp16: {enabled: true}") == Lines{"fp16 on a GPU (fp16.enabled)"});
-  REQUIRE(features("communication_data_type: fp16", 2) ==
-          Lines{"gradients sent in fp16 from a GPU (communication_data_type)"});
-  REQUIRE(features("bf16: {enabled: true, bf16_master_weights_and_grads: true, bf16_optimizer_states: true}\n"
-                   "zero_optimization: {stage: 1}") ==
-          Lines{"master weights in bf16 on a GPU (bf16.bf16_master_weights_and_grads)",
-                "optimizer states in bf16 on a GPU (bf16.bf16_optimizer_states)"});
-  // A processor has them all.
-  REQUIRE(missing("device: cpu\nfp16: {enabled: true}") == Lines{});
+           "recompute: full\nactivation_checkpointing: {cpu_checkpointing: true}"}) {
+    REQUIRE(emulated(cat("device: cuda\n", text)).empty());
+    REQUIRE(emulated(cat("device: cuda\n", text), 4) == Lines{"several GPUs"});
+  }
+  const std::string all =
+      "bf16: {enabled: true, bf16_master_weights_and_grads: true, bf16_optimizer_states: true}\n"
+      "zero_optimization: {stage: 1}\nparallel: {tensor: 2, pipeline: 2}\ngradient_accumulation_steps: 2\n"
+      "adapter: {use_dora: true}";
+  REQUIRE(emulated("device: cuda\n" + all, 8) ==
+          Lines{"several GPUs", "tensor parallelism", "pipelines"});
+  REQUIRE(emulated("device: cpu
+" + all, 8).empty());
+  REQUIRE(emulated("device: cuda
+fp16: {enabled: true}").empty());
+  REQUIRE(emulated("device: cuda
+communication_data_type: fp16", 2) == Lines{"several GPUs", "gradients sent in fp16"});
 }
 
 TEST_CASE("the reference says what of a key cannot run yet") {
-  REQUIRE(not_yet_of("parallel.tensor") == "tensor parallelism on GPUs");
+  REQUIRE(not_yet_of("parallel.context") == "context parallelism");
   REQUIRE(not_yet_of("parallel.data") == "");
   REQUIRE(not_yet_of("export.dtype") == "");
   REQUIRE(not_yet_of("optimizer.type").find("Lamb, Lion, ") == 0);
   const std::string markdown = config_markdown();
-  for (const char* row : {"| `pipeline` | whole number, ≥ 1, ranks | 1 | not yet: pipeline parallelism on GPUs |",
+  for (const char* row : {"| `pipeline` | whole number, ≥ 1, ranks | 1 | yes; GPUs: emulated |",
+                          "| `context` | whole number, ≥ 1, ranks | 1 | not yet: context parallelism |",
                           "| `use_node_local_storage` | true/false | false | not yet: checkpoints on "})
     REQUIRE(markdown.find(row) != std::string::npos);
 }

@@ -500,7 +500,7 @@ TEST_CASE("device: auto is a GPU where each rank can have one that does what is 
   REQUIRE(device("{}", two) == DeviceKind::kCuda);
   REQUIRE(device("{device: cpu}", two) == DeviceKind::kCpu);
   REQUIRE(has_line(resolved("{}", two), "default: device = cuda (this machine shows 2 GPUs)"));
-  REQUIRE(device("{parallel: {tensor: 2}}", two) == DeviceKind::kAuto);
+  REQUIRE(device("{parallel: {tensor: 2}}", two) == DeviceKind::kCuda);
 }
 
 TEST_CASE("device: auto says why it leaves GPUs alone") {
@@ -514,9 +514,6 @@ TEST_CASE("device: auto says why it leaves GPUs alone") {
   REQUIRE(notice("{device: auto}", {.world_size = 2, .gpus = 1, .local_ranks = 2}) ==
           "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 GPU: it has 2 ranks, and "
           "each needs a GPU of its own\n  remedy: start one rank a GPU, or write device: cpu");
-  REQUIRE(notice("{device: auto, fp16: {enabled: true}}", {.gpus = 1}) ==
-          "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 GPU: fp16 on a GPU is not "
-          "supported there\n  remedy: leave that out to train on GPUs, or write device: cpu");
   REQUIRE(notice("{device: auto, comm: {backend: gloo}}", {.gpus = 1}) ==
           "c.yaml:1:10: notice: device: auto computes on processors, although this machine shows 1 GPU: comm.backend gloo is "
           "not supported there\n  remedy: leave that out to train on GPUs, or write device: cpu");

@@ -153,11 +153,11 @@ with tempfile.TemporaryDirectory() as scratch:
         assert unknown.stderr.startswith("The following argument was not expected: dosomething\n"), unknown.stderr
 
     @case
-    def what_gpus_cannot_do_yet():
-        refused("gpu", 3, "ftrun: the config is valid, but this build cannot do what it asks for:\n"
-                          "--set fp16.enabled=true: not supported yet: fp16 on a GPU (fp16.enabled)\n"
-                          "  remedy: remove these keys, or wait for a version that has them\n",
-                "--set", "device=cuda", "--set", "fp16.enabled=true")
+    def what_cannot_be_done_yet():
+        refused("lamb", 3, "ftrun: the config is valid, but this build cannot do what it asks for:\n"
+                           "--set optimizer.type=lamb: not supported yet: the optimizer Lamb (optimizer.type)\n"
+                           "  remedy: remove these keys, or wait for a version that has them\n",
+                "--set", "optimizer.type=lamb")
 
     @case
     def a_gpu_that_is_not_there():

@@ -57,6 +57,24 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "shape-only" in text and "safetensors" in text, text
 
     @case
+    def tensor_ranks_on_different_nodes_are_warned_of_before_a_run():
+        whole = tiny_model(scratch / "whole", tiny_weights(vocabulary=212), vocab_size=212)
+        value = json.loads(config(train=str(data)).read_text()) | {
+            "model": {"path": str(whole)},
+            "parallel": {"tensor": 2},
+        }
+        split = write_config(scratch, value, "split.json")
+        apart = "warning: tensor ranks are on different nodes: ranks 0, 1 on node 0, node 1, and 1 more group. "
+        assert apart in planned(split, "--nproc", 4, "--nodes", 4).stdout
+        assert "different nodes" not in planned(split, "--nproc", 4, "--nodes", 2).stdout
+        checked = must(
+            ftrun("check", "--quiet", "--config", split, "--nproc", 4, "--nodes", 4)
+        ).stdout
+        assert apart in checked, checked
+        uneven = must(ftrun("check", "--config", split, "--nproc", 4, "--nodes", 3), 2).stderr
+        assert "--nodes 3: 4 ranks cannot be spread evenly over them" in uneven, uneven
+
+    @case
     def all_ranks_are_checked_and_the_plan_says_so():
         text = planned(config(), "--nproc", 1).stdout
         assert "\nchecked: 1 rank, 1 program\n" in text, text

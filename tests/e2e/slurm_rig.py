@@ -25,6 +25,11 @@ JobAcctGatherType=jobacct_gather/none
 SwitchType=switch/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+{warning}
+SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
 SlurmdParameters=config_overrides
 SlurmctldPort={port}
@@ -36,8 +41,13 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 KillWait=20
 {nodes}
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES PriorityTier=1 GraceTime=120
+PartitionName=rest Nodes={rest} MaxTime=INFINITE State=UP OverSubscribe=YES PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
+WARNING = "SlurmctldParameters=preempt_send_user_signal"
+# Devices that are not opened: SLURM counts them, hands them out and names them in CUDA_VISIBLE_DEVICES.
+GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
 
 
 def missing():
@@ -49,12 +59,28 @@ def missing():
     return f"no {', '.join(absent)} (Debian: slurmctld slurmd slurm-client munge; scripts/test.sh --with-launchers installs them)" if absent else ""
 
 
+def parsed(moment):
+    return time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S"))
+
+
+def processes(name=None):
+    """(pid, its variables) of processes that can be looked into."""
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if name is None or (path / "comm").read_text() == name + "\n":
+                yield int(path.name), (path / "environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+
+
 class Slurm:
     """Nodes n1, n2, ... that are all this machine. Their names are in no DNS, so a step on more than one of them
     needs MASTER_ADDR."""
 
-    def __init__(self, folder, nodes=2):
+    def __init__(self, folder, nodes=2, warns=True):
+        """With `warns` a job that is pre-empted gets the signal of its --signal, else SIGTERM."""
         self.folder = pathlib.Path(folder)
+        self.warns = warns
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
         self.daemons = []
         self.variables = {"SLURM_CONF": str(self.folder / "slurm.conf")}
@@ -100,13 +126,15 @@ class Slurm:
                 return
             time.sleep(0.1)
 
-    def _steps(self):
-        """Process ids of this SLURM's job steps: they are children of nobody, but know its slurm.conf."""
+    def _steps(self, node="*"):
+        """Process ids of the job steps of a node: they are children of nobody, but write to its slurmd's log."""
+        logs = {str(path) for path in self.folder.glob(f"slurmd.{node}.log")}
         found = []
-        own = f"SLURM_CONF={self.variables['SLURM_CONF']}".encode()
         for path in pathlib.Path("/proc").glob("[0-9]*"):
             try:
-                if (path / "comm").read_text() == "slurmstepd\n" and own in (path / "environ").read_bytes().split(b"\0"):
+                if (path / "comm").read_text() == "slurmstepd\n" and any(
+                    os.readlink(fd) in logs for fd in (path / "fd").iterdir()
+                ):
                     found.append(int(path.name))
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -119,10 +147,22 @@ class Slurm:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         host = socket.gethostname().split(".")[0]
-        lines = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 RealMemory=1000 "
-                 "State=UNKNOWN" for node in self.nodes]
+        lines = [
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 RealMemory=1000 Gres=gpu:2 "
+            "State=UNKNOWN"
+            for node in self.nodes
+        ]
         (self.folder / "slurm.conf").write_text(
-            CONFIG.format(host=host, folder=self.folder, port=free_port(), nodes="\n".join(lines)))
+            CONFIG.format(
+                host=host,
+                folder=self.folder,
+                port=free_port(),
+                nodes="\n".join(lines),
+                warning=WARNING if self.warns else "",
+                rest=",".join(self.nodes[-2:]),
+            )
+        )
+        (self.folder / "gres.conf").write_text(GPUS)
         # None of the plugins above needs control groups, and slurmd ends where it is to find out which kind a machine has and it has both.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
@@ -139,6 +179,68 @@ class Slurm:
         except Waited as late:
             raise Waited(f"{late}\n{self.logs()}") from None
         assert not ended(), f"{what}: ended: {ended()}\n{self.logs()}"
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    def submit(self, script, *options, **variables):
+        """The number of the job, or of the array."""
+        done = self.run("sbatch", "--parsable", *options, script, variables=variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def fields(self, job):
+        """What `scontrol show job` says of it, by name."""
+        lines = self.run("scontrol", "show", "job", "-o", job).stdout.splitlines()
+        assert lines, f"no job {job}"
+        return dict(word.split("=", 1) for word in lines[0].split() if "=" in word)
+
+    def await_state(self, job, state, restarts=0):
+        def reached():
+            fields = self.fields(job)
+            return (
+                fields
+                if fields["JobState"] == state and int(fields["Restarts"]) >= restarts
+                else None
+            )
+
+        return await_that(reached, f"job {job} is {state} after {restarts} requeues", pause=0.1)
+
+    def await_startable(self, job, restarts=1):
+        """Until a job that was queued again may be started: not in the second in which its first start ended."""
+        queued = self.await_state(job, "PENDING", restarts)
+        await_that(
+            lambda: time.time() > parsed(queued["SubmitTime"]) + 2,
+            f"job {job} may start",
+            pause=0.1,
+        )
+
+    def start_again(self, job, restarts=1):
+        """Lets a job that was queued again begin at once, for which SLURM would wait two minutes."""
+        self.await_startable(job, restarts)
+        done = self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        assert done.returncode == 0, done.stderr
+
+    def pids(self, job, name):
+        """Processes of a job with this name (ftrun-rank-1)."""
+        return [
+            pid for pid, variables in processes(name) if f"SLURM_JOB_ID={job}".encode() in variables
+        ]
+
+    def fail_node(self, node):
+        """All of the node's processes die at once, and SLURM is told that it is down."""
+        daemon = next(each for each in self.daemons if each.args[-1] == node)
+        theirs = [
+            pid for pid, variables in processes() if f"SLURMD_NODENAME={node}".encode() in variables
+        ]
+        for pid in [daemon.pid, *self._steps(node), *theirs]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:  # has gone with its step
+                pass
+        daemon.wait()
+        self.daemons.remove(daemon)
+        done = self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=failed")
+        assert done.returncode == 0, done.stderr
 
     def logs(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}"

@@ -1,18 +1,46 @@
 """Ranks started by SLURM: tasks of a step on one node and on two, a batch script, a failure, the warning
-before a time limit. Runs on a SLURM of its own; left out (exit 77) where the machine has none to start."""
+before a time limit, nodes that differ, tensor ranks on two nodes. Runs on a SLURM of its own; left out
+(exit 77) where the machine has none to start."""
+
 import pathlib
+import re
+import subprocess
+import sys
 import tempfile
 import time
 
-from runner import BINARY, Job, bad_data, case, checkpoints, manifest, must, refuse_traces, require_in_time, run_cases, same_run, skip, steps
+from runner import (
+    BINARY,
+    Job,
+    await_that,
+    bad_data,
+    case,
+    checkpoints,
+    ftrun,
+    manifest,
+    must,
+    refuse_traces,
+    require_in_time,
+    run_cases,
+    same_run,
+    skip,
+    steps,
+    tiny_model,
+    tiny_weights,
+    waiting,
+)
 from slurm_rig import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
+SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts" / "slurm"
+NODES = "n1,n2"
 
 if why := missing():
     skip(why)
 
-with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as slurm_folder, Slurm(slurm_folder) as slurm:
+with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as slurm_folder, Slurm(
+    slurm_folder, nodes=2, warns=False
+) as slurm:
     job = Job(scratch)
     job.run("supervised", "--nproc", 2, **FEW)
 
@@ -21,6 +49,9 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         refuse_traces(done.stdout + done.stderr)
         must(done, code)
         return done
+
+    def text_of(name):
+        return (pathlib.Path(scratch) / f"{name}.out").read_text()
 
     @case
     def two_tasks_on_one_node():
@@ -59,9 +90,10 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         # Where no step was started SLURM_NTASKS says how many tasks could be, not that they are.
         script = pathlib.Path(scratch) / "batch.sh"
         script.write_text(f"#!/bin/sh\nexec {BINARY} --config {job.config('batch', **FEW)} --nproc 2\n")
-        done = slurm.run("sbatch", "--wait", "-N1", "-n4", "-o", f"{scratch}/batch.out", script)
-        text = (pathlib.Path(scratch) / "batch.out").read_text()
-        assert done.returncode == 0 and "2 ranks: --nproc 2\n" in text, f"{done}\n{text}"
+        slurm.await_state(
+            slurm.submit(script, "-N1", "-n4", "-o", f"{scratch}/batch.out"), "COMPLETED"
+        )
+        assert "2 ranks: --nproc 2\n" in text_of("batch"), text_of("batch")
         same_run(job.out("supervised"), job.out("batch"))
 
     @case
@@ -72,11 +104,117 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         script.write_text(f"#!/bin/sh\nsrun -n2 {BINARY} --config {config} &\n"
                           f"until grep -q '\"step\":3' {job.out('warned')}/metrics.jsonl; do sleep 0.1; done 2>/dev/null\n"
                           "scancel --signal=USR1 $SLURM_JOB_ID.0\nwait $!\n")
-        done = slurm.run("sbatch", "--wait", "-N1", "-n2", "-o", f"{scratch}/warned.out", script)
-        text = (pathlib.Path(scratch) / "warned.out").read_text()
-        assert done.returncode == 75, f"{done}\n{text[-3000:]}"
+        ended = slurm.await_state(
+            slurm.submit(script, "-N1", "-n2", "-o", f"{scratch}/warned.out"), "FAILED"
+        )
+        text = text_of("warned")
+        assert ended["ExitCode"] == "75:0", f"{ended}\n{text[-3000:]}"
         count = len(steps(job.out("warned")))
         assert checkpoints(job.out("warned")) == [f"step-{count:08}"], text[-2000:]
         assert manifest(job.out("warned"))["exit_reason"] == f"stopped by SIGUSR1 after step {count}"
+
+    @case
+    def preemption_without_a_warning_is_queued_again_too():
+        # SLURM sends SIGTERM to the ranks alone, which save; the script asks SLURM why.
+        config = job.config("preempted", train={"steps": 100000, "log": {"every": 1000}})
+        number = slurm.submit(
+            SCRIPTS / "single_node.sbatch",
+            *("--gpus-per-node=0", "--cpus-per-task=2", "-w", "n1", "-o", f"{scratch}/preempted.out"),
+            **{"FTRUN": BINARY, "CONFIG": config, "RANKS": "2"},
+        )
+        out = job.out("preempted")
+        await_that(
+            lambda: (out / "metrics.jsonl").exists() and len(steps(out)) >= 3,
+            "the job has trained",
+            pause=0.05,
+        )
+        script = pathlib.Path(scratch) / "urgent.sh"
+        script.write_text("#!/bin/sh\n")
+        options = ("-p", "urgent", "-w", "n1", "--exclusive", "-o", "/dev/null")
+        slurm.await_state(slurm.submit(script, *options), "COMPLETED")
+        slurm.await_state(number, "PENDING", restarts=1)
+        count = len(steps(out))
+        assert manifest(out)["exit_reason"] == f"stopped by SIGTERM after step {count}"
+        assert checkpoints(out) == [f"step-{count:08}"]
+        must(slurm.run("scancel", number))
+
+    # --- what stands in the way of a run on several nodes ----------------------------------------
+
+    def on_second_node(command, instead):
+        """A script for srun: the second of the nodes runs something else."""
+        script = job.scratch / f"on-second-{len(list(job.scratch.glob('on-second-*')))}.sh"
+        script.write_text(f"#!/bin/sh\n[ $SLURM_NODEID = 1 ] && exec {instead}\nexec {command}\n")
+        script.chmod(0o755)
+        return script
+
+    def refused(config, instead, *expected):
+        script = on_second_node(f"{BINARY} --config {config}", instead)
+        done = must(
+            slurm.run(
+                "srun", "-N2", "-n2", "-w", NODES, script, variables={"MASTER_ADDR": "127.0.0.1"}
+            ),
+            2,
+        )
+        refuse_traces(done.stdout + done.stderr)
+        for text in ("ftrun: the nodes differ:\n", *expected):
+            assert re.search(text, done.stderr), f"no {text!r} in:\n{done.stderr}"
+
+    @waiting
+    def node_with_another_binary_is_refused_by_name():
+        copy = job.scratch / "other"
+        (copy / "bin").mkdir(parents=True)
+        (copy / "lib").symlink_to(pathlib.Path(BINARY).parent.parent / "lib")
+        (copy / "bin" / "ftrun").write_bytes(pathlib.Path(BINARY).read_bytes() + b" ")
+        (copy / "bin" / "ftrun").chmod(0o755)
+        config = job.config("other-binary", **FEW)
+        refused(
+            config,
+            f"{copy}/bin/ftrun --config {config}",
+            r"\n  n2 \(rank 1\): the ftrun binary is (\d+) bytes, xxh3 \w+; on n1 \(rank 0\): (?!\1)\d+ bytes",
+        )
+
+    @waiting
+    def node_with_other_weights_and_data_is_refused_by_name():
+        # Each node sees a file system of its own below the same paths.
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+            return
+        config = job.config("other-files", **FEW)
+        weights, data = job.scratch / "weights.safetensors", job.scratch / "data.bin"
+        weights.write_bytes((job.model / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\0")
+        data.write_bytes(b"\1\0" + job.data.read_bytes()[2:])
+        mounts = (
+            f"mount --bind {weights} {job.model}/model.safetensors; mount --bind {data} {job.data}"
+        )
+        refused(
+            config,
+            f"unshare --mount sh -c '{mounts}; exec {BINARY} --config {config}'",
+            r"\n  n2 \(rank 1\): model.path model.safetensors is ",
+            r"\n  n2 \(rank 1\): data.train is 128 sequences, ",
+        )
+
+    @waiting
+    def tensor_ranks_on_two_nodes_are_warned_of():
+        rows = 212  # that two ranks can share
+        path = tiny_model(job.scratch / "even", tiny_weights(vocabulary=rows), vocab_size=rows)
+        model = {"model": {"path": str(path)}, "parallel": {"tensor": 2}, **FEW}
+        config = job.config("apart", **model)
+        done = step(config, "-N2", "-n2", "-w", NODES, variables={"MASTER_ADDR": "127.0.0.1"})
+        told = re.search(
+            r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. (.*) a step pass between nodes",
+            done.stderr,
+        )
+        assert told, done.stderr
+        # All of the two ranks' traffic is that of their tensor group; its bytes are counted where they pass.
+        counted = manifest(job.out("apart"))["traffic"]
+        a_step = counted["communication"]["transport"] / counted["steps"]["counted"]
+        planned = must(ftrun("plan", "--config", config, "--nproc", 2, "--nodes", 2)).stdout
+        assert f"ranks 0, 1 on node 0, node 1. {told[1]} a step pass" in planned, planned
+        number, unit = told[1].split()
+        assert abs(float(number) * {"KiB": 1024, "MiB": 1 << 20}[unit] / a_step - 1) < 0.02, (
+            told[1],
+            a_step,
+        )
+        together = step(job.config("together", **model), "-N1", "-n2", "-w", "n1")
+        assert "different nodes" not in together.stderr, together.stderr
 
     run_cases()

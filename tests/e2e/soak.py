@@ -11,6 +11,7 @@ import random
 import tempfile
 import time
 
+from layouts import STEPS, VOCABULARY, kinds
 from runner import Job, await_gone, await_save, being_written, checkpoints, children, ftrun, must, same_run, start, tiny_model, tiny_weights
 
 parser = argparse.ArgumentParser()
@@ -18,35 +19,6 @@ parser.add_argument("source")
 parser.add_argument("--kills", type=int, default=40)
 parser.add_argument("--seed", type=int, default=1)
 args = parser.parse_args()
-
-VOCABULARY = 212  # rows that tensor ranks can share
-STEPS = {"train": {"steps": 40}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}},
-         "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}},
-         "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
-
-
-def kinds(scratch):
-    """Layouts: how many ranks, and the keys."""
-    disk = {"device": "nvme", "nvme_path": str(scratch / "swap")}
-
-    def zero(stage, **keys):
-        return {"zero_optimization": {"stage": stage} | keys}
-
-    return {
-        "one rank": (1, {}),
-        "two ranks": (2, {}),
-        "three ranks, stage 3": (3, zero(3)),
-        "two ranks, disk tier": (2, zero(3, offload_optimizer=disk, offload_param=disk)),
-        "tensor": (2, {"parallel": {"tensor": 2}}),
-        "pipeline, 1f1b": (2, {"parallel": {"pipeline": 2, "schedule": "1f1b"}}),
-        "pipeline, zb-h1": (2, {"parallel": {"pipeline": 2, "schedule": "zb-h1"}}),
-        "hybrid": (4, {"parallel": {"data": 4, "data_replicate": 2}} | zero(3)),
-        "fp16": (2, {"fp16": {"enabled": True, "initial_scale_power": 20, "loss_scale_window": 2}} | zero(1)),
-        # Twelve steps an epoch, whose last rows are left out.
-        "accumulation, mid-epoch": (2, {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 5,
-                                        "dataloader_drop_last": True} | zero(2)),
-    }
-
 
 class Soak:
     def __init__(self, scratch):

@@ -19,6 +19,7 @@ namespace ftrun::fixtures {
 namespace {
 
 constexpr int kPattern = 0xFF;
+constexpr size_t kSpoiledBytes = 64;
 constexpr int64_t kAlignment = 256;
 /// After which a peer that does not come is taken for lost, so that a test ends.
 constexpr std::chrono::seconds kPatience{60};
@@ -435,6 +436,8 @@ void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops, std:
     return put(stream, [this, &graph, ops, places = std::move(places), there] {
       counters_.operations += static_cast<int64_t>(ops.size());
       operations_->run_ops(graph, ops, places, there, operations_stream_);
+      for (const Op& op : ops)
+        if (op.kind == spoiled_) std::memset(places[static_cast<size_t>(op.out[0])], 0x46, kSpoiledBytes);
     });
   for (const Op& op : ops)
     put(stream, [this, &graph, &op, places, there] {
@@ -457,43 +460,29 @@ void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool
   });
 }
 
-DeviceUpdate EmulatedGpu::seen(const DeviceUpdate& update) const {
-  DeviceUpdate there = update;
+FlatUpdate EmulatedGpu::seen(const FlatUpdate& update) const {
+  FlatUpdate there = update;
   there.parameters = seen(update.parameters);
   there.gradients = seen(update.gradients);
   there.state1 = seen(update.state1);
   there.state2 = seen(update.state2);
-  there.bf16_copy = seen(update.bf16_copy);
+  there.copy = seen(update.copy);
   return there;
 }
 
-namespace {
-
-FlatUpdate flat(const DeviceUpdate& update) {
-  return {.parameters = update.parameters,
-          .gradients = update.gradients,
-          .gradient_dtype = update.gradient_dtype,
-          .state1 = update.state1,
-          .state2 = update.state2,
-          .copy = update.bf16_copy,
-          .count = update.count};
-}
-
-}  // namespace
-
-void EmulatedGpu::adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
+void EmulatedGpu::adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars* scalars,
                               DeviceStream stream) {
   put(stream, [this, there = seen(update), options, at = seen(scalars)] {
     if (operations_) return operations_->adam_update(there, options, at, operations_stream_);
-    ftrun::adam_update(flat(there), options, *at);
+    ftrun::adam_update(there, options, *at);
   });
 }
 
-void EmulatedGpu::sgd_update(const DeviceUpdate& update, const SgdOptions& options, const StepScalars* scalars,
+void EmulatedGpu::sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars* scalars,
                              DeviceStream stream) {
   put(stream, [this, there = seen(update), options, at = seen(scalars)] {
     if (operations_) return operations_->sgd_update(there, options, at, operations_stream_);
-    ftrun::sgd_update(flat(there), options, *at);
+    ftrun::sgd_update(there, options, *at);
   });
 }
 

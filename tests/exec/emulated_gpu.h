@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 
 #include "comm/device_communicator.h"
 #include "comm/rendezvous.h"
+#include "graph/op.h"
 #include "kernels/device.h"
 
 namespace ftrun::fixtures {
@@ -78,9 +80,9 @@ class EmulatedGpu final : public DeviceKernels {
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override;
   void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
                       DeviceStream stream) override;
-  void adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
+  void adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars* scalars,
                    DeviceStream stream) override;
-  void sgd_update(const DeviceUpdate& update, const SgdOptions& options, const StepScalars* scalars,
+  void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars* scalars,
                   DeviceStream stream) override;
   void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                DeviceStream stream) override;
@@ -88,6 +90,9 @@ class EmulatedGpu final : public DeviceKernels {
                 DeviceStream stream) override;
   void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
                   DeviceStream stream) override;
+
+  /// The first elements of what operations of this kind make come out wrong from now on.
+  void spoil(OpKind kind) { spoiled_ = kind; }
 
   /// Any work in a stream; with `ready`, which peers bring about, not before that holds.
   void put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
@@ -135,11 +140,12 @@ class EmulatedGpu final : public DeviceKernels {
   T* seen(T* address) const {
     return address == nullptr ? nullptr : reinterpret_cast<T*>(seen_by_device(address));
   }
-  DeviceUpdate seen(const DeviceUpdate& update) const;
+  FlatUpdate seen(const FlatUpdate& update) const;
 
   DeviceInfo info_;
   EmulatorOptions options_;
   std::unique_ptr<DeviceKernels> operations_;
+  std::optional<OpKind> spoiled_;
   DeviceStream operations_stream_ = nullptr;
   /// The same memory twice: as the host sees it, which it cannot, and as the device does.
   std::byte* shown_ = nullptr;

@@ -227,9 +227,9 @@ StepRun RankRig::prepared(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
   run.scalars = step_scalars_of(config.optimizer, config.scheduler, step);
-  run.scalars.loss_scale = kLossScale;
+  run.scalars.loss_scale = kLossScale * gradient_multiple;
   run.scalars.dropout_key = dropout_key(11, step);
-  run.decide = step_policy({.clip_norm = kClipNorm});
+  run.decide = step_policy({.gradient_multiple = gradient_multiple, .clip_norm = kClipNorm});
   run.optimizer = optimizer_options(config.optimizer);
   return run;
 }

@@ -87,6 +87,8 @@ struct RankRig {
 
   /// One training step on random batches, which depend on `step` and the rank.
   StepRun train(int64_t step);
+  /// How many times too large gradients are made and kept: what a loss scale does in fp16.
+  float gradient_multiple = 1;
   /// What becomes of train()'s batches before they are trained on.
   std::function<void(int64_t step, Batch& batch)> change_batch;
   /// What train() runs, without new batches.

@@ -22,13 +22,14 @@ void require_own(const LayerGraph& graph, const Op& op, const DeviceInfo& gpu) {
   const bool backward = op.kind == OpKind::kAttentionDgrad;
   const int64_t head_size = std::get<AttentionAttrs>(op.attrs).head_size;
   require_head_size(head_size);
-  const bool narrow = graph.at(op.out[0]).dtype == DType::kBF16;
+  const DType dtype = graph.at(op.out[0]).dtype;
+  const bool narrow = dtype != DType::kF32;
   const SharedMemory needed =
-      narrow ? attention_shared_bf16(head_size, backward) : attention_shared_f32(head_size, backward);
+      narrow ? attention_shared_narrow(head_size, backward) : attention_shared_f32(head_size, backward);
   if (needed.bytes <= gpu.block_shared_bytes) return;
   throw Error(ExitCode::kUnsupported,
               cat(backward ? "the gradient of attention" : "attention", " with heads of ", head_size, " elements in ",
-                  narrow ? "bf16" : "fp32", " needs ", needed.bytes, " bytes of shared memory a block (", needed.text,
+                  !narrow ? "fp32" : dtype == DType::kF16 ? "fp16" : "bf16", " needs ", needed.bytes, " bytes of shared memory a block (", needed.text,
                   "); ", gpu.name, " of compute capability ", gpu.compute_major, ".", gpu.compute_minor, " has ",
                   gpu.block_shared_bytes),
               "train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
@@ -69,6 +70,14 @@ bool by_cudnn(const Operation& op, const Attention& a, bool backward, const Libr
          libraries.cudnn->has_plan(a.attrs, a.tokens, libraries.documents, backward);
 }
 
+void run_own(const Operation& op, const Attention& a, bool backward) {
+  attention_prologue(op.dtype(), a, op.stream());
+  if (op.dtype() == DType::kF32)
+    backward ? attention_backward_f32(a, op.stream()) : attention_forward_f32(a, op.stream());
+  else
+    backward ? attention_backward_narrow(op.dtype(), a, op.stream()) : attention_forward_narrow(op.dtype(), a, op.stream());
+}
+
 /// Rows by cuDNN; documents too, but for those of one token and those that no list holds.
 void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttention& cudnn, bool documents) {
   const auto compute = [&](const DocumentLists* lists) {
@@ -80,8 +89,7 @@ void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttentio
   compute(&lists);
   a.uncovered = lists.uncovered;
   backward ? single_tokens_backward(a, op.stream()) : single_tokens_forward(a, op.stream());
-  attention_prologue(op.dtype(), a, op.stream());
-  backward ? attention_backward_bf16(a, op.stream()) : attention_forward_bf16(a, op.stream());
+  run_own(op, a, backward);
 }
 
 }  // namespace
@@ -107,8 +115,7 @@ void run_attention(const Operation& op, const Libraries& libraries) {
   a.a = op.out(0);
   a.lse = op.floats_out(1);
   if (by_cudnn(op, a, false, libraries)) return run_by_cudnn(op, a, false, *libraries.cudnn, libraries.documents);
-  attention_prologue(op.dtype(), a, op.stream());
-  op.dtype() == DType::kBF16 ? attention_forward_bf16(a, op.stream()) : attention_forward_f32(a, op.stream());
+  run_own(op, a, false);
 }
 
 void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
@@ -121,8 +128,7 @@ void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
   a.starts = op.ints_in(4);
   a.dqkv = op.out(0);
   if (by_cudnn(op, a, true, libraries)) return run_by_cudnn(op, a, true, *libraries.cudnn, libraries.documents);
-  attention_prologue(op.dtype(), a, op.stream());
-  op.dtype() == DType::kBF16 ? attention_backward_bf16(a, op.stream()) : attention_backward_f32(a, op.stream());
+  run_own(op, a, true);
 }
 
 }  // namespace ftrun::cuda

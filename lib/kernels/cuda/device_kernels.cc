@@ -85,6 +85,11 @@ DeviceInfo device_info(int index) {
 }
 
 void require_float(DType dtype, const char* what) {
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) bug(cat(what, " of ", dtype_name(dtype)));
+}
+
+/// Small exponents make F16 unfit to hold what small steps add up to.
+void require_state(DType dtype, const char* what) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) bug(cat(what, " of ", dtype_name(dtype)));
 }
 
@@ -230,17 +235,19 @@ class CudaKernels final : public DeviceKernels {
     cuda::sum_of_squares(dtype, g, count, accumulate, sum, static_cast<double*>(scratch), native(stream));
   }
 
-  void adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
+  void adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars* scalars,
                    DeviceStream stream) override {
     require(update.state1 != nullptr && update.state2 != nullptr, "Adam needs both moments");
-    adam(update.gradient_dtype, checked(update, scalars), options, native(stream));
+    check_update(update, scalars);
+    adam(update, options, scalars, native(stream));
   }
-  void sgd_update(const DeviceUpdate& update, const SgdOptions& options, const StepScalars* scalars,
+  void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars* scalars,
                   DeviceStream stream) override {
     require(update.state1 != nullptr || options.momentum == 0.0F, "momentum needs its buffer");
-    Update u = checked(update, scalars);
-    if (options.momentum == 0.0F) u.state1 = nullptr;
-    sgd(update.gradient_dtype, u, options, native(stream));
+    check_update(update, scalars);
+    FlatUpdate used = update;
+    if (options.momentum == 0.0F) used.state1 = nullptr;
+    sgd(used, options, scalars, native(stream));
   }
 
   void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
@@ -272,11 +279,13 @@ class CudaKernels final : public DeviceKernels {
     }
   }
 
-  static Update checked(const DeviceUpdate& update, const StepScalars* scalars) {
+  static void check_update(const FlatUpdate& update, const StepScalars* scalars) {
     require_float(update.gradient_dtype, "gradients");
+    require_state(update.parameter_dtype, "parameters");
+    require_state(update.state_dtype, "moments");
     require(scalars != nullptr, "step scalars are given");
-    return {update.parameters, update.gradients, update.state1, update.state2,
-            update.bf16_copy,  update.count,     update.finite, scalars};
+    require(update.first_index >= 0, "first index of a flat update");
+    if (update.copy != nullptr) require_float(update.copy_dtype, "copies of parameters");
   }
 
   Libraries libraries() { return {info_, *matmul_, cudnn_ ? &*cudnn_ : nullptr, attention_.documents}; }

@@ -1,23 +1,28 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
 #include "base/dtype.h"
 #include "kernels/cuda/launch.cuh"
 
-// How kernels read and write elements: stored as T (float, bf16), computed as float, V at a time.
+// How kernels read and write elements: stored as T (float, bf16, fp16), computed as float, V at a time.
 namespace ftrun::cuda {
 
 using Bf16 = __nv_bfloat16;
+using Half = __half;
 
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(Bf16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(Half x) { return __half2float(x); }
 template <class T>
 __device__ T from_float(float x) {
   if constexpr (sizeof(T) == 4)
     return x;
+  else if constexpr (std::is_same_v<T, Half>)
+    return __float2half_rn(x);
   else
     return __float2bfloat16_rn(x);
 }
@@ -90,6 +95,11 @@ __device__ float rounded(float x) {
 /// What a token adds to the gradient of a norm's weight, rounded once: the same wherever it is computed.
 __device__ inline float weight_term(float dy, float x, float rstd, float sum) { return fmaf(dy, x * rstd, sum); }
 
+/// A row of zeros has no direction: 0, and it stays zero.
+__device__ inline float over_length(float numerator, float squared_length) {
+  return squared_length == 0.0F ? 0.0F : numerator / sqrtf(squared_length);
+}
+
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
@@ -126,11 +136,13 @@ inline int threads_for(int64_t items, int most) {
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Calls `body` with a value of the type that `dtype` (F32 or BF16; checked by the caller) stores.
+/// Calls `body` with a value of the type that `dtype` (F32, BF16 or F16; checked by the caller) stores.
 template <class Body>
 void with_type(DType dtype, Body body) {
   if (dtype == DType::kBF16)
     body(Bf16{});
+  else if (dtype == DType::kF16)
+    body(Half{});
   else
     body(float{});
 }

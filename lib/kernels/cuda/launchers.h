@@ -13,7 +13,7 @@
 #include "kernels/kernels.h"
 
 // What the .cu files give to the dispatcher: each function enqueues its kernels on `stream`. `dtype` is
-// that of the activations, F32 or BF16. Letters as in graph/op.h.
+// that of the activations, F32, BF16 or F16. Letters as in graph/op.h.
 namespace ftrun::cuda {
 
 // --- embedding.cu --------------------------------------------------------------------------------
@@ -79,6 +79,22 @@ struct Unpack {
 };
 void unpack(DType dtype, const Unpack& u, cudaStream_t stream);
 
+// --- dora.cu -------------------------------------------------------------------------------------
+/// squares[rows] = sums over columns of (w + delta)^2; w and delta (F32) are [rows, columns].
+void squared_row_lengths(DType dtype, const void* w, const float* delta, float* squares, int64_t rows, int64_t columns,
+                         cudaStream_t stream);
+/// y = x by magnitudes / sqrt(squares) of the columns of the parts, and by 1 elsewhere, + bias (null: none); y may be x.
+struct ScaledColumns {
+  const void* x;
+  /// F32, of the parts' columns side by side.
+  const float* squares;
+  const float* magnitudes;
+  const void* bias;
+  void* y;
+  int64_t count, width;
+};
+void scale_columns(DType dtype, const ScaledColumns& s, const DoraAttrs& attrs, cudaStream_t stream);
+
 // --- norm.cu -------------------------------------------------------------------------------------
 struct RmsNorm {
   const void* x;
@@ -113,7 +129,7 @@ void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rs
                    void* dqkv, int64_t count, const HeadAttrs& heads, cudaStream_t stream);
 
 // --- weight_gradient.cu --------------------------------------------------------------------------
-/// gradient[width] (+)= sum over tokens and heads of dy * x * rstd, or of dy alone when x is null.
+/// gradient[width] (+)= sum over tokens and heads of dy * x * rstd, of dy * x when rstd is null, or of dy alone when x is null.
 /// Element (n, h, i) of dy and x is at n * row_stride + h * width + i, of rstd at n * rstd_stride + h.
 struct WeightGradient {
   const void* dy;
@@ -126,6 +142,8 @@ struct WeightGradient {
   /// For partial sums.
   void* workspace;
   int64_t workspace_bytes;
+  /// F32[width]: each sum is divided by the root of its number, and 0 where that is 0; null: it is not.
+  const float* squares = nullptr;
 };
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
 /// Its order: tokens in so many parts of weight_gradient_tokens() each; of a part, kPartLanes sums of every kPartLanes-th
@@ -187,7 +205,7 @@ struct VocabularyLoss {
 /// `dtype` from the row's first byte on.
 void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream);
 
-// --- attention_prologue.cu, attention_documents.cu, attention_f32.cu, attention_bf16.cu ----------
+// --- attention_prologue.cu, attention_documents.cu, attention_f32.cu, attention_narrow.cu ----------
 struct Attention {
   const void* qkv;
   const int32_t* starts;
@@ -213,12 +231,13 @@ struct SharedMemory {
   std::string text;
 };
 SharedMemory attention_shared_f32(int64_t head_size, bool backward);
-SharedMemory attention_shared_bf16(int64_t head_size, bool backward);
+SharedMemory attention_shared_narrow(int64_t head_size, bool backward);
 void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream);
 void attention_forward_f32(const Attention& a, cudaStream_t stream);
 void attention_backward_f32(const Attention& a, cudaStream_t stream);
-void attention_forward_bf16(const Attention& a, cudaStream_t stream);
-void attention_backward_bf16(const Attention& a, cudaStream_t stream);
+/// BF16 or F16, on the tensor cores.
+void attention_forward_narrow(DType dtype, const Attention& a, cudaStream_t stream);
+void attention_backward_narrow(DType dtype, const Attention& a, cudaStream_t stream);
 
 /// Lists of the documents that a library computes as sequences, in the scratch as GpuAttentionWorkspace lays it out.
 struct DocumentLists {
@@ -243,17 +262,7 @@ void single_tokens_backward(const Attention& a, cudaStream_t stream);
 // --- optimizer.cu --------------------------------------------------------------------------------
 void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* group_sums,
                     cudaStream_t stream);
-struct Update {
-  float* parameters;
-  const void* gradients;
-  float* state1;
-  float* state2;
-  void* bf16_copy;
-  int64_t count;
-  const int32_t* finite;
-  const StepScalars* scalars;
-};
-void adam(DType gradient_dtype, const Update& u, const AdamOptions& options, cudaStream_t stream);
-void sgd(DType gradient_dtype, const Update& u, const SgdOptions& options, cudaStream_t stream);
+void adam(const FlatUpdate& u, const AdamOptions& options, const StepScalars* scalars, cudaStream_t stream);
+void sgd(const FlatUpdate& u, const SgdOptions& options, const StepScalars* scalars, cudaStream_t stream);
 
 }  // namespace ftrun::cuda

@@ -19,7 +19,21 @@ int blas_int(int64_t value) {
   return static_cast<int>(value);
 }
 
-cudaDataType_t data_type(DType dtype) { return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t data_type(DType dtype) {
+  return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+/// Rows of the head's matrix that the first of two products takes are a multiple of it; of kFastRows rows, any product may.
+constexpr int64_t kWholeRows = 64, kFastRows = 8;
+
+const void* element(const void* data, DType dtype, int64_t index) {
+  return static_cast<const std::byte*>(data) + index * dtype_bytes(dtype);
+}
+
+/// Elements of a's, b's and c's rows, as they are stored.
+int64_t a_stride_of(const Product& p) { return p.a_stride > 0 ? p.a_stride : p.transpose_a ? p.m : p.k; }
+int64_t b_stride_of(const Product& p) { return p.b_stride > 0 ? p.b_stride : p.transpose_b ? p.k : p.n; }
+int64_t c_stride_of(const Product& p) { return p.c_stride > 0 ? p.c_stride : p.n; }
 
 cublasOperation_t operation(bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
@@ -51,14 +65,38 @@ void Matmul::use(cudaStream_t stream) {
 void Matmul::run(const Product& p, cudaStream_t stream) {
   use(stream);
   const int m = blas_int(p.m), n = blas_int(p.n), k = blas_int(p.k);
-  const int a_stride = p.a_stride > 0 ? blas_int(p.a_stride) : p.transpose_a ? m : k;
-  const int b_stride = p.b_stride > 0 ? blas_int(p.b_stride) : p.transpose_b ? k : n;
-  const int c_stride = p.c_stride > 0 ? blas_int(p.c_stride) : n;
+  const int a_stride = blas_int(a_stride_of(p)), b_stride = blas_int(b_stride_of(p)), c_stride = blas_int(c_stride_of(p));
   check(cublasGemmEx(handle_, operation(p.transpose_b), operation(p.transpose_a), n, m, k, &p.alpha,
                      p.b, data_type(p.dtype), b_stride, p.a, data_type(p.dtype),
                      a_stride, &p.beta, p.c, data_type(p.out_dtype), c_stride, CUBLAS_COMPUTE_32F,
                      CUBLAS_GEMM_DEFAULT),
         "a matrix product");
+}
+
+void Matmul::run_in_whole_rows(const Product& p, Rows rows, cudaStream_t stream) {
+  const auto extent = [rows](Product& of) -> int64_t& {
+    return rows == Rows::kM ? of.m : rows == Rows::kN ? of.n : of.k;
+  };
+  Product whole = p;
+  whole.a_stride = a_stride_of(p);
+  whole.b_stride = b_stride_of(p);
+  whole.c_stride = c_stride_of(p);
+  const int64_t all = extent(whole), first = all / kWholeRows * kWholeRows;
+  if (all % kFastRows == 0 || first == 0) return run(p, stream);
+  Product rest = whole;
+  extent(whole) = first;
+  extent(rest) = all - first;
+  // Elements from an operand's row or column 0 to the one numbered `first`.
+  const int64_t along_a = p.transpose_a == (rows == Rows::kM) ? first : first * whole.a_stride;
+  const int64_t along_b = p.transpose_b == (rows == Rows::kK) ? first : first * whole.b_stride;
+  if (rows != Rows::kN) rest.a = element(p.a, p.dtype, along_a);
+  if (rows != Rows::kM) rest.b = element(p.b, p.dtype, along_b);
+  if (rows == Rows::kK)
+    rest.beta = 1.0F;
+  else
+    rest.c = const_cast<void*>(element(p.c, p.out_dtype, rows == Rows::kN ? first : first * whole.c_stride));
+  run(whole, stream);
+  run(rest, stream);
 }
 
 }  // namespace ftrun::cuda

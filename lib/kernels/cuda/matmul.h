@@ -41,6 +41,13 @@ class Matmul {
 
   void run(const Product& product, cudaStream_t stream);
 
+  /// Extents of a product that the rows of the head's matrix may be.
+  enum class Rows { kM, kN, kK };
+  /// Runs `product`, of whose extents `rows` is the head's, as two where that is no multiple of 8: cuBLAS has no fast
+  /// kernels then, whatever the strides are (8B's head after one token was added, on an H100: 42 ms instead of 5.5). The
+  /// second one, of fewer than kWholeRows rows, is added to the first where `rows` is kK.
+  void run_in_whole_rows(const Product& product, Rows rows, cudaStream_t stream);
+
  private:
   void use(cudaStream_t stream);
 

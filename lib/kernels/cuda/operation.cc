@@ -6,7 +6,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-bool computes(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+bool computes(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
 }  // namespace
 
@@ -20,14 +20,14 @@ Operation::Operation(const LayerGraph& graph, const Op& op, std::span<void* cons
       dtype_(working_dtype(graph, op)) {
   if (!computes(dtype_))
     throw Error(ExitCode::kUnsupported,
-                cat("the CUDA kernels compute in F32 and BF16, not ", dtype_name(dtype_), " (", op_name(op.kind), ")"),
-                "train in bf16 or fp32");
+                cat("the CUDA kernels compute in F32, BF16 and F16, not ", dtype_name(dtype_), " (", op_name(op.kind), ")"),
+                "train in bf16, fp16 or fp32");
 }
 
 Operation::Gradient Operation::gradient(size_t i) const {
   const DType dtype = graph_.at(op_.out.at(i)).dtype;
   if (!computes(dtype))
-    throw Error(ExitCode::kUnsupported, cat("the CUDA kernels keep gradients in F32 and BF16, not ", dtype_name(dtype),
+    throw Error(ExitCode::kUnsupported, cat("the CUDA kernels keep gradients in F32, BF16 and F16, not ", dtype_name(dtype),
                                             " (", op_name(op_.kind), ")"));
   return {address(op_.out.at(i), dtype), dtype};
 }

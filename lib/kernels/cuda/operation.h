@@ -22,7 +22,7 @@ class Operation {
 
   OpKind kind() const { return op_.kind; }
   cudaStream_t stream() const { return stream_; }
-  /// Of the activations: F32 or BF16.
+  /// Of the activations: F32, BF16 or F16.
   DType dtype() const { return dtype_; }
   bool has_in(size_t i) const { return i < op_.in.size(); }
   bool has_out(size_t i) const { return i < op_.out.size(); }
@@ -40,7 +40,7 @@ class Operation {
   /// An operand that is packed, as its records.
   const PackedFormat& packed(size_t i) const { return graph_.at(op_.in.at(i)).packed; }
   const void* records(size_t i) const { return address(op_.in.at(i), DType::kU8); }
-  /// A gradient of a parameter, in its own dtype (F32 or BF16).
+  /// A gradient of a parameter, in its own dtype (F32, BF16 or F16).
   struct Gradient {
     void* data;
     DType dtype;

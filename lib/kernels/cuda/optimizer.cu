@@ -1,5 +1,6 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
+#include "kernels/rounding_noise.h"
 
 namespace ftrun::cuda {
 
@@ -80,17 +81,89 @@ __device__ void for_elements(int64_t count, Body body) {
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count; i += step) body(i);
 }
 
-template <class G, int V>
-__global__ void adam_elements(float* p, const G* g, float* m, float* v, Bf16* copy, int64_t count,
-                              const int32_t* finite, const StepScalars* scalars, AdamOptions options) {
+/// Stores numbers of the state and returns them as they were stored. BF16 is reached by adding 16 random bits below it and
+/// cutting them off, so that the expected result is the number. (NaN would become something else.)
+template <int V>
+__device__ Floats<V> store_state(float* p, const Floats<V>& values, const uint32_t*) {
+  store(p, values);
+  return values;
+}
+template <int V>
+__device__ Floats<V> store_state(Bf16* p, const Floats<V>& values, const uint32_t* noise) {
+  Floats<V> stored;
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    uint32_t bits;
+    memcpy(&bits, &values.e[k], sizeof bits);
+    bits = values[k] == values[k] ? bits + (noise[k] & 0xffffU) : bits | 0x400000U;
+    bits &= 0xffff0000U;
+    memcpy(&stored[k], &bits, sizeof bits);
+  }
+  store(p, stored);  // exact: the lower halves are 0
+  return stored;
+}
+
+template <class T>
+inline constexpr bool kRounds = sizeof(T) < sizeof(float);
+
+/// The random numbers of V elements from `index` on among all parameters.
+template <bool Draws, int V>
+struct Noise {
+  /// First moment, second moment, parameter.
+  uint32_t mean[V], square[V], parameter[V];
+
+  __device__ void draw(uint64_t rounding_key, int64_t index) {
+    if constexpr (Draws) {
+      DropoutKeys keys;
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const int64_t place = (index + k) % kNoiseStretch;
+        if (k == 0 || place == 0) keys = rounding_keys(rounding_key, (index + k) / kNoiseStretch);
+        const RoundingNoise noise = rounding_noise(keys, static_cast<uint32_t>(place));
+        mean[k] = noise.first;
+        square[k] = noise.first >> 16;
+        parameter[k] = noise.second;
+      }
+    }
+  }
+};
+
+/// Where an update's kernels read and write: parameters P, gradients G, state M.
+template <class P, class G, class M>
+struct UpdateRange {
+  P* p;
+  const G* g;
+  M* state1;
+  M* state2;
+  /// Null, or of copy_dtype.
+  void* copy;
+  DType copy_dtype;
+  int64_t count, first_index;
+
+  template <int V>
+  __device__ void store_copy(int64_t i, const Floats<V>& values) const {
+    if (copy == nullptr) return;
+    if (copy_dtype == DType::kBF16)
+      store(static_cast<Bf16*>(copy) + i, values);
+    else if (copy_dtype == DType::kF16)
+      store(static_cast<Half*>(copy) + i, values);
+    else
+      store(static_cast<float*>(copy) + i, values);
+  }
+};
+
+template <class P, class G, class M, int V>
+__global__ void adam_elements(UpdateRange<P, G, M> range, const StepScalars* scalars, AdamOptions options) {
   __shared__ AdamStep shared;
-  if (finite != nullptr && *finite == 0) return;
   if (threadIdx.x == 0) shared = adam_step(options, *scalars);
   __syncthreads();
   const AdamStep step = shared;
-  for_elements<V>(count, [&](int64_t i) {
-    Floats<V> param = load<V>(p + i), mean = load<V>(m + i), square = load<V>(v + i);
-    const Floats<V> gradient = load<V>(g + i);
+  const uint64_t rounding_key = scalars->rounding_key;
+  for_elements<V>(range.count, [&](int64_t i) {
+    Noise<kRounds<P> || kRounds<M>, V> noise;
+    noise.draw(rounding_key, range.first_index + i);
+    Floats<V> param = load<V>(range.p + i), mean = load<V>(range.state1 + i), square = load<V>(range.state2 + i);
+    const Floats<V> gradient = load<V>(range.g + i);
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       const float grad = gradient[k] * step.gradient_scale + param[k] * step.l2;
@@ -99,49 +172,67 @@ __global__ void adam_elements(float* p, const G* g, float* m, float* v, Bf16* co
       const float denominator = sqrtf(square[k]) * step.inverse_sqrt_correction2 + step.epsilon;
       param[k] = param[k] * step.keep - mean[k] * step.step_size / denominator;
     }
-    store(m + i, mean);
-    store(v + i, square);
-    store(p + i, param);
-    if (copy != nullptr) store(copy + i, param);
+    store_state(range.state1 + i, mean, noise.mean);
+    store_state(range.state2 + i, square, noise.square);
+    range.store_copy(i, store_state(range.p + i, param, noise.parameter));
   });
 }
 
-template <class G, int V>
-__global__ void sgd_elements(float* p, const G* g, float* buffer, Bf16* copy, int64_t count, const int32_t* finite,
-                             const StepScalars* scalars, SgdOptions options) {
-  if (finite != nullptr && *finite == 0) return;
+template <class P, class G, class M, int V>
+__global__ void sgd_elements(UpdateRange<P, G, M> range, const StepScalars* scalars, SgdOptions options) {
   const float scale = scalars->gradient_scale, rate = scalars->learning_rate;
-  for_elements<V>(count, [&](int64_t i) {
-    Floats<V> param = load<V>(p + i), grad = load<V>(g + i);
+  const uint64_t rounding_key = scalars->rounding_key;
+  for_elements<V>(range.count, [&](int64_t i) {
+    Noise<kRounds<P> || kRounds<M>, V> noise;
+    noise.draw(rounding_key, range.first_index + i);
+    Floats<V> param = load<V>(range.p + i), grad = load<V>(range.g + i);
 #pragma unroll
     for (int k = 0; k < V; ++k) grad[k] = grad[k] * scale + param[k] * options.weight_decay;
-    if (buffer != nullptr) {
+    if (range.state1 != nullptr) {
       Floats<V> kept = grad;
       if (!options.first_step) {
-        const Floats<V> old = load<V>(buffer + i);
+        const Floats<V> old = load<V>(range.state1 + i);
 #pragma unroll
         for (int k = 0; k < V; ++k) kept[k] = old[k] * options.momentum + grad[k] * (1.0F - options.dampening);
       }
-      store(buffer + i, kept);
+      store_state(range.state1 + i, kept, noise.mean);
 #pragma unroll
       for (int k = 0; k < V; ++k) grad[k] = options.nesterov ? grad[k] + kept[k] * options.momentum : kept[k];
     }
 #pragma unroll
     for (int k = 0; k < V; ++k) param[k] = param[k] - grad[k] * rate;
-    store(p + i, param);
-    if (copy != nullptr) store(copy + i, param);
+    range.store_copy(i, store_state(range.p + i, param, noise.parameter));
   });
 }
 
-/// Calls `body(type of a gradient, elements at a time)`.
+/// Calls `body` with a value of the type of what the optimizer keeps, F32 or BF16.
 template <class Body>
-void with_gradient(DType dtype, const Update& u, Body body) {
-  const bool fit = vectors_fit<float>(u.count, u.parameters, u.gradients, u.state1, u.state2, u.bf16_copy);
-  with_type(dtype, [&](auto type) {
-    if (fit)
-      body(type, std::integral_constant<int, 4>{});
-    else
-      body(type, std::integral_constant<int, 1>{});
+void with_state_type(DType dtype, Body body) {
+  if (dtype == DType::kBF16)
+    body(Bf16{});
+  else
+    body(float{});
+}
+
+/// Calls `body(range, elements at a time)`.
+template <class Body>
+void with_range(const FlatUpdate& u, Body body) {
+  const bool fit = vectors_fit<float>(u.count, u.parameters, u.gradients, u.state1, u.state2, u.copy);
+  with_state_type(u.parameter_dtype, [&](auto p) {
+    with_state_type(u.state_dtype, [&](auto m) {
+      with_type(u.gradient_dtype, [&](auto g) {
+        using P = decltype(p);
+        using G = decltype(g);
+        using M = decltype(m);
+        const UpdateRange<P, G, M> range{static_cast<P*>(u.parameters), static_cast<const G*>(u.gradients),
+                                         static_cast<M*>(u.state1), static_cast<M*>(u.state2), u.copy,
+                                         u.copy_dtype, u.count, u.first_index};
+        if (fit)
+          body(range, std::integral_constant<int, 4>{});
+        else
+          body(range, std::integral_constant<int, 1>{});
+      });
+    });
   });
 }
 
@@ -164,21 +255,17 @@ void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, 
          accumulate, sum);
 }
 
-void adam(DType gradient_dtype, const Update& u, const AdamOptions& options, cudaStream_t stream) {
-  with_gradient(gradient_dtype, u, [&](auto type, auto v) {
-    using G = decltype(type);
+void adam(const FlatUpdate& u, const AdamOptions& options, const StepScalars* scalars, cudaStream_t stream) {
+  with_range(u, [&]<class P, class G, class M>(const UpdateRange<P, G, M>& range, auto v) {
     constexpr int V = decltype(v)::value;
-    launch(update_launch(u.count / V, stream), adam_elements<G, V>, u.parameters, static_cast<const G*>(u.gradients),
-           u.state1, u.state2, static_cast<Bf16*>(u.bf16_copy), u.count, u.finite, u.scalars, options);
+    launch(update_launch(u.count / V, stream), adam_elements<P, G, M, V>, range, scalars, options);
   });
 }
 
-void sgd(DType gradient_dtype, const Update& u, const SgdOptions& options, cudaStream_t stream) {
-  with_gradient(gradient_dtype, u, [&](auto type, auto v) {
-    using G = decltype(type);
+void sgd(const FlatUpdate& u, const SgdOptions& options, const StepScalars* scalars, cudaStream_t stream) {
+  with_range(u, [&]<class P, class G, class M>(const UpdateRange<P, G, M>& range, auto v) {
     constexpr int V = decltype(v)::value;
-    launch(update_launch(u.count / V, stream), sgd_elements<G, V>, u.parameters, static_cast<const G*>(u.gradients),
-           u.state1, static_cast<Bf16*>(u.bf16_copy), u.count, u.finite, u.scalars, options);
+    launch(update_launch(u.count / V, stream), sgd_elements<P, G, M, V>, range, scalars, options);
   });
 }
 

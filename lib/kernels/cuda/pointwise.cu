@@ -92,6 +92,8 @@ struct DropoutRows {
   int64_t layer, site, first_token;
   uint32_t first_column, least_kept;
   float scale;
+  /// DropoutAttrs::rest.
+  bool rest;
 };
 
 // One block a token. y may be x.
@@ -108,7 +110,8 @@ __global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows, 
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       const uint32_t bits = dropout_bits(first + k < next_stretch ? begins : ends, static_cast<uint32_t>(first + k));
-      v[k] = bits >= rows.least_kept ? v[k] * rows.scale : 0.0F;
+      const float kept = bits >= rows.least_kept ? v[k] * rows.scale : 0.0F;
+      v[k] = rows.rest ? v[k] - rounded<T>(kept) : kept;
     }
     store(to + i, v);
   }
@@ -259,7 +262,8 @@ void dropout(DType dtype, const Dropout& d, cudaStream_t stream) {
                          .first_token = d.first_token,
                          .first_column = static_cast<uint32_t>(d.attrs.first_column),
                          .least_kept = least_kept_bits(d.attrs),
-                         .scale = static_cast<float>(dropout_scale(d.attrs))};
+                         .scale = static_cast<float>(dropout_scale(d.attrs)),
+                         .rest = d.attrs.rest};
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(d.width, d.x, d.y), [&](auto v) {

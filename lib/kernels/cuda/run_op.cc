@@ -284,6 +284,66 @@ void run_lora_up_wgrad(const Operation& op, Matmul& matmul) {
   }
 }
 
+/// Panels of W + scale B A, one after another: never all of it.
+void run_dora_squared_lengths(const Operation& op, Matmul& matmul) {
+  const int64_t inputs = op.in_dims(1)[1];
+  const PackedFormat& format = op.packed(0);
+  const std::vector<LoraPart> parts = op.lora_parts();
+  const GpuDoraWorkspace place = gpu_dora_workspace(most_columns(parts), inputs, dtype_bytes(op.dtype()),
+                                                    static_cast<bool>(format));
+  op.require_workspace(place.bytes);
+  auto* const delta = op.workspace<float>(place.delta);
+  float* squares = op.floats_out(0);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const LoraPart& part = parts[p];
+    for (int64_t row = 0; row < part.columns; row += place.rows) {
+      const int64_t rows = std::min(place.rows, part.columns - row), first = part.first_column + row;
+      matmul.run({.m = rows,
+                  .n = inputs,
+                  .k = part.rank,
+                  .a = element(op, op.in(2 + p), row * part.rank),
+                  .b = element(op, op.in(1), part.first_rank * inputs),
+                  .c = delta,
+                  .alpha = static_cast<float>(part.scale),
+                  .dtype = op.dtype(),
+                  .out_dtype = DType::kF32},
+                 op.stream());
+      void* const unpacked = format ? op.workspace<void>(place.weight) : nullptr;
+      if (format) unpack(op.dtype(), {format, op.records(0), unpacked, inputs, first, rows, 0, inputs}, op.stream());
+      const void* const weight = format ? unpacked : element(op, op.in(0), first * inputs);
+      squared_row_lengths(op.dtype(), weight, delta, squares + row, rows, inputs, op.stream());
+    }
+    squares += part.columns;
+  }
+}
+
+void run_dora_scale(const Operation& op, bool adds_bias) {
+  scale_columns(op.dtype(),
+                {.x = op.in(0),
+                 .squares = op.floats_in(1),
+                 .magnitudes = op.floats_in(2),
+                 .bias = adds_bias ? op.in(3) : nullptr,
+                 .y = op.out(0),
+                 .count = op.in_dims(0)[0],
+                 .width = op.in_dims(0)[1]},
+                op.attrs<DoraAttrs>(), op.stream());
+}
+
+void run_dora_scale_wgrad(const Operation& op) {
+  const auto [gradient, dtype] = op.gradient(0);
+  int64_t before = 0;
+  for (const DoraAttrs::Part& part : op.attrs<DoraAttrs>().parts) {
+    WeightGradient g = weight_gradient_of(op, 0);
+    g.dy = element(op, op.in(0), part.first_column);
+    g.x = element(op, op.in(1), part.first_column);
+    g.width = part.columns;
+    g.gradient = static_cast<std::byte*>(gradient) + before * dtype_bytes(dtype);
+    g.squares = op.floats_in(2) + before;
+    weight_gradient(op.dtype(), g, op.stream());
+    before += part.columns;
+  }
+}
+
 void run_linear_wgrad(const Operation& op, Matmul& matmul) {
   const auto [dw, dtype] = op.gradient(0);
   matmul.run({.transpose_a = true,
@@ -343,29 +403,31 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
   const int64_t skip = g.first * hidden * dtype_bytes(op.dtype());
   if (op.has_out(2)) {
     const auto [dw, dw_dtype] = op.gradient(2);
-    matmul.run({.transpose_a = true,
-                .m = vocabulary,
-                .n = hidden,
-                .k = g.count,
-                .a = g.data,
-                .b = static_cast<const std::byte*>(op.in(0)) + skip,
-                .c = dw,
-                .beta = g.adds_to_weight ? 1.0F : 0.0F,
-                .a_stride = g.stride,
-                .dtype = op.dtype(),
-                .out_dtype = dw_dtype},
-               op.stream());
+    matmul.run_in_whole_rows(
+        {.transpose_a = true,
+         .m = vocabulary,
+         .n = hidden,
+         .k = g.count,
+         .a = g.data,
+         .b = static_cast<const std::byte*>(op.in(0)) + skip,
+         .c = dw,
+         .beta = g.adds_to_weight ? 1.0F : 0.0F,
+         .a_stride = g.stride,
+         .dtype = op.dtype(),
+         .out_dtype = dw_dtype},
+        Matmul::Rows::kM, op.stream());
   }
-  matmul.run({.m = g.count,
-              .n = hidden,
-              .k = vocabulary,
-              .a = g.data,
-              .b = op.in(1),
-              .c = static_cast<std::byte*>(op.out(1)) + skip,
-              .a_stride = g.stride,
-              .dtype = op.dtype(),
-              .out_dtype = op.dtype()},
-             op.stream());
+  matmul.run_in_whole_rows(
+      {.m = g.count,
+       .n = hidden,
+       .k = vocabulary,
+       .a = g.data,
+       .b = op.in(1),
+       .c = static_cast<std::byte*>(op.out(1)) + skip,
+       .a_stride = g.stride,
+       .dtype = op.dtype(),
+       .out_dtype = op.dtype()},
+      Matmul::Rows::kK, op.stream());
 }
 
 /// All tokens are multiplied, masked ones too: how many count is known only on the device. Their rows of
@@ -397,17 +459,18 @@ class LinearCrossEntropy {
     auto* const losses = op_.workspace<double>(place_.losses);
     int32_t* const correct =
         attrs_.with_gradients ? nullptr : op_.workspace<int32_t>(place_.correct);
-    matmul_.run({.transpose_b = true,
-                 .m = count,
-                 .n = vocabulary_,
-                 .k = hidden_,
-                 .a = x,
-                 .b = op_.in(1),
-                 .c = logits_,
-                 .c_stride = place_.row,
-                 .dtype = op_.dtype(),
-                 .out_dtype = op_.dtype()},
-                op_.stream());
+    matmul_.run_in_whole_rows(
+        {.transpose_b = true,
+         .m = count,
+         .n = vocabulary_,
+         .k = hidden_,
+         .a = x,
+         .b = op_.in(1),
+         .c = logits_,
+         .c_stride = place_.row,
+         .dtype = op_.dtype(),
+         .out_dtype = op_.dtype()},
+        Matmul::Rows::kN, op_.stream());
     softmax_loss(op_.dtype(),
                  {.logits = logits_,
                   .labels = labels,
@@ -457,16 +520,17 @@ void run_vocabulary_logits(const Operation& op, Matmul& matmul) {
   rows.label_logit = op.floats_out(2);
   const int64_t hidden = op.in_dims(0)[1];
   const int64_t skip = op.attrs<VocabularyAttrs>().first_token * hidden * dtype_bytes(op.dtype());
-  matmul.run({.transpose_b = true,
-              .m = rows.rows,
-              .n = rows.vocabulary,
-              .k = hidden,
-              .a = static_cast<const std::byte*>(op.in(0)) + skip,
-              .b = op.in(1),
-              .c = rows.logits,
-              .dtype = op.dtype(),
-              .out_dtype = DType::kF32},
-             op.stream());
+  matmul.run_in_whole_rows(
+      {.transpose_b = true,
+       .m = rows.rows,
+       .n = rows.vocabulary,
+       .k = hidden,
+       .a = static_cast<const std::byte*>(op.in(0)) + skip,
+       .b = op.in(1),
+       .c = rows.logits,
+       .dtype = op.dtype(),
+       .out_dtype = DType::kF32},
+      Matmul::Rows::kN, op.stream());
   vocabulary_statistics(rows, op.floats_out(1), op.stream());
 }
 
@@ -534,10 +598,10 @@ void run_operation(const Operation& op, const Libraries& libraries) {
     case OpKind::kLoraUp: return run_lora_up(op, matmul);
     case OpKind::kLoraUpDgrad: return run_lora_up_dgrad(op, matmul);
     case OpKind::kLoraUpWgrad: return run_lora_up_wgrad(op, matmul);
-    case OpKind::kDoraSquaredLengths:
-    case OpKind::kDoraScale:
-    case OpKind::kDoraScaleDgrad:
-    case OpKind::kDoraScaleWgrad: bug(cat(op_name(op.kind()), " has no kernel of GPUs: the config is refused"));
+    case OpKind::kDoraSquaredLengths: return run_dora_squared_lengths(op, matmul);
+    case OpKind::kDoraScale: return run_dora_scale(op, op.has_in(3) && op.attrs<DoraAttrs>().adds_bias);
+    case OpKind::kDoraScaleDgrad: return run_dora_scale(op, false);
+    case OpKind::kDoraScaleWgrad: return run_dora_scale_wgrad(op);
     case OpKind::kDropout: return run_dropout(op);
     case OpKind::kBiasWgrad: return weight_gradient(op.dtype(), weight_gradient_of(op, 0), op.stream());
     case OpKind::kQkNorm: return run_qk_norm(op);

@@ -20,17 +20,25 @@ struct FragmentC {
   float r[4] = {0.0F, 0.0F, 0.0F, 0.0F};
 };
 
-/// c += a b, in fp32.
+/// c += a b of elements T, BF16 or F16, in fp32.
+template <class T>
 __device__ inline void multiply(FragmentC& c, const FragmentA& a, const FragmentB& b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-      : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
-      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
+  if constexpr (std::is_same_v<T, Half>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
+        : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
+        : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 
 /// B from 16 rows of 8 elements in shared memory: lane i < 16 gives the address of row i (a multiple of
 /// 16 bytes).
-__device__ inline FragmentB load_rows_as_b(const Bf16* row) {
+template <class T>
+__device__ inline FragmentB load_rows_as_b(const T* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   FragmentB b;
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n"

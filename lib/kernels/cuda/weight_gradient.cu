@@ -23,7 +23,7 @@ __global__ void partial_sums(const T* dy, const T* x, const float* rstd, int64_t
       for (int head = 0; head < heads; ++head) {
         const int64_t at = n * row_stride + head * width + column;
         const float d = to_float(dy[at]);
-        sum = x == nullptr ? sum + d : weight_term(d, to_float(x[at]), rstd[n * rstd_stride + head], sum);
+        sum = x == nullptr ? sum + d : weight_term(d, to_float(x[at]), rstd == nullptr ? 1.0F : rstd[n * rstd_stride + head], sum);
       }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
@@ -33,12 +33,14 @@ __global__ void partial_sums(const T* dy, const T* x, const float* rstd, int64_t
 }
 
 template <class G>
-__global__ void sum_parts(const float* partials, int64_t parts, int64_t width, G* gradient, bool accumulate) {
+__global__ void sum_parts(const float* partials, int64_t parts, int64_t width, const float* squares, G* gradient,
+                          bool accumulate) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (column >= width) return;
   float sum = 0.0F;
 #pragma unroll 8
   for (int64_t p = 0; p < parts; ++p) sum += partials[p * width + column];
+  if (squares != nullptr) sum = over_length(sum, squares[column]);
   gradient[column] = from_float<G>(accumulate ? to_float(gradient[column]) + sum : sum);
 }
 
@@ -56,8 +58,8 @@ void add_partials(const WeightGradient& g, cudaStream_t stream) {
     using G = decltype(type);
     constexpr int kThreads = 128;
     launch({blocks(divide_up(g.width, kThreads)), kThreads, 0, stream}, sum_parts<G>,
-           static_cast<const float*>(g.workspace), weight_gradient_parts(g), g.width, static_cast<G*>(g.gradient),
-           g.accumulate);
+           static_cast<const float*>(g.workspace), weight_gradient_parts(g), g.width, g.squares,
+           static_cast<G*>(g.gradient), g.accumulate);
   });
 }
 

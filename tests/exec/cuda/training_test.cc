@@ -2,6 +2,9 @@
 #include <cstring>
 #include <limits>
 
+#include "base/text.h"
+#include "checkpoint/manifest.h"
+#include "exec/compare_kernels.h"
 #include "exec/generate.h"
 #include "gpu_under_test.h"
 #include "kernels/kernels.h"
@@ -25,19 +28,28 @@ Config comparable(Config config) {
   return config;
 }
 
-std::vector<float> numbers(const std::vector<std::byte>& bytes) {
-  std::vector<float> all(bytes.size() / sizeof(float));
-  std::memcpy(all.data(), bytes.data(), bytes.size());
+std::vector<float> numbers(const std::vector<std::byte>& bytes, DType dtype) {
+  std::vector<float> all(bytes.size() / static_cast<size_t>(dtype_bytes(dtype)));
+  convert(bytes.data(), dtype, all.data(), DType::kF32, static_cast<int64_t>(all.size()));
   return all;
 }
 
-/// Weights and states, which are fp32, agree to `tolerance` of what is largest in a tensor.
+/// By "tensor.kind".
+std::map<std::string, DType> dtypes_of(const ModelState& state) {
+  std::map<std::string, DType> dtypes;
+  for (const StateSlice& slice : state.slices()) dtypes[cat(slice.tensor, ".", slice.kind)] = slice.dtype;
+  return dtypes;
+}
+
+/// Weights and states agree to `tolerance` of what is largest in a tensor.
 void require_close(const ModelState& here, const ModelState& there, double tolerance) {
   const auto expected = fixtures::contents(here);
   const auto found = fixtures::contents(there);
   REQUIRE(found.size() == expected.size());
+  const std::map<std::string, DType> dtypes = dtypes_of(there);
   for (const auto& [name, bytes] : expected) {
-    const std::vector<float> a = numbers(bytes), b = numbers(found.at(name));
+    const DType dtype = dtypes.at(name);
+    const std::vector<float> a = numbers(bytes, dtype), b = numbers(found.at(name), dtype);
     double largest = 0, off = 0;
     for (size_t i = 0; i < a.size(); ++i) {
       largest = std::max(largest, std::abs(static_cast<double>(a[i])));
@@ -59,6 +71,8 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
   const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
   RankRig here(config, fixtures::small_model(), *alone.group);
   RankRig there(on_gpu(config), fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+  // In fp16 small gradients would else be 0.
+  if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
   for (int64_t step = 1; step <= kSteps; ++step) {
     const StepRun a = here.train(step), b = there.train(step);
     REQUIRE(b.finite);
@@ -91,6 +105,39 @@ TEST_CASE("cuda: training in bf16 gives the processor's losses and weights withi
     config.bf16.enabled = true;
     fixtures::offload_to(config, device);
     compare(config, 5e-3, 5e-2);
+  }
+}
+
+TEST_CASE("cuda: training in fp16 gives the processor's losses and weights within fp16's precision") {
+  set_kernel_threads(1);
+  for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
+    INFO("stage " << stage << ", " << name_of(device));
+    Config config = comparable(fixtures::run_of_stage(stage));
+    config.fp16.enabled = true;
+    fixtures::offload_to(config, device);
+    compare(config, 2e-3, 2e-2);
+  }
+}
+
+TEST_CASE("cuda: training with moments and master weights in bf16 gives the processor's losses") {
+  set_kernel_threads(1);
+  for (const auto& [stage, device] : {std::pair(1, kNone), {3, kCpu}}) {
+    INFO("stage " << stage << ", " << name_of(device));
+    Config config = comparable(fixtures::run_of_stage(stage));
+    config.bf16.enabled = config.bf16.bf16_optimizer_states = true;
+    config.bf16.bf16_master_weights_and_grads = stage == 1;
+    fixtures::offload_to(config, device);
+    compare(config, 5e-3, 5e-2);
+  }
+}
+
+TEST_CASE("cuda: adapters with magnitudes (DoRA) train the processor's losses and weights") {
+  set_kernel_threads(1);
+  for (const bool bf16 : {false, true}) {
+    Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));
+    config.adapter.use_dora = true;
+    config.bf16.enabled = bf16;
+    compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
   }
 }
 
@@ -150,6 +197,42 @@ TEST_CASE("cuda: what is computed again and what waits on the host changes no bi
             c.activation_checkpointing.cpu_checkpointing = true;
             c.zero.overlap_comm = true;
           }) == expected);
+}
+
+TEST_CASE("cuda: the operations of every kind of program agree with the processor's on a small model") {
+  set_kernel_threads(1);
+  const auto compared = [](const std::function<void(Config&, ModelConfig&)>& change) {
+    Config config = on_gpu(fixtures::run_of_stage(0));
+    ModelConfig model = fixtures::small_model();
+    change(config, model);
+    const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+    const ComparedKernels found = compare_kernels(config, model, 0, *gpu);
+    INFO(found.operation << ", off by " << found.largest_difference);
+    REQUIRE(found.operations > 30);
+    REQUIRE(found.largest_difference > 0);
+    return found;
+  };
+  REQUIRE(compared([](Config&, ModelConfig&) {}).largest_difference < 1e-4);
+  compared([](Config& c, ModelConfig& m) {
+    c.bf16 = {.enabled = true, .bf16_master_weights_and_grads = true, .bf16_optimizer_states = true};
+    c.parallel.tensor = 2;
+    c.data.packing = SequencePacking::kDocuments;
+    m.qk_norm = m.qkv_bias = true;
+  });
+  compared([](Config& c, ModelConfig& m) {
+    c.fp16.enabled = true;
+    c.recompute.policy = RecomputeLevel::kFull;
+    m.tied = true;
+    m.vocab_rows = 33;
+  });
+  const ComparedKernels plain = compared([](Config& c, ModelConfig&) { c = on_gpu(fixtures::with_dropout(c)); });
+  const ComparedKernels dora = compared([](Config& c, ModelConfig&) {
+    c = on_gpu(fixtures::with_dropout(c));
+    c.adapter.use_dora = true;
+    c.bf16.enabled = true;
+    c.quantization.type = QuantizationType::kNf4;
+  });
+  REQUIRE(dora.operations > plain.operations);
 }
 
 TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {

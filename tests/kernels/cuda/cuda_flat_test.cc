@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -60,7 +61,7 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
           adam_update({.parameters = p.data(), .gradients = cpu_g.data(), .state1 = m.data(), .state2 = v.data(),
                        .count = count}, options, s);
           gpu().adam_update({.parameters = dp.as<float>(), .gradients = dg.data(), .gradient_dtype = dtype,
-                             .state1 = dm.as<float>(), .state2 = dv.as<float>(), .bf16_copy = copy.data(),
+                             .state1 = dm.as<float>(), .state2 = dv.as<float>(), .copy = copy.data(),
                              .count = count}, options, ds.as<StepScalars>(), stream());
           gpu().synchronize(stream());
         }
@@ -98,16 +99,143 @@ TEST_CASE("cuda: SGD steps give the CPU's parameters") {
     }
 }
 
-TEST_CASE("cuda: an update that is not finite changes nothing") {
-  const Array p = floats(4096, 1);
-  const DeviceBytes dp = on_device(p, DType::kF32), dg = on_device(floats(4096, 2), DType::kF32),
-                    dm = on_device(floats(4096, 3), DType::kF32), dv = on_device(floats(4096, 4), DType::kF32),
-                    finite = on_device(std::vector<int32_t>{0}), ds = on_device(std::vector<StepScalars>{scalars_of(0)});
-  gpu().adam_update({.parameters = dp.as<float>(), .gradients = dg.data(), .state1 = dm.as<float>(),
-                     .state2 = dv.as<float>(), .count = 4096, .finite = finite.as<int32_t>()},
-                    AdamOptions{}, ds.as<StepScalars>(), stream());
-  REQUIRE((read(dp, DType::kF32).data == p.data));
-  REQUIRE((read(dm, DType::kF32).data == floats(4096, 3).data));
+/// A step of optimizer state in 16 bits on both: numbers of a range that begins amid all parameters.
+struct RoundedStep {
+  DType parameter = DType::kF32, gradient = DType::kF32, state = DType::kF32, copy = DType::kBF16;
+  int64_t count = 0;
+  /// Its 70,000 elements lie in two stretches of random numbers.
+  int64_t first_index = 65'000;
+};
+
+struct RoundedResult {
+  std::vector<std::byte> parameters, state1, state2, copy;
+};
+
+RoundedStep rounded_step(DType parameter, DType gradient, DType state, DType copy) {
+  return {parameter, gradient, state, copy, 70'001};
+}
+
+/// `step` gets an update of memory that holds the case's numbers; the same for every call.
+template <class Step>
+RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
+  const auto content = [&](uint64_t seed, DType dtype) {
+    Array a = floats(c.count, seed);
+    // Second moments are not negative.
+    if (seed == 4)
+      for (double& v : a.data) v = std::abs(v);
+    return to_bytes(a, dtype);
+  };
+  RoundedResult r{content(1, c.parameter), content(3, c.state), content(4, c.state),
+                  std::vector<std::byte>(static_cast<size_t>(c.count * dtype_bytes(c.copy)))};
+  // Of few bits, so that products are exact and whether they are fused into sums shows nowhere.
+  const std::vector<std::byte> gradients = to_bytes(rounded(floats(c.count, 2), DType::kBF16), c.gradient);
+  FlatUpdate u{.parameter_dtype = c.parameter, .gradient_dtype = c.gradient, .state_dtype = c.state,
+               .copy_dtype = c.copy, .count = c.count, .first_index = c.first_index};
+  if (!on_gpu) {
+    u.parameters = r.parameters.data();
+    u.gradients = gradients.data();
+    u.state1 = r.state1.data();
+    u.state2 = r.state2.data();
+    u.copy = r.copy.data();
+    step(u);
+    return r;
+  }
+  const DeviceBytes p = on_device(r.parameters), g = on_device(gradients), m = on_device(r.state1), v = on_device(r.state2),
+                    copy = on_device(r.copy);
+  u.parameters = p.data();
+  u.gradients = g.data();
+  u.state1 = m.data();
+  u.state2 = v.data();
+  u.copy = copy.data();
+  step(u);
+  gpu().synchronize(stream());
+  REQUIRE((p.intact() && g.intact() && m.intact() && v.intact() && copy.intact()));
+  return {p.read(), m.read(), v.read(), copy.read()};
+}
+
+StepScalars scalars_of_powers() {
+  StepScalars s = scalars_of(2);
+  s.beta1 = s.beta2 = 0.5;
+  s.learning_rate = 0.015625F;
+  s.rounding_key = rounding_key(7, 3);
+  return s;
+}
+
+/// Elements of 16 bits or fp32 that differ.
+int64_t differing(const std::vector<std::byte>& a, const std::vector<std::byte>& b, DType dtype) {
+  const auto size = static_cast<size_t>(dtype_bytes(dtype));
+  int64_t count = 0;
+  for (size_t i = 0; i < a.size(); i += size) count += std::memcmp(&a[i], &b[i], size) != 0 ? 1 : 0;
+  return count;
+}
+
+const std::vector<RoundedStep> kRoundedSteps{
+    rounded_step(DType::kF32, DType::kF32, DType::kBF16, DType::kBF16),
+    rounded_step(DType::kBF16, DType::kBF16, DType::kF32, DType::kF32),
+    rounded_step(DType::kBF16, DType::kF32, DType::kBF16, DType::kBF16),
+    rounded_step(DType::kF32, DType::kF16, DType::kF32, DType::kF16),
+    rounded_step(DType::kBF16, DType::kF16, DType::kBF16, DType::kF16)};
+
+TEST_CASE("cuda: state in 16 bits is rounded by the processor's random bits") {
+  const StepScalars s = scalars_of_powers();
+  const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
+  for (const RoundedStep& c : kRoundedSteps) {
+    CAPTURE(dtype_name(c.parameter), dtype_name(c.gradient), dtype_name(c.state), dtype_name(c.copy));
+    // Every product of it is by a power of 2.
+    const SgdOptions sgd{.momentum = 0.5F, .nesterov = true};
+    const RoundedResult expected = after_step(c, false, [&](const FlatUpdate& u) { sgd_update(u, sgd, s); });
+    const RoundedResult found =
+        after_step(c, true, [&](const FlatUpdate& u) { gpu().sgd_update(u, sgd, ds.as<StepScalars>(), stream()); });
+    REQUIRE((found.parameters == expected.parameters));
+    REQUIRE((found.state1 == expected.state1));
+    REQUIRE((found.copy == expected.copy));
+    StepScalars other = s;
+    ++other.rounding_key;
+    const RoundedResult otherwise = after_step(c, false, [&](const FlatUpdate& u) { sgd_update(u, sgd, other); });
+    REQUIRE((differing(otherwise.state1, expected.state1, c.state) > 1000) == (c.state == DType::kBF16));
+
+    const AdamOptions adam{.weight_decay = 0.5F};
+    const RoundedResult by_adam = after_step(c, false, [&](const FlatUpdate& u) { adam_update(u, adam, s); });
+    const RoundedResult on_gpu =
+        after_step(c, true, [&](const FlatUpdate& u) { gpu().adam_update(u, adam, ds.as<StepScalars>(), stream()); });
+    REQUIRE((on_gpu.state1 == by_adam.state1));
+    REQUIRE((on_gpu.state2 == by_adam.state2));
+    // A root, a quotient and a difference may end in other last bits of fp32, and few of these cross where bf16 is rounded.
+    const auto few = [&](DType dtype) { return dtype == DType::kF32 ? c.count : c.count / 200; };
+    REQUIRE(differing(on_gpu.parameters, by_adam.parameters, c.parameter) <= few(c.parameter));
+    REQUIRE(relative_error(from_bytes(on_gpu.parameters, {c.count}, c.parameter),
+                           from_bytes(by_adam.parameters, {c.count}, c.parameter)) <
+            (c.parameter == DType::kF32 ? 1e-6 : 1e-2));
+    REQUIRE(relative_error(from_bytes(on_gpu.copy, {c.count}, c.copy), from_bytes(by_adam.copy, {c.count}, c.copy)) < 1e-2);
+  }
+}
+
+TEST_CASE("cuda: how updates of state in 16 bits are cut shows in no bit") {
+  const StepScalars s = scalars_of_powers();
+  const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
+  const RoundedStep c = kRoundedSteps[2];
+  const RoundedResult whole = after_step(
+      c, true, [&](const FlatUpdate& u) { gpu().adam_update(u, {}, ds.as<StepScalars>(), stream()); });
+  const RoundedResult cut = after_step(c, true, [&](const FlatUpdate& u) {
+    for (int64_t begin = 0, count = 0; begin < u.count; begin += count) {
+      count = std::min<int64_t>(u.count - begin, begin % 3 == 0 ? 4096 : 999);
+      const auto at = [&](const void* data, DType dtype) {
+        return static_cast<std::byte*>(const_cast<void*>(data)) + begin * dtype_bytes(dtype);
+      };
+      FlatUpdate part = u;
+      part.parameters = at(u.parameters, u.parameter_dtype);
+      part.gradients = at(u.gradients, u.gradient_dtype);
+      part.state1 = at(u.state1, u.state_dtype);
+      part.state2 = at(u.state2, u.state_dtype);
+      part.copy = at(u.copy, u.copy_dtype);
+      part.count = count;
+      part.first_index = u.first_index + begin;
+      gpu().adam_update(part, {}, ds.as<StepScalars>(), stream());
+    }
+  });
+  REQUIRE((cut.parameters == whole.parameters));
+  REQUIRE((cut.state1 == whole.state1));
+  REQUIRE((cut.state2 == whole.state2));
 }
 
 double device_sum(const Array& g, DType dtype) {
@@ -124,7 +252,7 @@ double device_sum(const Array& g, DType dtype) {
 TEST_CASE("cuda: the sum of squares has the CPU's bits in a block, and agrees to fp64 rounding over any length") {
   for (const int64_t count : {int64_t{1}, int64_t{31}, int64_t{33}, int64_t{1000}, kNormGroup, 3 * kNormGroup + 77,
                               300 * kNormGroup + 5})
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       CAPTURE(count, dtype_name(dtype));
       const Array g = rounded(floats(count, 7), dtype);
       const double expected = sum_of_squares(as_floats(g).data(), DType::kF32, count), actual = device_sum(g, dtype);
@@ -146,17 +274,20 @@ TEST_CASE("cuda: NaN and infinity anywhere make the sum of squares non-finite") 
 
 TEST_CASE("cuda: converting rounds to nearest even, and back is exact") {
   const Array a = floats(5000, 3);
-  const DeviceBytes wide = on_device(a, DType::kF32), narrow(2 * 5000), again(4 * 5000);
-  gpu().convert(wide.data(), DType::kF32, narrow.data(), DType::kBF16, 5000, stream());
-  gpu().convert(narrow.data(), DType::kBF16, again.data(), DType::kF32, 5000, stream());
-  REQUIRE((narrow.read() == to_bytes(a, DType::kBF16)));
-  REQUIRE((read(again, DType::kF32).data == rounded(a, DType::kBF16).data));
+  const DeviceBytes wide = on_device(a, DType::kF32), again(4 * 5000);
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const DeviceBytes narrow(2 * 5000);
+    gpu().convert(wide.data(), DType::kF32, narrow.data(), dtype, 5000, stream());
+    gpu().convert(narrow.data(), dtype, again.data(), DType::kF32, 5000, stream());
+    REQUIRE((narrow.read() == to_bytes(a, dtype)));
+    REQUIRE((read(again, DType::kF32).data == rounded(a, dtype).data));
+  }
 }
 
 TEST_CASE("cuda: adding into a buffer rounds once, in every mix of dtypes, as on the CPU") {
   const int64_t count = 5000;
-  for (const DType to_dtype : {DType::kF32, DType::kBF16})
-    for (const DType from_dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType to_dtype : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const DType from_dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       CAPTURE(dtype_name(to_dtype), dtype_name(from_dtype));
       std::vector<std::byte> sum = to_bytes(floats(count, 4), to_dtype);
       const std::vector<std::byte> more = to_bytes(floats(count, 5), from_dtype);
@@ -193,7 +324,7 @@ TEST_CASE("cuda: a captured operation runs again and again, reading what memory 
 }
 
 TEST_CASE("cuda: blocks are added in their order, in fp32 and rounded once") {
-  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16})
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16})
     for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{1003}}) {
       constexpr int kRanks = 5;
       const int64_t stride = (count + 7) / 8 * 8;

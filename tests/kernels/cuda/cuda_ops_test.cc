@@ -178,15 +178,66 @@ TEST_CASE("cuda: low-rank adapters of parts of a product and their gradients agr
   require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, random({72, 48}, 8), x}, {Operand::out({130, 48})}}, 2e-2);
 }
 
+TEST_CASE("cuda: lengths of a weight's rows with adapters agree with the CPU, of packed weights too") {
+  const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
+  for (const int64_t inputs : {7, 192}) {
+    const Operand down = random({16, inputs}, 2);
+    const std::vector<Operand> up{random({40, 8}, 5), random({16, 5}, 6), random({16, 3}, 7)};
+    std::vector<Operand> weights{random({72, inputs}, 1)};
+    if (inputs == 192)
+      for (const PackedFormat& format :
+           {PackedFormat{PackedFormat::Kind::kNf4, 64, true, true}, PackedFormat{PackedFormat::Kind::kInt8, 64, false, false}})
+        weights.push_back(Operand::weight(random_array({72, inputs}, 1), format));
+    for (const Operand& w : weights)
+      require_agreement({OpKind::kDoraSquaredLengths, attrs, {w, down, up[0], up[1], up[2]}, {Operand::statistic({72})}}, 1e-5);
+  }
+  // More rows than a panel has.
+  require_agreement({OpKind::kDoraSquaredLengths, LoraAttrs{{{2, 0.5}}}, {random({90, 65'537}, 1), random({1, 65'537}, 2), random({80, 1}, 3)},
+                     {Operand::statistic({80})}}, 1e-5);
+}
+
+TEST_CASE("cuda: columns scaled by magnitudes and their gradients agree with the CPU, also in place") {
+  struct ScaleCase {
+    int64_t tokens, outputs;
+    std::vector<DoraAttrs::Part> parts;
+  };
+  for (const ScaleCase& s : {ScaleCase{1, 1, {{0, 1}}}, ScaleCase{7, 20, {{4, 9}}}, ScaleCase{600, 48, {{0, 16}, {32, 16}}},
+                             ScaleCase{130, 600, {{0, 300}, {300, 20}, {340, 260}}}}) {
+    int64_t rows = 0;
+    for (const DoraAttrs::Part& part : s.parts) rows += part.columns;
+    Array squares = random_array({rows}, 2);
+    for (double& square : squares.data) square = square * square + 0.25;
+    if (rows > 1) squares.data[1] = 0.0;  // a row of zeros
+    const Dims dims{s.tokens, s.outputs};
+    const Operand z = random(dims, 1), q = Operand::floats(squares), m = Operand::floats(random_array({rows}, 3)),
+                  bias = random({s.outputs}, 4), dy = random(dims, 5);
+    DoraAttrs attrs{s.parts};
+    require_agreement({OpKind::kDoraScale, attrs, {z, q, m}, {Operand::out(dims)}});
+    OperationCase biased{OpKind::kDoraScale, attrs, {z, q, m, bias}, {Operand::out(dims)}};
+    require_agreement(biased);
+    const auto apart = bits_on_gpu(biased, kDTypes[2]);
+    biased.in_place = 0;
+    REQUIRE((bits_on_gpu(biased, kDTypes[2]) == apart));
+    attrs.adds_bias = false;
+    require_agreement({OpKind::kDoraScale, attrs, {z, q, m, bias}, {Operand::out(dims)}});
+    require_agreement({OpKind::kDoraScaleDgrad, attrs, {dy, q, m}, {Operand::out(dims)}});
+    require_gradient({OpKind::kDoraScaleWgrad, attrs, {dy, z, q}, {Operand::gradient(Dims{rows})}});
+  }
+}
+
 TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
   for (const Shape& s : kShapes)
     for (const int64_t first_column : {0, 24, 4090}) {
       OperationCase c{OpKind::kDropout, DropoutAttrs{0.3, 2, first_column}, {random({s.tokens, s.width}, 1)},
                       {Operand::out({s.tokens, s.width})}};
-      require_agreement(c);
-      const auto apart = bits_on_gpu(c, kDTypes[2]);
-      c.in_place = 0;
-      REQUIRE((bits_on_gpu(c, kDTypes[2]) == apart));
+      for (const bool rest : {false, true}) {
+        std::get<DropoutAttrs>(c.attrs).rest = rest;
+        c.in_place.reset();
+        require_agreement(c);
+        const auto apart = bits_on_gpu(c, kDTypes[2]);
+        c.in_place = 0;
+        REQUIRE((bits_on_gpu(c, kDTypes[2]) == apart));
+      }
     }
 }
 
@@ -358,7 +409,7 @@ TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
     int masked_every;
   };
   for (const Size& s : {Size{1, 1, 2, 4, 0}, Size{7, 5, 9, 3, 0}, Size{40, 24, 101, 16, 3}, Size{33, 64, 1000, 256, 5},
-                        Size{6, 8, 24, 2, 1}}) {
+                        Size{6, 8, 24, 2, 1}, Size{20, 16, 257, 8, 4}, Size{9, 40, 191, 16, 0}}) {
     CAPTURE(s.tokens, s.vocabulary, s.chunk);
     require_agreement(loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, false));
     if (s.vocabulary == 2) continue;  // gradients that nearly cancel
@@ -480,7 +531,7 @@ TEST_CASE(
 
 TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree with the CPU") {
   for (const int64_t rank : {0, 2})
-    for (const int64_t vocabulary : {7, 64, 1200}) {
+    for (const int64_t vocabulary : {7, 64, 131, 1200}) {
       // Without gradients the CPU leaves logits as they are; without masked tokens both have the
       // same rows.
       const OperationCase c = split_loss_cases(19, 24, vocabulary, 0, rank, false).first;
@@ -491,7 +542,7 @@ TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree
 TEST_CASE(
     "cuda: the loss of a vocabulary that is split over ranks and both gradients agree with the "
     "whole one") {
-  for (const int64_t vocabulary : {9, 96, 1048})
+  for (const int64_t vocabulary : {9, 96, 133, 1048})
     for (const int masked_every : {0, 3, 1})
       for (const DTypes dtypes : kDTypes) {
         constexpr int64_t kTokens = 22, kHidden = 24, kRanks = 2;
@@ -591,7 +642,7 @@ void require_unsupported(const OperationCase& c, DTypes dtypes, const std::strin
 TEST_CASE("cuda: what the kernels cannot do is refused by name") {
   const Operand x = random({2, 2}, 1);
   require_unsupported({OpKind::kAdd, NoAttrs{}, {x, x}, {Operand::out({2, 2})}}, {DType::kF64, DType::kF64},
-                      "the CUDA kernels compute in F32 and BF16, not F64 (add)");
+                      "the CUDA kernels compute in F32, BF16 and F16, not F64 (add)");
   require_unsupported({OpKind::kAttention, shape(1, 1, 258, 2), {random({2, 774}, 1), Operand::tokens({0, 0})},
                        {Operand::out({2, 258}), Operand::statistic({1, 2})}}, kDTypes[2],
                       "attention heads of 258 elements are too large for the CUDA kernels");

@@ -177,6 +177,7 @@ std::vector<std::byte> to_bytes(const Array& array, DType dtype) {
     if (dtype == DType::kF64) std::memcpy(&bytes[i * 8], &array.data[i], 8);
     if (dtype == DType::kF32) std::memcpy(&bytes[i * 4], &as_float, 4);
     if (dtype == DType::kBF16) std::memcpy(&bytes[i * 2], &as_bf16, 2);
+    if (dtype == DType::kF16) convert(&as_float, DType::kF32, &bytes[i * 2], DType::kF16, 1);
   }
   return bytes;
 }
@@ -193,6 +194,7 @@ Array from_bytes(const std::vector<std::byte>& bytes, std::vector<int64_t> dims,
       std::memcpy(&half, &bytes[at], 2);
       narrow = from_bf16(half);
     }
+    if (dtype == DType::kF16) convert(&bytes[at], DType::kF16, &narrow, DType::kF32, 1);
     array.data.push_back(dtype == DType::kF64 ? wide : static_cast<double>(narrow));
   }
   return array;

@@ -92,10 +92,11 @@ struct DTypes {
   DType activation;
   DType gradient;
 };
-/// fp32, bf16 with fp32 gradients, bf16.
+/// fp32; bf16 with fp32 gradients and its own; fp16.
 inline const std::vector<DTypes> kDTypes{{DType::kF32, DType::kF32},
                                          {DType::kBF16, DType::kF32},
-                                         {DType::kBF16, DType::kBF16}};
+                                         {DType::kBF16, DType::kBF16},
+                                         {DType::kF16, DType::kF16}};
 
 /// Outputs of the case on the GPU, and on the CPU in fp32 with inputs rounded to the same dtypes.
 std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes);

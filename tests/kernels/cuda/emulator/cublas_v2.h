@@ -1,11 +1,12 @@
 #pragma once
 
 #include "cuda_bf16.h"
+#include "cuda_fp16.h"
 
 using cublasHandle_t = struct cublasContext*;
 enum cublasStatus_t { CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_ALLOC_FAILED = 3 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
-enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF };
+enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F };
 enum cublasMath_t { CUBLAS_DEFAULT_MATH = 0, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16 };
 enum { CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT };
 
@@ -29,6 +30,7 @@ struct EmulatedMatrix {
   }
   float at(int64_t row, int64_t column) const {
     const int64_t i = place(row, column);
+    if (type == CUDA_R_16F) return __half2float(static_cast<const __half*>(data)[i]);
     return type == CUDA_R_32F ? static_cast<const float*>(data)[i]
                               : __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
   }
@@ -42,6 +44,8 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
   const EmulatedMatrix left{a, a_type, lda, op_a}, right{b, b_type, ldb, op_b}, out{c, c_type, ldc};
   if (!left.has_aligned_rows() || !right.has_aligned_rows() || !out.has_aligned_rows())
     ++emulator::runtime().unaligned_products;
+  if (m >= 64 && n >= 64 && k >= 64 && (m % 8 != 0 || n % 8 != 0 || k % 8 != 0))
+    ++emulator::runtime().odd_products;
   const float keep = *static_cast<const float*>(beta);
   for (int column = 0; column < n; ++column)
     for (int row = 0; row < m; ++row) {
@@ -52,6 +56,8 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
       const int64_t place = out.place(row, column);
       if (c_type == CUDA_R_32F)
         static_cast<float*>(c)[place] = result;
+      else if (c_type == CUDA_R_16F)
+        static_cast<__half*>(c)[place] = __float2half_rn(result);
       else
         static_cast<__nv_bfloat16*>(c)[place] = __float2bfloat16_rn(result);
     }

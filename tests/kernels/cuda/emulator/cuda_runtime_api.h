@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
@@ -53,7 +54,11 @@ struct Runtime {
   bool last_block_first = false;
   /// Matrix products with rows that do not begin at multiples of 16 bytes: tensor cores take them slowly.
   int64_t unaligned_products = 0;
+  /// Of 64 rows, columns and depth at least with one of these no multiple of 8: cuBLAS's fast kernels do not take them.
+  int64_t odd_products = 0;
 };
+/// Held by who runs a kernel.
+inline std::mutex launching;
 inline Runtime& runtime() {
   static Runtime state;
   return state;

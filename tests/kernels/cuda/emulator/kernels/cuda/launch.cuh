@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <mutex>
 #include <type_traits>
 
 #include "base/error.h"
@@ -30,6 +31,8 @@ template <class... Parameters, class... Arguments>
 void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   if (!can_start(shape)) return check(cudaErrorInvalidConfiguration, "starting a kernel");
+  // Kernels' shared memory is static here: ranks that are threads of one process take turns.
+  const std::lock_guard turn(emulator::launching);
   ++emulator::runtime().launches;
   emulator::run(shape.grid, shape.block, shape.shared, emulator::runtime().last_block_first,
                 [&] { kernel(static_cast<Parameters>(arguments)...); });

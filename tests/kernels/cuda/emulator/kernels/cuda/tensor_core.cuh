@@ -19,11 +19,13 @@ struct FragmentC {
   float r[4] = {0.0F, 0.0F, 0.0F, 0.0F};
 };
 
-inline float element_of(const uint32_t* words, int i) {
-  return __bfloat162float({static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16))});
+template <class T>
+float element_of(const uint32_t* words, int i) {
+  return to_float(T{static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16))});
 }
 
-inline void multiply(FragmentC& c, const FragmentA& a, const FragmentB& b) {
+template <class T>
+void multiply(FragmentC& c, const FragmentA& a, const FragmentB& b) {
   struct Both {
     FragmentA a;
     FragmentB b;
@@ -34,22 +36,23 @@ inline void multiply(FragmentC& c, const FragmentA& a, const FragmentB& b) {
     const auto own = emulator::from_lane<Both>(all, lane);
     const int group = lane / 4, pair = lane % 4 * 2;
     for (int i = 0; i < 8; ++i)
-      left[group + (i / 2 % 2 == 0 ? 0 : 8)][pair + i % 2 + (i < 4 ? 0 : 8)] = element_of(own.a.r, i);
-    for (int i = 0; i < 4; ++i) right[pair + i % 2 + (i < 2 ? 0 : 8)][group] = element_of(own.b.r, i);
+      left[group + (i / 2 % 2 == 0 ? 0 : 8)][pair + i % 2 + (i < 4 ? 0 : 8)] = element_of<T>(own.a.r, i);
+    for (int i = 0; i < 4; ++i) right[pair + i % 2 + (i < 2 ? 0 : 8)][group] = element_of<T>(own.b.r, i);
   }
   const int group = emulator::lane() / 4, pair = emulator::lane() % 4 * 2;
   for (int i = 0; i < 4; ++i)
     for (int k = 0; k < 16; ++k) c.r[i] += left[group + i / 2 * 8][k] * right[k][pair + i % 2];
 }
 
-inline FragmentB load_rows_as_b(const Bf16* row) {
+template <class T>
+FragmentB load_rows_as_b(const T* row) {
   if (emulator::lane() < 16 && reinterpret_cast<uintptr_t>(row) % 16 != 0) {
     std::fprintf(stderr, "emulator: ldmatrix from an address that is no multiple of 16\n");
     std::abort();
   }
   const auto& all = emulator::exchange(row);
   const int column = emulator::lane() / 4, pair = emulator::lane() % 4 * 2;
-  const auto at = [&](int r) { return static_cast<uint32_t>(emulator::from_lane<const Bf16*>(all, r)[column].bits); };
+  const auto at = [&](int r) { return static_cast<uint32_t>(emulator::from_lane<const T*>(all, r)[column].bits); };
   return {{at(pair) | at(pair + 1) << 16, at(pair + 8) | at(pair + 9) << 16}};
 }
 

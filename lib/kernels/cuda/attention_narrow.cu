@@ -2,7 +2,7 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
-// Attention on the tensor cores, after FlashAttention-2 (Dao 2023): scores exist in registers, tile by
+// Attention in bf16 and fp16 on the tensor cores, after FlashAttention-2 (Dao 2023): scores exist in registers, tile by
 // tile. Tiles are 64 tokens; four warps own 16 rows of the result each. The backward pass runs twice
 // over the scores, once for dq and once for dk and dv, so that nothing is added by several blocks.
 // D is the head size rounded up to 64, 128 or 256; what is above the head size is 0.
@@ -28,55 +28,63 @@ inline constexpr int kTileElements = kTile * kStride<D>;
 __device__ inline int lane_group() { return threadIdx.x % 32 / 4; }
 __device__ inline int lane_column() { return threadIdx.x % 4 * 2; }
 
-__device__ inline uint32_t word(const Bf16* p) { return *reinterpret_cast<const uint32_t*>(p); }
+template <class T>
+__device__ inline uint32_t word(const T* p) { return *reinterpret_cast<const uint32_t*>(p); }
 
+template <class T>
 __device__ inline uint32_t pack(float low, float high) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
   uint32_t bits;
-  memcpy(&bits, &both, sizeof bits);
+  if constexpr (std::is_same_v<T, Half>) {
+    const __half2 both = __floats2half2_rn(low, high);
+    memcpy(&bits, &both, sizeof bits);
+  } else {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    memcpy(&bits, &both, sizeof bits);
+  }
   return bits;
 }
 
 /// A[16,16] = rows and columns of a tile.
-template <int D>
-__device__ FragmentA rows_as_a(const Bf16* tile, int row, int column) {
-  const Bf16* const p = tile + (row + lane_group()) * kStride<D> + column + lane_column();
+template <int D, class T>
+__device__ FragmentA rows_as_a(const T* tile, int row, int column) {
+  const T* const p = tile + (row + lane_group()) * kStride<D> + column + lane_column();
   return {{word(p), word(p + 8 * kStride<D>), word(p + 8), word(p + 8 * kStride<D> + 8)}};
 }
 
 /// B[16,8] = the transpose of 8 rows and 16 columns of a tile.
-template <int D>
-__device__ FragmentB rows_as_b(const Bf16* tile, int row, int column) {
-  const Bf16* const p = tile + (row + lane_group()) * kStride<D> + column + lane_column();
+template <int D, class T>
+__device__ FragmentB rows_as_b(const T* tile, int row, int column) {
+  const T* const p = tile + (row + lane_group()) * kStride<D> + column + lane_column();
   return {{word(p), word(p + 8)}};
 }
 
 /// B[16,8] = 16 rows and 8 columns of a tile.
-template <int D>
-__device__ FragmentB block_as_b(const Bf16* tile, int row, int column) {
+template <int D, class T>
+__device__ FragmentB block_as_b(const T* tile, int row, int column) {
   return load_rows_as_b(tile + (row + threadIdx.x % 16) * kStride<D> + column);
 }
 
-/// Two neighbouring results, rounded, as the left operand of the next product.
+/// Two neighbouring results, rounded to T, as the left operand of the next product.
+template <class T>
 __device__ inline FragmentA results_as_a(const FragmentC& left, const FragmentC& right) {
-  return {{pack(left.r[0], left.r[1]), pack(left.r[2], left.r[3]), pack(right.r[0], right.r[1]),
-           pack(right.r[2], right.r[3])}};
+  return {{pack<T>(left.r[0], left.r[1]), pack<T>(left.r[2], left.r[3]), pack<T>(right.r[0], right.r[1]),
+           pack<T>(right.r[2], right.r[3])}};
 }
 
 /// Tile of `rows` rows (the others 0) of `width` elements, `stride` apart.
-template <int D>
-__device__ void load_tile(Bf16* tile, const Bf16* from, int64_t stride, int rows, int width, bool vectors) {
+template <int D, class T>
+__device__ void load_tile(T* tile, const T* from, int64_t stride, int rows, int width, bool vectors) {
   constexpr int kPacks = D / 8;
   for (int item = threadIdx.x; item < kTile * kPacks; item += kThreads) {
     const int row = item / kPacks, column = item % kPacks * 8;
     uint4 bits = {0, 0, 0, 0};
     if (row < rows && column < width) {
-      const Bf16* const p = from + row * stride + column;
+      const T* const p = from + row * stride + column;
       if (vectors) {
         bits = *reinterpret_cast<const uint4*>(p);
       } else {
-        Bf16 parts[8];
-        for (int i = 0; i < 8; ++i) parts[i] = column + i < width ? p[i] : __float2bfloat16_rn(0.0F);
+        T parts[8];
+        for (int i = 0; i < 8; ++i) parts[i] = column + i < width ? p[i] : from_float<T>(0.0F);
         memcpy(&bits, parts, sizeof bits);
       }
     }
@@ -85,33 +93,33 @@ __device__ void load_tile(Bf16* tile, const Bf16* from, int64_t stride, int rows
 }
 
 /// scores[i] = 16 rows of `left` from `row` against rows column + 8 i .. of `right`: left right^T.
-template <int D, int N>
-__device__ void products(FragmentC (&scores)[N], const Bf16* left, int row, const Bf16* right, int column) {
+template <int D, int N, class T>
+__device__ void products(FragmentC (&scores)[N], const T* left, int row, const T* right, int column) {
 #pragma unroll
   for (int i = 0; i < N; ++i) scores[i] = FragmentC{};
 #pragma unroll
   for (int k = 0; k < D; k += 16) {
     const FragmentA a = rows_as_a<D>(left, row, k);
 #pragma unroll
-    for (int i = 0; i < N; ++i) multiply(scores[i], a, rows_as_b<D>(right, column + 8 * i, k));
+    for (int i = 0; i < N; ++i) multiply<T>(scores[i], a, rows_as_b<D>(right, column + 8 * i, k));
   }
 }
 
 /// sums += weights[16, 8 N] times rows `row` .. of a tile, from its column `first_column` on.
-template <int D, int N, int Columns>
-__device__ void add_product(FragmentC (&sums)[Columns], const FragmentC (&weights)[N], const Bf16* tile, int row,
+template <int D, int N, int Columns, class T>
+__device__ void add_product(FragmentC (&sums)[Columns], const FragmentC (&weights)[N], const T* tile, int row,
                             int first_column) {
 #pragma unroll
   for (int i = 0; i < N; i += 2) {
-    const FragmentA a = results_as_a(weights[i], weights[i + 1]);
+    const FragmentA a = results_as_a<T>(weights[i], weights[i + 1]);
 #pragma unroll
-    for (int c = 0; c < Columns; ++c) multiply(sums[c], a, block_as_b<D>(tile, row + 8 * i, first_column + 8 * c));
+    for (int c = 0; c < Columns; ++c) multiply<T>(sums[c], a, block_as_b<D>(tile, row + 8 * i, first_column + 8 * c));
   }
 }
 
 /// Rows g and g+8 of a warp's 16 go to `to` (a row is `stride` elements), scaled.
-template <int Columns>
-__device__ void store_rows(const FragmentC (&sums)[Columns], Bf16* to, int64_t stride, int row, int rows, int width,
+template <int Columns, class T>
+__device__ void store_rows(const FragmentC (&sums)[Columns], T* to, int64_t stride, int row, int rows, int width,
                            int first_column, const float (&factor)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -122,7 +130,7 @@ __device__ void store_rows(const FragmentC (&sums)[Columns], Bf16* to, int64_t s
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int column = first_column + 8 * c + lane_column() + i;
-        if (column < width) to[own * stride + column] = __float2bfloat16_rn(sums[c].r[2 * half + i] * factor[half]);
+        if (column < width) to[own * stride + column] = from_float<T>(sums[c].r[2 * half + i] * factor[half]);
       }
   }
 }
@@ -180,11 +188,11 @@ struct RunningSoftmax {
   }
 };
 
-template <int D>
-__global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<Bf16> args) {
-  Bf16* const q = shared_memory<Bf16>();
-  Bf16* const k = q + kTileElements<D>;
-  Bf16* const v = k + kTileElements<D>;
+template <int D, class T>
+__global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<T> args) {
+  T* const q = shared_memory<T>();
+  T* const k = q + kTileElements<D>;
+  T* const v = k + kTileElements<D>;
   const int block = args.blocks - 1 - blockIdx.x, head = blockIdx.y, row = blockIdx.z;  // the longest first
   const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * 16;
   const TokenBlock own = token_block(args, row, block);
@@ -242,12 +250,12 @@ template <int D>
 inline constexpr int kQueryPart = D < 256 ? kPart : 16;
 
 // dq of a block of queries.
-template <int D>
-__global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<Bf16> args) {
-  Bf16* const q = shared_memory<Bf16>();
-  Bf16* const da = q + kTileElements<D>;
-  Bf16* const k = da + kTileElements<D>;
-  Bf16* const v = k + kTileElements<D>;
+template <int D, class T>
+__global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<T> args) {
+  T* const q = shared_memory<T>();
+  T* const da = q + kTileElements<D>;
+  T* const k = da + kTileElements<D>;
+  T* const v = k + kTileElements<D>;
   const int block = args.blocks - 1 - blockIdx.x, head = blockIdx.y, row = blockIdx.z;
   const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * 16;
   const TokenBlock own = token_block(args, row, block);
@@ -300,14 +308,14 @@ template <int D>
 inline constexpr int kOutColumns = D < 128 ? D : 128;
 
 // dk and dv of a block of keys: rows of the scores are keys here, columns queries.
-template <int D>
-__global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<Bf16> args) {
+template <int D, class T>
+__global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<T> args) {
   __shared__ float lse[kTile], delta[kTile];
   __shared__ int lowest[kTile];
-  Bf16* const k = shared_memory<Bf16>();
-  Bf16* const v = k + kTileElements<D>;
-  Bf16* const q = v + kTileElements<D>;
-  Bf16* const da = q + kTileElements<D>;
+  T* const k = shared_memory<T>();
+  T* const v = k + kTileElements<D>;
+  T* const q = v + kTileElements<D>;
+  T* const da = q + kTileElements<D>;
   const int key_block = blockIdx.x, row = blockIdx.z;  // the first blocks are the longest
   const int kv_head = blockIdx.y % args.kv_heads, first_column = blockIdx.y / args.kv_heads * kOutColumns<D>;
   const int warp_row = threadIdx.x / 32 * 16;
@@ -354,7 +362,7 @@ __global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<Bf16> ar
       }
     }
   const float scaled[2] = {args.scale, args.scale}, one[2] = {1.0F, 1.0F};
-  Bf16* const keys = args.dqkv + own.token * args.width + (args.query_heads + kv_head) * args.head_size;
+  T* const keys = args.dqkv + own.token * args.width + (args.query_heads + kv_head) * args.head_size;
   store_rows(dk, keys, args.width, warp_row, own.rows, args.head_size, first_column, scaled);
   store_rows(dv, keys + args.kv_heads * args.head_size, args.width, warp_row, own.rows, args.head_size, first_column,
              one);
@@ -373,16 +381,26 @@ void with_padded_head(int64_t head_size, Body body) {
 /// Tiles in shared memory: q, k, v; q, k, v and the gradient.
 constexpr int kForwardTiles = 3, kBackwardTiles = 4;
 
-Launch attention_launch(const AttentionArgs<Bf16>& args, int heads, int tiles, int tile_elements,
+/// Calls `body` with a value of the type.
+template <class Body>
+void with_narrow_type(DType dtype, Body body) {
+  if (dtype == DType::kF16)
+    body(Half{});
+  else
+    body(Bf16{});
+}
+
+template <class T>
+Launch attention_launch(const AttentionArgs<T>& args, int heads, int tiles, int tile_elements,
                         cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(args.tokens / args.row_tokens);
   return {dim3(static_cast<unsigned>(args.blocks), static_cast<unsigned>(heads), rows), kThreads,
-          static_cast<size_t>(tiles) * static_cast<size_t>(tile_elements) * sizeof(Bf16), stream};
+          static_cast<size_t>(tiles) * static_cast<size_t>(tile_elements) * sizeof(T), stream};
 }
 
 }  // namespace
 
-SharedMemory attention_shared_bf16(int64_t head_size, bool backward) {
+SharedMemory attention_shared_narrow(int64_t head_size, bool backward) {
   SharedMemory found{};
   with_padded_head(head_size, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
@@ -396,21 +414,27 @@ SharedMemory attention_shared_bf16(int64_t head_size, bool backward) {
   return found;
 }
 
-void attention_forward_bf16(const Attention& a, cudaStream_t stream) {
-  const auto args = attention_args<Bf16>(a);
-  with_padded_head(a.attrs.head_size, [&](auto padded) {
-    constexpr int D = decltype(padded)::value;
-    launch(attention_launch(args, args.query_heads, kForwardTiles, kTileElements<D>, stream), attention_forward<D>, args);
+void attention_forward_narrow(DType dtype, const Attention& a, cudaStream_t stream) {
+  with_narrow_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto args = attention_args<T>(a);
+    with_padded_head(a.attrs.head_size, [&](auto padded) {
+      constexpr int D = decltype(padded)::value;
+      launch(attention_launch(args, args.query_heads, kForwardTiles, kTileElements<D>, stream), attention_forward<D, T>, args);
+    });
   });
 }
 
-void attention_backward_bf16(const Attention& a, cudaStream_t stream) {
-  const auto args = attention_args<Bf16>(a);
-  with_padded_head(a.attrs.head_size, [&](auto padded) {
-    constexpr int D = decltype(padded)::value;
-    launch(attention_launch(args, args.query_heads, kBackwardTiles, kTileElements<D>, stream), attention_dq<D>, args);
-    launch(attention_launch(args, args.kv_heads * (D / kOutColumns<D>), kBackwardTiles, kTileElements<D>, stream),
-           attention_dkv<D>, args);
+void attention_backward_narrow(DType dtype, const Attention& a, cudaStream_t stream) {
+  with_narrow_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto args = attention_args<T>(a);
+    with_padded_head(a.attrs.head_size, [&](auto padded) {
+      constexpr int D = decltype(padded)::value;
+      launch(attention_launch(args, args.query_heads, kBackwardTiles, kTileElements<D>, stream), attention_dq<D, T>, args);
+      launch(attention_launch(args, args.kv_heads * (D / kOutColumns<D>), kBackwardTiles, kTileElements<D>, stream),
+             attention_dkv<D, T>, args);
+    });
   });
 }
 

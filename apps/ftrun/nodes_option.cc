@@ -1,0 +1,33 @@
+#include "nodes_option.h"
+
+#include <CLI/CLI.hpp>
+
+#include "config/ranks.h"
+#include "config/resolve.h"
+#include "program/node_crossing.h"
+
+namespace ftrun {
+
+void add_nodes_option(CLI::App& command, int64_t& nodes) {
+  command
+      .add_option("--nodes", nodes,
+                  "nodes that the ranks lie on, in order and as many on each: warns where tensor "
+                  "ranks are apart")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, kMostRanks));
+}
+
+std::string crossing_notice(const LoadedConfig& loaded, const ClassPlans& all, int64_t nodes) {
+  const std::vector<std::string> names = nodes_in_order(loaded.ranks, nodes);
+  const auto bytes_of = [&](int rank) {
+    return tensor_bytes(all.plan(all.classes().class_of(rank)).train.program);
+  };
+  return crossing_text(tensor_crossing(rank_mesh(loaded.config), names, bytes_of), names);
+}
+
+std::string crossing_notice(const LoadedConfig& loaded, const StepPlan& plan, int64_t nodes) {
+  if (nodes == 1) return "";
+  return crossing_notice(loaded, ClassPlans(loaded.config, *loaded.model, 0, plan), nodes);
+}
+
+}  // namespace ftrun

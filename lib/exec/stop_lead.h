@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace ftrun {
+
+/// StopCosts holds what a stop has to wait for, as measured so far, in seconds.
+struct StopCosts {
+  double longest_step = 0;
+  /// The longest save, the comparison of replicas before it included.
+  double longest_save = 0;
+  /// A save in the background may be under way when the signal comes, and is finished first.
+  bool saves_in_background = false;
+
+  /// A signal that comes just after the ranks' vote waits for that step and the next one.
+  static constexpr int kSteps = 2;
+  int saves() const { return saves_in_background ? 2 : 1; }
+  /// Seconds from a signal to the end of the save that follows it, at worst.
+  double seconds() const { return kSteps * longest_step + saves() * longest_save; }
+};
+
+/// StopLead compares the time between a scheduler's warning and its kill (`--stop-lead`) with what
+/// a stop may take, and keeps what it measured in run.json's counters for later starts.
+class StopLead {
+ public:
+  /// `lead`: seconds, 0 where nobody gave any.
+  StopLead(double lead, bool saves_in_background);
+
+  /// Takes what an earlier start of the run left in its counters; its lead where this start has
+  /// none.
+  void read_counters(const std::map<std::string, int64_t>& counters);
+  /// Writes the lead and the costs, rounded up to milliseconds.
+  void write_counters(std::map<std::string, int64_t>& counters) const;
+  /// Whether a cost has grown by more than a tenth, and 50 ms, since note_written().
+  bool has_news() const;
+  void note_written() { written_ = costs_; }
+
+  void note_step(double seconds);
+  void note_save(double seconds);
+
+  /// Says with the arithmetic that the lead is too short; "" where it is long enough, is not given,
+  /// or where this was said already of costs that were not much smaller.
+  std::string take_warning();
+
+  double lead() const { return lead_; }
+  const StopCosts& costs() const { return costs_; }
+
+ private:
+  double lead_;
+  StopCosts costs_;
+  StopCosts written_;
+  /// Seconds that the last warning spoke of.
+  double warned_ = 0;
+};
+
+}  // namespace ftrun

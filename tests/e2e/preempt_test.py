@@ -1,0 +1,46 @@
+"""A share of what preempt.py counts: stop signals at random instants over phases and layouts, each of
+which ends the run in time; what goes on has the bits of an undisturbed run. The seed is another one
+each day. And the lead of `--stop-lead`, which is compared with what a run measures."""
+
+import tempfile
+import time
+
+from preempt import Contract
+from runner import Job, case, manifest, preload, run_cases
+
+with tempfile.TemporaryDirectory() as scratch:
+    preload()
+
+    @case
+    def stops_at_random_instants_resume_bitwise():
+        print(Contract(scratch, int(time.time()) // 86400).make(6), flush=True)
+
+    @case
+    def lead_that_is_too_short_is_warned_of_and_kept_with_the_run():
+        job = Job(scratch)
+        few = {"train": {"steps": 3}, "checkpoint": {"every": 1, "background": False}}
+        long_enough = job.run("lead", "--nproc", 2, "--stop-lead", 120, **few)
+        assert "--stop-lead" not in long_enough.stderr, long_enough.stderr
+        counters = manifest(job.out("lead"))["counters"]
+        step, save = counters["longest_step_milliseconds"], counters["longest_save_milliseconds"]
+        assert (
+            counters["stop_lead_milliseconds"] == 120000 and 0 < step < 120000 and 0 < save < 120000
+        ), counters
+        few["train"]["steps"] = 5
+        short = job.run("lead", "--nproc", 2, "--resume", "auto", "--stop-lead", "0.001", **few)
+        costs = f"2 x {step / 1e3:.1f} s (longest step) + {save / 1e3:.1f} s (longest save) = "
+        warned = [
+            line
+            for line in short.stderr.splitlines()
+            if "--stop-lead 0.0 s is too short: a stop may take " in line
+        ]
+        # Before its first step, by what the start before had measured.
+        assert warned and costs in warned[0], f"no {costs!r} in {warned}\n{short.stderr}"
+        few["train"]["steps"] = 6
+        kept = job.run("lead", "--nproc", 2, "--resume", "auto", **few)
+        assert "--stop-lead 0.0 s is too short" in kept.stderr, kept.stderr
+        assert manifest(job.out("lead"))["counters"]["stop_lead_milliseconds"] == 1
+        refused = job.run("no-lead", "--stop-lead", "0", code=2, **few)
+        assert "--stop-lead" in refused.stderr, refused.stderr
+
+    run_cases()

@@ -1,0 +1,373 @@
+"""The scripts that people submit (scripts/slurm), on a SLURM of eight nodes that are this machine: time
+limit, pre-emption, a node that fails, a cancelled job, an array; and the commands of docs/clusters.md.
+Left out (exit 77) where the machine has no SLURM to start."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from runner import (
+    BINARY,
+    Job,
+    await_that,
+    case,
+    checkpoints,
+    environment,
+    manifest,
+    must,
+    run_cases,
+    same_run,
+    skip,
+    steps,
+    waiting,
+)
+from slurm_rig import Slurm, missing
+
+FEW = {"train": {"steps": 4}}
+SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts" / "slurm"
+PAGE = pathlib.Path(sys.argv[1]) / "docs" / "clusters.md"
+# A script's jobs of one case do not meet those of another; the page's are on n7 and n8, in a partition
+# of their own.
+LIMITED, PREEMPTED, SPARE = "n1,n2", "n3", "n4,n5,n6"
+ELSEWHERE = {LIMITED: "n[3-8]", SPARE: "n[1-3,7-8]"}
+
+if why := missing():
+    skip(why)
+
+with contextlib.ExitStack() as until_the_end:
+    scratch, slurm_folder = (
+        until_the_end.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)
+    )
+    slurm = until_the_end.enter_context(Slurm(slurm_folder, nodes=8))
+    job = Job(scratch)
+
+    def text_of(name):
+        return (pathlib.Path(scratch) / f"{name}.out").read_text()
+
+    def long_config(name):
+        """Steps enough for a signal to come in time; a resume may ask for fewer."""
+        return job.config(name, train={"steps": 100000, "log": {"every": 1000}}, device="cpu")
+
+    def submit(script, name, *options, **variables):
+        """The scripts as they are shipped; what a cluster has otherwise is given beside them."""
+        return slurm.submit(
+            SCRIPTS / script,
+            "--cpus-per-task=1",
+            "-o",
+            f"{scratch}/{name}.out",
+            *options,
+            FTRUN=BINARY,
+            MASTER_ADDR="127.0.0.1",
+            **variables,
+        )
+
+    def hold(number, out, rank=1):
+        """Stops a rank of the job after some steps; the others wait for it without computing."""
+
+        def trained():
+            with contextlib.suppress(FileNotFoundError):
+                return len(steps(out)) >= 3
+
+        await_that(trained, f"{out} has trained", pause=0.05)
+        [pid] = slurm.pids(number, f"ftrun-rank-{rank}")
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    def go_on_when_warned(pid):
+        """Lets a rank go on once SIGUSR1 has reached it."""
+
+        def warned():
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+            return int(re.search(r"ShdPnd:\s*(\w+)", status)[1], 16) >> (signal.SIGUSR1 - 1) & 1
+
+        await_that(warned, f"rank {pid} has been sent SIGUSR1", pause=0.05)
+        os.kill(pid, signal.SIGCONT)
+
+    def finish_after_requeue(number, name, config, straight, **changes):
+        """The job was saved and queued again. It starts once more, and is three steps longer than it was."""
+        slurm.await_state(number, "PENDING", restarts=1)
+        done = len(steps(job.out(name)))
+        reason = manifest(job.out(name))["exit_reason"]
+        text = config.read_text()
+        config.write_text(text.replace('"steps": 100000', f'"steps": {done + 3}'))
+        slurm.start_again(number)
+        slurm.await_state(number, "COMPLETED", restarts=1)
+        assert "step-%08d" % (done + 3) in checkpoints(job.out(name)), text_of(name)[-3000:]
+        job.run(
+            straight,
+            "--nproc",
+            2,
+            train={"steps": done + 3, "log": {"every": 1000}},
+            device="cpu",
+            **changes,
+        )
+        same_run(job.out(straight), job.out(name))
+        return reason
+
+    @waiting
+    def failed_node_queues_the_job_again_on_others():
+        settings = {
+            "train": {"steps": 40, "log": {"every": 1000}},
+            "device": "cpu",
+            "checkpoint": {"every": 1, "background": False},
+        }
+        config = job.config("failed-node", **settings)
+        number = submit(
+            "many_nodes.sbatch",
+            "failed-node",
+            "--nodes=2",
+            "--ntasks-per-node=1",
+            "--gpus-per-node=1",
+            "-x",
+            ELSEWHERE[SPARE],
+            CONFIG=config,
+        )
+        hold(number, job.out("failed-node"))
+        nodes = slurm.fields(number)["NodeList"]
+        slurm.fail_node(slurm.run("scontrol", "show", "hostnames", nodes).stdout.split()[-1])
+        slurm.start_again(number)
+        ended = slurm.await_state(number, "COMPLETED", restarts=1)
+        assert ended["NodeList"] != nodes, ended
+        job.run("no-failed-node", "--nproc", 2, **settings)
+        same_run(job.out("no-failed-node"), job.out("failed-node"))
+
+    @waiting
+    def time_limit_saves_and_queues_many_nodes_again():
+        # SLURM looks at time limits twice a minute, and counts them in minutes.
+        config = long_config("limited")
+        number = submit(
+            "many_nodes.sbatch",
+            "limited",
+            "--nodes=2",
+            "--ntasks-per-node=1",
+            "--gpus-per-node=1",
+            "--time=1",
+            "--signal=B:USR1@60",
+            "-x",
+            ELSEWHERE[LIMITED],
+            CONFIG=config,
+        )
+        go_on_when_warned(hold(number, job.out("limited")))
+        reason = finish_after_requeue(number, "limited", config, "unlimited")
+        assert reason.startswith("stopped by SIGUSR1 after step "), reason
+        text = text_of("limited")
+        assert (
+            f"job {number}, start 0: exit code 75\n" in text
+            and f"job {number}, start 1: exit code 0\n" in text
+        ), text[-3000:]
+        assert manifest(job.out("limited"))["counters"]["stop_lead_milliseconds"] == 120000
+
+    @waiting
+    def preemption_saves_and_queues_one_node_again():
+        config = long_config("preempted")
+        number = submit(
+            "single_node.sbatch", "preempted", "--gpus-per-node=2", "-w", PREEMPTED, CONFIG=config
+        )
+        pid = hold(number, job.out("preempted"))
+        script = job.scratch / "urgent.sh"
+        script.write_text("#!/bin/sh\n")
+        urgent = slurm.submit(
+            script, "-p", "urgent", "-w", PREEMPTED, "--exclusive", "-o", "/dev/null"
+        )
+        go_on_when_warned(pid)
+        slurm.await_state(urgent, "COMPLETED")
+        reason = finish_after_requeue(number, "preempted", config, "not-preempted")
+        assert reason.startswith("stopped by SIGUSR1 after step "), reason
+
+    @waiting
+    def cancelled_job_is_saved_and_stays_cancelled():
+        number = submit(
+            "single_node.sbatch",
+            "cancelled",
+            "--gpus-per-node=0",
+            "-x",
+            ELSEWHERE[LIMITED],
+            CONFIG=long_config("cancelled"),
+            RANKS="2",
+        )
+        os.kill(hold(number, job.out("cancelled")), signal.SIGCONT)
+        must(slurm.run("scancel", number))
+        ended = slurm.await_state(number, "CANCELLED")
+        await_that(
+            lambda: manifest(job.out("cancelled")).get("exit_code") == 143, "the run has ended"
+        )
+        count = len(steps(job.out("cancelled")))
+        assert ended["Restarts"] == "0" and checkpoints(job.out("cancelled")) == [
+            f"step-{count:08}"
+        ], ended
+        assert text_of("cancelled").endswith(f"job {number}, start 0: exit code 143\n"), text_of(
+            "cancelled"
+        )[-2000:]
+
+    def hears_warnings(number):
+        """Whether the job's script has a handler for SIGUSR1."""
+        for pid in slurm.pids(number, "slurm_script"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                status = pathlib.Path(f"/proc/{pid}/status").read_text()
+                caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)
+                return caught >> (signal.SIGUSR1 - 1) & 1
+        return False
+
+    @waiting
+    def warning_while_the_ranks_are_started_is_not_lost():
+        # srun drops a signal that comes before its tasks have been launched, on each node by itself.
+        for script, options in (
+            ("single_node.sbatch", ["--gpus-per-node=2"]),
+            ("many_nodes.sbatch", ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1"]),
+        ):
+            for wait in (0, 0.1):
+                name = f"early-{script}-{wait}"
+                config = long_config(name)
+                number = submit(script, name, *options, "-x", ELSEWHERE[LIMITED], CONFIG=config)
+                await_that(lambda: hears_warnings(number), f"script {number} has begun", pause=0.005)
+                time.sleep(wait)
+                must(slurm.run("scancel", "--batch", "--signal=USR1", number))
+                slurm.await_state(number, "PENDING", restarts=1)
+                must(slurm.run("scancel", number))
+
+    @waiting
+    def array_trains_a_config_a_task_and_queues_each_by_itself():
+        first, second = long_config("array-0"), job.config("array-1", **FEW, device="cpu")
+        number = submit(
+            "array.sbatch",
+            "array-%a",
+            "--array=0-2",
+            "--gpus-per-node=0",
+            "-x",
+            ELSEWHERE[LIMITED],
+            CONFIGS=f"{first} {second}",
+            RANKS="2",
+        )
+        held = slurm.await_state(f"{number}_0", "RUNNING")["JobId"]
+        pid = hold(held, job.out("array-0"))
+        must(slurm.run("scancel", "--batch", "--signal=USR1", held))
+        go_on_when_warned(pid)
+        finish_after_requeue(held, "array-0", first, "no-array")
+        slurm.await_state(f"{number}_1", "COMPLETED")
+        job.run("not-in-an-array", "--nproc", 2, **FEW, device="cpu")
+        same_run(job.out("not-in-an-array"), job.out("array-1"))
+        slurm.await_state(f"{number}_2", "FAILED")
+        assert (
+            text_of("array-2")
+            == "error: --array: task 2 has no config, CONFIGS has 2, counted from 0\n"
+        ), text_of("array-2")
+
+    # --- docs/clusters.md ------------------------------------------------------------------------
+
+    class Shell:
+        """A shell that runs the page's blocks one after the other, in a folder that holds what the page speaks of."""
+
+        def __init__(self, folder):
+            self.process = subprocess.Popen(
+                ["bash", "-e"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=folder,
+                env=environment(
+                    {
+                        **slurm.variables,
+                        "SBATCH_PARTITION": "rest",
+                        "MASTER_ADDR": "127.0.0.1",
+                        "FTRUN": BINARY,
+                    }
+                ),
+            )
+
+        def run(self, block):
+            """What the block prints; fails where a command of it does."""
+            self.process.stdin.write(block + '\necho "the block has ended: $job"\n')
+            self.process.stdin.flush()
+            text = ""
+            while not (ended := re.search(r"^the block has ended: (\d*)$", text, re.MULTILINE)):
+                line = self.process.stdout.readline()
+                assert line, f"{block}\nended with {self.process.wait()}:\n{text}"
+                text += line
+            self.job = ended[1]
+            return text
+
+        def close(self):
+            self.process.stdin.close()
+            self.process.wait()
+
+    def page_folder():
+        """The page's repository: the scripts, the binary, and configs of the small model."""
+        folder = job.scratch / "page"
+        (folder / "build" / "release").mkdir(parents=True)
+        (folder / "scripts").symlink_to(SCRIPTS.parent)
+        (folder / "build" / "release" / "bin").symlink_to(pathlib.Path(BINARY).parent)
+        for name in ("train", "first", "second"):
+            config = job.config(
+                f"page-{name}", train={"steps": 3, "log": {"every": 1000}}, device="cpu"
+            )
+            value = json.loads(config.read_text()) | {"output_dir": f"runs/{name}"}
+            (folder / f"{name}.yaml").write_text(json.dumps(value))
+        return folder
+
+    @waiting
+    def commands_of_the_page_go_from_a_workstation_to_a_job_that_was_pre_empted():
+        blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        assert len(blocks) == 7, f"{PAGE}: {len(blocks)} blocks"
+        workstation, one_node, two_nodes, warn, start_again, look, array = blocks
+        folder = page_folder()
+        runs = folder / "runs"
+        shell = Shell(folder)
+        text = shell.run(workstation)
+        assert "the config is good" in text and checkpoints(runs / "train") == [
+            "step-00000003"
+        ], text
+        number = re.search(r"Submitted batch job (\d+)", shell.run(one_node))[1]
+        slurm.await_state(number, "COMPLETED")
+        assert (
+            (folder / f"ftrun-{number}.out")
+            .read_text()
+            .endswith(f"job {number}, start 0: exit code 0\n")
+        )
+        assert [line["samples"] for line in steps(runs / "one-node")] == [8, 16, 24]
+        shell.run(two_nodes)
+        pid = hold(shell.job, runs / "two-nodes")
+        shell.run(warn)
+        go_on_when_warned(pid)
+        slurm.await_startable(shell.job)
+        assert "JobState=PENDING" in (text := shell.run(start_again)) and "Restarts=1" in text, text
+        slurm.await_state(shell.job, "COMPLETED", restarts=1)
+        text = shell.run(look)
+        assert (
+            f"job {shell.job}, start 0: exit code 75\njob {shell.job}, start 1: exit code 0\n"
+            in text
+        ), text
+        assert len(steps(runs / "two-nodes")) == 1500
+        number = re.search(r"Submitted batch job (\d+)", shell.run(array))[1]
+        for task in (0, 1):
+            slurm.await_state(f"{number}_{task}", "COMPLETED")
+        same_run(runs / "first", runs / "second")
+        shell.close()
+
+    @case
+    def scripts_share_what_needs_no_edit():
+        texts = {path.name: path.read_text() for path in sorted(SCRIPTS.glob("*.sbatch"))}
+        assert set(texts) == {
+            "array.sbatch",
+            "many_nodes.sbatch",
+            "single_node.sbatch",
+        }, texts.keys()
+        assert (
+            len({text.split("# ---- The rest needs no edit", 1)[1] for text in texts.values()}) == 1
+        )
+        for name, text in texts.items():
+            told = [line for line in text.split("#SBATCH", 1)[0].splitlines()[1:] if line]
+            assert len(told) <= 6 and all(line.startswith("# ") for line in told), f"{name}: {told}"
+            lead = re.search(r"--signal=B:USR1@(\d+)", text)[1]
+            assert re.search(
+                rf"^LEAD={lead}\b", text, re.MULTILINE
+            ), f"{name}: --signal and LEAD differ"
+
+    run_cases()

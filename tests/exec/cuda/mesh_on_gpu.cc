@@ -1,0 +1,67 @@
+#include "mesh_on_gpu.h"
+
+#include <optional>
+#include <vector>
+
+#include "gpu_under_test.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::fixtures {
+namespace {
+
+constexpr int64_t kMeshSteps = 2;
+
+/// A rank's use of the GPU, and its groups there.
+struct RankOnGpu {
+  RankOnGpu(const RankGroups& host, const GroupOnGpu& connect) : gpu(open_gpu_under_test()), groups(host) {
+    for (Communicator*& group : groups.open) {
+      connected.push_back(connect(*gpu, *group));
+      group = connected.back().get();
+    }
+  }
+  std::unique_ptr<Gpu> gpu;
+  std::vector<std::unique_ptr<Communicator>> connected;
+  RankGroups groups;
+};
+
+/// Without `connect` on the processor.
+TrainingOutcome train_mesh(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
+                           const GroupOnGpu& connect) {
+  Config config = meshed(plain, mesh);
+  TrainingOutcome outcome;
+  WholeState whole;
+  const StateOptions options = options_of(mesh, config, model);
+  if (connect) config.device = DeviceKind::kCuda;
+  on_mesh(options, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    std::optional<RankOnGpu> there;
+    if (connect) there.emplace(host, connect);
+    RankRig rig(config, model, there ? there->groups : host, there ? there->gpu.get() : nullptr);
+    TrainingOutcome own;
+    train_steps(rig, kMeshSteps, own);
+    whole.add(rig.state.slices());
+    if (rendezvous.rank() == 0) outcome = own;
+  });
+  outcome.state = whole.take();
+  return outcome;
+}
+
+}  // namespace
+
+void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh& mesh, const GroupOnGpu& connect) {
+  const bool narrow = config.bf16.enabled;
+  INFO(mesh.text() << ", stage " << config.zero.stage << (narrow ? ", bf16" : ""));
+  // Adam divides by the size of a gradient: with its usual epsilon rounding errors alone would move weights.
+  config.optimizer.eps = 1e-2;
+  const TrainingOutcome expected = train_mesh(config, model, mesh, {}), found = train_mesh(config, model, mesh, connect);
+  REQUIRE(expected.losses[0] != expected.losses[1]);
+  const Differences all = differences(found, expected);
+  REQUIRE(all.loss < (narrow ? 5e-3 : 1e-5));
+  REQUIRE(all.norm < (narrow ? 5e-2 : 2e-4));
+  for (const auto& [tensor, difference] : all.weights) {
+    INFO(tensor);
+    REQUIRE(difference < (narrow ? 2e-2 : 1e-4));
+  }
+}
+
+}  // namespace ftrun::fixtures

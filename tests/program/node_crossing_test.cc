@@ -1,0 +1,65 @@
+#include "program/node_crossing.h"
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+RankMesh mesh(int pp, int data, int tp) {
+  return RankMesh({.pp = pp, .dp_replicate = 1, .dp_shard = data, .cp = 1, .tp = tp});
+}
+
+int64_t thousand(int) {
+  return 1000;
+}
+
+TEST_CASE("tensor groups within nodes cross nothing, wherever stages and data ranks lie") {
+  REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 4), thousand).groups == 0);
+  REQUIRE(tensor_crossing(mesh(2, 2, 4), nodes_in_order(16, 2), thousand).bytes == 0);
+  REQUIRE(crossing_text({}, {}).empty());
+}
+
+TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
+  const std::vector<std::string> nodes = nodes_in_order(8, 4);
+  const TensorCrossing crossing = tensor_crossing(mesh(1, 2, 4), nodes, thousand);
+  REQUIRE(crossing.groups == 2);
+  REQUIRE(crossing.ranks == std::vector<int>{0, 1, 2, 3});
+  REQUIRE(crossing.bytes == 4 * 1000);
+  REQUIRE(crossing_text(crossing, nodes)
+              .starts_with("tensor ranks are on different nodes: ranks 0, 1, 2, 3 on node 0, node "
+                           "1, and 1 more group. 3.91 KiB a step pass between nodes"));
+}
+
+TEST_CASE(
+    "ranks that a launcher has dealt out in turn pass between nodes at each place of the ring") {
+  const std::vector<std::string> nodes{"a", "b", "a", "b"};
+  const TensorCrossing crossing = tensor_crossing(mesh(1, 1, 4), nodes, thousand);
+  REQUIRE(crossing.groups == 1);
+  REQUIRE(crossing.bytes == 4 * 1000);
+}
+
+TEST_CASE("bytes that cross are those of the ranks which send them") {
+  const std::vector<std::string> nodes{"a", "a", "b", "b"};
+  const auto by_rank = [](int rank) { return int64_t{1} << rank; };
+  REQUIRE(tensor_crossing(mesh(1, 1, 4), nodes, by_rank).bytes == (1 << 1) + (1 << 3));
+  REQUIRE(passes_to_other_node(mesh(1, 1, 4), 1, nodes));
+  REQUIRE(!passes_to_other_node(mesh(1, 1, 4), 2, nodes));
+}
+
+TEST_CASE("nodes that do not divide the ranks are refused") {
+  try {
+    nodes_in_order(6, 4);
+    FAIL("no error");
+  } catch (const Error& error) {
+    REQUIRE(error.code() == ExitCode::kUsage);
+    REQUIRE(error.message() == "--nodes 4: 6 ranks cannot be spread evenly over them");
+  }
+}
+
+}  // namespace
+}  // namespace ftrun
