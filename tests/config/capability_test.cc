@@ -140,12 +140,9 @@ TEST_CASE("GPUs refuse nothing that processors do; what only emulated ones have 
       "adapter: {use_dora: true}";
   REQUIRE(emulated("device: cuda\n" + all, 8) ==
           Lines{"several GPUs", "tensor parallelism", "pipelines"});
-  REQUIRE(emulated("device: cpu
-" + all, 8).empty());
-  REQUIRE(emulated("device: cuda
-fp16: {enabled: true}").empty());
-  REQUIRE(emulated("device: cuda
-communication_data_type: fp16", 2) == Lines{"several GPUs", "gradients sent in fp16"});
+  REQUIRE(emulated("device: cpu\n" + all, 8).empty());
+  REQUIRE(emulated("device: cuda\nfp16: {enabled: true}").empty());
+  REQUIRE(emulated("device: cuda\ncommunication_data_type: fp16", 2) == Lines{"several GPUs", "gradients sent in fp16"});
 }
 
 TEST_CASE("the reference says what of a key cannot run yet") {
