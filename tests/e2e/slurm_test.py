@@ -19,6 +19,7 @@ from runner import (
     ftrun,
     manifest,
     must,
+    needs,
     refuse_traces,
     require_in_time,
     run_cases,
@@ -173,11 +174,9 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
             r"\n  n2 \(rank 1\): the ftrun binary is (\d+) bytes, xxh3 \w+; on n1 \(rank 0\): (?!\1)\d+ bytes",
         )
 
-    @waiting
+    @needs("mount")
     def node_with_other_weights_and_data_is_refused_by_name():
         # Each node sees a file system of its own below the same paths.
-        if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
-            return
         config = job.config("other-files", **FEW)
         weights, data = job.scratch / "weights.safetensors", job.scratch / "data.bin"
         weights.write_bytes((job.model / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\0")
