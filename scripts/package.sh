@@ -96,7 +96,7 @@ Description: fine-tunes large language models, one binary
  /usr/lib/ftrun/torch names. check, plan and the like need none.
 CONTROL
   find "$root" -type d -exec chmod 755 {} +
-  dpkg-deb --root-owner-group --build "$root" "$work/ftrun_${version}_amd64.deb" >/dev/null
+  dpkg-deb -Zgzip --root-owner-group --build "$root" "$work/ftrun_${version}_amd64.deb" >/dev/null
   put "$work/ftrun_${version}_amd64.deb"
 }
 

@@ -16,7 +16,7 @@ cuda_extra=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem
 cuda_toolkit=(nvidia-cublas nvidia-cudnn-cu13==9.19.0.56 nvidia-cufft nvidia-curand nvidia-cusolver nvidia-cusparse
               nvidia-nccl-cu13==2.28.9 nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-nvtx)
 python_packages=(numpy xxhash transformers==5.23.0 tokenizers safetensors gguf jinja2 filelock typing-extensions sympy
-                 networkx fsspec 'setuptools<82')
+                 networkx fsspec 'setuptools<82' kubernetes-validate==1.37.0)
 # Matrix products where MKL is slow (docs/benchmarks.md); ftrun opens them by name and runs without.
 product_packages=(onednn-cpu-gomp==2023.2.0 scipy-openblas32==0.3.34.481.3)
 # Parquet, Arrow and zstd files of training data; prepare_data.py reads all others without.
