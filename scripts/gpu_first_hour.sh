@@ -254,6 +254,7 @@ find_torch() {
   [ -d "$torch/lib" ] || die "no LibTorch: give --torch FOLDER (the torch package of version 2.11.0)"
   local packages
   packages=$(dirname "$torch")
+  export FTRUN_TORCH=$torch
   export LD_LIBRARY_PATH="$pack/lib:$torch/lib:$packages/nvidia/cu13/lib:$packages/nvidia/cudnn/lib:$packages/nvidia/nccl/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
 }
 

@@ -16,7 +16,12 @@ cd "$(dirname "$0")/.."
 say() { printf '\n== %s\n' "$*"; }
 
 say "1/4 install and build"
-scripts/build.sh release ftrun ftrun_engine
+targets=(ftrun ftrun_engine)
+if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then
+  say "a GPU is here: its kernels are built as well"
+  targets+=(ftrun_cuda ftrun_nccl)
+fi
+scripts/build.sh release "${targets[@]}"
 
 say "2/4 model: SmolLM2-135M as a Hugging Face folder"
 .venv/bin/python scripts/make_model.py smollm2 --out models/smollm2-135m

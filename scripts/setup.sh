@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what ftrun needs: Debian packages (as root or with sudo) and a virtual environment in
 # .venv with the pinned torch wheel. Safe to run again: what is there is left alone.
-#   scripts/setup.sh [--with-launchers] [--only debian|python]
+#   scripts/setup.sh [--with-launchers] [--with-cuda] [--only debian|python]
 # --with-launchers adds Open MPI's mpirun, SLURM and ip, which some tests start by themselves.
+# CUDA's compiler and libraries come in wheels where there is a GPU, or --with-cuda is given, and no toolkit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,6 +16,8 @@ cuda_always=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 cuda_extra=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 cuda_toolkit=(nvidia-cublas nvidia-cudnn-cu13==9.19.0.56 nvidia-cufft nvidia-curand nvidia-cusolver nvidia-cusparse
               nvidia-nccl-cu13==2.28.9 nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-nvtx)
+# The compiler of that toolkit; with the libraries above it is all that ftrun's CUDA modules are built with (270 MB).
+cuda_compiler=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85)
 python_packages=(numpy xxhash transformers==5.23.0 tokenizers safetensors gguf jinja2 filelock typing-extensions sympy
                  networkx fsspec 'setuptools<82' kubernetes-validate==1.37.0)
 # Matrix products where MKL is slow (docs/benchmarks.md); ftrun opens them by name and runs without.
@@ -33,6 +36,8 @@ launchers=(openmpi-bin slurmctld slurmd slurm-client munge)
 # Two machines in network namespaces (tests).
 network_tools=(iproute2)
 parts=(debian python)
+with_cuda=no
+if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then with_cuda=yes; fi
 
 say() { printf '[setup] %s\n' "$*"; }
 die() { printf '[setup] error: %s\n' "$*" >&2; exit 5; }
@@ -72,8 +77,22 @@ install_debian() {
 
 pip_install() { .venv/bin/uv pip install -q --python .venv/bin/python "$@" || die "pip could not install: $*"; }
 
+has_toolkit() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+
+# The wheels lay the compiler's files out as a toolkit does, but for these names, which linkers look for.
+link_toolkit() {
+  local cuda library
+  cuda=$(echo .venv/lib/python3*/site-packages/nvidia/cu13)
+  ln -sfn lib "$cuda/lib64"
+  for library in cudart cublas cublasLt; do
+    ln -sf "$(cd "$cuda/lib" && ls "lib$library".so.[0-9]* | head -n 1)" "$cuda/lib/lib$library.so"
+  done
+}
+
 install_python() {
-  local want="torch $torch_version $(sha256sum scripts/setup.sh | cut -c1-16)"
+  local compiler=no want
+  if [ "$with_cuda" = yes ] && ! has_toolkit; then compiler=yes; fi
+  want="torch $torch_version, compiler $compiler, $(sha256sum scripts/setup.sh | cut -c1-16)"
   if [ "$(cat .venv/.ftrun-stamp 2>/dev/null)" = "$want" ]; then say "Python environment: up to date"; return; fi
   # What was interrupted has a Python without pip; making it again completes it.
   .venv/bin/python -m pip --version >/dev/null 2>&1 || python3 -m venv .venv || die "python3 -m venv failed"
@@ -89,12 +108,18 @@ install_python() {
     pip_install --no-deps "${cuda_toolkit[@]}"
     .venv/bin/python -c 'import torch' || die "torch $torch_version does not import"
   fi
+  if [ "$compiler" = yes ]; then
+    say "no CUDA toolkit: its compiler from wheels (270 MB)"
+    pip_install --no-deps "${cuda_compiler[@]}" "${cuda_toolkit[@]}"
+    link_toolkit
+  fi
   printf '%s' "$want" > .venv/.ftrun-stamp
 }
 
 while [ $# -gt 0 ]; do
   case $1 in
     --with-launchers) debian_packages+=("${launchers[@]}" "${network_tools[@]}") ;;
+    --with-cuda) with_cuda=yes ;;
     --only) [ $# -ge 2 ] || die "--only wants debian or python"; parts=("$2"); shift ;;
     *) die "unknown option $1" ;;
   esac

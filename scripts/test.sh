@@ -16,7 +16,7 @@ fi
 
 # The sanitizers' build needs no LibTorch: it compiles while the wheels come.
 scripts/setup.sh --only debian "${launchers[@]}"
-scripts/setup.sh --only python &
+scripts/setup.sh --only python --with-cuda &
 python=$!
 trap 'kill "$python" 2>/dev/null || true' EXIT
 printf '[test] building the tensor-free folders with sanitizers\n'

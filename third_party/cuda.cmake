@@ -14,6 +14,14 @@ if(FTRUN_CUDA STREQUAL "OFF" OR NOT FTRUN_ENGINE)
 endif()
 
 find_package(CUDAToolkit 12.4 QUIET)
+# The compiler's wheels (scripts/setup.sh), where the machine has no toolkit of its own.
+file(GLOB wheels "${FTRUN_VENV}/lib/python3*/site-packages/nvidia/cu13/bin/nvcc")
+if(NOT CUDAToolkit_FOUND AND wheels)
+  list(GET wheels 0 nvcc)
+  cmake_path(GET nvcc PARENT_PATH CUDAToolkit_ROOT)
+  cmake_path(GET CUDAToolkit_ROOT PARENT_PATH CUDAToolkit_ROOT)
+  find_package(CUDAToolkit 12.4 QUIET)
+endif()
 if(CUDAToolkit_FOUND)
   include(CheckLanguage)
   # Set first: CMake's own default holds architectures that newer compilers have dropped.

@@ -20,6 +20,11 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
 /// "2.11.0+cu130" of the line `__version__ = '2.11.0+cu130'`.
 std::string version_of(const fs::path& torch) {
   const fs::path file = torch / "version.py";
@@ -60,6 +65,9 @@ std::vector<TorchFolder> torch_candidates(const TorchSearch& search) {
     environments.emplace_back("/usr/local");
     for (const fs::path& environment : environments)
       for (fs::path& torch : of_environment(environment)) places.push_back(std::move(torch));
+    // As environment modules of a cluster name it.
+    for (const std::string& folder : split(search.variable("LD_LIBRARY_PATH").value_or(""), ':'))
+      if (const fs::path lib = fs::path(folder); is_there(lib / "libtorch_cpu.so")) places.push_back(lib.parent_path());
     if (!search.built_with.empty()) places.emplace_back(search.built_with);
   }
   std::vector<TorchFolder> found;

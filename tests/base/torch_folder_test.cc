@@ -40,6 +40,11 @@ TEST_CASE("LibTorch of the right version is found beside the program, then in th
   Places at;
   at.built_with = make_torch(at.root.file("build/torch"), "2.11.0+cu130");
   CHECK(find_torch(at.search()) == at.built_with);
+  const std::string module = make_torch(at.root.file("module/torch"), "2.11.0+cu130");
+  at.variables["LD_LIBRARY_PATH"] = ":/nowhere:" + module + "/lib:";
+  CHECK(find_torch(at.search()) == at.built_with);  // holds no LibTorch
+  std::ofstream(module + "/lib/libtorch_cpu.so") << "";
+  CHECK(find_torch(at.search()) == module);
   at.variables["CONDA_PREFIX"] = at.root.file("conda");
   const std::string conda = make_torch(at.packages("conda", "python3.12"), "2.11.0+cu130");
   CHECK(find_torch(at.search()) == conda);
