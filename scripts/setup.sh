@@ -77,7 +77,7 @@ install_debian() {
 
 pip_install() { .venv/bin/uv pip install -q --python .venv/bin/python "$@" || die "pip could not install: $*"; }
 
-has_toolkit() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+has_toolkit() { nvcc --version >/dev/null 2>&1 || /usr/local/cuda/bin/nvcc --version >/dev/null 2>&1; }
 
 # The wheels lay the compiler's files out as a toolkit does, but for these names, which linkers look for.
 link_toolkit() {
