@@ -251,6 +251,15 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
   files_[found.file].release(*found.info, begin, end);
 }
 
+bool ModelFolder::is_as_long() const {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    std::error_code error;
+    const auto bytes = fs::file_size(fs::path(folder_) / file_names_[i], error);
+    if (error || static_cast<int64_t>(bytes) < files_[i].file_bytes()) return false;
+  }
+  return true;
+}
+
 std::string ModelFolder::fingerprint() const {
   Xxh3Stream hash;
   hash.update(config_json_.data(), config_json_.size());

@@ -54,6 +54,10 @@ class ModelFolder {
   /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
+  /// Whether every file of weights is still there and as long as when it was opened: to read beyond the end of one that was
+  /// cut short ends the process.
+  bool is_as_long() const;
+
   /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
   /// any tensor. The weights themselves are not read.
   std::string fingerprint() const;

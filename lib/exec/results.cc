@@ -9,6 +9,7 @@
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "exec/export_options.h"
 #include "exec/generate.h"
@@ -38,16 +39,21 @@ std::vector<size_t> document_bounds(const Batch& row) {
   return bounds;
 }
 
-/// What the trained tensors held when training began, for MovedTensors.
+/// What the trained tensors held when training began, for MovedTensors; nothing where that cannot be read any more, as an
+/// export must not fail for it.
 class BeginningOfTraining {
  public:
   BeginningOfTraining(const Config& config, const TrainingSetup& setup, DType dtype) {
-    const std::string& begun_from = config.adapter.path;
-    if (!begun_from.empty() && !posix_files().exists(begun_from)) return;  // a run that goes on does not need it any more
-    if (!begun_from.empty()) adapter_.emplace(begun_from);
-    first_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed), adapter_ ? &*adapter_ : nullptr);
-    first_->require_fit(setup.train().model);
-    moved_.emplace(setup.train().model, *first_, dtype);
+    if (!setup.folder().is_as_long()) return;
+    try {
+      const std::string& begun_from = config.adapter.path;
+      if (!begun_from.empty()) adapter_.emplace(begun_from);
+      first_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed), adapter_ ? &*adapter_ : nullptr);
+      first_->require_fit(setup.train().model);
+      moved_.emplace(setup.train().model, *first_, dtype);
+    } catch (const Error& error) {
+      log_debug(cat("whether the trained tensors have moved is not looked at: ", error.message()));
+    }
   }
   MovedTensors* moved() { return moved_ ? &*moved_ : nullptr; }
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 import numpy as np
-from runner import (Job, ShardedJob, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must,
+from runner import (Job, ShardedJob, await_that, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must,
                     near, numbers, preload, run_cases, same_tensors, start, steps, write_config)
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -160,6 +160,14 @@ with tempfile.TemporaryDirectory() as scratch:
         tiny = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-7, "weight_decay": 0.0}}, "train": {"steps": 2}}
         lost = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})
         assert "have learned is less than bf16 holds, and the export has their first values: " in lost.stdout + lost.stderr, lost.stderr
+        # An adapter that is gone while the run goes on from it costs this look, and no export.
+        shutil.copytree(job.out("moved") / "export" / "adapter", scratch / "begun")
+        running = start("--config", job.config("gone-adapter", **job.settings(1) | {"model": {"path": str(job.model)}, "adapter": str(scratch / "begun"),
+                                                                           "train": {"steps": 2000}}))
+        await_that(lambda: (job.out("gone-adapter") / "metrics.jsonl").exists(), "the run trains", running)
+        shutil.rmtree(scratch / "begun")
+        running.wait(0)
+        assert (job.out("gone-adapter") / "export" / "adapter" / "adapter_model.safetensors").exists()
         kept = job.run("kept", **job.settings(1) | tiny | {"export": {"dtype": "fp32"}})
         assert "first values" not in kept.stdout + kept.stderr, kept.stderr
 
