@@ -163,7 +163,7 @@ with tempfile.TemporaryDirectory() as scratch:
         # An adapter that is gone while the run goes on from it costs this look, and no export.
         shutil.copytree(job.out("moved") / "export" / "adapter", scratch / "begun")
         running = start("--config", job.config("gone-adapter", **job.settings(1) | {"model": {"path": str(job.model)}, "adapter": str(scratch / "begun"),
-                                                                           "train": {"steps": 2000}}))
+                                                                           "train": {"steps": 400}}))
         await_that(lambda: (job.out("gone-adapter") / "metrics.jsonl").exists(), "the run trains", running)
         shutil.rmtree(scratch / "begun")
         running.wait(0)
