@@ -24,11 +24,14 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-targets=(ftrun)
-for module in ftrun_cuda ftrun_nccl; do
-  grep -q "lib$module.so" build/release/build.ninja 2>/dev/null && targets+=("$module")
-done
-[ "${FTRUN_BUILT:-}" = done ] || scripts/build.sh release "${targets[@]}"  # the tests have built it
+if [ "${FTRUN_BUILT:-}" != done ]; then  # the tests have built it
+  scripts/build.sh release ftrun
+  modules=()  # known once it is configured
+  for module in ftrun_cuda ftrun_nccl; do
+    if grep -q "lib$module.so" build/release/build.ninja; then modules+=("$module"); fi
+  done
+  [ ${#modules[@]} -eq 0 ] || FTRUN_SETUP=done scripts/build.sh release "${modules[@]}"
+fi
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
 cmake --install build/release --prefix "$work/tree" --strip >/dev/null

@@ -77,7 +77,15 @@ install_debian() {
 
 pip_install() { .venv/bin/uv pip install -q --python .venv/bin/python "$@" || die "pip could not install: $*"; }
 
-has_toolkit() { nvcc --version >/dev/null 2>&1 || /usr/local/cuda/bin/nvcc --version >/dev/null 2>&1; }
+# A compiler that third_party/cuda.cmake takes: of 12.4 or later.
+has_toolkit() {
+  local nvcc release
+  for nvcc in nvcc /usr/local/cuda/bin/nvcc; do
+    release=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p') || continue
+    if [ -n "$release" ] && [ "$(printf '%s\n' 12.4 "$release" | sort -V | head -n 1)" = 12.4 ]; then return 0; fi
+  done
+  return 1
+}
 
 # The wheels lay the compiler's files out as a toolkit does, but for these names, which linkers look for.
 link_toolkit() {
