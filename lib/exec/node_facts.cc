@@ -13,6 +13,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/module_path.h"
 #include "base/text.h"
 #include "data/sample_set.h"
@@ -123,7 +124,7 @@ std::vector<NodeFact> program_facts(const BuildInfo& build) {
 
 std::vector<NodeFact> input_facts(const Config& config, const RunData& data) {
   std::vector<NodeFact> facts;
-  add_folder("model.path", config.model.path, facts);
+  add_folder("model.path", find_model_folder(config.model.path).folder, facts);
   add_folder("adapter.path", config.adapter.path, facts);
   facts.push_back({"data.train", sampled_rows(*data.train)});
   for (const NamedSamples& set : data.validation)

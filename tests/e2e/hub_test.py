@@ -12,7 +12,8 @@ import tempfile
 from huggingface_hub import snapshot_download
 from safetensors.numpy import load_file
 
-from runner import Job, case, environment, exported, ftrun, manifest, must, run_cases, same_tensors, tiny_model, tiny_weights
+from runner import (Job, case, environment, exported, free_port, ftrun, manifest, must, run_cases, same_tensors, start, tiny_model,
+                    tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1])
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -82,6 +83,19 @@ with tempfile.TemporaryDirectory() as scratch:
         told = by_name("acme/small", "folder", cwd=place)
         assert "the folder acme/small is read; the Hugging Face cache holds a model of that name too" in told.stderr, told.stderr
         assert "commit" not in manifest(job.out("folder"))["model"]
+
+    @case
+    def nodes_whose_caches_hold_other_weights_are_refused():
+        other = scratch / "other-hub"
+        shutil.copytree(cache, other, symlinks=True)
+        weights = other / "models--acme--small" / "blobs" / f"{FIRST[:8]}-model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+        config, port = job.config("nodes", model={"path": "acme/small"}, train={"steps": 2}), str(free_port())
+        nodes = [start("--config", config, env={"HF_HUB_CACHE": str(folder), "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                                "MASTER_PORT": port}) for rank, folder in enumerate((cache, other))]
+        for node in nodes:
+            node.wait(2)
+        assert any("model.path model.safetensors is " in node.text() for node in nodes), [node.text() for node in nodes]
 
     @case
     def what_is_missing_is_said_with_the_line_that_brings_it():
