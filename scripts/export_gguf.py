@@ -14,6 +14,7 @@ package is not installed the line at the end says so. What is not right is not w
 """
 import argparse
 import errno
+import json
 import os
 import shutil
 import sys
@@ -28,7 +29,7 @@ import numpy as np
 import script_errors
 from gguf_export import proof
 from gguf_export.architectures import Tensors, read_config, write_settings
-from gguf_export.vocabulary import write_vocabulary
+from gguf_export.vocabulary import load_tokenizer, write_vocabulary
 from own_output import sync_folder
 from script_errors import UserError
 from text_files import refuse_pointers
@@ -127,9 +128,7 @@ def modelfile(name, folder, special, config):
 
 
 def end_token(folder, special):
-    import json
-    from transformers import AutoTokenizer
-    token = AutoTokenizer.from_pretrained(folder).eos_token
+    token = load_tokenizer(folder).eos_token
     return json.dumps(token, ensure_ascii=False) if token and "eos" in special.special_token_ids else ""
 
 

@@ -190,7 +190,7 @@ void note_bubble(const Config& config, Report& report) {
   if (!bubble.empty()) add_notice(config, "parallel.pipeline", bubble, "", report);
 }
 
-/// How an adapter is served should be known before it is trained.
+/// Says how an adapter is served, which should be known before it is trained.
 void note_serving(const Config& config, Report& report) {
   const std::string limits = serving_limits(config.adapter);
   if (!limits.empty()) add_notice(config, "adapter", limits, "", report);

@@ -50,17 +50,14 @@ std::string library_path(const char* name) { return cat(installation(), "/lib/",
 }  // namespace
 
 std::string torch_folder() {
-  return find_torch({build_info().libtorch, installation(), torch_of_build(), [](const std::string& name) -> std::optional<std::string> {
-                       const char* value = std::getenv(name.c_str());
-                       return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-                     }});
+  return find_torch({build_info().libtorch, installation(), torch_of_build(), process_environment()});
 }
 
 namespace {
 
 void* open_engine(const std::string& path) {
   const std::terminate_handler before = std::set_terminate(on_terminate_while_loading);
-  // By its path, so that no other version that LD_LIBRARY_PATH leads to is taken.
+  // The path is given whole, so that no other version that LD_LIBRARY_PATH leads to is taken.
   const LibraryHandle torch = open_library(torch_folder() + "/lib/libtorch_cpu.so", RTLD_NOW | RTLD_GLOBAL);
   const auto [engine, why] = torch.handle == nullptr ? torch : open_library(path, RTLD_NOW | RTLD_GLOBAL);
   std::set_terminate(before);

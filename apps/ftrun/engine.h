@@ -14,7 +14,7 @@ void load_engine();
 
 /// The LibTorch of this build's version, wherever it is installed (base/torch_folder.h). Error(kEnvironment) where it is not.
 std::string torch_folder();
-/// Its libraries' folders, for open_library(); none where there is no LibTorch.
+/// The folders of LibTorch's libraries, for open_library(); none where there is no LibTorch.
 std::vector<std::string> library_folders();
 
 /// Whether this installation has the CUDA kernels, without loading anything.

@@ -108,7 +108,7 @@ void refuse_options_before(const CLI::App& app, const CLI::App& command) {
   }
 }
 
-/// What a bug report needs to know of a build, and whether its LibTorch is there.
+/// Says what a bug report needs to know of a build, and whether its LibTorch is there.
 std::string version_text() {
   const BuildInfo build = build_info();
   std::string torch;
@@ -122,7 +122,7 @@ std::string version_text() {
              build.cuda.empty() ? "none: processors alone" : cat(build.cuda, ", kernels for ", gpu_architectures()), "\n", build.compiler);
 }
 
-/// For installations; a user types neither.
+/// The two commands after this serve installations; a user types neither.
 Command add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("completion", "print the completions of a shell")->group("");

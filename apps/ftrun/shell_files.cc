@@ -26,7 +26,7 @@ std::vector<const CLI::App*> shown_commands(const CLI::App& app) {
   return shown;
 }
 
-/// "-c", "--config".
+/// The names of an option: "-c", "--config".
 std::vector<std::string> flags_of(const CLI::Option& option) {
   std::vector<std::string> flags;
   for (const std::string& name : option.get_snames()) flags.push_back("-" + name);
@@ -34,10 +34,13 @@ std::vector<std::string> flags_of(const CLI::Option& option) {
   return flags;
 }
 
-bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+bool takes_value(const CLI::Option& option) {
+  return option.get_items_expected_max() > 0;
+}
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
   return text;
 }
 
@@ -50,15 +53,18 @@ std::string roff(const std::string& text) {
 }
 
 std::string roff_option(const CLI::Option& option) {
-  const std::string value = takes_value(option) ? cat(" \\fI", roff(option.get_type_name()), "\\fR") : "";
-  return cat(".TP\n\\fB", roff(join(flags_of(option), ", ")), "\\fR", value, "\n", roff(option.get_description()), "\n");
+  const std::string value =
+      takes_value(option) ? cat(" \\fI", roff(option.get_type_name()), "\\fR") : "";
+  return cat(".TP\n\\fB", roff(join(flags_of(option), ", ")), "\\fR", value, "\n",
+             roff(option.get_description()), "\n");
 }
 
 std::string roff_options(const CLI::App& command) {
   std::string text;
   for (const CLI::Option* option : command.get_options())
     if (option->get_positional() && !option->get_group().empty())
-      text += cat(".TP\n\\fI", roff(option->get_name(true)), "\\fR\n", roff(option->get_description()), "\n");
+      text += cat(".TP\n\\fI", roff(option->get_name(true)), "\\fR\n",
+                  roff(option->get_description()), "\n");
   for (const CLI::Option* option : shown_options(command)) text += roff_option(*option);
   return text;
 }
@@ -72,30 +78,42 @@ std::vector<std::string> all_flags(const CLI::App& command) {
   return flags;
 }
 
-/// After an option that takes a value and everywhere else but after "-": files.
+/// Completes options after "-", commands in the first place, and files everywhere else.
 std::string bash_completion(const CLI::App& app) {
   std::vector<std::string> names;
   std::string cases;
   for (const CLI::App* command : shown_commands(app)) {
     names.push_back(command->get_name());
-    cases += cat("    ", command->get_name(), ") flags='", join(all_flags(*command), " "), "' ;;\n");
+    cases +=
+        cat("    ", command->get_name(), ") flags='", join(all_flags(*command), " "), "' ;;\n");
   }
-  return cat("# bash completion of ftrun\n_ftrun() {\n  local word=${COMP_WORDS[COMP_CWORD]} command='' flags each\n"
-             "  for each in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case $each in ", join(names, " | "),
-             ") command=$each; break ;; esac\n  done\n  case $command in\n", cases, "    *) flags='", join(all_flags(app), " "),
-             "' ;;\n  esac\n  if [[ $word == -* ]]; then\n    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
-             "  elif ((COMP_CWORD == 1)); then\n    COMPREPLY=($(compgen -W '", join(names, " "), "' -- \"$word\"))\n  fi\n}\n"
-             "complete -o default -F _ftrun ftrun\n");
+  return cat(
+      "# bash completion of ftrun\n_ftrun() {\n  local word=${COMP_WORDS[COMP_CWORD]} command='' "
+      "flags each\n"
+      "  for each in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case $each in ",
+      join(names, " | "), ") command=$each; break ;; esac\n  done\n  case $command in\n", cases,
+      "    *) flags='", join(all_flags(app), " "),
+      "' ;;\n  esac\n  if [[ $word == -* ]]; then\n    COMPREPLY=($(compgen -W \"$flags\" -- "
+      "\"$word\"))\n"
+      "  elif ((COMP_CWORD == 1)); then\n    COMPREPLY=($(compgen -W '",
+      join(names, " "),
+      "' -- \"$word\"))\n  fi\n}\n"
+      "complete -o default -F _ftrun ftrun\n");
 }
 
-/// Between single quotes.
-std::string quoted(const std::string& text) { return "'" + replaced(text, "'", "'\\''") + "'"; }
+/// Puts a text between single quotes.
+std::string quoted(const std::string& text) {
+  return "'" + replaced(text, "'", "'\\''") + "'";
+}
 
 std::string zsh_option(const CLI::Option& option) {
-  // In a description "[", "]" and ":" have a meaning.
-  const std::string said = replaced(replaced(replaced(first_line(option.get_description()), "[", "("), "]", ")"), ":", "\\:");
+  // zsh gives "[", "]" and ":" of a description a meaning.
+  const std::string said = replaced(
+      replaced(replaced(first_line(option.get_description()), "[", "("), "]", ")"), ":", "\\:");
   std::vector<std::string> specs;
-  for (const std::string& flag : flags_of(option)) specs.push_back(quoted(cat("*", flag, "[", said, "]", takes_value(option) ? ":value:_files" : "")));
+  for (const std::string& flag : flags_of(option))
+    specs.push_back(
+        quoted(cat("*", flag, "[", said, "]", takes_value(option) ? ":value:_files" : "")));
   return join(specs, " ");
 }
 
@@ -108,12 +126,15 @@ std::string zsh_options(const CLI::App& command) {
 std::string zsh_completion(const CLI::App& app) {
   std::string names, cases;
   for (const CLI::App* command : shown_commands(app)) {
-    names += cat(" ", quoted(cat(command->get_name(), ":", replaced(command->get_description(), ":", "\\:"))));
-    cases += cat("    ", command->get_name(), ") _arguments ", zsh_options(*command), " '*:file:_files' ;;\n");
+    names += cat(" ", quoted(cat(command->get_name(), ":",
+                                 replaced(command->get_description(), ":", "\\:"))));
+    cases += cat("    ", command->get_name(), ") _arguments ", zsh_options(*command),
+                 " '*:file:_files' ;;\n");
   }
-  return cat("#compdef ftrun\nlocal -a commands\ncommands=(", names, ")\nif ((CURRENT == 2)) && [[ $words[2] != -* ]]; then\n"
-             "  _describe command commands && return\nfi\ncase $words[2] in\n", cases, "    *) _arguments ", zsh_options(app),
-             " '*:file:_files' ;;\nesac\n");
+  return cat("#compdef ftrun\nlocal -a commands\ncommands=(", names,
+             ")\nif ((CURRENT == 2)) && [[ $words[2] != -* ]]; then\n"
+             "  _describe command commands && return\nfi\ncase $words[2] in\n",
+             cases, "    *) _arguments ", zsh_options(app), " '*:file:_files' ;;\nesac\n");
 }
 
 std::string fish_options(const CLI::App& command, const std::string& condition) {
@@ -122,7 +143,8 @@ std::string fish_options(const CLI::App& command, const std::string& condition) 
     text += cat("complete -c ftrun -n ", quoted(condition));
     for (const std::string& name : option->get_snames()) text += " -s " + name;
     for (const std::string& name : option->get_lnames()) text += " -l " + name;
-    text += cat(takes_value(*option) ? " -r" : "", " -d ", quoted(first_line(option->get_description())), "\n");
+    text += cat(takes_value(*option) ? " -r" : "", " -d ",
+                quoted(first_line(option->get_description())), "\n");
   }
   return text;
 }
@@ -130,7 +152,8 @@ std::string fish_options(const CLI::App& command, const std::string& condition) 
 std::string fish_completion(const CLI::App& app) {
   std::string text = "# fish completion of ftrun\n";
   for (const CLI::App* command : shown_commands(app))
-    text += cat("complete -c ftrun -n __fish_use_subcommand -a ", command->get_name(), " -d ", quoted(command->get_description()), "\n");
+    text += cat("complete -c ftrun -n __fish_use_subcommand -a ", command->get_name(), " -d ",
+                quoted(command->get_description()), "\n");
   text += fish_options(app, "__fish_use_subcommand");
   for (const CLI::App* command : shown_commands(app))
     text += fish_options(*command, cat("__fish_seen_subcommand_from ", command->get_name()));
@@ -140,11 +163,15 @@ std::string fish_completion(const CLI::App& app) {
 }  // namespace
 
 std::string manual_page(const CLI::App& app, const std::string& version) {
-  std::string page = cat(".TH FTRUN 1 \"\" \"ftrun ", version, "\"\n.SH NAME\nftrun \\- ", roff(app.get_description()),
-                         "\n.SH SYNOPSIS\n.B ftrun\n\\-\\-config \\fIFILE\\fR [\\fIoptions\\fR]\n.br\n.B ftrun\n\\fIcommand\\fR [\\fIoptions\\fR]\n"
-                         ".SH DESCRIPTION\n", roff(app.get_footer()), "\n.SH OPTIONS OF TRAINING\n", roff_options(app));
+  std::string page = cat(".TH FTRUN 1 \"\" \"ftrun ", version, "\"\n.SH NAME\nftrun \\- ",
+                         roff(app.get_description()),
+                         "\n.SH SYNOPSIS\n.B ftrun\n\\-\\-config \\fIFILE\\fR "
+                         "[\\fIoptions\\fR]\n.br\n.B ftrun\n\\fIcommand\\fR [\\fIoptions\\fR]\n"
+                         ".SH DESCRIPTION\n",
+                         roff(app.get_footer()), "\n.SH OPTIONS OF TRAINING\n", roff_options(app));
   for (const CLI::App* command : shown_commands(app))
-    page += cat(".SH COMMAND ", roff(command->get_name()), "\n", roff(command->get_description()), ".\n", roff_options(*command));
+    page += cat(".SH COMMAND ", roff(command->get_name()), "\n", roff(command->get_description()),
+                ".\n", roff_options(*command));
   return page;
 }
 
@@ -152,7 +179,8 @@ std::string shell_completion(const CLI::App& app, const std::string& shell) {
   if (shell == "bash") return bash_completion(app);
   if (shell == "zsh") return zsh_completion(app);
   if (shell == "fish") return fish_completion(app);
-  throw Error(ExitCode::kUsage, cat("completion: there are none for the shell ", shell), "bash, zsh or fish");
+  throw Error(ExitCode::kUsage, cat("completion: there are none for the shell ", shell),
+              "bash, zsh or fish");
 }
 
 }  // namespace ftrun

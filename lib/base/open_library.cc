@@ -20,7 +20,8 @@ const std::vector<std::string>& folders() {
   return found;
 }
 
-/// "libcublas.so.13" of "libcublas.so.13: cannot open shared object file: No such file or directory"; "" of any other error.
+/// Reads "libcublas.so.13" off "libcublas.so.13: cannot open shared object file: No such file or
+/// directory"; "" off any other error.
 std::string missing_library(const std::string& error) {
   const size_t colon = error.find(": cannot open shared object file");
   return colon == std::string::npos ? "" : error.substr(0, colon);
@@ -34,22 +35,26 @@ std::string path_in_folders(const std::string& name) {
   return "";
 }
 
-/// `tried`: libraries that were looked for already, so that the search ends.
+/// Opens a library after those that it lacks. `tried` holds those that were looked for, so that the
+/// search ends.
 LibraryHandle open_with(const std::string& file, int flags, std::set<std::string>& tried) {
   for (;;) {
     if (void* handle = ::dlopen(file.c_str(), flags)) return {handle, ""};
     const std::string error = ::dlerror();
     const std::string path = path_in_folders(missing_library(error));
     if (path.empty() || path == file || !tried.insert(path).second) return {nullptr, error};
-    // By its whole path; what needs it finds it loaded, by its name.
-    if (const LibraryHandle needed = open_with(path, flags, tried); needed.handle == nullptr) return needed;
+    // It is opened by its whole path; what needs it finds it loaded, by its name.
+    if (const LibraryHandle needed = open_with(path, flags, tried); needed.handle == nullptr)
+      return needed;
     if (missing_library(error) == file) return {::dlopen(path.c_str(), flags), ""};
   }
 }
 
 }  // namespace
 
-void set_library_folders(std::function<std::vector<std::string>()> folders) { finder() = std::move(folders); }
+void set_library_folders(std::function<std::vector<std::string>()> folders) {
+  finder() = std::move(folders);
+}
 
 LibraryHandle open_library(const std::string& file, int flags) {
   std::set<std::string> tried;

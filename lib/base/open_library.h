@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-/// Who tells the folders that open_library() looks in after the loader's own: asked once, when a library is first missing.
+/// Sets who tells the folders that open_library() looks in after the loader's own: it is asked
+/// once, when a library is first missing.
 void set_library_folders(std::function<std::vector<std::string>()> folders);
 
 /// A library that was opened, or why not.
@@ -15,8 +16,9 @@ struct LibraryHandle {
   std::string error;
 };
 
-/// dlopen(`file`, `flags`). Where the loader does not find it, or a library that it needs, that one is taken from the folders of
-/// set_library_folders(): an installed ftrun finds LibTorch and CUDA where pip put them, whatever LD_LIBRARY_PATH says.
+/// Opens a library as dlopen(`file`, `flags`) does. Where the loader does not find it, or a library
+/// that it needs, that one is taken from the folders of set_library_folders(): an installed ftrun
+/// finds LibTorch and CUDA where pip put them.
 LibraryHandle open_library(const std::string& file, int flags);
 
 }  // namespace ftrun

@@ -20,12 +20,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
-/// "2.11.0+cu130" of the line `__version__ = '2.11.0+cu130'`.
+/// Reads "2.11.0+cu130" off the line `__version__ = '2.11.0+cu130'`.
 std::string version_of(const fs::path& torch) {
   const fs::path file = torch / "version.py";
   std::error_code error;
@@ -38,14 +33,16 @@ std::string version_of(const fs::path& torch) {
   return "";
 }
 
-/// PREFIX/lib/python3.*/site-packages/torch, the newest Python first.
+/// Lists PREFIX/lib/python3.*/site-packages/torch, the newest Python first.
 std::vector<fs::path> of_environment(const fs::path& prefix) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (fs::directory_iterator at(prefix / "lib", error), end; !error && at != end; at.increment(error)) {
+  for (fs::directory_iterator at(prefix / "lib", error), end; !error && at != end;
+       at.increment(error)) {
     if (!at->path().filename().string().starts_with("python3")) continue;
     for (const char* packages : {"site-packages", "dist-packages"})
-      if (const fs::path torch = at->path() / packages / "torch"; is_folder(torch / "lib")) found.push_back(torch);
+      if (const fs::path torch = at->path() / packages / "torch"; is_folder(torch / "lib"))
+        found.push_back(torch);
   }
   std::sort(found.rbegin(), found.rend());
   return found;
@@ -61,13 +58,15 @@ std::vector<TorchFolder> torch_candidates(const TorchSearch& search) {
     places.push_back(fs::path(search.prefix) / "torch");
     std::vector<fs::path> environments{search.prefix};
     for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"})
-      if (const auto value = search.variable(name); value && !value->empty()) environments.emplace_back(*value);
+      if (const auto value = search.variable(name); value && !value->empty())
+        environments.emplace_back(*value);
     environments.emplace_back("/usr/local");
     for (const fs::path& environment : environments)
       for (fs::path& torch : of_environment(environment)) places.push_back(std::move(torch));
-    // As environment modules of a cluster name it.
+    // Environment modules of a cluster name it so.
     for (const std::string& folder : split(search.variable("LD_LIBRARY_PATH").value_or(""), ':'))
-      if (const fs::path lib = fs::path(folder); is_there(lib / "libtorch_cpu.so")) places.push_back(lib.parent_path());
+      if (const fs::path lib = folder; posix_files().exists(lib / "libtorch_cpu.so"))
+        places.push_back(lib.parent_path());
     if (!search.built_with.empty()) places.emplace_back(search.built_with);
   }
   std::vector<TorchFolder> found;
@@ -81,22 +80,26 @@ std::string find_torch(const TorchSearch& search) {
   std::vector<std::string> others;
   for (const TorchFolder& candidate : candidates) {
     if (candidate.version == search.wanted) return candidate.folder;
-    others.push_back(cat(candidate.folder, candidate.version.empty() ? "" : cat(" (", candidate.version, ")")));
+    others.push_back(
+        cat(candidate.folder, candidate.version.empty() ? "" : cat(" (", candidate.version, ")")));
   }
   const std::string release = search.wanted.substr(0, search.wanted.find('+'));
-  throw Error(ExitCode::kEnvironment,
-              cat("LibTorch ", search.wanted, ", which this ftrun was built with, was not found",
-                  others.empty() ? "" : cat("; found: ", join(others, ", "))),
-              cat("pip install torch==", release, " into the environment that ftrun is in or that is active, or name the torch package: ",
-                  kVariable, "=.../site-packages/torch"));
+  throw Error(
+      ExitCode::kEnvironment,
+      cat("LibTorch ", search.wanted, ", which this ftrun was built with, was not found",
+          others.empty() ? "" : cat("; found: ", join(others, ", "))),
+      cat("pip install torch==", release,
+          " into the environment that ftrun is in or that is active, or name the torch package: ",
+          kVariable, "=.../site-packages/torch"));
 }
 
 std::vector<std::string> library_folders_of(const std::string& torch) {
   const fs::path packages = fs::path(torch).parent_path();
   std::vector<std::string> folders;
   for (const fs::path& folder :
-       {fs::path(torch) / "lib", packages / "nvidia/cu13/lib", packages / "nvidia/cudnn/lib", packages / "nvidia/nccl/lib",
-        packages / "scipy_openblas32/lib", packages.parent_path().parent_path(), fs::path("/usr/local/cuda/lib64")})
+       {fs::path(torch) / "lib", packages / "nvidia/cu13/lib", packages / "nvidia/cudnn/lib",
+        packages / "nvidia/nccl/lib", packages / "scipy_openblas32/lib",
+        packages.parent_path().parent_path(), fs::path("/usr/local/cuda/lib64")})
     if (is_folder(folder)) folders.push_back(folder.string());
   return folders;
 }

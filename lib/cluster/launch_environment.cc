@@ -1,7 +1,6 @@
 #include "cluster/launch_environment.h"
 
 #include <charconv>
-#include <cstdlib>
 #include <numeric>
 
 #include "base/error.h"
@@ -338,14 +337,6 @@ std::string launch_text(const LaunchEnvironment& launch) {
   const std::string place = launch.master_port > 0 ? cat(launch.master_addr, ":", launch.master_port) : launch.master_addr;
   const std::string waits = all == 1 ? "" : cat(": it waits for ", all == 2 ? "the other one" : cat("the ", all - 1, " others"), " at ", place);
   return cat(who, waits, "; unset them where no launcher has set them for this run");
-}
-
-EnvLookup process_environment() {
-  return [](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());
-    if (value == nullptr) return std::nullopt;
-    return std::string(value);
-  };
 }
 
 }  // namespace ftrun

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "base/env_lookup.h"
 
 namespace ftrun {
 
@@ -63,15 +64,9 @@ struct LaunchEnvironment {
 /// others at 10.0.0.1:29500; unset them ...". "" where there are none, or our supervisor has set them.
 std::string launch_text(const LaunchEnvironment& launch);
 
-/// Value of an environment variable; nothing when it is unset.
-using EnvLookup = std::function<std::optional<std::string>(const std::string& name)>;
-
 /// Reads the launcher's variables; a pure function of `env`. Order: our supervisor, torchrun, SLURM
 /// step, Open MPI, PMI, node-level launchers, none. Error(kUsage) on contradictions, with the
 /// variables and values that disagree.
 LaunchEnvironment detect_launch(const EnvLookup& env);
-
-/// The variables of this process.
-EnvLookup process_environment();
 
 }  // namespace ftrun

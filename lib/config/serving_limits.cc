@@ -36,9 +36,11 @@ std::string serving_limits(const AdapterConfig& adapter) {
                "); merged into its base it serves it: ftrun convert RUN --merge --out FOLDER");
   const auto* served = std::lower_bound(kServedRanks.begin(), kServedRanks.end(), adapter.r);
   if (served == kServedRanks.end())
-    return cat("vLLM serves adapters of a rank up to ", kServedRanks.back(), ", this one has r ", adapter.r,
+    return cat("vLLM serves adapters of a rank up to ", kServedRanks.back(), ", this one has r ",
+               adapter.r,
                "; merged into its base it serves it: ftrun convert RUN --merge --out FOLDER");
-  return *served > kServedByDefault ? cat("vLLM serves this adapter with --max-lora-rank ", *served) : "";
+  return *served > kServedByDefault ? cat("vLLM serves this adapter with --max-lora-rank ", *served)
+                                    : "";
 }
 
 }  // namespace ftrun

@@ -30,7 +30,9 @@ constexpr int64_t kPlaceAlignment = 256;
 constexpr int64_t kUpdated = 1003;
 
 /// Relative differences that rounding explains.
-double tolerance_of(DType dtype) { return dtype == DType::kF32 ? 2e-3 : 4e-2; }
+double tolerance_of(DType dtype) {
+  return dtype == DType::kF32 ? 2e-3 : 4e-2;
+}
 
 /// The model with as many heads, rows and columns as its kernels tell apart, for all tensor ranks.
 ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
@@ -47,7 +49,7 @@ ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
   return small;
 }
 
-/// One row of some more tokens than attention has in a tile.
+/// The run with one row, of some more tokens than attention has in a tile.
 Config small_run(Config config) {
   constexpr int64_t kTokens = 96;
   config.train_micro_batch_size_per_gpu = 1;
@@ -55,11 +57,12 @@ Config small_run(Config config) {
   return config;
 }
 
-/// Numbers in [-0.2, 0.2).
+/// Makes random numbers in [-0.2, 0.2).
 std::vector<float> random_floats(int64_t count, uint64_t seed) {
   std::vector<float> numbers(static_cast<size_t>(count));
   for (size_t i = 0; i < numbers.size(); ++i)
-    numbers[i] = static_cast<float>(splitmix64(splitmix64(seed) ^ i) >> 40) * (0.4F / 16777216.0F) - 0.2F;
+    numbers[i] =
+        static_cast<float>(splitmix64(splitmix64(seed) ^ i) >> 40) * (0.4F / 16777216.0F) - 0.2F;
   return numbers;
 }
 
@@ -93,7 +96,8 @@ std::vector<double> as_doubles(View bytes, DType dtype) {
   return {numbers.begin(), numbers.end()};
 }
 
-/// ||found - expected|| / ||expected||; infinite where a number is not finite, or where all expected ones are 0 and not all found.
+/// ||found - expected|| / ||expected||; infinite where a number is not finite, or where all
+/// expected ones are 0 and not all found.
 double difference(View found, View expected, DType dtype) {
   const std::vector<double> a = as_doubles(found, dtype), b = as_doubles(expected, dtype);
   double off = 0, size = 0;
@@ -108,7 +112,8 @@ double difference(View found, View expected, DType dtype) {
 
 class Comparison {
  public:
-  explicit Comparison(Gpu& gpu) : gpu_(gpu), scalars_(GpuBlock::on_device(gpu, sizeof(StepScalars))) {
+  explicit Comparison(Gpu& gpu)
+      : gpu_(gpu), scalars_(GpuBlock::on_device(gpu, sizeof(StepScalars))) {
     step_.loss_scale = 0.01F;
     step_.learning_rate = 0.01F;
     step_.bias_correction1 = 0.5F;
@@ -132,7 +137,8 @@ class Comparison {
   friend class GraphComparison;
 };
 
-void Comparison::note(const std::string& operation, DType tolerated, DType dtype, View on_gpu, View on_host) {
+void Comparison::note(const std::string& operation, DType tolerated, DType dtype, View on_gpu,
+                      View on_host) {
   const double off = difference(on_gpu, on_host, dtype);
   if (off > found_.largest_difference) {
     found_.largest_difference = off;
@@ -140,19 +146,24 @@ void Comparison::note(const std::string& operation, DType tolerated, DType dtype
   }
   if (off <= tolerance_of(tolerated)) return;
   const DeviceInfo& info = gpu_.info();
-  throw RankError(Error(ExitCode::kEnvironment,
-                        cat("GPU ", info.index, " (", info.name, ") computes ", operation,
-                            " otherwise than the processor does: off by ", off, " of the result, where rounding explains ",
-                            tolerance_of(tolerated)),
-                        "set \"device\": \"cpu\", check the GPU (nvidia-smi -q -d ECC), and report this line"),
-                  RankError::kThisRank, /*of_device=*/true);
+  throw RankError(
+      Error(ExitCode::kEnvironment,
+            cat("GPU ", info.index, " (", info.name, ") computes ", operation,
+                " otherwise than the processor does: off by ", off,
+                " of the result, where rounding explains ", tolerance_of(tolerated)),
+            "set \"device\": \"cpu\", check the GPU (nvidia-smi -q -d ECC), and report this line"),
+      RankError::kThisRank, /*of_device=*/true);
 }
 
 /// A graph's values on both sides, and its operations one after another.
 class GraphComparison {
  public:
   GraphComparison(Comparison& all, const ModelDescription& model, LayerGraph graph, bool documents)
-      : all_(all), model_(model), graph_(std::move(graph)), documents_(documents), on_host_(graph_) {
+      : all_(all),
+        model_(model),
+        graph_(std::move(graph)),
+        documents_(documents),
+        on_host_(graph_) {
     on_host_.dtypes.kernels = Kernels::kProcessor;
     for (const std::vector<Op>* list : {&graph_.forward, &graph_.backward})
       for (const Op& op : *list) host_ops_.push_back(host_op(op));
@@ -164,7 +175,8 @@ class GraphComparison {
       std::memcpy(host_storage_.back(), content.data(), content.size());
     }
     memory_ = GpuBlock::on_device(all_.gpu_, on_device.back());
-    for (size_t id = 0; id < graph_.values.size(); ++id) storage_.push_back(memory_.data() + on_device[id]);
+    for (size_t id = 0; id < graph_.values.size(); ++id)
+      storage_.push_back(memory_.data() + on_device[id]);
   }
 
   void run() {
@@ -174,36 +186,34 @@ class GraphComparison {
   }
 
  private:
-  /// Where each value begins, and where the last one ends.
+  /// Says where each value begins, and where the last one ends.
   static std::vector<int64_t> places_of(const LayerGraph& graph) {
     std::vector<int64_t> places{0};
     for (const Value& value : graph.values)
-      places.push_back(places.back() + round_up(std::max<int64_t>(value.bytes(), 1), kPlaceAlignment));
+      places.push_back(places.back() +
+                       round_up(std::max<int64_t>(value.bytes(), 1), kPlaceAlignment));
     return places;
   }
 
-  /// With the processor's scratch.
+  /// Gives an operation the processor's scratch.
   Op host_op(const Op& op) {
     Op own = op;
     own.workspace = -1;
-    if (is_collective(op)) return own;
+    if (is_collective(op.kind)) return own;
     if (const int64_t bytes = workspace_bytes(on_host_, own); bytes > 0) {
-      on_host_.values.push_back({.name = "scratch", .dtype = DType::kU8, .dims = {bytes}, .role = ValueRole::kWorkspace});
+      on_host_.values.push_back(
+          {.name = "scratch", .dtype = DType::kU8, .dims = {bytes}, .role = ValueRole::kWorkspace});
       own.workspace = static_cast<ValueId>(on_host_.values.size()) - 1;
     }
     return own;
-  }
-
-  static bool is_collective(const Op& op) {
-    return op.kind == OpKind::kTensorAllReduce || op.kind == OpKind::kTensorAllGather ||
-           op.kind == OpKind::kTensorReduceScatter;
   }
 
   Bytes first_content(const Value& value, size_t seed) const {
     const int64_t count = element_count(value.dims);
     if (value.packed) return packed(random_floats(count, seed), value);
     if (value.dtype == DType::kI32) return integers(value, count);
-    if (value.role == ValueRole::kWorkspace || value.dtype == DType::kF64 || value.dtype == DType::kU8)
+    if (value.role == ValueRole::kWorkspace || value.dtype == DType::kF64 ||
+        value.dtype == DType::kU8)
       return Bytes(static_cast<size_t>(value.bytes()));
     return as_dtype(random_floats(count, seed), value.dtype);
   }
@@ -223,21 +233,26 @@ class GraphComparison {
 
   std::span<std::byte> value(ValueId id) const {
     const auto at = static_cast<size_t>(id);
-    return {static_cast<std::byte*>(host_storage_[at]), static_cast<size_t>(on_host_.at(id).bytes())};
+    return {static_cast<std::byte*>(host_storage_[at]),
+            static_cast<size_t>(on_host_.at(id).bytes())};
   }
 
-  /// A chunk's logits are each device's own: what an operation leaves there for the next one is no result.
+  /// A chunk's logits are each device's own: what an operation leaves there for the next one is no
+  /// result.
   bool is_private(ValueId id) const {
-    const auto makes = [id](const Op& op) { return op.kind == OpKind::kVocabularyLogits && op.out[0] == id; };
+    const auto makes = [id](const Op& op) {
+      return op.kind == OpKind::kVocabularyLogits && op.out[0] == id;
+    };
     return std::any_of(graph_.forward.begin(), graph_.forward.end(), makes);
   }
 
   void upload(ValueId id) {
     if (is_private(id)) return;
-    all_.gpu_.upload(storage_[static_cast<size_t>(id)], value(id).data(), static_cast<int64_t>(value(id).size()));
+    all_.gpu_.upload(storage_[static_cast<size_t>(id)], value(id).data(),
+                     static_cast<int64_t>(value(id).size()));
   }
 
-  /// As if all ranks had what this one has.
+  /// Communicates as if all ranks had what this one has.
   void run_alone(const Op& op) {
     const View from = value(op.in[0]);
     const std::span<std::byte> to = value(op.out[0]);
@@ -245,7 +260,7 @@ class GraphComparison {
   }
 
   void run(const Op& op, const Op& on_host) {
-    if (is_collective(op)) return run_alone(op);
+    if (is_collective(op.kind)) return run_alone(op);
     for (const ValueId id : op.in) upload(id);
     for (const ValueId id : op.out) upload(id);
     KernelContext context;
@@ -260,7 +275,8 @@ class GraphComparison {
       const Value& made = graph_.at(op.out[i]);
       Bytes found(static_cast<size_t>(made.bytes()));
       all_.gpu_.download(found.data(), storage_[static_cast<size_t>(op.out[i])], made.bytes());
-      all_.note(cat(op_name(op.kind), " of ", graph_.name), graph_.dtypes.compute, made.dtype, found, value(op.out[i]));
+      all_.note(cat(op_name(op.kind), " of ", graph_.name), graph_.dtypes.compute, made.dtype,
+                found, value(op.out[i]));
     }
   }
 
@@ -298,7 +314,8 @@ void Comparison::compare_update(const Config& config) {
   for (float& square : squares) square = std::abs(square);
   std::vector<Bytes> parts{as_dtype(random_floats(kUpdated, 1), update.parameter_dtype),
                            as_dtype(random_floats(kUpdated, 2), update.gradient_dtype),
-                           as_dtype(random_floats(kUpdated, 3), update.state_dtype), as_dtype(squares, update.state_dtype),
+                           as_dtype(random_floats(kUpdated, 3), update.state_dtype),
+                           as_dtype(squares, update.state_dtype),
                            Bytes(static_cast<size_t>(kUpdated * dtype_bytes(update.copy_dtype)))};
   const auto at = [&](std::span<void* const> places) {
     FlatUpdate there = update;
@@ -323,7 +340,8 @@ void Comparison::compare_update(const Config& config) {
     gpu_.kernels().adam_update(at(device), *adam, scalars_.as<StepScalars>(), stream);
     adam_update(at(host), *adam, step_);
   } else {
-    gpu_.kernels().sgd_update(at(device), std::get<SgdOptions>(options), scalars_.as<StepScalars>(), stream);
+    gpu_.kernels().sgd_update(at(device), std::get<SgdOptions>(options), scalars_.as<StepScalars>(),
+                              stream);
     sgd_update(at(host), std::get<SgdOptions>(options), step_);
   }
   ++found_.operations;
@@ -332,13 +350,15 @@ void Comparison::compare_update(const Config& config) {
     const DType dtype = part == 0 ? update.parameter_dtype : update.state_dtype;
     Bytes found(parts[part].size());
     gpu_.download(found.data(), device[part], static_cast<int64_t>(found.size()));
-    note("the optimizer's update", is_narrow ? DType::kBF16 : DType::kF32, dtype, found, parts[part]);
+    note("the optimizer's update", is_narrow ? DType::kBF16 : DType::kF32, dtype, found,
+         parts[part]);
   }
 }
 
 }  // namespace
 
-ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, int rank, Gpu& gpu) {
+ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, int rank,
+                                Gpu& gpu) {
   const auto start = std::chrono::steady_clock::now();
   const Config run = small_run(config);
   const ModelConfig small = small_model(model, config.parallel.tensor);

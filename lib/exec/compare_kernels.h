@@ -17,9 +17,10 @@ struct ComparedKernels {
   double seconds = 0;
 };
 
-/// Runs each operation and the optimizer's update of this rank's program on the GPU and on the processor, on random numbers: those
-/// of a model with the same heads, layers and adapters, but small matrices. RankError(kEnvironment) of this device where they
-/// differ by more than rounding explains.
+/// Runs each operation and the optimizer's update of this rank's program on the GPU and on the
+/// processor, on random numbers: those of a model with the same heads, layers and adapters, but
+/// small matrices. RankError(kEnvironment) of this device where they differ by more than rounding
+/// explains.
 ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, int rank, Gpu& gpu);
 
 }  // namespace ftrun

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/hub_cache.h"
 #include "base/text.h"
 #include "config/capability.h"
 #include "exec/choose_gpu.h"
@@ -172,10 +171,7 @@ RunManifest describe_run(const RunParts& run) {
     manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
     manifest.attention = run.products->attention;
   }
-  const std::string named = std::move(manifest.model.path);
-  manifest.model = describe_model(run.setup.folder(), run.setup.train().model);
-  manifest.model.path = named;
-  if (const auto snapshot = snapshot_of(run.setup.folder().path())) manifest.model.commit = snapshot->commit;
+  manifest.model = describe_model(manifest.model.path, run.setup.folder(), run.setup.train().model);
   manifest.data["train"] = describe_data(*run.data.train);
   for (const NamedSamples& set : run.data.validation) manifest.data[set.role()] = describe_data(*set.samples);
   return manifest;

@@ -9,24 +9,33 @@
 namespace ftrun {
 namespace {
 
-/// Elements compared at once: nearly always the first of them have moved, and nothing more of the model is read.
+/// Elements compared at once: nearly always the first of them have moved, and nothing more of the
+/// model is read.
 constexpr int64_t kCompared = 4096;
 /// Names that a warning lists.
 constexpr size_t kMostNamed = 8;
 
-std::string lower_name(DType dtype) { return dtype == DType::kBF16 ? "bf16" : dtype == DType::kF16 ? "fp16" : "fp32"; }
+std::string lower_name(DType dtype) {
+  return dtype == DType::kBF16 ? "bf16" : dtype == DType::kF16 ? "fp16" : "fp32";
+}
 
 std::string listed(const std::vector<std::string>& names) {
-  const std::vector<std::string> first(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMostNamed)));
-  return cat(join(first, ", "), names.size() > kMostNamed ? cat(" and ", names.size() - kMostNamed, " more") : "");
+  const std::vector<std::string> first(
+      names.begin(),
+      names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMostNamed)));
+  return cat(join(first, ", "),
+             names.size() > kMostNamed ? cat(" and ", names.size() - kMostNamed, " more") : "");
 }
 
 }  // namespace
 
-MovedTensors::MovedTensors(const ModelDescription& model, const FirstWeights& first, DType dtype) : first_(first), dtype_(dtype) {
+MovedTensors::MovedTensors(const ModelDescription& model, const FirstWeights& first, DType dtype)
+    : first_(first), dtype_(dtype) {
   for (const TensorInfo& tensor : model.tensors)
-    // Row lengths are measured from the whole matrix; the gradient that moves them is that of A and B beside them.
-    if (tensor.trainable && tensor.initial.kind != Initial::Kind::kRowLengths) trained_[tensor.name] = &tensor;
+    // Row lengths are measured from the whole matrix; the gradient that moves them is that of A and
+    // B beside them.
+    if (tensor.trainable && tensor.initial.kind != Initial::Kind::kRowLengths)
+      trained_[tensor.name] = &tensor;
 }
 
 void MovedTensors::look(const std::string& tensor, int64_t begin, std::span<const float> values) {
@@ -34,13 +43,15 @@ void MovedTensors::look(const std::string& tensor, int64_t begin, std::span<cons
   if (known == trained_.end()) return;
   State& state = states_.try_emplace(tensor, State::kUnmoved).first->second;
   for (int64_t at = 0; at < std::ssize(values) && state != State::kMoved; at += kCompared) {
-    const auto now = values.subspan(static_cast<size_t>(at), static_cast<size_t>(std::min(kCompared, std::ssize(values) - at)));
+    const auto now = values.subspan(
+        static_cast<size_t>(at), static_cast<size_t>(std::min(kCompared, std::ssize(values) - at)));
     before_.resize(now.size());
     first_.read(*known->second, begin + at, begin + at + std::ssize(now), before_);
     for (size_t i = 0; i < now.size() && state != State::kMoved; ++i) {
       // Master weights of 16 bits begin as the rounded ones.
       if (now[i] == before_[i] || now[i] == rounded_to(DType::kBF16, before_[i])) continue;
-      state = rounded_to(dtype_, now[i]) == rounded_to(dtype_, before_[i]) ? State::kLostInRounding : State::kMoved;
+      state = rounded_to(dtype_, now[i]) == rounded_to(dtype_, before_[i]) ? State::kLostInRounding
+                                                                           : State::kMoved;
     }
   }
 }
@@ -53,13 +64,19 @@ std::string MovedTensors::warning() const {
   }
   std::vector<std::string> parts;
   if (!unmoved.empty())
-    parts.push_back(cat(unmoved.size() == states_.size() ? "none" : std::to_string(unmoved.size()), " of ", states_.size(), " trained tensors ",
-                        unmoved.size() == states_.size() ? "has" : unmoved.size() == 1 ? "has not" : "have not",
-                        " moved from what training began with: ", listed(unmoved),
-                        "; no gradient has reached them, or the learning rate is 0 or too small to change them"));
+    parts.push_back(cat(
+        unmoved.size() == states_.size() ? "none" : std::to_string(unmoved.size()), " of ",
+        states_.size(), " trained tensors ",
+        unmoved.size() == states_.size() ? "has"
+        : unmoved.size() == 1            ? "has not"
+                                         : "have not",
+        " moved from what training began with: ", listed(unmoved),
+        "; no gradient has reached them, or the learning rate is 0 or too small to change them"));
   if (!lost.empty())
-    parts.push_back(cat("what ", lost.size(), " of ", states_.size(), " trained tensors have learned is less than ", lower_name(dtype_),
-                        " holds, and the export has their first values: ", listed(lost), "; export.dtype: fp32 keeps it"));
+    parts.push_back(cat("what ", lost.size(), " of ", states_.size(),
+                        " trained tensors have learned is less than ", lower_name(dtype_),
+                        " holds, and the export has their first values: ", listed(lost),
+                        "; export.dtype: fp32 keeps it"));
   return join(parts, "; ");
 }
 

@@ -12,9 +12,10 @@
 
 namespace ftrun {
 
-/// Compares what is exported of each trained tensor with what it held when training began, piece by piece while the
-/// export passes. A tensor whose every element is as it was has not been trained, whatever the loss says: no gradient
-/// reached it, the learning rate was 0, or what changed is less than the export's dtype holds.
+/// Compares what is exported of each trained tensor with what it held when training began, piece by
+/// piece while the export passes. A tensor whose every element is as it was has not been trained,
+/// whatever the loss says: no gradient reached it, the learning rate was 0, or what changed is less
+/// than the export's dtype holds.
 class MovedTensors {
  public:
   /// `model` and `first` are borrowed; `dtype` is that of the exported file.

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/hub_cache.h"
 #include "model/size.h"
 
 namespace ftrun {
@@ -28,9 +29,10 @@ InputRecord describe_data(const SampleSet& samples) {
   return record;
 }
 
-InputRecord describe_model(const ModelFolder& folder, const ModelDescription& model) {
+InputRecord describe_model(const std::string& named, const ModelFolder& folder, const ModelDescription& model) {
   InputRecord record;
-  record.path = folder.path();
+  record.path = named;
+  if (const auto snapshot = snapshot_of(folder.path())) record.commit = snapshot->commit;
   for (const std::string& file : folder.weight_files())
     record.bytes += file_bytes(cat(folder.path(), "/", file));
   record.fingerprint = folder.fingerprint();

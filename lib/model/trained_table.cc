@@ -21,18 +21,21 @@ struct ModulePlace {
 };
 
 bool is_number(const std::string& part) {
-  return !part.empty() && std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  return !part.empty() && std::all_of(part.begin(), part.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 ModulePlace place_of_module(const std::string& module) {
   const std::vector<std::string> parts = split(module, '.');
   const auto number = std::find_if(parts.begin(), parts.end(), is_number);
-  if (number == parts.end()) return {module.starts_with("model.") ? module.substr(6) : module, std::nullopt};
+  if (number == parts.end())
+    return {module.starts_with("model.") ? module.substr(6) : module, std::nullopt};
   return {join({number + 1, parts.end()}, "."), std::stoll(*number)};
 }
 
 std::string module_of(const TensorInfo& tensor) {
-  return is_lora_name(tensor.name) ? lora_module(tensor.name) : tensor.name.substr(0, tensor.name.rfind('.'));
+  return is_lora_name(tensor.name) ? lora_module(tensor.name)
+                                   : tensor.name.substr(0, tensor.name.rfind('.'));
 }
 
 /// What trains of the modules of one name.
@@ -60,7 +63,8 @@ struct TrainedModules {
     std::vector<std::string> parts;
     if (!ranks.empty()) {
       const int64_t least = *ranks.begin(), most = *ranks.rbegin();
-      parts.push_back(cat("LoRA r ", least, most > least ? cat(" to ", most) : "", magnitudes ? " with magnitudes" : ""));
+      parts.push_back(cat("LoRA r ", least, most > least ? cat(" to ", most) : "",
+                          magnitudes ? " with magnitudes" : ""));
     }
     if (own.size() == 1 && *own.begin() == "bias")
       parts.emplace_back("bias");
@@ -91,8 +95,9 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
     parameters += tensor.numel();
   }
   const int64_t total = count_parameters(model).total;
-  std::vector<std::string> lines{cat("trained: ", parameters, " of ", total, " parameters (",
-                                     percent_text(static_cast<double>(parameters) / static_cast<double>(total), 2), ")")};
+  std::vector<std::string> lines{
+      cat("trained: ", parameters, " of ", total, " parameters (",
+          percent_text(static_cast<double>(parameters) / static_cast<double>(total), 2), ")")};
   size_t width = 0, how_width = 0;
   for (const std::string& name : names) {
     width = std::max(width, name.size());
@@ -100,8 +105,11 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
   }
   for (const std::string& name : names) {
     const TrainedModules& modules = trained.at(name);
-    const std::string blocks = modules.blocks.empty() ? "" : cat(modules.blocks.size(), " of ", model.block_count, " blocks, ");
-    lines.push_back(cat("  ", padded(name, width), "  ", padded(modules.how(), how_width), "  ", blocks, modules.parameters, " parameters"));
+    const std::string blocks =
+        modules.blocks.empty() ? ""
+                               : cat(modules.blocks.size(), " of ", model.block_count, " blocks, ");
+    lines.push_back(cat("  ", padded(name, width), "  ", padded(modules.how(), how_width), "  ",
+                        blocks, modules.parameters, " parameters"));
   }
   std::erase_if(others, [&](const std::string& name) { return trained.count(name) > 0; });
   if (!others.empty()) lines.push_back(cat("  not trained: ", join(others, ", ")));

@@ -11,6 +11,7 @@ import urllib.request
 
 import numpy as np
 
+from gguf_export.vocabulary import load_tokenizer
 from script_errors import UserError
 
 PROMPTS = [
@@ -111,8 +112,8 @@ class LlamaCpp:
 def compare_with_llama_cpp(path, folder, kind):
     """A line of what was compared. UserError naming the first token or probability that differs."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    from transformers import AutoModelForCausalLM
+    tokenizer = load_tokenizer(folder)
     prompts = {text: tokenizer(text).input_ids for text in PROMPTS}
     llama_cpp = LlamaCpp(path, max(512, 2 * max(map(len, prompts.values()))))
     for text, expected in prompts.items():

@@ -1,5 +1,6 @@
 """A tokenizer.json as GGUF keeps it: tokens, their types, merges or scores, and the name of the rule that cuts a text
 before merging (tokenizer.ggml.pre), which llama.cpp knows by name alone. A tokenizer with another rule is refused."""
+import functools
 import logging
 import os
 import re
@@ -110,8 +111,14 @@ def write_vocabulary(writer, folder, size):
     return special
 
 
+@functools.cache
+def load_tokenizer(folder):
+    """transformers' own, loaded once: what is written, and what that is compared with, ask the same one."""
+    from transformers import AutoTokenizer
+    return AutoTokenizer.from_pretrained(folder)
+
+
 def adds_bos(folder, special):
     """Whether the tokenizer puts the begin-of-text id before a text: asked of itself, as files say it in many ways."""
-    from transformers import AutoTokenizer
-    ids = AutoTokenizer.from_pretrained(folder)("x").input_ids
+    ids = load_tokenizer(folder)("x").input_ids
     return bool(ids) and ids[0] == special.special_token_ids.get("bos", -1)

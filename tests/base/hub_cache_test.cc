@@ -14,7 +14,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-EnvironmentLookup variables(const std::map<std::string, std::string>& values) {
+EnvLookup variables(const std::map<std::string, std::string>& values) {
   return [values](const std::string& name) {
     const auto it = values.find(name);
     return it == values.end() ? std::nullopt : std::optional<std::string>(it->second);
@@ -26,19 +26,23 @@ void write(const std::string& path, const std::string& text) {
   std::ofstream(path) << text;
 }
 
-/// A cache as huggingface_hub lays it out: blobs, links to them in a snapshot, and refs that name commits.
+/// A cache as huggingface_hub lays it out: blobs, links to them in a snapshot, and refs that name
+/// commits.
 struct Cache {
   fixtures::TemporaryFolder root;
   std::string repository = root.file("models--acme--small-1.5");
 
-  void add(const std::string& ref, const std::string& commit, const std::string& file = "config.json") {
+  void add(const std::string& ref, const std::string& commit,
+           const std::string& file = "config.json") {
     write(repository + "/blobs/" + commit, "{}");
     write(repository + "/refs/" + ref, commit);
     fs::create_directories(repository + "/snapshots/" + commit);
     fs::create_symlink("../../blobs/" + commit, repository + "/snapshots/" + commit + "/" + file);
   }
-  EnvironmentLookup lookup() const { return variables({{"HF_HUB_CACHE", root.path()}}); }
-  FoundFolder find(const std::string& name) const { return find_hub_folder(name, "config.json", lookup()); }
+  EnvLookup lookup() const { return variables({{"HF_HUB_CACHE", root.path()}}); }
+  FoundFolder find(const std::string& name) const {
+    return find_hub_folder(name, "config.json", lookup());
+  }
 };
 
 const std::string kFirst(40, 'a');
@@ -52,8 +56,9 @@ TEST_CASE("names of the Hub are told from paths") {
   CHECK(!name->gives_revision);
   CHECK(parse_hub_name("a/b@refs/pr/1")->revision == "refs/pr/1");
   CHECK(parse_hub_name("a/b@v1.0")->gives_revision);
-  for (const char* path : {"model", "/model", "./a", "../a", "a/", "a/b/c", "a b/c", "a/b--c", "a/b..c", "a/.b", "-a/b", "a/b.", "a/b@",
-                           "a/b@../../c", "a/b@v 1", "a/b@/v1", "~/models", "$HOME/model", "a/é"})
+  for (const char* path : {"model", "/model", "./a", "../a", "a/", "a/b/c", "a b/c", "a/b--c",
+                           "a/b..c", "a/.b", "-a/b", "a/b.", "a/b@", "a/b@../../c", "a/b@v 1",
+                           "a/b@/v1", "~/models", "$HOME/model", "a/é"})
     CHECK(!parse_hub_name(path));
   CHECK(parse_hub_name("a/" + std::string(96, 'n')));
   CHECK(!parse_hub_name("a/" + std::string(97, 'n')));
@@ -67,7 +72,8 @@ TEST_CASE("the cache's folder follows huggingface_hub's variables in their order
   set["HF_HOME"] = "~/hf";
   CHECK(hub_cache_folder(variables(set)) == "/home/u/hf/hub");
   set["HUGGINGFACE_HUB_CACHE"] = "$SCRATCH/old";
-  CHECK(hub_cache_folder(variables(set)) == "$SCRATCH/old");  // a variable that is not set stays as it is
+  CHECK(hub_cache_folder(variables(set)) ==
+        "$SCRATCH/old");  // a variable that is not set stays as it is
   set["SCRATCH"] = "/scratch";
   CHECK(hub_cache_folder(variables(set)) == "/scratch/old");
   set["HF_HUB_CACHE"] = "${SCRATCH}/hub-$$/${";
@@ -101,32 +107,46 @@ TEST_CASE("a path that is there is that path, and says whether the cache has its
   CHECK(!alone.hides_cached);
   CHECK(beside.folder == "acme/small-1.5");
   CHECK(beside.hides_cached);
-  CHECK(cache.find("/no/such/model").folder == "/no/such/model");  // its reader says that it is not there
+  CHECK(cache.find("/no/such/model").folder ==
+        "/no/such/model");  // its reader says that it is not there
 }
 
 TEST_CASE("what the cache lacks is said with the line that brings it") {
   Cache cache;
-  const auto failure = [&](const std::string& name) { return fixtures::failure_of([&] { cache.find(name); }); };
-  CHECK(failure("acme/small-1.5") ==
-        "4: acme/small-1.5: there is no such folder, and no such model in the Hugging Face cache, " + cache.root.path() +
-            " | hf download acme/small-1.5 brings it; or name a folder on this machine, as seen from the working directory");
+  const auto failure = [&](const std::string& name) {
+    return fixtures::failure_of([&] { cache.find(name); });
+  };
+  CHECK(
+      failure("acme/small-1.5") ==
+      "4: acme/small-1.5: there is no such folder, and no such model in the Hugging Face cache, " +
+          cache.root.path() +
+          " | hf download acme/small-1.5 brings it; or name a folder on this machine, as seen from "
+          "the working directory");
   cache.add("main", kFirst);
   write(cache.repository + "/refs/v1", kFirst);
-  CHECK(failure("acme/small-1.5@v2") == "4: acme/small-1.5@v2: the Hugging Face cache, " + cache.root.path() +
-                                            ", has no revision v2 of it (it holds main, v1) | hf download acme/small-1.5 --revision v2 "
-                                            "brings it; or name a folder on this machine, as seen from the working directory");
+  CHECK(failure("acme/small-1.5@v2") ==
+        "4: acme/small-1.5@v2: the Hugging Face cache, " + cache.root.path() +
+            ", has no revision v2 of it (it holds main, v1) | hf download acme/small-1.5 "
+            "--revision v2 "
+            "brings it; or name a folder on this machine, as seen from the working directory");
   fs::remove(cache.repository + "/snapshots/" + kFirst + "/config.json");
   CHECK(failure("acme/small-1.5").find("4: acme/small-1.5: its download is not complete: ") == 0);
   fs::remove(cache.repository + "/blobs/" + kFirst);
-  fs::create_symlink("../../blobs/" + kFirst, cache.repository + "/snapshots/" + kFirst + "/config.json");
-  CHECK(failure("acme/small-1.5").find(" has no config.json") != std::string::npos);  // a link to a blob that is gone
+  fs::create_symlink("../../blobs/" + kFirst,
+                     cache.repository + "/snapshots/" + kFirst + "/config.json");
+  CHECK(failure("acme/small-1.5").find(" has no config.json") !=
+        std::string::npos);  // a link to a blob that is gone
 }
 
 TEST_CASE("a snapshot's folder tells the line that completes it") {
-  CHECK(hub_download_line("/x/hub/models--acme--small/snapshots/" + kFirst) == "hf download acme/small --revision " + kFirst);
-  CHECK(hub_download_line("/x/hub/models--acme--small/snapshots/" + kFirst + "/") == "hf download acme/small --revision " + kFirst);
+  CHECK(hub_download_line("/x/hub/models--acme--small/snapshots/" + kFirst) ==
+        "hf download acme/small --revision " + kFirst);
+  CHECK(hub_download_line("/x/hub/models--acme--small/snapshots/" + kFirst + "/") ==
+        "hf download acme/small --revision " + kFirst);
   CHECK(snapshot_of("models--acme--small/snapshots/abc")->commit == "abc");
-  for (const char* folder : {"/x/models--acme--small", "/x/models--acme--small/snapshots", "/x/models--small/snapshots/abc", "/x/models--a--b/snapshots/abc/sub", "models/small", ""})
+  for (const char* folder :
+       {"/x/models--acme--small", "/x/models--acme--small/snapshots",
+        "/x/models--small/snapshots/abc", "/x/models--a--b/snapshots/abc/sub", "models/small", ""})
     CHECK(hub_download_line(folder).empty());
 }
 

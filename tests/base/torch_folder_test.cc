@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 /// A torch package of a version in a folder.
 std::string make_torch(const fs::path& folder, const std::string& version) {
   fs::create_directories(folder / "lib");
-  std::ofstream(folder / "version.py") << "from typing import Optional\n\n__version__ = '" << version << "'\ndebug = False\n";
+  std::ofstream(folder / "version.py")
+      << "from typing import Optional\n\n__version__ = '" << version << "'\ndebug = False\n";
   return folder.string();
 }
 
@@ -36,7 +37,9 @@ struct Places {
   }
 };
 
-TEST_CASE("LibTorch of the right version is found beside the program, then in the environment that is active, then where it was built") {
+TEST_CASE(
+    "LibTorch of the right version is found beside the program, then in the environment that is "
+    "active, then where it was built") {
   Places at;
   at.built_with = make_torch(at.root.file("build/torch"), "2.11.0+cu130");
   CHECK(find_torch(at.search()) == at.built_with);
@@ -62,17 +65,23 @@ TEST_CASE("LibTorch of the right version is found beside the program, then in th
   CHECK(find_torch(at.search()) == given);
 }
 
-TEST_CASE("a LibTorch that is not there is said with what is there instead, and FTRUN_TORCH is the only place where it is set") {
+TEST_CASE(
+    "a LibTorch that is not there is said with what is there instead, and FTRUN_TORCH is the only "
+    "place where it is set") {
   Places at;
   const std::string remedy =
-      " | pip install torch==2.11.0 into the environment that ftrun is in or that is active, or name the torch package: "
+      " | pip install torch==2.11.0 into the environment that ftrun is in or that is active, or "
+      "name the torch package: "
       "FTRUN_TORCH=.../site-packages/torch";
   at.variables["FTRUN_TORCH"] = at.root.file("none");
   at.built_with = make_torch(at.root.file("build/torch"), "2.11.0+cu130");
   const auto failure = [&] { return fixtures::failure_of([&] { find_torch(at.search()); }); };
-  CHECK(failure() == "5: LibTorch 2.11.0+cu130, which this ftrun was built with, was not found" + remedy);
+  CHECK(failure() ==
+        "5: LibTorch 2.11.0+cu130, which this ftrun was built with, was not found" + remedy);
   const std::string other = make_torch(at.root.file("none"), "2.11.0+cpu");
-  CHECK(failure() == "5: LibTorch 2.11.0+cu130, which this ftrun was built with, was not found; found: " + other + " (2.11.0+cpu)" + remedy);
+  CHECK(failure() ==
+        "5: LibTorch 2.11.0+cu130, which this ftrun was built with, was not found; found: " +
+            other + " (2.11.0+cpu)" + remedy);
   fs::remove(fs::path(other) / "version.py");
   CHECK(failure().find("; found: " + other + " |") != std::string::npos);
 }
@@ -85,7 +94,8 @@ TEST_CASE("libraries are looked for in the torch package and in those installed 
   REQUIRE(folders.size() >= 3);
   CHECK(folders[0] == torch + "/lib");
   CHECK(folders[1] == (fs::path(torch).parent_path() / "nvidia/cu13/lib").string());
-  CHECK(folders[2] == at.root.file("venv/lib"));  // of the environment: oneDNN's wheel puts its library there
+  CHECK(folders[2] ==
+        at.root.file("venv/lib"));  // of the environment: oneDNN's wheel puts its library there
 }
 
 }  // namespace

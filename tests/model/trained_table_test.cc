@@ -31,7 +31,8 @@ TEST_CASE("adapters are said by module, rank and blocks, with what does not trai
   options.rank_pattern = {{"layers.1.self_attn.q_proj", 2}};
   options.layers = {0, 1};
   const ModelDescription whole = model_of(config, make_adapter(config, options));
-  const ModelDescription model = freeze(whole, [](const TensorInfo& tensor) { return is_lora_name(tensor.name); });
+  const ModelDescription model =
+      freeze(whole, [](const TensorInfo& tensor) { return is_lora_name(tensor.name); });
   int64_t trained = 0, queries = 0, down = 0;
   for (const TensorInfo& tensor : model.tensors) {
     if (!tensor.trainable) continue;
@@ -41,15 +42,20 @@ TEST_CASE("adapters are said by module, rank and blocks, with what does not trai
   const std::vector<std::string> lines = trained_table(model);
   REQUIRE(lines.size() == 4);
   CHECK(lines[0].starts_with("trained: " + std::to_string(trained) + " of "));
-  CHECK(lines[1] == "  self_attn.q_proj  LoRA r 2 to 8  2 of 3 blocks, " + std::to_string(queries) + " parameters");
-  CHECK(lines[2] == "  mlp.down_proj     LoRA r 8       2 of 3 blocks, " + std::to_string(down) + " parameters");
-  CHECK(lines[3].starts_with("  not trained: embed_tokens, self_attn.k_proj, self_attn.v_proj, self_attn.o_proj, mlp.gate_proj"));
+  CHECK(lines[1] == "  self_attn.q_proj  LoRA r 2 to 8  2 of 3 blocks, " + std::to_string(queries) +
+                        " parameters");
+  CHECK(lines[2] == "  mlp.down_proj     LoRA r 8       2 of 3 blocks, " + std::to_string(down) +
+                        " parameters");
+  CHECK(
+      lines[3].starts_with("  not trained: embed_tokens, self_attn.k_proj, self_attn.v_proj, "
+                           "self_attn.o_proj, mlp.gate_proj"));
   CHECK(lines[3].find("q_proj") == std::string::npos);
 }
 
 TEST_CASE("parts of the model itself are said as whole modules or biases") {
   const ModelDescription model = freeze(model_of(three_blocks()), [](const TensorInfo& tensor) {
-    return tensor.name == "model.embed_tokens.weight" || (tensor.name.ends_with(".bias") && tensor.name.find("layers.2.") != std::string::npos);
+    return tensor.name == "model.embed_tokens.weight" ||
+           (tensor.name.ends_with(".bias") && tensor.name.find("layers.2.") != std::string::npos);
   });
   const std::vector<std::string> lines = trained_table(model);
   REQUIRE(lines.size() == 6);
