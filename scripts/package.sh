@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Packs the release build for other machines.
 #   scripts/package.sh tree|wheel|deb [--out FOLDER]      (default: build/packages)
+#   scripts/package.sh image [-- OPTION...]
 #
 #   tree    ftrun-VERSION.tar.gz: bin, lib and share, which run wherever they are unpacked
 #   wheel   ftrun-VERSION-py3-none-manylinux_….whl: pip installs it beside the torch package that it needs
 #   deb     ftrun_VERSION_amd64.deb: /usr/bin/ftrun; LibTorch comes from pip, or from /usr/lib/ftrun/torch
 #
-# All three hold the same files. They need glibc and libstdc++ of the build's age or later and nothing else of the
-# system; `ftrun --version` says where LibTorch was found. The build is made first (scripts/build.sh).
+#   image   ftrun:VERSION, a container image, by the first of buildah, podman and docker that is there, which gets the options
+#
+# All hold the same files. The first three need glibc and libstdc++ of the build's age or later and nothing else of the
+# system; `ftrun --version` says where LibTorch was found. The build is made first (scripts/build.sh); that of
+# an image is made inside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/packages
@@ -15,7 +19,22 @@ say() { printf '[package] %s\n' "$*"; }
 die() { printf '[package] error: %s\n' "$*" >&2; exit "${2:-5}"; }
 
 kind=${1:-}
-case $kind in tree | wheel | deb) shift ;; *) die 'usage: scripts/package.sh tree|wheel|deb [--out FOLDER]' 2 ;; esac
+usage='usage: scripts/package.sh tree|wheel|deb [--out FOLDER], or image [-- OPTION...]'
+case $kind in tree | wheel | deb | image) shift ;; *) die "$usage" 2 ;; esac
+
+if [ "$kind" = image ]; then
+  [ "${1:---}" = -- ] || die "an image goes to the tool that builds it, and takes none of $1; $usage" 2
+  [ $# -eq 0 ] || shift
+  version=$(sed -n 's/^project(ftrun VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+  for tool in buildah podman docker; do
+    command -v "$tool" >/dev/null || continue
+    say "$tool builds ftrun:$version (some ten minutes and 20 GB of disk)"
+    "$tool" build "$@" -f scripts/container/Containerfile -t "ftrun:$version" . || die "$tool could not build the image"
+    exit 0
+  done
+  die 'none of buildah, podman and docker is here (Debian: apt-get install buildah)'
+fi
+
 while [ $# -gt 0 ]; do
   case $1 in
     --out) [ $# -ge 2 ] || die '--out wants a folder' 2; out=$2; shift ;;

@@ -13,6 +13,10 @@ if(FTRUN_CUDA STREQUAL "OFF" OR NOT FTRUN_ENGINE)
   return()
 endif()
 
+# CMake 3.25.1's module (Debian 12) marks CUDA::nvToolsExt as deprecated for projects that require 3.25, without asking
+# whether the toolkit has it. CUDA 13 has not, so that configuring would end there.
+set(required_version "${CMAKE_MINIMUM_REQUIRED_VERSION}")
+set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
 find_package(CUDAToolkit 12.4 QUIET)
 # The compiler's wheels (scripts/setup.sh), where the machine has no toolkit of its own.
 file(GLOB wheels "${FTRUN_VENV}/lib/python3*/site-packages/nvidia/cu13/bin/nvcc")
@@ -22,6 +26,7 @@ if(NOT CUDAToolkit_FOUND AND wheels)
   cmake_path(GET CUDAToolkit_ROOT PARENT_PATH CUDAToolkit_ROOT)
   find_package(CUDAToolkit 12.4 QUIET)
 endif()
+set(CMAKE_MINIMUM_REQUIRED_VERSION "${required_version}")
 if(CUDAToolkit_FOUND)
   include(CheckLanguage)
   # Set first: CMake's own default holds architectures that newer compilers have dropped.

@@ -99,4 +99,25 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         (scratch / "root" / "usr" / "lib" / "ftrun" / "torch").symlink_to(TORCH)
         assert f"in {scratch}/root/usr/lib/ftrun/torch" in must(run(scratch / "root" / "usr" / "bin" / "ftrun", "--version")).stdout
 
+    @case
+    def an_image_is_built_by_the_tool_that_is_there():
+        tools = scratch / "tools"
+        tools.mkdir()
+        for name in ("bash", "dirname", "sed"):
+            (tools / name).symlink_to(shutil.which(name))
+        arguments = [SOURCE / "scripts" / "package.sh", "image"]
+        none = subprocess.run(arguments, capture_output=True, text=True, env={"PATH": str(tools)})
+        assert none.returncode == 5 and "none of buildah, podman and docker" in none.stderr, none.stderr
+        wrong = subprocess.run([*arguments, "--out", "x"], capture_output=True, text=True, env={"PATH": str(tools)})
+        assert wrong.returncode == 2 and "takes none of --out" in wrong.stderr, wrong.stderr
+        (tools / "docker").write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > "{scratch}/asked"\n')
+        (tools / "docker").chmod(0o755)
+        subprocess.run([*arguments, "--", "--pull=never"], check=True, env={"PATH": str(tools)})
+        asked = (scratch / "asked").read_text().split("\n")
+        version = run(BUILD / "bin" / "ftrun", "--version").stdout.split()[1]
+        assert asked == ["build", "--pull=never", "-f", "scripts/container/Containerfile", "-t", f"ftrun:{version}", ".", ""], asked
+        recipe = (SOURCE / "scripts" / "container" / "Containerfile").read_text()
+        for line in ("USER 1000:1000", "STOPSIGNAL SIGTERM", 'ENTRYPOINT ["ftrun"]'):
+            assert f"\n{line}\n" in recipe, line
+
     run_cases()

@@ -1,0 +1,68 @@
+"""A machine without a CUDA toolkit builds for GPUs with the compiler that scripts/setup.sh takes from wheels. The machine's
+own toolkit is hidden in a mount namespace; one kernel file is compiled, as the whole module takes minutes."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from runner import case, environment, run_cases, skip
+
+SOURCE = pathlib.Path(sys.argv[1])
+KERNEL = "pointwise.cu"
+# What uv says of a registry that is away; any other failure of setup.sh is one of its own.
+UNREACHABLE = ("error sending request", "timed out", "dns error", "Connection refused", "Network is unreachable")
+# Empties each folder of a toolkit and covers each nvcc of PATH for the command that follows, and for it alone.
+HIDE = """
+for folder in /usr/local/cuda /usr/local/cuda-* /opt/cuda; do
+  if [ -d "$folder" ] && [ ! -L "$folder" ]; then mount -t tmpfs tmpfs "$folder"; fi
+done
+for folder in ${PATH//:/ }; do
+  if [ -x "$folder/nvcc" ]; then mount --bind "$empty" "$folder/nvcc"; fi
+done
+exec "$@"
+"""
+
+tried = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True)
+if tried.returncode:
+    skip(f"no mounts of one's own: {tried.stderr.strip()}")
+if shutil.which("git") is None or not (SOURCE / ".git").exists():
+    skip("the files of the project are those that git tracks, and this is no checkout")
+
+with tempfile.TemporaryDirectory(prefix="ftrun-toolkit-") as scratch:
+    scratch = pathlib.Path(scratch)
+    checkout = scratch / "source"
+    (scratch / "empty").touch(mode=0o644)
+
+    def hidden(*command):
+        """Runs in the copied checkout, where no toolkit is to be seen."""
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("CUDA")}
+        return subprocess.run(["unshare", "-m", "bash", "-euc", HIDE, "hide", *map(str, command)], cwd=checkout, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**variables, "empty": str(scratch / "empty")})
+
+    @case
+    def a_kernel_is_compiled_by_the_wheels():
+        tracked = subprocess.run(["git", "-C", SOURCE, "ls-files", "-z"], capture_output=True, text=True, check=True).stdout
+        for name in tracked.split("\0"):
+            if name and (SOURCE / name).exists():
+                (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(SOURCE / name, checkout / name)
+        assert hidden("bash", "-c", "! nvcc --version && [ ! -e /usr/local/cuda/bin/nvcc ]").returncode == 0
+        installed = hidden("scripts/setup.sh", "--only", "python", "--with-cuda")
+        if installed.returncode and any(word in installed.stdout for word in UNREACHABLE):
+            skip(f"the compiler's wheels could not be fetched: {installed.stdout.strip().splitlines()[-1]}")
+        assert installed.returncode == 0, installed.stdout
+        assert "no CUDA toolkit: its compiler from wheels" in installed.stdout, installed.stdout
+        configured = hidden("cmake", "--preset", "release", "-DFTRUN_CUDA_ARCHITECTURES=90", "-DFTRUN_UNITY=OFF")
+        assert configured.returncode == 0, configured.stdout
+        assert "-- CUDA: 13.0.88, architectures 90" in configured.stdout, configured.stdout
+        objects = hidden("ninja", "-C", "build/release", "-t", "query", "lib/libftrun_cuda.so").stdout
+        (wanted,) = [line.strip() for line in objects.splitlines() if line.strip().endswith(f"/{KERNEL}.o")]
+        compiled = hidden("ninja", "-C", "build/release", wanted)
+        assert compiled.returncode == 0, compiled.stdout
+        # Code for that architecture lies in the object, as cubins are ELF files for the machine "CUDA" (190).
+        image = (checkout / "build" / "release" / wanted).read_bytes()
+        assert b".nv_fatbin" in image and b"sm_90" in image, wanted
+
+    run_cases()
