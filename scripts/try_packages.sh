@@ -64,7 +64,8 @@ for suite in "${suites[@]}"; do
   [ ! -e "$certificates" ] || cp -L "$certificates" "$root/packages/ca.crt"
   say "$suite: pip install of the wheel"
   inside "$root" chroot "$root" bash -euc '
-    [ ! -e /packages/ca.crt ] || export PIP_CERT=/packages/ca.crt SSL_CERT_FILE=/packages/ca.crt
+    # All of them: to older versions of pip the variables of its HTTP library come before its own.
+    [ ! -e /packages/ca.crt ] || export {PIP_CERT,SSL_CERT_FILE,REQUESTS_CA_BUNDLE,CURL_CA_BUNDLE}=/packages/ca.crt
     [ -e /opt/v/bin/ftrun ] || { python3 -m venv /opt/v && /opt/v/bin/pip install -q /packages/*.whl; }
     /opt/v/bin/ftrun --version
     /opt/v/bin/ftrun --config /data/config.json --nproc 2 | tail -n 3'
