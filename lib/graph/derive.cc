@@ -232,9 +232,7 @@ void Derivation::add_term(ValueId id, ValueId term) {
 
 bool Derivation::passes_on_terms(ValueId id) const {
   const auto maker = producer_.find(id);
-  if (maker == producer_.end()) return false;
-  const OpKind kind = graph_.forward[maker->second].kind;
-  return kind == OpKind::kTensorAllGather || kind == OpKind::kDropout;
+  return maker != producer_.end() && op_spec(graph_.forward[maker->second].kind).passes_on_terms;
 }
 
 bool Derivation::is_first_reader(const Op& op, ValueId id) const {

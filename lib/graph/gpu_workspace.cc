@@ -6,6 +6,8 @@
 #include "base/round_up.h"
 #include "graph/layer_graph.h"
 #include "graph/lora_parts.h"
+#include "graph/op_parts.h"
+#include "graph/op_spec.h"
 #include "graph/storage.h"
 #include "graph/workspace.h"
 
@@ -17,26 +19,6 @@ constexpr int64_t kHeadRowElements = 64;
 
 int64_t after(int64_t offset, int64_t bytes) {
   return offset + round_up(bytes, kStorageAlignment);
-}
-
-int64_t partial_sums(const LayerGraph& graph, const Op& op) {
-  int64_t widest = 0;
-  for (const ValueId gradient : op.out) widest = std::max(widest, element_count(graph.at(gradient).dims));
-  return gpu_partials(graph.at(op.in[0]).dims[0]) * widest * dtype_bytes(DType::kF32);
-}
-
-int64_t attention(const LayerGraph& graph, const Op& op) {
-  const bool backward = op.kind == OpKind::kAttentionDgrad;
-  const int64_t tokens = graph.at(op.in[backward ? 1 : 0]).dims[0];
-  return gpu_attention_workspace(tokens, std::get<AttentionAttrs>(op.attrs), backward).bytes;
-}
-
-int64_t packed_panel(const LayerGraph& graph, const Op& op) {
-  const Value& weight = graph.at(op.in[1]);
-  if (!weight.packed) return 0;
-  const bool forward = op.kind == OpKind::kLinear;
-  const int64_t n = weight.dims[forward ? 0 : 1], k = weight.dims[forward ? 1 : 0];
-  return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
 }
 
 }  // namespace
@@ -137,7 +119,7 @@ GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t ele
 }
 
 bool is_norm_pair(std::span<const Op> list, size_t i) {
-  return i + 1 < list.size() && list[i].kind == OpKind::kRmsNormWgrad && list[i + 1].kind == OpKind::kRmsNormDgrad &&
+  return i + 1 < list.size() && op_spec(list[i].kind).gpu_pair == list[i + 1].kind &&
          std::equal(list[i].in.begin(), list[i].in.end(), list[i + 1].in.begin());
 }
 
@@ -154,39 +136,62 @@ int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes) {
 }
 
 int64_t gpu_workspace_bytes(const LayerGraph& graph, const Op& op) {
-  switch (op.kind) {
-    case OpKind::kLinear:
-    case OpKind::kLinearDgrad:
-      return packed_panel(graph, op);
-    case OpKind::kRmsNormWgrad:
-    case OpKind::kBiasWgrad:
-    case OpKind::kQkNormWgrad:
-    case OpKind::kDoraScaleWgrad:
-      return partial_sums(graph, op);
-    case OpKind::kDoraSquaredLengths: {
-      const Value& down = graph.at(op.in[1]);
-      return gpu_dora_workspace(most_columns(lora_parts(graph, op)), down.dims[1], dtype_bytes(down.dtype),
-                                static_cast<bool>(graph.at(op.in[0]).packed))
-          .bytes;
-    }
-    case OpKind::kAttention:
-    case OpKind::kAttentionDgrad:
-      return attention(graph, op);
-    case OpKind::kLinearCrossEntropy: {
-      const Value& x = graph.at(op.in[0]);
-      return gpu_head_workspace(x.dims[0], graph.at(op.in[1]).dims[0], std::get<CrossEntropyAttrs>(op.attrs),
-                                dtype_bytes(x.dtype))
-          .bytes;
-    }
-    case OpKind::kEmbedWgrad:
-      return gpu_embed_workspace(graph.at(op.in[0]).dims[0], graph.at(op.in[1]).dims[1]).bytes;
-    case OpKind::kVocabularyCrossEntropy:
-      return gpu_vocabulary_workspace(graph.at(op.in[3]).dims[0],
-                                      std::get<VocabularyAttrs>(op.attrs).with_gradients)
-          .bytes;
-    default:
-      return 0;
-  }
+  const auto workspace = op_spec(op.kind).gpu_workspace;
+  return workspace == nullptr ? 0 : workspace(graph, op);
 }
+
+namespace gpu_workspace_of {
+
+int64_t none(const LayerGraph& /*graph*/, const Op& /*op*/) {
+  return 0;
+}
+
+int64_t packed_panel(const LayerGraph& graph, const Op& op) {
+  const Value& weight = graph.at(op.in[1]);
+  if (!weight.packed) return 0;
+  const bool forward = op.kind == OpKind::kLinear;
+  const int64_t n = weight.dims[forward ? 0 : 1], k = weight.dims[forward ? 1 : 0];
+  return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
+}
+
+int64_t partial_sums(const LayerGraph& graph, const Op& op) {
+  int64_t widest = 0;
+  for (const ValueId gradient : op.out) widest = std::max(widest, element_count(graph.at(gradient).dims));
+  return gpu_partials(graph.at(op.in[0]).dims[0]) * widest * dtype_bytes(DType::kF32);
+}
+
+int64_t embed_wgrad(const LayerGraph& graph, const Op& op) {
+  return gpu_embed_workspace(graph.at(op.in[0]).dims[0], graph.at(op.in[1]).dims[1]).bytes;
+}
+
+int64_t dora_squared_lengths(const LayerGraph& graph, const Op& op) {
+  const Value& down = graph.at(op.in[1]);
+  const bool is_packed = static_cast<bool>(graph.at(op.in[0]).packed);
+  return gpu_dora_workspace(most_columns(lora_parts(graph, op)), down.dims[1], dtype_bytes(down.dtype), is_packed)
+      .bytes;
+}
+
+int64_t attention(const LayerGraph& graph, const Op& op) {
+  const int64_t tokens = graph.at(op.in[0]).dims[0];
+  return gpu_attention_workspace(tokens, std::get<AttentionAttrs>(op.attrs), false).bytes;
+}
+
+int64_t attention_dgrad(const LayerGraph& graph, const Op& op) {
+  const int64_t tokens = graph.at(op.in[1]).dims[0];
+  return gpu_attention_workspace(tokens, std::get<AttentionAttrs>(op.attrs), true).bytes;
+}
+
+int64_t linear_cross_entropy(const LayerGraph& graph, const Op& op) {
+  const Value& x = graph.at(op.in[0]);
+  const int64_t vocabulary = graph.at(op.in[1]).dims[0];
+  return gpu_head_workspace(x.dims[0], vocabulary, std::get<CrossEntropyAttrs>(op.attrs), dtype_bytes(x.dtype)).bytes;
+}
+
+int64_t vocabulary_cross_entropy(const LayerGraph& graph, const Op& op) {
+  const int64_t chunk_tokens = graph.at(op.in[3]).dims[0];
+  return gpu_vocabulary_workspace(chunk_tokens, std::get<VocabularyAttrs>(op.attrs).with_gradients).bytes;
+}
+
+}  // namespace gpu_workspace_of
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@ bool is_cheap(OpKind kind) {
 }
 
 bool is_collective(OpKind kind) {
-  return op_spec(kind).collective;
+  return op_spec(kind).collective != Collective::kNone;
 }
 
 ValueId in_place_input(const Op& op) {

@@ -45,6 +45,21 @@ int64_t vocabulary_logits(const LayerGraph& graph, const Op& op);
 int64_t vocabulary_cross_entropy(const LayerGraph& graph, const Op& op);
 }  // namespace workspace_of
 
+/// Bytes of scratch on a GPU. gpu_workspace.cc
+namespace gpu_workspace_of {
+int64_t none(const LayerGraph& graph, const Op& op);
+/// The panel of a packed weight that is unpacked at a time.
+int64_t packed_panel(const LayerGraph& graph, const Op& op);
+/// Of kinds whose results are gradients summed over tokens.
+int64_t partial_sums(const LayerGraph& graph, const Op& op);
+int64_t embed_wgrad(const LayerGraph& graph, const Op& op);
+int64_t dora_squared_lengths(const LayerGraph& graph, const Op& op);
+int64_t attention(const LayerGraph& graph, const Op& op);
+int64_t attention_dgrad(const LayerGraph& graph, const Op& op);
+int64_t linear_cross_entropy(const LayerGraph& graph, const Op& op);
+int64_t vocabulary_cross_entropy(const LayerGraph& graph, const Op& op);
+}  // namespace gpu_workspace_of
+
 /// Emit the gradient operations of a forward operation. gradients.cc
 namespace gradients_of {
 /// Nothing that it reads has a gradient, or another kind makes it.

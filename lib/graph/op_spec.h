@@ -1,12 +1,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "graph/op.h"
 #include "graph/op_parts.h"
 
 namespace ftrun {
+
+/// What a kind does among the tensor-parallel ranks; kNone: a kernel runs it.
+enum class Collective : uint8_t { kNone, kAllReduce, kAllGather, kReduceScatter };
 
 /// All that is known of a kind: one entry a kind. What moves is each operand once, for every kind
 /// (traffic_bytes).
@@ -26,14 +31,20 @@ struct OpSpec {
   int cheap_result = -1;
   /// The input, where it is given, whose storage output 0 may lie on if nothing reads that input later; -1: none.
   int in_place = -1;
-  /// Communication among the tensor-parallel ranks: no kernel runs it.
-  bool collective = false;
+  Collective collective = Collective::kNone;
   /// Running it again would count the loss twice.
   bool once = false;
+  /// Its gradient takes what each rank found for its result (see Derivation::passes_on_terms).
+  bool passes_on_terms = false;
+  /// The kind that a GPU computes together with this one, in one pass over the same first operands,
+  /// where it comes next in a list.
+  std::optional<OpKind> gpu_pair = std::nullopt;
   /// Floating-point operations.
   double (*flops)(const LayerGraph&, const Op&) = flops_of::elements;
-  /// Bytes of scratch; null: none.
+  /// Bytes of scratch on processors; null: none.
   int64_t (*workspace)(const LayerGraph&, const Op&) = nullptr;
+  /// Bytes of scratch on a GPU; null for collectives alone.
+  int64_t (*gpu_workspace)(const LayerGraph&, const Op&) = nullptr;
   /// Emits its gradient operations; null: a kind that no forward list has.
   void (*gradients)(Derivation&, const Op&) = nullptr;
 };

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/op_spec.h"
 #include "graph/scratch.h"
 #include "program/layer_instr.h"
 #include "program/passes.h"
@@ -26,7 +27,7 @@ namespace {
 /// scratch, whose plan has seen to it.
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
   for (const Op& op : list) {
-    if (op.kind != OpKind::kTensorAllReduce) continue;
+    if (op_spec(op.kind).collective != Collective::kAllReduce) continue;
     const Range& out = places.at(op.out[0]);
     const bool moves = graph.at(op.in[0]).role == ValueRole::kTemp &&
                        places.at(op.in[0]).buffer != out.buffer;
@@ -361,16 +362,17 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(like.ops().graph)];
   const Range& in = places.at(op.in[0]);
   const Range& out = places.at(op.out[0]);
-  const bool sums = op.kind == OpKind::kTensorAllReduce;
+  const Collective collective = op_spec(op.kind).collective;
+  const bool sums = collective == Collective::kAllReduce;
   const auto emit_for_layer = [&](Instr instr) {
     instr.layer = like.layer;
     instr.micro_batch = like.micro_batch;
     program_.instrs.push_back(std::move(instr));
   };
   if (sums && in != out) emit_for_layer(make_copy(program_, in, out));
-  const InstrKind kind = sums ? InstrKind::kAllReduce
-                         : op.kind == OpKind::kTensorAllGather ? InstrKind::kAllGather
-                                                               : InstrKind::kReduceScatter;
+  const InstrKind kind = sums                                    ? InstrKind::kAllReduce
+                         : collective == Collective::kAllGather ? InstrKind::kAllGather
+                                                                : InstrKind::kReduceScatter;
   emit_for_layer(make_collective(kind, {store_.groups().tensor, graph.at(op.in[0]).dtype},
                                  sums ? out : in, out));
 }

@@ -61,7 +61,8 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
       CHECK((given == patterns.out[0] || given == cat("[", patterns.out[0], "]")));
     }
     CHECK_FALSE((spec.once && spec.cheap_result >= 0));
-    if (spec.collective) {
+    if (spec.gpu_pair) CHECK(patterns_of(op_spec(*spec.gpu_pair)).in.size() >= patterns.in.size());
+    if (spec.collective != Collective::kNone) {
       CHECK(spec.flops == flops_of::communication);
       CHECK(spec.workspace == nullptr);
       CHECK(spec.shared_by.empty());
