@@ -50,7 +50,8 @@ std::string library_path(const char* name) { return cat(installation(), "/lib/",
 }  // namespace
 
 std::string torch_folder() {
-  return find_torch({build_info().libtorch, installation(), torch_of_build(), process_environment()});
+  return find_torch(
+      {build_info().libtorch, installation(), torch_of_build(), process_environment()});
 }
 
 namespace {

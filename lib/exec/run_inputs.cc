@@ -29,7 +29,8 @@ InputRecord describe_data(const SampleSet& samples) {
   return record;
 }
 
-InputRecord describe_model(const std::string& named, const ModelFolder& folder, const ModelDescription& model) {
+InputRecord describe_model(const std::string& named, const ModelFolder& folder,
+                           const ModelDescription& model) {
   InputRecord record;
   record.path = named;
   if (const auto snapshot = snapshot_of(folder.path())) record.commit = snapshot->commit;

@@ -17,8 +17,10 @@ namespace ftrun {
 /// A data set for the manifest: where it is, how large, and its fingerprint when that is recorded
 /// beside the files.
 InputRecord describe_data(const SampleSet& samples);
-/// A model folder for the manifest, as `named` in the config; the commit of one that lies in the Hugging Face cache.
-InputRecord describe_model(const std::string& named, const ModelFolder& folder, const ModelDescription& model);
+/// The manifest's record of a model folder, as `named` in the config; with the commit of one that
+/// lies in the Hugging Face cache.
+InputRecord describe_model(const std::string& named, const ModelFolder& folder,
+                           const ModelDescription& model);
 
 /// Finds the fingerprints of a run's data sets in the background.
 class DataFingerprints {

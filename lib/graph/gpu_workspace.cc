@@ -156,7 +156,8 @@ int64_t packed_panel(const LayerGraph& graph, const Op& op) {
 
 int64_t partial_sums(const LayerGraph& graph, const Op& op) {
   int64_t widest = 0;
-  for (const ValueId gradient : op.out) widest = std::max(widest, element_count(graph.at(gradient).dims));
+  for (const ValueId gradient : op.out)
+    widest = std::max(widest, element_count(graph.at(gradient).dims));
   return gpu_partials(graph.at(op.in[0]).dims[0]) * widest * dtype_bytes(DType::kF32);
 }
 
@@ -167,8 +168,8 @@ int64_t embed_wgrad(const LayerGraph& graph, const Op& op) {
 int64_t dora_squared_lengths(const LayerGraph& graph, const Op& op) {
   const Value& down = graph.at(op.in[1]);
   const bool is_packed = static_cast<bool>(graph.at(op.in[0]).packed);
-  return gpu_dora_workspace(most_columns(lora_parts(graph, op)), down.dims[1], dtype_bytes(down.dtype), is_packed)
-      .bytes;
+  const int64_t columns = most_columns(lora_parts(graph, op));
+  return gpu_dora_workspace(columns, down.dims[1], dtype_bytes(down.dtype), is_packed).bytes;
 }
 
 int64_t attention(const LayerGraph& graph, const Op& op) {
@@ -184,12 +185,14 @@ int64_t attention_dgrad(const LayerGraph& graph, const Op& op) {
 int64_t linear_cross_entropy(const LayerGraph& graph, const Op& op) {
   const Value& x = graph.at(op.in[0]);
   const int64_t vocabulary = graph.at(op.in[1]).dims[0];
-  return gpu_head_workspace(x.dims[0], vocabulary, std::get<CrossEntropyAttrs>(op.attrs), dtype_bytes(x.dtype)).bytes;
+  const auto& attrs = std::get<CrossEntropyAttrs>(op.attrs);
+  return gpu_head_workspace(x.dims[0], vocabulary, attrs, dtype_bytes(x.dtype)).bytes;
 }
 
 int64_t vocabulary_cross_entropy(const LayerGraph& graph, const Op& op) {
   const int64_t chunk_tokens = graph.at(op.in[3]).dims[0];
-  return gpu_vocabulary_workspace(chunk_tokens, std::get<VocabularyAttrs>(op.attrs).with_gradients).bytes;
+  const auto& attrs = std::get<VocabularyAttrs>(op.attrs);
+  return gpu_vocabulary_workspace(chunk_tokens, attrs.with_gradients).bytes;
 }
 
 }  // namespace gpu_workspace_of

@@ -50,7 +50,7 @@ namespace gpu_workspace_of {
 int64_t none(const LayerGraph& graph, const Op& op);
 /// The panel of a packed weight that is unpacked at a time.
 int64_t packed_panel(const LayerGraph& graph, const Op& op);
-/// Of kinds whose results are gradients summed over tokens.
+/// The partial sums of gradients that kernels add up over tokens.
 int64_t partial_sums(const LayerGraph& graph, const Op& op);
 int64_t embed_wgrad(const LayerGraph& graph, const Op& op);
 int64_t dora_squared_lengths(const LayerGraph& graph, const Op& op);

@@ -129,7 +129,7 @@ constexpr bool says_gpu_scratch() {
     if ((spec.gpu_workspace == nullptr) != (spec.collective != Collective::kNone)) return false;
   return true;
 }
-static_assert(says_gpu_scratch(), "each kind that a kernel runs says what scratch it needs on a GPU");
+static_assert(says_gpu_scratch(), "each kind that kernels run says its scratch on a GPU");
 
 /// Whether a dimension of an operand is shared out with `letter`.
 bool has_letter(std::string_view operand, char letter) {

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// What a kind does among the tensor-parallel ranks; kNone: a kernel runs it.
+/// The communication that an operation is among the tensor-parallel ranks; kNone: a kernel runs it.
 enum class Collective : uint8_t { kNone, kAllReduce, kAllGather, kReduceScatter };
 
 /// All that is known of a kind: one entry a kind. What moves is each operand once, for every kind
@@ -34,7 +34,8 @@ struct OpSpec {
   Collective collective = Collective::kNone;
   /// Running it again would count the loss twice.
   bool once = false;
-  /// Its gradient takes what each rank found for its result (see Derivation::passes_on_terms).
+  /// The gradient operation takes what each rank found for the result, a term of a sum over the
+  /// ranks (see Derivation::passes_on_terms).
   bool passes_on_terms = false;
   /// The kind that a GPU computes together with this one, in one pass over the same first operands,
   /// where it comes next in a list.

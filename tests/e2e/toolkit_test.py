@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 
-from runner import case, environment, run_cases, skip
+from runner import case, mount_refused, run_cases, skip
 
 SOURCE = pathlib.Path(sys.argv[1])
 KERNEL = "pointwise.cu"
-# What uv says of a registry that is away; any other failure of setup.sh is one of its own.
-UNREACHABLE = ("error sending request", "timed out", "dns error", "Connection refused", "Network is unreachable")
-# Empties each folder of a toolkit and covers each nvcc of PATH for the command that follows, and for it alone.
+# uv says one of these when the registry is away; any other failure of setup.sh is a fault.
+UNREACHABLE = ("error sending request", "timed out", "dns error", "Connection refused",
+               "Network is unreachable")
+# This script empties the folders of toolkits and covers each nvcc of PATH, for its command alone.
 HIDE = """
 for folder in /usr/local/cuda /usr/local/cuda-* /opt/cuda; do
   if [ -d "$folder" ] && [ ! -L "$folder" ]; then mount -t tmpfs tmpfs "$folder"; fi
@@ -24,9 +25,8 @@ done
 exec "$@"
 """
 
-tried = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True)
-if tried.returncode:
-    skip(f"no mounts of one's own: {tried.stderr.strip()}")
+if why := mount_refused():
+    skip(why)
 if shutil.which("git") is None or not (SOURCE / ".git").exists():
     skip("the files of the project are those that git tracks, and this is no checkout")
 
@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun-toolkit-") as scratch:
         (wanted,) = [line.strip() for line in objects.splitlines() if line.strip().endswith(f"/{KERNEL}.o")]
         compiled = hidden("ninja", "-C", "build/release", wanted)
         assert compiled.returncode == 0, compiled.stdout
-        # Code for that architecture lies in the object, as cubins are ELF files for the machine "CUDA" (190).
+        # The object holds machine code of that architecture, not the host's code alone.
         image = (checkout / "build" / "release" / wanted).read_bytes()
         assert b".nv_fatbin" in image and b"sm_90" in image, wanted
 
