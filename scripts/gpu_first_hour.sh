@@ -73,7 +73,7 @@ libraries_of() {
 # What ptxas says of registers and spills of every kernel.
 resource_use() {
   local source
-  for source in "$root"/lib/kernels/cuda/*.cu; do
+  for source in "$root"/lib/kernels/cuda/*.cu "$root"/lib/ops/*/gpu*.cu; do
     nvcc -std=c++20 -O3 -I "$root/lib" -arch=sm_90 -lineinfo -Xptxas=-v -cubin -o /dev/null "$source" 2>&1 |
       c++filt || return
   done

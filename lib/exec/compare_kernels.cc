@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "exec/memory.h"
 #include "exec/optimizer_plan.h"
+#include "graph/op_spec.h"
 #include "graph/workspace.h"
 #include "kernels/kernels.h"
 #include "program/training_model.h"
@@ -241,7 +242,8 @@ class GraphComparison {
   /// result.
   bool is_private(ValueId id) const {
     const auto makes = [id](const Op& op) {
-      return op.kind == OpKind::kVocabularyLogits && op.out[0] == id;
+      const int result = op_spec(op.kind).private_result;
+      return result >= 0 && op.out[static_cast<size_t>(result)] == id;
     };
     return std::any_of(graph_.forward.begin(), graph_.forward.end(), makes);
   }

@@ -92,16 +92,14 @@ ValueId Derivation::needed(ValueId id) {
 ValueId Derivation::make_again(ValueId id) {
   ++depth_;
   const Op maker = graph_.forward[producer_.at(id)];
-  if (maker.kind == OpKind::kAddRmsNorm && id != maker.out[0] && has(maker.out[0])) {
-    run_again({OpKind::kRmsNorm, {maker.out[0], maker.in[2]}, {maker.out[1], maker.out[2]}, maker.attrs, -1});
-  } else {
-    run_again(maker);
-  }
+  const auto from_first_result = op_spec(maker.kind).from_first_result;
+  const bool has_first = from_first_result != nullptr && id != maker.out[0] && has(maker.out[0]);
+  run_again(has_first ? from_first_result(maker) : maker);
   --depth_;
   return again_.at(id);
 }
 
-/// True for a value that needs no operation: the norm of a residual sum is made from the sum.
+/// True for a value that needs no operation.
 bool Derivation::has(ValueId id) const {
   return kept_[static_cast<size_t>(id)] || again_.contains(id);
 }
@@ -204,7 +202,7 @@ ValueId Derivation::gradient(ValueId id) {
   std::vector<ValueId>& terms = terms_[id];
   while (terms.size() > 1) {
     const ValueId sum = temp_like(terms[0], value(terms[0]).name + ".sum");
-    emit_input_grad(OpKind::kAdd, {terms[0], terms[1]}, {sum});
+    emit(List::kInputGrad, sum_of(terms[0], terms[1], sum));
     terms.erase(terms.begin());
     terms[0] = sum;
   }
@@ -243,13 +241,15 @@ bool Derivation::is_first_reader(const Op& op, ValueId id) const {
 ValueId Derivation::whole_gradient(ValueId id, ValueId term, int64_t ranks) {
   if (passes_on_terms(id)) return term;
   const ValueId whole = temp_like(term, value(term).name + ".summed");
-  emit_input_grad(OpKind::kTensorAllReduce, {term}, {whole}, TensorGroupAttrs{ranks});
+  emit(List::kInputGrad, sum_over_ranks(term, whole, ranks));
   return whole;
 }
 
 void Derivation::emit_waiting() {
   for (const auto& emit : std::exchange(waiting_, {})) emit();
 }
+
+void gradients_of::no_operand(Derivation& /*derivation*/, const Op& /*op*/) {}
 
 void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept) {
   Derivation(graph, kept).run();

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "graph/check_graph.h"
+#include "graph/op_spec.h"
 
 namespace ftrun {
 namespace {
@@ -39,11 +40,13 @@ void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>&
   }
 }
 
-/// The head's own gradient, which forward makes.
-void remove_from_head(LayerGraph& graph) {
-  for (Op& op : graph.forward)
-    if (op.kind == OpKind::kLinearCrossEntropy && op.out.size() > 2 && graph.at(op.out[2]).role == ValueRole::kTemp)
-      op.out.pop_back();
+/// Gradients of parameters that the forward list makes, as the head does.
+void remove_from_forward(LayerGraph& graph) {
+  for (Op& op : graph.forward) {
+    const int gradient = op_spec(op.kind).parameter_gradient;
+    if (gradient < 0 || op.out.size() != static_cast<size_t>(gradient) + 1) continue;
+    if (graph.at(op.out.back()).role == ValueRole::kTemp) op.out.pop_back();
+  }
 }
 
 void remove_input_gradient(LayerGraph& graph) {
@@ -66,7 +69,7 @@ LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen, 
     value.grad = -1;
   }
   if (!for_layer_before) remove_input_gradient(graph);
-  remove_from_head(graph);
+  remove_from_forward(graph);
   remove_unused(graph, {&graph.backward});
   remove_unused(graph, {&graph.input_grad, &graph.weight_grad});
   for (size_t id = 0; id < graph.values.size(); ++id) {

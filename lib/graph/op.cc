@@ -13,22 +13,12 @@ bool is_cheap(OpKind kind) {
 }
 
 bool is_collective(OpKind kind) {
-  return op_spec(kind).collective != Collective::kNone;
+  return op_spec(kind).collective != TensorCollective::kNone;
 }
 
 ValueId in_place_input(const Op& op) {
   const int operand = op_spec(op.kind).in_place;
   return operand < 0 || static_cast<size_t>(operand) >= op.in.size() ? -1 : op.in[static_cast<size_t>(operand)];
-}
-
-LinearAttrs linear_attrs(const Op& op) {
-  const auto* attrs = std::get_if<LinearAttrs>(&op.attrs);
-  return attrs == nullptr ? LinearAttrs{} : *attrs;
-}
-
-RowsAttrs given_rows(const Op& op, int64_t rows) {
-  const auto* attrs = std::get_if<RowsAttrs>(&op.attrs);
-  return attrs == nullptr ? RowsAttrs{0, rows} : *attrs;
 }
 
 }  // namespace ftrun

@@ -15,25 +15,8 @@ namespace {
 /// The letters of one operation and what they were found to be.
 class Letters {
  public:
-  explicit Letters(const Op& op) {
-    const auto heads = [&](int64_t query, int64_t kv, int64_t size) {
-      known_ = {{"Q", (query + 2 * kv) * size},
-                {"R", query + kv},
-                {"A", query * size},
-                {"H", query},
-                {"d", size}};
-    };
-    if (const auto* a = std::get_if<HeadAttrs>(&op.attrs))
-      heads(a->query_heads, a->kv_heads, a->head_size);
-    if (const auto* a = std::get_if<AttentionAttrs>(&op.attrs))
-      heads(a->query_heads, a->kv_heads, a->head_size);
-    if (const auto* a = std::get_if<RopeTableAttrs>(&op.attrs))
-      known_["d"] = 2 * static_cast<int64_t>(a->inverse_frequencies.size());
-    if (const auto* a = std::get_if<TensorGroupAttrs>(&op.attrs)) ranks_ = a->ranks;
-    if (const auto* a = std::get_if<VocabularyAttrs>(&op.attrs)) ranks_ = a->ranks;
-    if (const auto* a = std::get_if<DoraAttrs>(&op.attrs))
-      for (const DoraAttrs::Part& part : a->parts) known_["M"] += part.columns;
-    known_["2"] = 2;
+  explicit Letters(const Op& op) : known_{{"2", 2}, {"t", 1}} {
+    if (const auto letters = op_spec(op.kind).letters) letters(op, known_);
   }
 
   /// Takes an operand's dimensions as what its letters stand for; false when they stand for others.
@@ -44,7 +27,7 @@ class Letters {
     if (letters.size() != dims.size()) return false;
     for (size_t i = 0; i < dims.size(); ++i)
       if (known_.try_emplace(letters[i], dims[i]).first->second != dims[i]) return false;
-    return agree("F", 2, "G") && agree("C", ranks_, "P");
+    return agree("F", 2, "G") && agree("C", known_.at("t"), "P");
   }
 
   /// What only shows when all operands are there: low ranks lie side by side, and so do magnitudes. The fault, or "".
@@ -77,16 +60,16 @@ class Letters {
 
   /// [t R, ...], or [t, R, ...] of a block [R, ...] that is known.
   bool match_blocks(Dims dims) {
-    if (dims.empty() || dims[0] % ranks_ != 0) return false;
-    if (!whole_.empty() && dims.size() == whole_.size() + 1 && dims[0] == ranks_)
+    const int64_t ranks = known_.at("t");
+    if (dims.empty() || dims[0] % ranks != 0) return false;
+    if (!whole_.empty() && dims.size() == whole_.size() + 1 && dims[0] == ranks)
       return Dims(dims.begin() + 1, dims.end()) == whole_;
-    dims[0] /= ranks_;
+    dims[0] /= ranks;
     return match_whole(dims);
   }
 
   std::map<std::string, int64_t> known_;
   Dims whole_;
-  int64_t ranks_ = 1;
 };
 
 /// The first operand of one side of the arrow that does not fit, or "".

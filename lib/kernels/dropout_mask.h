@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/mix_bits.h"
-#include "graph/op.h"
+#include "ops/dropout/dropout.h"
 
 namespace ftrun {
 

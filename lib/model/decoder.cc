@@ -13,10 +13,24 @@
 
 #include "base/error.h"
 #include "graph/builder.h"
-#include "graph/gpu_workspace.h"
 #include "graph/op_spec.h"
 #include "model/rope.h"
 #include "model/tensor_split.h"
+#include "ops/add/add.h"
+#include "ops/attention/attention.h"
+#include "ops/collective/collective.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/cross_entropy/workspace.h"
+#include "ops/dora/dora.h"
+#include "ops/dropout/dropout.h"
+#include "ops/embedding/embedding.h"
+#include "ops/kinds.h"
+#include "ops/linear/linear.h"
+#include "ops/lora/lora.h"
+#include "ops/norm/norm.h"
+#include "ops/qk_norm/qk_norm.h"
+#include "ops/rope/rope.h"
+#include "ops/swiglu/swiglu.h"
 
 namespace ftrun {
 namespace {
@@ -253,7 +267,7 @@ class SplitProducts {
   SplitProducts(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
 
   /// All tokens of what is split by tokens.
-  ValueId all_tokens(ValueId x) { return by_tokens() ? g_.all_gather(x, split_.degree) : x; }
+  ValueId all_tokens(ValueId x) { return by_tokens() ? ops::all_gather(g_, x, split_.degree) : x; }
 
   /// y = x w^T + b, of which each rank makes some columns.
   ValueId column_parallel(ValueId x, ValueId weight, ValueId bias, const BlockParams::Lora& lora) {
@@ -261,7 +275,7 @@ class SplitProducts {
     const LinearAttrs attrs{.gradient_ranks = ranks};
     const ValueId all = all_tokens(x);
     if (lora.magnitudes >= 0) return with_magnitudes(all, weight, bias, lora, attrs, 'O');
-    return adapted(all, g_.linear(all, weight, bias, attrs), lora, attrs);
+    return adapted(all, ops::linear(g_, all, weight, bias, attrs), lora, attrs);
   }
 
   /// The sum over the ranks of x w^T, each of some columns of x and w, + b, which the first one
@@ -270,7 +284,7 @@ class SplitProducts {
     const bool adds_bias = bias < 0 || split_.index == 0;
     const LinearAttrs attrs{.adds_bias = adds_bias};
     const ValueId y = lora.magnitudes >= 0 ? with_magnitudes(x, weight, bias, lora, attrs, 'I')
-                                           : adapted(x, g_.linear(x, weight, bias, attrs), lora, attrs);
+                                           : adapted(x, ops::linear(g_, x, weight, bias, attrs), lora, attrs);
     return whole(OpKind::kLinear, 'I', y);
   }
 
@@ -278,14 +292,14 @@ class SplitProducts {
   /// term of it, by tokens where hidden states are.
   ValueId whole(OpKind kind, char letter, ValueId x) {
     if (split_.degree == 1 || !result_is_term(kind, 0, letter)) return x;
-    return by_tokens() ? g_.reduce_scatter(x, split_.degree) : g_.all_reduce(x, split_.degree);
+    return by_tokens() ? ops::reduce_scatter(g_, x, split_.degree) : ops::all_reduce(g_, x, split_.degree);
   }
 
  private:
   ValueId adapted(ValueId x, ValueId y, const BlockParams::Lora& lora, const LinearAttrs& attrs) {
     if (lora.up.empty()) return y;
-    const ValueId kept = lora.dropout.probability > 0 ? g_.dropout(x, lora.dropout) : x;
-    return g_.lora(kept, y, lora.down, lora.up, lora.attrs, attrs);
+    const ValueId kept = lora.dropout.probability > 0 ? ops::dropout(g_, x, lora.dropout) : x;
+    return ops::lora(g_, kept, y, lora.down, lora.up, lora.attrs, attrs);
   }
   /// (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, l the lengths of the rows of
   /// w + scale b a, and the third term is there with dropout alone. `shared_by`: the letter of w's columns where ranks have some
@@ -297,17 +311,17 @@ class SplitProducts {
       DropoutAttrs dropout = lora.dropout;
       dropout.gradient_ranks = attrs.gradient_ranks;
       dropout.rest = true;
-      rest = g_.linear(g_.dropout(x, dropout), weight, -1, {.gradient_ranks = attrs.gradient_ranks, .weight_gradient = false});
+      rest = ops::linear(g_, ops::dropout(g_, x, dropout), weight, -1, {.gradient_ranks = attrs.gradient_ranks, .weight_gradient = false});
       dropout.rest = false;
-      kept = g_.dropout(x, dropout);
+      kept = ops::dropout(g_, x, dropout);
     }
-    const ValueId z = g_.lora(kept, g_.linear(kept, weight, -1, product), lora.down, lora.up, lora.attrs, product);
-    ValueId squares = g_.dora_squared_lengths(weight, lora.down, lora.up, lora.attrs);
-    if (split_.degree > 1 && result_is_term(OpKind::kDoraSquaredLengths, 0, shared_by)) squares = g_.all_reduce(squares, split_.degree);
+    const ValueId z = ops::lora(g_, kept, ops::linear(g_, kept, weight, -1, product), lora.down, lora.up, lora.attrs, product);
+    ValueId squares = ops::dora_squared_lengths(g_, weight, lora.down, lora.up, lora.attrs);
+    if (split_.degree > 1 && result_is_term(OpKind::kDoraSquaredLengths, 0, shared_by)) squares = ops::all_reduce(g_, squares, split_.degree);
     DoraAttrs dora = lora.dora;
     dora.adds_bias = attrs.adds_bias;
-    const ValueId y = g_.dora_scale(z, squares, lora.magnitudes, bias, dora);
-    return rest >= 0 ? g_.add(rest, y) : y;
+    const ValueId y = ops::dora_scale(g_, z, squares, lora.magnitudes, bias, dora);
+    return rest >= 0 ? ops::add(g_, rest, y) : y;
   }
   bool by_tokens() const { return split_.degree > 1 && split_.sequence; }
 
@@ -325,8 +339,8 @@ ValueId build_attention(GraphBuilder& g, SplitProducts& products, const ModelCon
                         AttentionAttrs attrs) {
   const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon};
   ValueId qkv = products.column_parallel(norm, p.qkv, p.qkv_bias, p.qkv_lora);
-  if (c.qk_norm) qkv = g.qk_norm(qkv, p.q_norm, p.k_norm, heads);
-  return products.row_parallel(g.attention(g.rope(qkv, rope, heads), starts, attrs), p.o, p.o_bias, p.o_lora);
+  if (c.qk_norm) qkv = ops::qk_norm(g, qkv, p.q_norm, p.k_norm, heads);
+  return products.row_parallel(ops::attention(g, ops::rope(g, qkv, rope, heads), starts, attrs), p.o, p.o_bias, p.o_lora);
 }
 
 struct BlockGraph {
@@ -353,12 +367,12 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
                              .row_tokens = batch.row_tokens,
                              .scale = 1.0 / std::sqrt(static_cast<double>(c.head_size)),
                              .window = window};
-  const ValueId norm = g.rms_norm(x, p.input_norm, c.norm_epsilon);
+  const ValueId norm = ops::rms_norm(g, x, p.input_norm, c.norm_epsilon);
   const ValueId attended = build_attention(g, products, c, p, norm, rope, starts, attrs);
-  const auto middle = g.add_rms_norm(x, attended, p.post_norm, c.norm_epsilon);
+  const auto middle = ops::add_rms_norm(g, x, attended, p.post_norm, c.norm_epsilon);
   const ValueId gate_up = products.column_parallel(middle.norm, p.gate_up, p.gate_up_bias, p.gate_up_lora);
-  const ValueId down = products.row_parallel(g.swiglu(gate_up), p.down, p.down_bias, p.down_lora);
-  g.output(g.add(middle.sum, down), Port::kHidden);
+  const ValueId down = products.row_parallel(ops::swiglu(g, gate_up), p.down, p.down_bias, p.down_lora);
+  g.output(ops::add(g, middle.sum, down), Port::kHidden);
   return {g.finish(train, recompute), p};
 }
 
@@ -457,7 +471,7 @@ class DecoderBuilder {
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
     RowsAttrs rows;
     if (split_.degree > 1) rows = {split_.index * local_.vocab_rows, c_.vocab_rows};
-    const ValueId x = g.embed(tokens, weight, rows);
+    const ValueId x = ops::embed(g, tokens, weight, rows);
     g.output(SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', x), Port::kHidden);
     output_rope_table(g, positions);
     out_.layers.push_back(
@@ -475,7 +489,7 @@ class DecoderBuilder {
   }
 
   void output_rope_table(GraphBuilder& g, ValueId positions) const {
-    g.output(g.rope_table(positions, inverse_frequencies(c_.rope, c_.head_size), 1.0), Port::kRope);
+    g.output(ops::rope_table(g, positions, inverse_frequencies(c_.rope, c_.head_size), 1.0), Port::kRope);
   }
 
   void add_block(int64_t index) {
@@ -505,18 +519,18 @@ class DecoderBuilder {
         mode_ == Mode::kLogits ? -1 : g.input(Port::kLabels, DType::kI32, {n}, "labels");
     const ValueId norm = g.param("norm.weight", {c_.hidden});
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
-    const ValueId y = SplitProducts(g, split_).all_tokens(g.rms_norm(x, norm, c_.norm_epsilon));
+    const ValueId y = SplitProducts(g, split_).all_tokens(ops::rms_norm(g, x, norm, c_.norm_epsilon));
     CrossEntropyAttrs attrs{.with_gradients = train()};
     if (dtypes_.kernels == Kernels::kGpu)
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
     const bool whole = split_.degree == 1;
     if (mode_ == Mode::kLogits) {
-      const ValueId logits = g.linear(y, weight);
-      g.output(whole ? logits : g.all_gather_blocks(logits, split_.degree), Port::kLogits);
+      const ValueId logits = ops::linear(g, y, weight);
+      g.output(whole ? logits : ops::all_gather_blocks(g, logits, split_.degree), Port::kLogits);
     } else if (whole) {
-      g.linear_cross_entropy(y, weight, labels, attrs);
+      ops::linear_cross_entropy(g, y, weight, labels, attrs);
     } else {
-      g.vocabulary_cross_entropy(y, weight, labels, attrs, split_.degree, split_.index);
+      ops::vocabulary_cross_entropy(g, y, weight, labels, attrs, split_.degree, split_.index);
     }
     out_.layers.push_back({"head",
                            LayerKind::kHead,

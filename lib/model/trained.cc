@@ -9,6 +9,7 @@
 #include "base/pattern.h"
 #include "base/text.h"
 #include "model/freeze.h"
+#include "ops/embedding/embedding.h"
 
 namespace ftrun {
 namespace {
@@ -167,12 +168,7 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
 ModelDescription without_row_gradient(ModelDescription model, int64_t token) {
   for (LayerGraph& graph : model.graphs)
     for (std::vector<Op>* list : {&graph.weight_grad, &graph.backward})
-      for (Op& op : *list) {
-        if (op.kind != OpKind::kEmbedWgrad) continue;
-        RowsAttrs rows = given_rows(op, model.vocab_rows);
-        rows.without_gradient = token;
-        op.attrs = rows;
-      }
+      for (Op& op : *list) leave_out_row_gradient(op, model.vocab_rows, token);
   model.row_without_gradient = token;
   return model;
 }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "graph/op_spec.h"
 
 namespace ftrun {
 namespace {
@@ -18,16 +19,12 @@ constexpr int64_t kNcclBuffers = 512 * kMiB;
 /// As comm/device_communicator.h allocates them.
 constexpr int64_t kOrderedSums = 32 * kMiB;
 
-/// cuDNN's gradient of attention keeps that of the queries in fp32, and sums of a query, in up to two copies.
-int64_t attention_workspace(const StepPlan& plan) {
+/// What libraries keep beside the plan's scratch, of the operation that needs most.
+int64_t library_workspace(const StepPlan& plan) {
   int64_t most = 0;
   for (const LayerGraph& graph : plan.train.model.graphs)
-    for (const Op& op : graph.backward) {
-      if (op.kind != OpKind::kAttentionDgrad) continue;
-      const auto& attrs = std::get<AttentionAttrs>(op.attrs);
-      const int64_t tokens = graph.at(op.in[0]).dims[0];
-      most = std::max(most, 2 * tokens * attrs.query_heads * (attrs.head_size + 1) * dtype_bytes(DType::kF32));
-    }
+    for (const Op& op : graph.backward)
+      if (const auto bytes = op_spec(op.kind).gpu_library_bytes) most = std::max(most, bytes(graph, op));
   return most;
 }
 
@@ -40,7 +37,7 @@ std::string for_groups(const char* what, int64_t bytes, int64_t groups) {
 std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan) {
   if (config.device != DeviceKind::kCuda) return {};
   std::vector<GpuOverhead> all{{"CUDA's context and kernels", kContext}, {"cuBLAS's workspace", kBlasWorkspace}};
-  if (config.kernels.attention == AttentionChoice::kCudnn) all.push_back({"cuDNN's workspace", attention_workspace(plan)});
+  if (config.kernels.attention == AttentionChoice::kCudnn) all.push_back({"cuDNN's workspace", library_workspace(plan)});
   const auto groups = static_cast<int64_t>(plan.train.program.groups.size());
   if (groups == 0) return all;
   all.push_back({for_groups("NCCL's buffers", kNcclBuffers, groups), groups * kNcclBuffers});

@@ -27,7 +27,7 @@ namespace {
 /// scratch, whose plan has seen to it.
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
   for (const Op& op : list) {
-    if (op_spec(op.kind).collective != Collective::kAllReduce) continue;
+    if (op_spec(op.kind).collective != TensorCollective::kAllReduce) continue;
     const Range& out = places.at(op.out[0]);
     const bool moves = graph.at(op.in[0]).role == ValueRole::kTemp &&
                        places.at(op.in[0]).buffer != out.buffer;
@@ -362,8 +362,8 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(like.ops().graph)];
   const Range& in = places.at(op.in[0]);
   const Range& out = places.at(op.out[0]);
-  const Collective collective = op_spec(op.kind).collective;
-  const bool sums = collective == Collective::kAllReduce;
+  const TensorCollective collective = op_spec(op.kind).collective;
+  const bool sums = collective == TensorCollective::kAllReduce;
   const auto emit_for_layer = [&](Instr instr) {
     instr.layer = like.layer;
     instr.micro_batch = like.micro_batch;
@@ -371,7 +371,7 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   };
   if (sums && in != out) emit_for_layer(make_copy(program_, in, out));
   const InstrKind kind = sums                                    ? InstrKind::kAllReduce
-                         : collective == Collective::kAllGather ? InstrKind::kAllGather
+                         : collective == TensorCollective::kAllGather ? InstrKind::kAllGather
                                                                 : InstrKind::kReduceScatter;
   emit_for_layer(make_collective(kind, {store_.groups().tensor, graph.at(op.in[0]).dtype},
                                  sums ? out : in, out));

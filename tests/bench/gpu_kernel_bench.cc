@@ -18,11 +18,17 @@
 
 #include "base/error.h"
 #include "graph/cost.h"
-#include "graph/gpu_workspace.h"
 #include "graph/layer_graph.h"
 #include "graph/op_spec.h"
 #include "graph/workspace.h"
 #include "kernels/device.h"
+#include "ops/attention/attention.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/cross_entropy/workspace.h"
+#include "ops/heads.h"
+#include "ops/kinds.h"
+#include "ops/lora/lora.h"
+#include "ops/norm/norm.h"
 
 namespace ftrun {
 namespace {

@@ -29,6 +29,12 @@
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
 #include "kernels/products.h"
+#include "ops/attention/attention.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/heads.h"
+#include "ops/kinds.h"
+#include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
 
 namespace ftrun {
 namespace {

@@ -6,6 +6,20 @@
 
 #include "base/error.h"
 #include "graph/builder.h"
+#include "ops/add/add.h"
+#include "ops/attention/attention.h"
+#include "ops/collective/collective.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/dora/dora.h"
+#include "ops/dropout/dropout.h"
+#include "ops/embedding/embedding.h"
+#include "ops/heads.h"
+#include "ops/linear/linear.h"
+#include "ops/lora/lora.h"
+#include "ops/norm/norm.h"
+#include "ops/qk_norm/qk_norm.h"
+#include "ops/rope/rope.h"
+#include "ops/swiglu/swiglu.h"
 
 namespace ftrun::fixtures {
 
@@ -42,19 +56,19 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {s.tokens(), s.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {s.tokens()}, "starts");
-  const ValueId norm = g.rms_norm(x, g.param("n1", {s.hidden}), 1e-5);
-  ValueId qkv = g.linear(norm, g.param("qkv", {width, s.hidden}), bias("qkv.b", width));
+  const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), 1e-5);
+  ValueId qkv = ops::linear(g, norm, g.param("qkv", {width, s.hidden}), bias("qkv.b", width));
   if (s.qk_norm)
-    qkv = g.qk_norm(qkv, g.param("wq", {s.head_size}), g.param("wk", {s.head_size}), heads);
-  const ValueId attended = g.attention(g.rope(qkv, rope, heads), starts,
+    qkv = ops::qk_norm(g, qkv, g.param("wq", {s.head_size}), g.param("wk", {s.head_size}), heads);
+  const ValueId attended = ops::attention(g, ops::rope(g, qkv, rope, heads), starts,
                                        {s.query_heads, s.kv_heads, s.head_size, 0, 0.5, s.window});
   const ValueId o = g.param("o", {s.hidden, s.query_heads * s.head_size});
-  const ValueId out = g.linear(attended, o, bias("o.b", s.hidden));
-  const auto middle = g.add_rms_norm(x, out, g.param("n2", {s.hidden}), 1e-5);
+  const ValueId out = ops::linear(g, attended, o, bias("o.b", s.hidden));
+  const auto middle = ops::add_rms_norm(g, x, out, g.param("n2", {s.hidden}), 1e-5);
   const ValueId gate_up = g.param("gu", {2 * s.feed_forward, s.hidden});
-  const ValueId gated = g.swiglu(g.linear(middle.norm, gate_up, bias("gu.b", 2 * s.feed_forward)));
+  const ValueId gated = ops::swiglu(g, ops::linear(g, middle.norm, gate_up, bias("gu.b", 2 * s.feed_forward)));
   const ValueId down = g.param("down", {s.hidden, s.feed_forward});
-  g.output(g.add(middle.sum, g.linear(gated, down, bias("down.b", s.hidden))), Port::kHidden);
+  g.output(ops::add(g, middle.sum, ops::linear(g, gated, down, bias("down.b", s.hidden))), Port::kHidden);
   return g.finish(train, s.recompute);
 }
 
@@ -64,7 +78,7 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
   GraphBuilder g("magnitudes", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
-  const ValueId norm = g.rms_norm(x, g.param("n1", {s.hidden}), 1e-5);
+  const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), 1e-5);
   const ValueId qkv = g.param("qkv", {width, s.hidden}), bias = s.biases ? g.param("qkv.b", {width}) : -1;
   const ValueId down = g.param("down", {5, s.hidden});
   const std::vector<ValueId> up{g.param("q.up", {q, 2}), g.param("v.up", {kv, 3})};
@@ -74,14 +88,14 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
   DropoutAttrs dropout{.probability = s.dropout, .site = 1, .rest = true, .gradient_ranks = ranks};
   ValueId kept = norm, rest = -1;
   if (s.dropout > 0) {
-    rest = g.linear(g.dropout(norm, dropout), qkv, -1, {.gradient_ranks = ranks, .weight_gradient = false});
+    rest = ops::linear(g, ops::dropout(g, norm, dropout), qkv, -1, {.gradient_ranks = ranks, .weight_gradient = false});
     dropout.rest = false;
-    kept = g.dropout(norm, dropout);
+    kept = ops::dropout(g, norm, dropout);
   }
-  const ValueId z = g.lora(kept, g.linear(kept, qkv, -1, product), down, up, attrs, product);
-  ValueId y = g.dora_scale(z, g.dora_squared_lengths(qkv, down, up, attrs), magnitudes, bias, {{{0, q}, {width - kv, kv}}});
-  if (rest >= 0) y = g.add(rest, y);
-  g.output(g.add(x, g.linear(y, g.param("o", {s.hidden, width}))), Port::kHidden);
+  const ValueId z = ops::lora(g, kept, ops::linear(g, kept, qkv, -1, product), down, up, attrs, product);
+  ValueId y = ops::dora_scale(g, z, ops::dora_squared_lengths(g, qkv, down, up, attrs), magnitudes, bias, {{{0, q}, {width - kv, kv}}});
+  if (rest >= 0) y = ops::add(g, rest, y);
+  g.output(ops::add(g, x, ops::linear(g, y, g.param("o", {s.hidden, width}))), Port::kHidden);
   return g.finish(train, s.recompute);
 }
 
@@ -90,13 +104,13 @@ inline LayerGraph adapted(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size, kv = s.kv_heads * s.head_size;
   GraphBuilder g("adapted", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
-  const ValueId norm = g.rms_norm(x, g.param("n1", {s.hidden}), 1e-5);
-  const ValueId qkv = g.linear(norm, g.param("qkv", {width, s.hidden}));
+  const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), 1e-5);
+  const ValueId qkv = ops::linear(g, norm, g.param("qkv", {width, s.hidden}));
   const LoraAttrs attrs{{{0, 2.0}, {width - kv, 0.5}}};
-  const ValueId kept = s.dropout > 0 ? g.dropout(norm, {s.dropout, 1, 0}) : norm;
-  const ValueId all = g.lora(kept, qkv, g.param("down", {5, s.hidden}),
+  const ValueId kept = s.dropout > 0 ? ops::dropout(g, norm, {s.dropout, 1, 0}) : norm;
+  const ValueId all = ops::lora(g, kept, qkv, g.param("down", {5, s.hidden}),
                              {g.param("q.up", {s.query_heads * s.head_size, 2}), g.param("v.up", {kv, 3})}, attrs);
-  g.output(g.add(x, g.linear(all, g.param("o", {s.hidden, width}))), Port::kHidden);
+  g.output(ops::add(g, x, ops::linear(g, all, g.param("o", {s.hidden, width}))), Port::kHidden);
   return g.finish(train, s.recompute);
 }
 
@@ -104,9 +118,9 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
   GraphBuilder g("embed", s.tokens(), s.row_tokens);
   const ValueId tokens = g.input(Port::kTokens, DType::kI32, {s.tokens()}, "tokens");
   const ValueId positions = g.input(Port::kPositions, DType::kI32, {s.tokens()}, "positions");
-  g.output(g.embed(tokens, g.param("table", {s.vocabulary, s.hidden})), Port::kHidden);
+  g.output(ops::embed(g, tokens, g.param("table", {s.vocabulary, s.hidden})), Port::kHidden);
   g.output(
-      g.rope_table(positions, std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0),
+      ops::rope_table(g, positions, std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0),
       Port::kRope);
   return g.finish(train);
 }
@@ -115,8 +129,8 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
   GraphBuilder g("head", s.tokens(), s.row_tokens);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {s.tokens(), s.hidden}, "x");
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
-  const ValueId y = g.rms_norm(x, g.param("n", {s.hidden}), 1e-5);
-  g.linear_cross_entropy(y, g.param("w", {s.vocabulary, s.hidden}), labels,
+  const ValueId y = ops::rms_norm(g, x, g.param("n", {s.hidden}), 1e-5);
+  ops::linear_cross_entropy(g, y, g.param("w", {s.vocabulary, s.hidden}), labels,
                          {.with_gradients = train, .chunk_tokens = chunk_tokens});
   return g.finish(train);
 }
@@ -126,16 +140,16 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
 inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = true) {
   GraphBuilder g("split", s.tokens(), s.row_tokens, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
-  const auto all_tokens = [&](ValueId id) { return sequence ? g.all_gather(id, 2) : id; };
+  const auto all_tokens = [&](ValueId id) { return sequence ? ops::all_gather(g, id, 2) : id; };
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {held, s.hidden}, "x");
-  const ValueId norm = all_tokens(g.rms_norm(x, g.param("n", {s.hidden}), 1e-5));
+  const ValueId norm = all_tokens(ops::rms_norm(g, x, g.param("n", {s.hidden}), 1e-5));
   const ValueId gate_up = g.param("gu", {s.feed_forward, s.hidden});
   const ValueId bias = s.biases ? g.param("gu.b", {s.feed_forward}) : -1;
-  const ValueId gated = g.swiglu(g.linear(norm, gate_up, bias, {.gradient_ranks = 2}));
+  const ValueId gated = ops::swiglu(g, ops::linear(g, norm, gate_up, bias, {.gradient_ranks = 2}));
   const ValueId down =
-      g.linear(gated, g.param("down", {s.hidden, s.feed_forward / 2}),
+      ops::linear(g, gated, g.param("down", {s.hidden, s.feed_forward / 2}),
                s.biases ? g.param("down.b", {s.hidden}) : -1, {.adds_bias = !s.biases});
-  g.output(g.add(x, sequence ? g.reduce_scatter(down, 2) : g.all_reduce(down, 2)), Port::kHidden);
+  g.output(ops::add(g, x, sequence ? ops::reduce_scatter(g, down, 2) : ops::all_reduce(g, down, 2)), Port::kHidden);
   return g.finish(train, s.recompute);
 }
 
@@ -146,8 +160,8 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {held, s.hidden}, "x");
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
-  const ValueId norm = g.rms_norm(x, g.param("n", {s.hidden}), 1e-5);
-  g.vocabulary_cross_entropy(sequence ? g.all_gather(norm, 2) : norm,
+  const ValueId norm = ops::rms_norm(g, x, g.param("n", {s.hidden}), 1e-5);
+  ops::vocabulary_cross_entropy(g, sequence ? ops::all_gather(g, norm, 2) : norm,
                              g.param("w", {s.vocabulary / 2, s.hidden}), labels,
                              {.with_gradients = train, .chunk_tokens = chunk_tokens}, 2, 1);
   return g.finish(train);

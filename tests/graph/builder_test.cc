@@ -1,5 +1,13 @@
 #include "blocks.h"
 #include "graph/check_graph.h"
+#include "ops/add/add.h"
+#include "ops/attention/attention.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/embedding/embedding.h"
+#include "ops/linear/linear.h"
+#include "ops/norm/norm.h"
+#include "ops/qk_norm/qk_norm.h"
+#include "ops/rope/rope.h"
 
 #include <catch2/catch.hpp>
 
@@ -23,38 +31,38 @@ TEST_CASE("tokens come in whole rows") {
 }
 
 TEST_CASE("operands that do not fit are refused when the operation is built") {
-  CHECK(refusal([](auto& g, ValueId x) { g.rms_norm(x, g.param("w", {15}), 1e-5); }) ==
+  CHECK(refusal([](auto& g, ValueId x) { ops::rms_norm(g, x, g.param("w", {15}), 1e-5); }) ==
         "rms_norm width");
   CHECK(refusal([](auto& g, ValueId x) {
-          g.linear(x, g.param("w", {4, 15}));
+          ops::linear(g, x, g.param("w", {4, 15}));
         }) == "linear input width");
   CHECK(refusal([](auto& g, ValueId x) {
-          g.linear(x, g.param("w", {4, 16}), g.param("b", {5}));
+          ops::linear(g, x, g.param("w", {4, 16}), g.param("b", {5}));
         }) == "linear bias width");
   CHECK(refusal([](auto& g, ValueId x) {
-          g.add(x, g.linear(x, g.param("w", {4, 16})));
+          ops::add(g, x, ops::linear(g, x, g.param("w", {4, 16})));
         }) == "add operands");
   CHECK(refusal([](auto& g, ValueId x) {
-          g.add_rms_norm(x, g.linear(x, g.param("w", {4, 16})), g.param("n", {16}), 1e-5);
+          ops::add_rms_norm(g, x, ops::linear(g, x, g.param("w", {4, 16})), g.param("n", {16}), 1e-5);
         }) == "add_rms_norm operands");
-  CHECK(refusal([](auto& g, ValueId x) { g.add_rms_norm(x, x, g.param("n", {4}), 1e-5); }) ==
+  CHECK(refusal([](auto& g, ValueId x) { ops::add_rms_norm(g, x, x, g.param("n", {4}), 1e-5); }) ==
         "add_rms_norm width");
   CHECK(refusal([](auto& g, ValueId x) {
-          g.qk_norm(x, g.param("q", {4}), g.param("k", {3}), {2, 1, 4, 1e-6});
+          ops::qk_norm(g, x, g.param("q", {4}), g.param("k", {3}), {2, 1, 4, 1e-6});
         }) == "qk_norm weights");
   CHECK(refusal([](auto& g, ValueId x) {
-          g.rope(x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {2, 1, 4, 0});
+          ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {2, 1, 4, 0});
         }) == "rope table");
   CHECK(refusal([](auto& g, ValueId x) {
-          g.attention(x, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 1, 4, 0, 1.0, 0});
+          ops::attention(g, x, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 1, 4, 0, 1.0, 0});
         }) == "attention operand");
   CHECK(
       refusal([](auto& g, ValueId) {
         const ValueId qkv = g.input(Port::kHidden, DType::kF32, {8, 28}, "qkv");
-        g.attention(qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 2, 4, 0, 1.0, 0});
+        ops::attention(g, qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 2, 4, 0, 1.0, 0});
       }) == "query heads are a multiple of key/value heads");
   CHECK(refusal([](auto& g, ValueId x) {
-          g.linear_cross_entropy(x, g.param("w", {9, 15}),
+          ops::linear_cross_entropy(g, x, g.param("w", {9, 15}),
                                  g.input(Port::kLabels, DType::kI32, {8}, "labels"), {});
         }) == "head width");
 }
@@ -66,8 +74,8 @@ TEST_CASE("outputs are made by the layer, not given to it") {
 
 TEST_CASE("a result that nothing reads is refused when backward is derived") {
   CHECK(refusal([](auto& g, ValueId x) {
-          g.linear(x, g.param("unused", {4, 16}));
-          g.output(g.linear(x, g.param("w", {16, 16})), Port::kHidden);
+          ops::linear(g, x, g.param("unused", {4, 16}));
+          g.output(ops::linear(g, x, g.param("w", {16, 16})), Port::kHidden);
           g.finish(true);
         }) == "layer: nothing reads unused.out");
 }
@@ -75,7 +83,7 @@ TEST_CASE("a result that nothing reads is refused when backward is derived") {
 TEST_CASE("an input that reaches no output, or unchanged, is refused when backward is derived") {
   CHECK(refusal([](auto& g, ValueId) {
           const ValueId tokens = g.input(Port::kTokens, DType::kI32, {8}, "tokens");
-          g.output(g.embed(tokens, g.param("table", {9, 16})), Port::kHidden);
+          g.output(ops::embed(g, tokens, g.param("table", {9, 16})), Port::kHidden);
           g.finish(true);
         }) == "the input's gradient is made by the layer");
 }
@@ -83,7 +91,7 @@ TEST_CASE("an input that reaches no output, or unchanged, is refused when backwa
 TEST_CASE("a head without gradients has no backward") {
   CHECK(refusal([](auto& g, ValueId x) {
           const ValueId labels = g.input(Port::kLabels, DType::kI32, {8}, "labels");
-          g.linear_cross_entropy(g.rms_norm(x, g.param("n", {16}), 1e-5), g.param("w", {9, 16}),
+          ops::linear_cross_entropy(g, ops::rms_norm(g, x, g.param("n", {16}), 1e-5), g.param("w", {9, 16}),
                                  labels, {.with_gradients = false});
           g.finish(true);
         }) == "a head without gradients has no backward");
@@ -95,7 +103,7 @@ TEST_CASE("activations have the dtype of the graph, statistics at least 32 bits"
                                                {DType::kBF16, DType::kF32}}) {
     GraphBuilder b("layer", 8, 4, {activation, activation});
     const ValueId x = b.input(Port::kHidden, activation, {8, 16}, "x");
-    b.output(b.rms_norm(x, b.param("n", {16}), 1e-5), Port::kHidden);
+    b.output(ops::rms_norm(b, x, b.param("n", {16}), 1e-5), Port::kHidden);
     const LayerGraph g = b.finish(true);
     CHECK(g.at(named(g, "n.out")).dtype == activation);
     CHECK(g.at(named(g, "n.rstd")).dtype == statistics);
@@ -108,8 +116,8 @@ TEST_CASE("gradients of parameters have their own dtype, those of activations th
   GraphBuilder b("head", 8, 4, {DType::kBF16, DType::kF32});
   const ValueId x = b.input(Port::kHidden, DType::kBF16, {8, 16}, "x");
   const ValueId labels = b.input(Port::kLabels, DType::kI32, {8}, "labels");
-  const ValueId norm = b.rms_norm(x, b.param("n", {16}), 1e-5);
-  b.linear_cross_entropy(norm, b.param("w", {9, 16}), labels, {});
+  const ValueId norm = ops::rms_norm(b, x, b.param("n", {16}), 1e-5);
+  ops::linear_cross_entropy(b, norm, b.param("w", {9, 16}), labels, {});
   const LayerGraph g = b.finish(true);
   for (const char* param : {"n", "w"}) {
     CHECK(g.at(named(g, param)).dtype == DType::kBF16);
@@ -122,7 +130,7 @@ TEST_CASE("gradients of parameters have their own dtype, those of activations th
 
 TEST_CASE("attention takes the rows of the graph, whatever its attributes said") {
   const LayerGraph g = block({});
-  CHECK(std::get<AttentionAttrs>(g.forward[3].attrs).row_tokens == 4);
+  CHECK(g.forward[3].attrs.get<AttentionAttrs>().row_tokens == 4);
 }
 
 TEST_CASE("a scalar has one element and an empty dimension none") {

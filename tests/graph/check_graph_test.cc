@@ -7,6 +7,9 @@
 #include "graph/cost.h"
 #include "graph/op_spec.h"
 #include "graph/shapes.h"
+#include "ops/collective/collective.h"
+#include "ops/kinds.h"
+#include "ops/linear/linear.h"
 
 #include <catch2/catch.hpp>
 
@@ -98,7 +101,7 @@ TEST_CASE(
   GraphBuilder b("twice", 4, 4);
   const ValueId w = b.param("w", {3, 3});
   const ValueId x = b.input(Port::kHidden, DType::kF32, {4, 3}, "x");
-  b.output(b.linear(b.linear(x, w), w), Port::kHidden);
+  b.output(ops::linear(b, ops::linear(b, x, w), w), Port::kHidden);
   CHECK(bug_text([&] { b.finish(true); }) ==
         "twice: linear_wgrad d_w.out:[4,3] x:[4,3] -> d_w:[3,3] writes d_w a second time");
 }
@@ -238,8 +241,8 @@ TEST_CASE("collectives are the kinds of communication, do no arithmetic and move
 TEST_CASE("an all-gather's blocks lie one after another or apart, and no other way") {
   GraphBuilder b("logits", 8, 4);
   const ValueId x = b.input(Port::kHidden, DType::kF32, {8, 16}, "x");
-  const ValueId y = b.linear(x, b.param("w", {5, 16}));
-  b.output(b.all_gather_blocks(y, 3), Port::kLogits);
+  const ValueId y = ops::linear(b, x, b.param("w", {5, 16}));
+  b.output(ops::all_gather_blocks(b, y, 3), Port::kLogits);
   LayerGraph g = b.finish(false);
   Dims& dims = g.values.back().dims;
   CHECK(dims == Dims{3, 8, 5});

@@ -3,8 +3,14 @@
 #include "blocks.h"
 #include "graph/cost.h"
 #include "graph/storage.h"
-#include "graph/gpu_workspace.h"
 #include "graph/workspace.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/gpu_workspace.h"
+#include "ops/attention/workspace.h"
+#include "ops/cross_entropy/workspace.h"
+#include "ops/kinds.h"
+#include "ops/linear/linear.h"
+#include "ops/linear/workspace.h"
 
 #include <catch2/catch.hpp>
 
@@ -215,7 +221,7 @@ TEST_CASE("on GPUs products, embedding and attention's forward and backward have
     const LayerGraph g = gpu_block(tokens);
     const Op& forward = first_of(g, OpKind::kAttention);
     const Op& backward = first_of(g, OpKind::kAttentionDgrad);
-    const auto& attrs = std::get<AttentionAttrs>(forward.attrs);
+    const auto& attrs = forward.attrs.get<AttentionAttrs>();
     const int64_t n = 2 * tokens, blocks = (tokens + 63) / 64;
     const GpuAttentionWorkspace f = gpu_attention_workspace(n, attrs, false);
     const auto parts = [&](const GpuAttentionWorkspace& w) {
@@ -299,7 +305,7 @@ TEST_CASE("products of 16-bit numbers have F32 panels of bounded size, others no
 
   GraphBuilder b("layer", 8, 4, {DType::kBF16, DType::kF32});
   const ValueId x = b.input(Port::kHidden, DType::kBF16, {8, 16}, "x");
-  b.output(b.linear(x, b.param("w", {16, 16})), Port::kHidden);
+  b.output(ops::linear(b, x, b.param("w", {16, 16})), Port::kHidden);
   const LayerGraph g = b.finish(true);
   const auto bytes = [&](const std::vector<Op>& list, OpKind kind) {
     for (const Op& op : list)

@@ -4,6 +4,12 @@
 #include "blocks.h"
 #include "graph/check_graph.h"
 #include "graph/scratch.h"
+#include "ops/add/add.h"
+#include "ops/collective/collective.h"
+#include "ops/dora/dora.h"
+#include "ops/kinds.h"
+#include "ops/linear/linear.h"
+#include "ops/lora/lora.h"
 
 #include <catch2/catch.hpp>
 
@@ -143,15 +149,15 @@ TEST_CASE("the ranks sum the gradient by a product's operand once, whatever drop
 TEST_CASE("a sum over the ranks has a gradient unless it is one of lengths") {
   GraphBuilder g("sums", 8, 8);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {8, 16}, "x");
-  g.all_reduce(g.linear(x, g.param("unread", {16, 16})), 2);
-  g.output(g.add(x, g.linear(x, g.param("w", {16, 16}))), Port::kHidden);
+  ops::all_reduce(g, ops::linear(g, x, g.param("unread", {16, 16})), 2);
+  g.output(ops::add(g, x, ops::linear(g, x, g.param("w", {16, 16}))), Port::kHidden);
   CHECK_THROWS_WITH(g.finish(true), Catch::Contains("sums: nothing reads unread.out.summed"));
   GraphBuilder h("lengths", 8, 8);
   const ValueId y = h.input(Port::kHidden, DType::kF32, {8, 16}, "x");
   const ValueId w = h.param("w", {16, 16}), down = h.param("down", {2, 16}), up = h.param("up", {16, 2});
   const LoraAttrs attrs{{{0, 1.0}}};
-  const ValueId squares = h.all_reduce(h.dora_squared_lengths(w, down, {up}, attrs), 2);
-  h.output(h.dora_scale(h.lora(y, h.linear(y, w), down, {up}, attrs), squares, h.fp32_param("m", {16}), -1, {{{0, 16}}}), Port::kHidden);
+  const ValueId squares = ops::all_reduce(h, ops::dora_squared_lengths(h, w, down, {up}, attrs), 2);
+  h.output(ops::dora_scale(h, ops::lora(h, y, ops::linear(h, y, w), down, {up}, attrs), squares, h.fp32_param("m", {16}), -1, {{{0, 16}}}), Port::kHidden);
   const LayerGraph lengths = h.finish(true);
   CHECK(list_text(lengths, lengths.backward).find("tensor_all_reduce") == std::string::npos);
 }

@@ -7,6 +7,8 @@
 #include "graph/cost.h"
 #include "graph/derive.h"
 #include "graph/workspace.h"
+#include "ops/kinds.h"
+#include "ops/linear/linear.h"
 
 #include <catch2/catch.hpp>
 
@@ -50,9 +52,10 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
   for (int i = 0; i < kOpKinds; ++i) {
     const OpSpec& spec = op_spec(static_cast<OpKind>(i));
     INFO(spec.name);
-    CHECK(spec.kind == static_cast<OpKind>(i));
+    CHECK_FALSE(spec.name.empty());
     CHECK(names.insert(spec.name).second);
     REQUIRE(spec.flops != nullptr);
+    CHECK((spec.gpu_workspace == nullptr) == (spec.collective != TensorCollective::kNone));
     const Patterns patterns = patterns_of(spec);
     CHECK(spec.cheap_result < static_cast<int>(patterns.out.size()));
     // What may lie in place of something is as large.
@@ -61,8 +64,10 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
       CHECK((given == patterns.out[0] || given == cat("[", patterns.out[0], "]")));
     }
     CHECK_FALSE((spec.once && spec.cheap_result >= 0));
+    CHECK(spec.parameter_gradient < static_cast<int>(patterns.out.size()));
+    CHECK(spec.private_result < static_cast<int>(patterns.out.size()));
     if (spec.gpu_pair) CHECK(patterns_of(op_spec(*spec.gpu_pair)).in.size() >= patterns.in.size());
-    if (spec.collective != Collective::kNone) {
+    if (spec.collective != TensorCollective::kNone) {
       CHECK(spec.flops == flops_of::communication);
       CHECK(spec.workspace == nullptr);
       CHECK(spec.shared_by.empty());
@@ -81,12 +86,13 @@ TEST_CASE("a kind that forward lists hold has its gradients; one without is a gr
     (is_forward ? forward : backward).insert(op.kind);
   });
   for (int i = 0; i < kOpKinds; ++i) {
-    const OpSpec& spec = op_spec(static_cast<OpKind>(i));
+    const auto kind = static_cast<OpKind>(i);
+    const OpSpec& spec = op_spec(kind);
     INFO(spec.name);
     const bool gradient = spec.name.ends_with("_dgrad") || spec.name.ends_with("_wgrad");
     CHECK((spec.gradients == nullptr) == gradient);
-    CHECK(forward.contains(spec.kind) == !gradient);
-    if (gradient) CHECK(backward.contains(spec.kind));
+    CHECK(forward.contains(kind) == !gradient);
+    if (gradient) CHECK(backward.contains(kind));
   }
 }
 
@@ -106,7 +112,7 @@ TEST_CASE("an operation has scratch where its kind's entry asks for some, and ne
 TEST_CASE("gradients of a gradient are refused") {
   GraphBuilder b("twice", 4, 4);
   const ValueId x = b.input(Port::kHidden, DType::kF32, {4, 3}, "x");
-  b.output(b.linear(x, b.param("w", {3, 3})), Port::kHidden);
+  b.output(ops::linear(b, x, b.param("w", {3, 3})), Port::kHidden);
   LayerGraph g = b.finish(false);
   g.forward[0].kind = OpKind::kLinearDgrad;
   CHECK(bug_text([&] { derive_backward(g); }) == "no backward for linear_dgrad in a forward list");

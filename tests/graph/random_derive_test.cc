@@ -3,6 +3,7 @@
 #include "blocks.h"
 #include "random_graph.h"
 #include "graph/check_graph.h"
+#include "ops/kinds.h"
 #include "sweep.h"
 
 #include <catch2/catch.hpp>

@@ -5,6 +5,10 @@
 
 #include "base/error.h"
 #include "graph/builder.h"
+#include "ops/add/add.h"
+#include "ops/linear/linear.h"
+#include "ops/norm/norm.h"
+#include "ops/swiglu/swiglu.h"
 
 namespace ftrun::fixtures {
 
@@ -33,19 +37,19 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
     const auto width = static_cast<int64_t>(1 + below(30));
     switch (below(5)) {
       case 0:
-        put(g.rms_norm(pick(), param({d}), 1e-5));
+        put(ops::rms_norm(g, pick(), param({d}), 1e-5));
         break;
       case 1:
-        put(g.linear(pick(), param({d, d}), below(2) ? param({d}) : -1));
+        put(ops::linear(g, pick(), param({d, d}), below(2) ? param({d}) : -1));
         break;
       case 2:
-        put(g.add(pick(), pick()));
+        put(ops::add(g, pick(), pick()));
         break;
       case 3:
-        put(g.linear(g.swiglu(g.linear(pick(), param({2 * width, d}))), param({d, width})));
+        put(ops::linear(g, ops::swiglu(g, ops::linear(g, pick(), param({2 * width, d}))), param({d, width})));
         break;
       default: {
-        const auto [sum, norm] = g.add_rms_norm(pick(), pick(), param({d}), 1e-5);
+        const auto [sum, norm] = ops::add_rms_norm(g, pick(), pick(), param({d}), 1e-5);
         put(sum);
         put(norm);
       }
@@ -53,8 +57,8 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
   }
   ValueId total = -1;
   for (size_t i = 0; i < made.size(); ++i)
-    if (readers[i] == 0) total = total < 0 ? made[i] : g.add(total, made[i]);
-  g.output(g.add(total, g.linear(total, param({d, d}))), Port::kHidden);
+    if (readers[i] == 0) total = total < 0 ? made[i] : ops::add(g, total, made[i]);
+  g.output(ops::add(g, total, ops::linear(g, total, param({d, d}))), Port::kHidden);
   return g.finish(true, recompute);
 }
 

@@ -4,6 +4,9 @@
 #include "blocks.h"
 #include "graph/scratch.h"
 #include "graph/storage.h"
+#include "ops/add/add.h"
+#include "ops/collective/collective.h"
+#include "ops/linear/linear.h"
 #include "owned_memory.h"
 #include "random_graph.h"
 #include "sweep.h"
@@ -159,10 +162,10 @@ TEST_CASE("what runs in place in the interleaved list does not where its result 
 LayerGraph beside(bool again) {
   GraphBuilder g("beside", 4, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
-  const ValueId a = g.linear(x, g.param("a", {16, 16}));
-  const ValueId y = g.all_reduce(a, 2);
-  const ValueId b = g.linear(again ? a : x, g.param("b", {16, 16}));
-  g.output(g.add(g.linear(y, g.param("y", {16, 16})), b), Port::kHidden);
+  const ValueId a = ops::linear(g, x, g.param("a", {16, 16}));
+  const ValueId y = ops::all_reduce(g, a, 2);
+  const ValueId b = ops::linear(g, again ? a : x, g.param("b", {16, 16}));
+  g.output(ops::add(g, ops::linear(g, y, g.param("y", {16, 16})), b), Port::kHidden);
   return g.finish(false);
 }
 
@@ -265,10 +268,10 @@ TEST_CASE("rotation, its gradient and addition run in place when nothing reads t
 LayerGraph additions(bool again) {
   GraphBuilder g("additions", 4, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
-  const ValueId a = g.linear(x, g.param("a", {16, 16}));
-  const ValueId b = g.add(a, a);
-  const ValueId c = g.add(b, again ? a : b);
-  g.output(g.linear(c, g.param("out", {16, 16})), Port::kHidden);
+  const ValueId a = ops::linear(g, x, g.param("a", {16, 16}));
+  const ValueId b = ops::add(g, a, a);
+  const ValueId c = ops::add(g, b, again ? a : b);
+  g.output(ops::linear(g, c, g.param("out", {16, 16})), Port::kHidden);
   return g.finish(false);
 }
 

@@ -3,6 +3,12 @@
 #include "blocks.h"
 #include "graph/check_graph.h"
 #include "graph/cost.h"
+#include "ops/add/add.h"
+#include "ops/collective/collective.h"
+#include "ops/embedding/embedding.h"
+#include "ops/kinds.h"
+#include "ops/linear/linear.h"
+#include "ops/norm/norm.h"
 
 #include <catch2/catch.hpp>
 
@@ -147,13 +153,13 @@ TEST_CASE(
   // An embedding has no gradient but its table's.
   GraphBuilder b("embed", 8, 4);
   const ValueId tokens = b.input(Port::kTokens, DType::kI32, {8}, "tokens");
-  b.output(b.reduce_scatter(b.embed(tokens, b.param("table", {5, 16}), {5, 10}), 2), Port::kHidden);
+  b.output(ops::reduce_scatter(b, ops::embed(b, tokens, b.param("table", {5, 16}), {5, 10}), 2), Port::kHidden);
   const LayerGraph embed = b.finish(true);
   CHECK(embed.input_grad.empty());
   CHECK(list_text(embed, embed.weight_grad) ==
         "tensor_all_gather d_embedding.scattered:[4,16] -> d_embedding:[8,16]\n"
         "embed_wgrad tokens:[8] d_embedding:[8,16] -> d_table:[5,16]\n");
-  CHECK(std::get<RowsAttrs>(embed.weight_grad[1].attrs) == RowsAttrs{5, 10});
+  CHECK(embed.weight_grad[1].attrs.get<RowsAttrs>() == RowsAttrs{5, 10});
 }
 
 TEST_CASE("weight gradients of split layers may all be deferred behind the input gradients") {
@@ -173,10 +179,10 @@ TEST_CASE(
     "weights") {
   GraphBuilder b("two", 8, 4);
   const ValueId x = b.input(Port::kHidden, DType::kF32, {4, 16}, "x");
-  const ValueId all = b.all_gather(b.rms_norm(x, b.param("n", {16}), 1e-5), 2);
-  const ValueId one = b.linear(all, b.param("a", {8, 16}), -1, {.gradient_ranks = 2});
-  const ValueId two = b.linear(all, b.param("b", {8, 16}), -1, {.gradient_ranks = 2});
-  b.output(b.reduce_scatter(b.linear(b.add(one, two), b.param("c", {16, 8})), 2), Port::kHidden);
+  const ValueId all = ops::all_gather(b, ops::rms_norm(b, x, b.param("n", {16}), 1e-5), 2);
+  const ValueId one = ops::linear(b, all, b.param("a", {8, 16}), -1, {.gradient_ranks = 2});
+  const ValueId two = ops::linear(b, all, b.param("b", {8, 16}), -1, {.gradient_ranks = 2});
+  b.output(ops::reduce_scatter(b, ops::linear(b, ops::add(b, one, two), b.param("c", {16, 8})), 2), Port::kHidden);
   const LayerGraph g = b.finish(true);
   std::vector<std::string> kinds;
   for (const Op& op : g.backward) kinds.emplace_back(op_name(op.kind));

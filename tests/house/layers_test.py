@@ -18,10 +18,16 @@ def layer_map():
     return folders
 
 
+def folder_of(path):
+    """The folder whose target a file below lib is of: kernels of an operation are the engine's, wherever they lie."""
+    parts = pathlib.PurePath(path).parts
+    return "kernels" if parts[0] == "ops" and re.match(r"(cpu|gpu)(_(?!workspace)\w+)?\.", parts[-1]) else parts[0]
+
+
 def sources():
     for path in sorted(LIB.rglob("*")):
         if path.suffix in (".h", ".cc", ".cu", ".cuh", ".inc"):
-            yield path, path.relative_to(LIB).parts[0], path.read_text()
+            yield path, folder_of(path.relative_to(LIB)), path.read_text()
 
 
 def include_faults(folders):
@@ -32,7 +38,7 @@ def include_faults(folders):
             continue
         engine, uses = folders[folder]
         for bracket, header in INCLUDE.findall(text):
-            target = header.split("/")[0]
+            target = folder_of(header)
             if bracket == '"' and target in folders and target != folder and target not in uses:
                 faults.append(f"{path}: includes {header}, but {folder} may use only {', '.join(sorted(uses)) or 'nothing'}")
             if not engine and header.startswith(TENSOR_HEADERS):

@@ -1,5 +1,7 @@
 #include <cmath>
 
+#include "ops/attention/attention.h"
+#include "ops/kinds.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>

@@ -2,6 +2,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/kinds.h"
 #include "products_rig.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,9 @@
 #include <cmath>
 
+#include "ops/dora/dora.h"
+#include "ops/dropout/dropout.h"
+#include "ops/kinds.h"
+#include "ops/lora/lora.h"
 #include "products_rig.h"
 
 #include <catch2/catch.hpp>
@@ -111,7 +115,7 @@ TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd,
       REQUIRE(relative_error(rig.read(dz), expected.gradients[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dm), expected.gradients[2]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(more), plus(before, expected.gradients[2])) < tolerance(dtype));
-      DoraAttrs without = std::get<DoraAttrs>(c.attrs);
+      DoraAttrs without = c.attrs.get<DoraAttrs>();
       without.adds_bias = false;
       const ValueId plain = rig.output(c.inputs[0].dims), other = rig.output(c.inputs[0].dims);
       rig.run(OpKind::kDoraScale, {z, q, m}, {plain}, c.attrs);

@@ -1,4 +1,6 @@
 #include "kernels/dropout_mask.h"
+#include "ops/dropout/dropout.h"
+#include "ops/kinds.h"
 
 #include <cmath>
 #include <functional>

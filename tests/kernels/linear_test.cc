@@ -1,3 +1,5 @@
+#include "ops/kinds.h"
+#include "ops/lora/lora.h"
 #include "products_rig.h"
 
 #include <catch2/catch.hpp>

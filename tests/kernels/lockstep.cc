@@ -1,4 +1,6 @@
 #include "lockstep.h"
+#include "ops/collective/collective.h"
+#include "ops/kinds.h"
 
 #include <algorithm>
 #include <cmath>
@@ -279,7 +281,7 @@ void Lockstep::begin_collective(size_t layer, const Op& op) {
 void Lockstep::end_collective(size_t layer, const std::vector<Op>& ops) {
   const size_t degree = ranks_.size();
   const Op& op = ops[0];
-  REQUIRE(std::get<TensorGroupAttrs>(op.attrs).ranks == static_cast<int64_t>(degree));
+  REQUIRE(op.attrs.get<TensorGroupAttrs>().ranks == static_cast<int64_t>(degree));
   const DType dtype = graph(0, layer).at(op.out[0]).dtype;
   std::vector<std::vector<double>> in;
   for (size_t rank = 0; rank < degree; ++rank) in.push_back(read(rank, layer, ops[rank].in[0]));

@@ -6,6 +6,13 @@
 #include "graph/builder.h"
 #include "graph/scratch.h"
 #include "kernels/cpu/vector_kernels.h"
+#include "ops/add/add.h"
+#include "ops/attention/attention.h"
+#include "ops/heads.h"
+#include "ops/linear/linear.h"
+#include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
+#include "ops/swiglu/swiglu.h"
 
 #include <catch2/catch.hpp>
 
@@ -23,15 +30,15 @@ LayerGraph block(const ModelDtypes& dtypes) {
   const ValueId rope = g.input(Port::kRope, DType::kF32, {kTokens, kHead}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {kTokens}, "starts");
   const HeadAttrs heads{kQueryHeads, kKvHeads, kHead};
-  const ValueId norm = g.rms_norm(x, g.param("norm", {kHidden}), 1e-5);
+  const ValueId norm = ops::rms_norm(g, x, g.param("norm", {kHidden}), 1e-5);
   const ValueId qkv =
-      g.rope(g.linear(norm, g.param("qkv", {kQkv, kHidden}), g.param("bias", {kQkv})), rope, heads);
-  const ValueId a = g.attention(qkv, starts, {kQueryHeads, kKvHeads, kHead, kRowTokens, 0.25});
-  const auto middle = g.add_rms_norm(x, g.linear(a, g.param("o", {kHidden, kQueryHeads * kHead})),
+      ops::rope(g, ops::linear(g, norm, g.param("qkv", {kQkv, kHidden}), g.param("bias", {kQkv})), rope, heads);
+  const ValueId a = ops::attention(g, qkv, starts, {kQueryHeads, kKvHeads, kHead, kRowTokens, 0.25});
+  const auto middle = ops::add_rms_norm(g, x, ops::linear(g, a, g.param("o", {kHidden, kQueryHeads * kHead})),
                                      g.param("norm2", {kHidden}), 1e-5);
-  const ValueId gate_up = g.linear(middle.norm, g.param("gate_up", {2 * kFeedForward, kHidden}));
-  const ValueId down = g.linear(g.swiglu(gate_up), g.param("down", {kHidden, kFeedForward}));
-  g.output(g.add(middle.sum, down), Port::kHidden);
+  const ValueId gate_up = ops::linear(g, middle.norm, g.param("gate_up", {2 * kFeedForward, kHidden}));
+  const ValueId down = ops::linear(g, ops::swiglu(g, gate_up), g.param("down", {kHidden, kFeedForward}));
+  g.output(ops::add(g, middle.sum, down), Port::kHidden);
   return g.finish(true);
 }
 

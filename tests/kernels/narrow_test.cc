@@ -3,6 +3,9 @@
 #include <cmath>
 #include <functional>
 
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/heads.h"
+#include "ops/kinds.h"
 #include "products_rig.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,8 @@
 #include <cmath>
 
+#include "ops/heads.h"
+#include "ops/kinds.h"
+#include "ops/norm/norm.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>

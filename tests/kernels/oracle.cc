@@ -1,3 +1,9 @@
+#include "ops/attention/attention.h"
+#include "ops/dora/dora.h"
+#include "ops/heads.h"
+#include "ops/kinds.h"
+#include "ops/lora/lora.h"
+#include "ops/norm/norm.h"
 #include "oracle.h"
 
 #include <ATen/ATen.h>
@@ -128,12 +134,12 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
     case OpKind::kEmbed:
       return {in[0].index_select(0, long_tensor(c.ints))};
     case OpKind::kRmsNorm: {
-      const Norm n = rms_norm(in[0], in[1], std::get<NormAttrs>(c.attrs).epsilon);
+      const Norm n = rms_norm(in[0], in[1], c.attrs.get<NormAttrs>().epsilon);
       return {n.y, n.rstd};
     }
     case OpKind::kAddRmsNorm: {
       const Tensor sum = in[0] + in[1];
-      const Norm n = rms_norm(sum, in[2], std::get<NormAttrs>(c.attrs).epsilon);
+      const Norm n = rms_norm(sum, in[2], c.attrs.get<NormAttrs>().epsilon);
       return {sum, n.y, n.rstd};
     }
     case OpKind::kLinear: {
@@ -144,7 +150,7 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       Tensor y = in[0].clone();
       int64_t first_rank = 0;
       for (size_t p = 2; p < in.size(); ++p) {
-        const LoraAttrs::Part& part = std::get<LoraAttrs>(c.attrs).parts[p - 2];
+        const LoraAttrs::Part& part = c.attrs.get<LoraAttrs>().parts[p - 2];
         const Tensor h = in[1].narrow(1, first_rank, in[p].size(1));
         y.narrow(1, part.first_column, in[p].size(0)).add_(at::matmul(h, in[p].t()) * part.scale);
         first_rank += in[p].size(1);
@@ -155,7 +161,7 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       std::vector<Tensor> squares;
       int64_t first_rank = 0;
       for (size_t p = 2; p < in.size(); ++p) {
-        const LoraAttrs::Part& part = std::get<LoraAttrs>(c.attrs).parts[p - 2];
+        const LoraAttrs::Part& part = c.attrs.get<LoraAttrs>().parts[p - 2];
         const Tensor delta = at::matmul(in[p], in[1].narrow(0, first_rank, in[p].size(1))) * part.scale;
         squares.push_back((in[0].narrow(0, part.first_column, in[p].size(0)) + delta).square().sum(1));
         first_rank += in[p].size(1);
@@ -165,7 +171,7 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
     case OpKind::kDoraScale: {
       Tensor y = in[0].clone();
       int64_t before = 0;
-      for (const DoraAttrs::Part& part : std::get<DoraAttrs>(c.attrs).parts) {
+      for (const DoraAttrs::Part& part : c.attrs.get<DoraAttrs>().parts) {
         const Tensor factor = in[2].narrow(0, before, part.columns) / in[1].narrow(0, before, part.columns).sqrt();
         y.narrow(1, part.first_column, part.columns).mul_(factor);
         before += part.columns;
@@ -175,11 +181,11 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
     case OpKind::kDropout:  // the second input is the mask
       return {in[0] * in[1]};
     case OpKind::kQkNorm:
-      return qk_norm(std::get<HeadAttrs>(c.attrs), in);
+      return qk_norm(c.attrs.get<HeadAttrs>(), in);
     case OpKind::kRope:
-      return rope(std::get<HeadAttrs>(c.attrs), in);
+      return rope(c.attrs.get<HeadAttrs>(), in);
     case OpKind::kAttention:
-      return attention(std::get<AttentionAttrs>(c.attrs), in, c.ints);
+      return attention(c.attrs.get<AttentionAttrs>(), in, c.ints);
     case OpKind::kSwiGlu:
       return swiglu(in);
     case OpKind::kAdd:

@@ -1,6 +1,9 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/embedding/embedding.h"
+#include "ops/kinds.h"
+#include "ops/linear/linear.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>

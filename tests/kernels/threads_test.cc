@@ -1,5 +1,10 @@
 #include <cmath>
 
+#include "ops/attention/attention.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/heads.h"
+#include "ops/kinds.h"
+#include "ops/norm/norm.h"
 #include "products_rig.h"
 
 #include <catch2/catch.hpp>

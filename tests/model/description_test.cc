@@ -5,6 +5,7 @@
 #include "fixtures.h"
 #include "model/size.h"
 #include "model/tensors.h"
+#include "ops/kinds.h"
 
 #include <catch2/catch.hpp>
 

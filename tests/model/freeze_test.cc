@@ -8,6 +8,7 @@
 #include "fixtures.h"
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
+#include "ops/kinds.h"
 
 #include <catch2/catch.hpp>
 

@@ -9,6 +9,11 @@
 #include "base/text.h"
 #include "fixtures.h"
 #include "graph/op_spec.h"
+#include "ops/attention/attention.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/embedding/embedding.h"
+#include "ops/kinds.h"
+#include "ops/linear/linear.h"
 
 #include <catch2/catch.hpp>
 
@@ -66,8 +71,8 @@ TEST_CASE("degree 1 is the model without a split, whether tokens are shared out 
         for (const auto& list : {split.graphs[g].forward, split.graphs[g].backward})
           for (const Op& op : list) {
             CHECK_FALSE(is_collective(op.kind));
-            CHECK_FALSE(std::holds_alternative<LinearAttrs>(op.attrs));
-            CHECK_FALSE(std::holds_alternative<RowsAttrs>(op.attrs));
+            CHECK_FALSE(op.attrs.holds<LinearAttrs>());
+            CHECK_FALSE(op.attrs.holds<RowsAttrs>());
           }
       }
     }
@@ -153,12 +158,12 @@ TEST_CASE("an embedding's and a head's share of the vocabulary") {
         "embed tokens:[16] embed.weight:[16384,576] -> embedding:[16,576]\n"
         "tensor_all_reduce embedding:[16,576] -> embedding.summed:[16,576]\n"
         "rope_table positions:[16] -> rope:[16,64]\n");
-  CHECK(std::get<RowsAttrs>(model.graphs[0].forward[0].attrs) == RowsAttrs{32768, 49152});
+  CHECK(model.graphs[0].forward[0].attrs.get<RowsAttrs>() == RowsAttrs{32768, 49152});
   const LayerGraph& head = model.graph_of(model.layers.back());
   CHECK(op_text(head, head.forward[1]) ==
         "vocabulary_logits norm.weight.out:[16,576] lm_head.weight:[16384,576] labels:[16] -> "
         "logits.0:[16,16384] statistics.0:[16,2] label_logit.0:[16]");
-  CHECK(std::get<VocabularyAttrs>(head.forward[1].attrs) == VocabularyAttrs{true, 3, 2, 0});
+  CHECK(head.forward[1].attrs.get<VocabularyAttrs>() == VocabularyAttrs{true, 3, 2, 0});
 }
 
 TEST_CASE("logits of all ranks are gathered as blocks of the vocabulary") {
@@ -235,7 +240,7 @@ TEST_CASE(
     CHECK(local_text(model, attention + "q_proj.weight") == cat(rank * 256, "+256, 0+1024 x1"));
     for (const char* norm : {"q_norm.weight", "k_norm.weight"})
       CHECK(local_text(model, attention + norm) == "0+128 x8 partial");
-    const auto& attrs = std::get<AttentionAttrs>(model.graphs[1].forward[4].attrs);
+    const auto& attrs = model.graphs[1].forward[4].attrs.get<AttentionAttrs>();
     CHECK(attrs.query_heads == 2);
     CHECK(attrs.kv_heads == 1);
   }
@@ -250,7 +255,7 @@ TEST_CASE("all but the first rank leave the bias of a sum to it, and hold it all
     for (const Op& op : block.forward)
       if (op.kind == OpKind::kLinear) {
         CHECK(op.in.size() == 3);
-        adds[block.at(op.in[1]).name] = linear_attrs(op).adds_bias;
+        adds[block.at(op.in[1]).name] = adds_bias(op);
       }
     CHECK(adds == std::map<std::string, bool>{{"qkv.weight", true},
                                               {"gate_up.weight", true},

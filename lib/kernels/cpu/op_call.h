@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "graph/layer_graph.h"
-#include "graph/lora_parts.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
 
@@ -36,7 +35,8 @@ class OpCall {
          const KernelContext& context)
       : graph_(graph), op_(op), storage_(storage), context_(context) {}
 
-  OpKind kind() const { return op_.kind; }
+  const LayerGraph& graph() const { return graph_; }
+  const Op& op() const { return op_; }
   bool has_in(size_t i) const { return i < op_.in.size(); }
   bool has_out(size_t i) const { return i < op_.out.size(); }
   const Dims& in_dims(size_t i) const { return graph_.at(op_.in.at(i)).dims; }
@@ -80,15 +80,8 @@ class OpCall {
 
   template <class A>
   const A& attrs() const {
-    return std::get<A>(op_.attrs);
+    return op_.attrs.get<A>();
   }
-  /// Of kLinear, whose product is biased unless they say otherwise; rows of kEmbed and its
-  /// gradient.
-  bool adds_bias() const { return has_in(2) && linear_attrs(op_).adds_bias; }
-  RowsAttrs rows(int64_t given) const { return given_rows(op_, given); }
-  LoraWorkspace lora_workspace() const { return ftrun::lora_workspace(graph_, op_); }
-  DoraWorkspace dora_workspace() const { return ftrun::dora_workspace(graph_, op_); }
-  std::vector<LoraPart> lora_parts() const { return ftrun::lora_parts(graph_, op_); }
   bool accumulate() const { return context_.accumulate; }
   int64_t layer() const { return context_.layer; }
   int64_t first_token() const { return context_.first_token; }

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "graph/workspace.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/op_call.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
+#include "ops/linear/workspace.h"
 
 // Matrix products of operands that are stored in 16 bits: blocks are widened into fp32 panels,
 // which are multiplied at fp32 speed, but for bf16 where it is multiplied as it is (products.h);

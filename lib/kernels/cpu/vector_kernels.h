@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "graph/workspace.h"
 #include "kernels/norm_blocks.h"
+#include "ops/attention/workspace.h"
 
 namespace ftrun {
 

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/library_error.h"
 #include "base/round_up.h"
-#include "graph/gpu_workspace.h"
 #include "kernels/cuda/check.h"
 
 namespace ftrun::cuda {

@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/op.h"
 #include "kernels/cuda/cudnn_graph.h"
-#include "kernels/cuda/launchers.h"
+#include "ops/attention/gpu.h"
 #include "kernels/device.h"
 
 // Attention as cuDNN 9 computes it, beside ours: Dao et al. 2022 and 2023 as graphs of products, a masked softmax and

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "graph/gpu_workspace.h"
+#include "graph/op_spec.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/module_entry.h"
@@ -219,7 +219,7 @@ class CudaKernels final : public DeviceKernels {
                const KernelContext& context, DeviceStream stream) override {
     const auto operation = [&](size_t i) { return Operation(graph, ops[i], storage, context, native(stream)); };
     for (size_t i = 0; i < ops.size(); ++i) {
-      if (is_norm_pair(ops, i) && run_norm_gradients(operation(i), operation(i + 1)))
+      if (is_gpu_pair(ops, i) && run_norm_gradients(operation(i), operation(i + 1)))
         ++i;
       else
         run_operation(operation(i), libraries());

@@ -14,6 +14,9 @@ namespace ftrun::cuda {
 using Bf16 = __nv_bfloat16;
 using Half = __half;
 
+/// Most threads of a block of the kernels that take elements one by one.
+inline constexpr int kPointwiseThreads = 256;
+
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(Bf16 x) { return __bfloat162float(x); }
 __device__ inline float to_float(Half x) { return __half2float(x); }

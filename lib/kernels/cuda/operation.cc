@@ -1,5 +1,6 @@
 #include "kernels/cuda/operation.h"
 
+#include "kernels/cuda/check.h"
 #include "kernels/working_dtype.h"
 
 namespace ftrun::cuda {
@@ -30,6 +31,13 @@ Operation::Gradient Operation::gradient(size_t i) const {
     throw Error(ExitCode::kUnsupported, cat("the CUDA kernels keep gradients in F32, BF16 and F16, not ", dtype_name(dtype),
                                             " (", op_name(op_.kind), ")"));
   return {address(op_.out.at(i), dtype), dtype};
+}
+
+void Operation::copy_to_result(size_t in, int64_t elements) const {
+  if (this->in(in) == out(0)) return;
+  check(cudaMemcpyAsync(out(0), this->in(in), static_cast<size_t>(elements * dtype_bytes(dtype_)), cudaMemcpyDefault,
+                        stream_),
+        "copying what an operation adds to");
 }
 
 void* Operation::address(ValueId id, DType dtype) const {

@@ -4,11 +4,9 @@
 
 #include <cstddef>
 #include <span>
-#include <variant>
 
 #include "base/error.h"
 #include "graph/layer_graph.h"
-#include "graph/lora_parts.h"
 #include "kernels/kernels.h"
 
 namespace ftrun::cuda {
@@ -20,7 +18,8 @@ class Operation {
   Operation(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context,
             cudaStream_t stream);
 
-  OpKind kind() const { return op_.kind; }
+  const LayerGraph& graph() const { return graph_; }
+  const Op& op() const { return op_; }
   cudaStream_t stream() const { return stream_; }
   /// Of the activations: F32, BF16 or F16.
   DType dtype() const { return dtype_; }
@@ -47,6 +46,16 @@ class Operation {
   };
   Gradient gradient(size_t i) const;
 
+  /// Element `index` of an operand of the activations' dtype.
+  const void* element(const void* data, int64_t index) const {
+    return static_cast<const std::byte*>(data) + index * dtype_bytes(dtype_);
+  }
+  void* element(void* data, int64_t index) const {
+    return static_cast<std::byte*>(data) + index * dtype_bytes(dtype_);
+  }
+  /// Copies `elements` of operand `in` to result 0; nothing where they are the same.
+  void copy_to_result(size_t in, int64_t elements) const;
+
   /// Scratch from a byte offset on.
   template <class T>
   T* workspace(int64_t offset = 0) const {
@@ -60,13 +69,8 @@ class Operation {
 
   template <class A>
   const A& attrs() const {
-    return std::get<A>(op_.attrs);
+    return op_.attrs.get<A>();
   }
-  /// Of kLinear, whose product is biased unless they say otherwise; rows of kEmbed and its
-  /// gradient.
-  bool adds_bias() const { return has_in(2) && linear_attrs(op_).adds_bias; }
-  RowsAttrs rows(int64_t given) const { return given_rows(op_, given); }
-  std::vector<LoraPart> lora_parts() const { return ftrun::lora_parts(graph_, op_); }
   bool accumulate() const { return context_.accumulate; }
   int64_t layer() const { return context_.layer; }
   int64_t first_token() const { return context_.first_token; }

@@ -1,8 +1,9 @@
 #include <algorithm>
 
-#include "graph/gpu_workspace.h"
+#include "graph/workspace.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/operation.h"
 
 namespace ftrun::cuda {
 
@@ -73,6 +74,23 @@ void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream) 
            weight_gradient_tokens(g), static_cast<int>(g.heads), g.width, g.row_stride, g.rstd_stride, partials);
   });
   add_partials(g, stream);
+}
+
+WeightGradient weight_gradient_of(const Operation& op, size_t i) {
+  const auto [gradient, dtype] = op.gradient(i);
+  return {.dy = op.in(0),
+          .x = nullptr,
+          .rstd = nullptr,
+          .tokens = op.in_dims(0)[0],
+          .heads = 1,
+          .width = op.out_dims(i)[0],
+          .row_stride = op.in_dims(0)[1],
+          .rstd_stride = 1,
+          .gradient = gradient,
+          .gradient_dtype = dtype,
+          .accumulate = op.accumulate(),
+          .workspace = op.workspace<void>(),
+          .workspace_bytes = op.workspace_bytes()};
 }
 
 }  // namespace ftrun::cuda

@@ -5,6 +5,7 @@
 #include "gpu_under_test.h"
 #include "kernels/kernels.h"
 #include "mesh_on_gpu.h"
+#include "ops/kinds.h"
 
 #include <catch2/catch.hpp>
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cuda_rig.h"
+#include "ops/attention/attention.h"
 
 #include <catch2/catch.hpp>
 

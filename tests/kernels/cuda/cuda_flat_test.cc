@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "cuda_rig.h"
+#include "ops/kinds.h"
 
 #include <catch2/catch.hpp>
 

@@ -2,6 +2,17 @@
 
 #include "base/error.h"
 #include "cuda_rig.h"
+#include "ops/attention/attention.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/dora/dora.h"
+#include "ops/dropout/dropout.h"
+#include "ops/embedding/embedding.h"
+#include "ops/heads.h"
+#include "ops/kinds.h"
+#include "ops/linear/linear.h"
+#include "ops/lora/lora.h"
+#include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
 
 #include <catch2/catch.hpp>
 
@@ -231,7 +242,7 @@ TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
       OperationCase c{OpKind::kDropout, DropoutAttrs{0.3, 2, first_column}, {random({s.tokens, s.width}, 1)},
                       {Operand::out({s.tokens, s.width})}};
       for (const bool rest : {false, true}) {
-        std::get<DropoutAttrs>(c.attrs).rest = rest;
+        c.attrs = DropoutAttrs{0.3, 2, first_column, rest};
         c.in_place.reset();
         require_agreement(c);
         const auto apart = bits_on_gpu(c, kDTypes[2]);

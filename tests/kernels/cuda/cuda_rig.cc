@@ -5,6 +5,9 @@
 
 #include "base/error.h"
 #include "graph/workspace.h"
+#include "ops/attention/attention.h"
+#include "ops/kinds.h"
+#include "ops/norm/norm.h"
 
 #include <catch2/catch.hpp>
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "ops/attention/attention.h"
 #include "rig.h"
 
 namespace ftrun::test {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "catch_runner.h"
 #include "kernels/cuda/cudnn_attention.h"
+#include "ops/attention/attention.h"
 
 #if __has_include(<cudnn_graph.h>)
 #include <cudnn_graph.h>

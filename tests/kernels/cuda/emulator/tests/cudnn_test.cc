@@ -9,8 +9,9 @@
 
 #include "base/error.h"
 #include "cuda_rig.h"
-#include "graph/gpu_workspace.h"
 #include "kernels/cuda/cudnn_attention.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/gpu_workspace.h"
 
 #include <catch2/catch.hpp>
 

@@ -5,9 +5,12 @@
 #include "base/error.h"
 #include "cuda_rig.h"
 #include "graph/builder.h"
-#include "graph/gpu_workspace.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/device.h"
+#include "ops/attention/attention.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/embedding/gpu_workspace.h"
+#include "ops/kinds.h"
 
 #include <catch2/catch.hpp>
 

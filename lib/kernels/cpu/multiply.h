@@ -1,0 +1,43 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/op_call.h"
+#include "kernels/cpu/panels.h"
+#include "kernels/cpu/parallel.h"
+
+// Products of operations' operands, in whatever types these are stored.
+namespace ftrun::cpu {
+
+/// Every row of y[rows,width] becomes `row`.
+template <class S>
+void fill_rows(S* y, const S* row, int64_t rows, int64_t width) {
+  parallel_ranges(rows, 64, [=](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) std::copy_n(row, width, y + n * width);
+  });
+}
+
+/// to[rows,width] = from; nothing where they are the same.
+template <class S>
+void copy_rows(const S* from, S* to, int64_t rows, int64_t width) {
+  if (from == to) return;
+  parallel_ranges(rows, 64, [=](int64_t begin, int64_t end) {
+    std::copy_n(from + begin * width, (end - begin) * width, to + begin * width);
+  });
+}
+
+/// The product `p`, in panels of the operation's scratch where its operands or its result are in 16 bits.
+template <class S, class R>
+void multiply(const OpCall& call, const Product<S, R>& p) {
+  if constexpr (kIsNarrow<S> || kIsNarrow<R>) {
+    PanelProduct<S, R>(call, p).run();
+  } else {
+    const Gemm& shape = p.shape;
+    if (p.bias != nullptr) fill_rows(p.c, p.bias, shape.m, shape.n);
+    gemm(shape, p.a, p.lda(), p.b, p.ldb(), p.accumulate || p.bias != nullptr ? 1.0 : 0.0, p.c, p.ldc());
+  }
+}
+
+}  // namespace ftrun::cpu

@@ -1,0 +1,44 @@
+#include "ops/add/add.h"
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+void add_gradients(Derivation& d, const Op& op) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  d.add_term(op.in[0], dy);
+  d.add_term(op.in[1], dy);
+}
+
+}  // namespace
+
+Op sum_of(ValueId a, ValueId b, ValueId sum) {
+  return {OpKind::kAdd, {a, b}, {sum}, {}, -1};
+}
+
+ValueId ops::add(GraphBuilder& g, ValueId a, ValueId b) {
+  require(g.at(a).dims == g.at(b).dims, "add operands");
+  const ValueId sum = g.temp("sum", g.at(a).dims);
+  g.emit(OpKind::kAdd, {a, b}, {sum});
+  return sum;
+}
+
+namespace specs {
+
+constinit const OpSpec add{
+    .name = "add",
+    .shapes = "S S -> S",
+    .shared_by = "S",
+    .in_place = 0,
+    .gpu_workspace = workspace_of::none,
+    .gradients = add_gradients,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "graph/op.h"
+
+namespace ftrun {
+
+class GraphBuilder;
+
+// attention
+//   Causal softmax attention inside each row. Token t attends to u with max(starts[t], t-window+1)
+//   <= u <= t, all indices inside its row of T tokens, along which starts never falls. Query head h uses key/value head h*K/H.
+//   in: qkv[N,(H+2K)d], starts I32[N]              out: a[N,H*d], lse F32[H,N] (log-sum-exp of scaled scores)
+// attention_dgrad
+//   in: da[N,H*d], qkv[N,(H+2K)d], a[N,H*d], lse F32[H,N], starts I32[N]   out: dqkv[N,(H+2K)d]
+
+struct AttentionAttrs {
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  /// T: tokens of a row; N is a multiple of it.
+  int64_t row_tokens = 0;
+  /// Multiplies the scores, usually 1/sqrt(d).
+  double scale = 1.0;
+  /// Sliding window in tokens; 0 = none.
+  int64_t window = 0;
+  bool operator==(const AttentionAttrs&) const = default;
+};
+
+namespace ops {
+/// `attrs.row_tokens` is the builder's.
+ValueId attention(GraphBuilder& g, ValueId qkv, ValueId starts, AttentionAttrs attrs);
+}  // namespace ops
+
+}  // namespace ftrun

@@ -1,0 +1,142 @@
+#include "ops/attention/gpu.h"
+
+#include "base/error.h"
+#include "kernels/cuda/ops.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+/// Largest head that the kernels keep in shared memory.
+constexpr int64_t kMostHeadSize = 256;
+
+void require_head_size(int64_t head_size) {
+  if (head_size > kMostHeadSize)
+    throw Error(ExitCode::kUnsupported,
+                cat("attention heads of ", head_size, " elements are too large for the CUDA kernels"),
+                cat("they go up to ", kMostHeadSize));
+}
+
+/// Of the GPUs that the kernels are compiled for, those of 8.6 and 8.9 have less than heads above 128 need.
+void require_own(const LayerGraph& graph, const Op& op, bool backward, const DeviceInfo& gpu) {
+  const int64_t head_size = op.attrs.get<AttentionAttrs>().head_size;
+  require_head_size(head_size);
+  const DType dtype = graph.at(op.out[0]).dtype;
+  const bool narrow = dtype != DType::kF32;
+  const SharedMemory needed =
+      narrow ? attention_shared_narrow(head_size, backward) : attention_shared_f32(head_size, backward);
+  if (needed.bytes <= gpu.block_shared_bytes) return;
+  throw Error(ExitCode::kUnsupported,
+              cat(backward ? "the gradient of attention" : "attention", " with heads of ", head_size, " elements in ",
+                  !narrow ? "fp32" : dtype == DType::kF16 ? "fp16" : "bf16", " needs ", needed.bytes, " bytes of shared memory a block (", needed.text,
+                  "); ", gpu.name, " of compute capability ", gpu.compute_major, ".", gpu.compute_minor, " has ",
+                  gpu.block_shared_bytes),
+              "train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
+}
+
+Attention attention_of(const Operation& op, bool backward) {
+  const auto& attrs = op.attrs<AttentionAttrs>();
+  const int64_t tokens = op.in_dims(backward ? 1 : 0)[0];
+  require_head_size(attrs.head_size);
+  require(attrs.query_heads % attrs.kv_heads == 0, "attention heads");
+  const GpuAttentionWorkspace place = gpu_attention_workspace(tokens, attrs, backward);
+  op.require_workspace(place.bytes);
+  Attention a{};
+  a.attrs = attrs;
+  a.tokens = tokens;
+  a.lowest = op.workspace<int32_t>(place.lowest);
+  a.first_block = op.workspace<int32_t>(place.first_block);
+  if (backward) a.delta = op.workspace<float>(place.delta);
+  return a;
+}
+
+DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& place) {
+  DocumentLists lists{};
+  for (const GpuDocumentGroup& group : place.groups)
+    lists.groups[lists.count++] = {group.most_tokens,
+                                   group.slots,
+                                   op.workspace<int32_t>(group.lengths),
+                                   op.workspace<int32_t>(group.qkv_offsets),
+                                   op.workspace<int32_t>(group.out_offsets),
+                                   op.workspace<int32_t>(group.token_offsets)};
+  lists.uncovered = op.workspace<int32_t>(place.uncovered);
+  return lists;
+}
+
+/// Both directions have the same statistics, whoever computes them.
+bool by_cudnn(const Operation& op, const Attention& a, bool backward, const Libraries& libraries) {
+  return libraries.cudnn != nullptr && op.dtype() == DType::kBF16 &&
+         libraries.cudnn->has_plan(a.attrs, a.tokens, libraries.documents, backward);
+}
+
+void run_own(const Operation& op, const Attention& a, bool backward) {
+  attention_prologue(op.dtype(), a, op.stream());
+  if (op.dtype() == DType::kF32)
+    backward ? attention_backward_f32(a, op.stream()) : attention_forward_f32(a, op.stream());
+  else
+    backward ? attention_backward_narrow(op.dtype(), a, op.stream()) : attention_forward_narrow(op.dtype(), a, op.stream());
+}
+
+/// Rows by cuDNN; documents too, but for those of one token and those that no list holds.
+void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttention& cudnn, bool documents) {
+  const auto compute = [&](const DocumentLists* lists) {
+    backward ? cudnn.backward(a, lists, op.stream()) : cudnn.forward(a, lists, op.stream());
+  };
+  if (!documents) return compute(nullptr);
+  const DocumentLists lists = lists_of(op, gpu_attention_workspace(a.tokens, a.attrs, backward));
+  list_documents(a, lists, op.stream());
+  compute(&lists);
+  a.uncovered = lists.uncovered;
+  backward ? single_tokens_backward(a, op.stream()) : single_tokens_forward(a, op.stream());
+  run_own(op, a, backward);
+}
+
+/// Makes the plan of cuDNN where it computes the operation. Error(kUnsupported) with the arithmetic when ours needs more
+/// shared memory a block than the GPU has, or a head size that no kernel takes.
+void prepare(const LayerGraph& graph, const Op& op, bool backward, const Libraries& libraries) {
+  const auto& attrs = op.attrs.get<AttentionAttrs>();
+  const Value& made = graph.at(op.out[0]);
+  const int64_t tokens = made.dims[0];
+  const bool computes = libraries.cudnn != nullptr &&
+                        cudnn_computes(libraries.gpu, attrs, made.dtype, tokens, libraries.documents) &&
+                        (libraries.cudnn->required() || cudnn_pays(attrs, libraries.documents));
+  if (computes) libraries.cudnn->prepare(attrs, tokens, libraries.documents, backward);
+  const bool computes_all =
+      computes && !libraries.documents && libraries.cudnn->has_plan(attrs, tokens, false, backward);
+  if (!computes_all) require_own(graph, op, backward, libraries.gpu);
+}
+
+}  // namespace
+
+void prepare_attention(const LayerGraph& graph, const Op& op, const Libraries& libraries) {
+  prepare(graph, op, false, libraries);
+}
+
+void prepare_attention_dgrad(const LayerGraph& graph, const Op& op, const Libraries& libraries) {
+  prepare(graph, op, true, libraries);
+}
+
+void run_attention(const Operation& op, const Libraries& libraries) {
+  Attention a = attention_of(op, false);
+  a.qkv = op.in(0);
+  a.starts = op.ints_in(1);
+  a.a = op.out(0);
+  a.lse = op.floats_out(1);
+  if (by_cudnn(op, a, false, libraries)) return run_by_cudnn(op, a, false, *libraries.cudnn, libraries.documents);
+  run_own(op, a, false);
+}
+
+void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
+  Attention a = attention_of(op, true);
+  a.da = op.in(0);
+  a.qkv = op.in(1);
+  // Read here, written by the forward pass, which shares the struct.
+  a.a = const_cast<void*>(op.in(2));
+  a.lse = const_cast<float*>(op.floats_in(3));
+  a.starts = op.ints_in(4);
+  a.dqkv = op.out(0);
+  if (by_cudnn(op, a, true, libraries)) return run_by_cudnn(op, a, true, *libraries.cudnn, libraries.documents);
+  run_own(op, a, true);
+}
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,64 @@
+#pragma once
+
+#include "kernels/cuda/elements.cuh"
+#include "ops/attention/gpu.h"
+#include "ops/attention/workspace.h"
+
+// What the attention kernels of both types share: where a head's rows lie, and which keys a query sees.
+namespace ftrun::cuda {
+
+template <class T>
+struct AttentionArgs {
+  const T* qkv;
+  T* a;
+  float* lse;
+  const T* da;
+  T* dqkv;
+  const int32_t* lowest;
+  const int32_t* first_block;
+  const float* delta;
+  const int32_t* uncovered;
+  int64_t tokens;
+  /// Elements of a row of qkv and of a.
+  int64_t width, out_width;
+  int row_tokens, blocks, query_heads, kv_heads, group, head_size;
+  float scale;
+  /// Rows can be moved 16 bytes at a time.
+  bool vectors;
+
+  __device__ const T* query(int64_t token, int head) const { return qkv + token * width + head * head_size; }
+  __device__ const T* key(int64_t token, int kv_head) const { return query(token, query_heads + kv_head); }
+  __device__ const T* value(int64_t token, int kv_head) const { return key(token, kv_heads + kv_head); }
+  __device__ int64_t out(int64_t token, int head) const { return token * out_width + head * head_size; }
+  /// Tokens before `end` are computed elsewhere (Attention::uncovered).
+  __device__ bool is_covered(int64_t end) const { return uncovered != nullptr && end <= *uncovered; }
+};
+
+template <class T>
+AttentionArgs<T> attention_args(const Attention& a) {
+  const AttentionAttrs& at = a.attrs;
+  AttentionArgs<T> args{};
+  args.qkv = static_cast<const T*>(a.qkv);
+  args.a = static_cast<T*>(a.a);
+  args.lse = a.lse;
+  args.da = static_cast<const T*>(a.da);
+  args.dqkv = static_cast<T*>(a.dqkv);
+  args.lowest = a.lowest;
+  args.first_block = a.first_block;
+  args.delta = a.delta;
+  args.uncovered = a.uncovered;
+  args.tokens = a.tokens;
+  args.width = (at.query_heads + 2 * at.kv_heads) * at.head_size;
+  args.out_width = at.query_heads * at.head_size;
+  args.row_tokens = static_cast<int>(at.row_tokens);
+  args.blocks = static_cast<int>(divide_up(at.row_tokens, kAttentionBlock));
+  args.query_heads = static_cast<int>(at.query_heads);
+  args.kv_heads = static_cast<int>(at.kv_heads);
+  args.group = static_cast<int>(at.query_heads / at.kv_heads);
+  args.head_size = static_cast<int>(at.head_size);
+  args.scale = static_cast<float>(at.scale);
+  args.vectors = vectors_fit<T>(at.head_size, a.qkv, a.a, a.da, a.dqkv);
+  return args;
+}
+
+}  // namespace ftrun::cuda

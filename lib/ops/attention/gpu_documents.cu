@@ -1,0 +1,177 @@
+#include "ops/attention/gpu.cuh"
+
+// Documents as sequences of their own, for a library that takes lists of sequences (cudnn_attention.h): which document
+// stands in which list is decided on the device, as recorded steps meet other documents each time.
+namespace ftrun::cuda {
+
+namespace {
+
+constexpr int kListThreads = 256, kTokensEach = 16;
+
+/// Sum of the numbers of this block's threads up to this one's; `sums` has kListThreads, and the last one is the whole
+/// sum until the next call.
+__device__ int sum_up_to(int own, int* sums) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  __syncthreads();  // sums may still be read
+  sums[thread] = own;
+  __syncthreads();
+  for (int step = 1; step < kListThreads; step *= 2) {
+    const int before = thread >= step ? sums[thread - step] : 0;
+    __syncthreads();
+    sums[thread] += before;
+    __syncthreads();
+  }
+  return sums[thread];
+}
+
+struct DocumentShape {
+  int tokens, row_tokens, width, out_width;
+};
+
+/// Whether a token's place in its row is where its document starts.
+__device__ bool begins_document(const int32_t* starts, const DocumentShape& shape, int token) {
+  return starts[token] == token % shape.row_tokens || token % shape.row_tokens == 0;
+}
+/// Whether a token starts a document or goes on with that of the token before it.
+__device__ bool is_of_document(const int32_t* starts, const DocumentShape& shape, int token) {
+  const int t = token % shape.row_tokens;
+  return starts[token] == t || (t > 0 && starts[token] == starts[token - 1]);
+}
+
+__device__ void clear_lists(const DocumentLists& lists, const DocumentShape& shape) {
+  for (int g = 0; g < lists.count; ++g) {
+    const DocumentLists::Group& group = lists.groups[g];
+    for (auto i = static_cast<int>(threadIdx.x); i <= group.slots; i += kListThreads) {
+      if (i < group.slots) group.lengths[i] = 0;
+      group.qkv_offsets[i] = shape.tokens * shape.width;
+      group.out_offsets[i] = shape.tokens * shape.out_width;
+      group.token_offsets[i] = shape.tokens;
+    }
+  }
+}
+
+// One block. `first` gets the first token of each document.
+__global__ void __launch_bounds__(kListThreads)
+    fill_document_lists(const int32_t* starts, int32_t* first, DocumentLists lists, DocumentShape shape) {
+  __shared__ int sums[kListThreads];
+  __shared__ int taken[kMostGpuDocumentGroups], overflow[kMostGpuDocumentGroups];
+  __shared__ int irregular;
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread < lists.count) {
+    taken[thread] = 0;
+    overflow[thread] = shape.tokens;
+  }
+  if (thread == 0) irregular = 0;
+  clear_lists(lists, shape);
+  __syncthreads();
+  int documents = 0;
+  for (int base = 0; base < shape.tokens; base += kListThreads * kTokensEach) {
+    const int begin = base + thread * kTokensEach, end = min(begin + kTokensEach, shape.tokens);
+    int own = 0;
+    for (int token = begin; token < end; ++token) {
+      own += begins_document(starts, shape, token) ? 1 : 0;
+      if (!is_of_document(starts, shape, token)) irregular = 1;
+    }
+    int place = documents + sum_up_to(own, sums) - own;
+    documents += sums[kListThreads - 1];
+    for (int token = begin; token < end; ++token)
+      if (begins_document(starts, shape, token)) first[place++] = token;
+  }
+  __syncthreads();
+  for (int base = 0; base < documents; base += kListThreads) {
+    const int document = base + thread;
+    const int begin = document < documents ? first[document] : 0;
+    const int end = document + 1 < documents ? first[document + 1] : shape.tokens;
+    const int length = document < documents ? end - begin : 0;
+    for (int g = 0; g < lists.count; ++g) {
+      const DocumentLists::Group& group = lists.groups[g];
+      const bool fits = length > 1 && length <= group.most_tokens &&
+                        (g + 1 == lists.count || length > lists.groups[g + 1].most_tokens);
+      const int fitting = sum_up_to(fits ? 1 : 0, sums);
+      const int slot = taken[g] + fitting - 1;
+      if (fits && slot == group.slots) overflow[g] = begin;
+      if (fits && slot < group.slots) {
+        group.lengths[slot] = length;
+        group.qkv_offsets[slot] = begin * shape.width;
+        group.out_offsets[slot] = begin * shape.out_width;
+        group.token_offsets[slot] = begin;
+      }
+      __syncthreads();
+      if (thread == 0) taken[g] += sums[kListThreads - 1];
+    }
+  }
+  __syncthreads();
+  int uncovered = irregular != 0 ? 0 : shape.tokens;
+  for (int g = 0; g < lists.count; ++g) uncovered = min(uncovered, overflow[g]);
+  if (thread == 0) *lists.uncovered = uncovered;
+  for (int g = 0; g < lists.count; ++g)
+    for (int i = thread; i < lists.groups[g].slots; i += kListThreads)
+      if (lists.groups[g].token_offsets[i] >= uncovered) lists.groups[g].lengths[i] = 0;
+}
+
+/// Whether a token before `uncovered` is a document of its own.
+__device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts, int64_t token) {
+  const auto t = static_cast<int>(token % args.row_tokens);
+  if (token >= *args.uncovered || starts[token] != t) return false;
+  return t + 1 == args.row_tokens || starts[token + 1] == t + 1;
+}
+
+constexpr int kSingleThreads = 128;
+
+// One warp a token: its value is the result, its score the statistic.
+__global__ void __launch_bounds__(kSingleThreads) single_tokens(AttentionArgs<Bf16> args, const int32_t* starts) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  if (token >= args.tokens || !is_single(args, starts, token)) return;
+  for (int head = 0; head < args.query_heads; ++head) {
+    const Bf16 *const q = args.query(token, head), *const k = args.key(token, head / args.group);
+    const Bf16* const v = args.value(token, head / args.group);
+    float score = 0.0F;
+    for (int i = lane; i < args.head_size; i += 32) {
+      score += to_float(q[i]) * to_float(k[i]);
+      args.a[args.out(token, head) + i] = v[i];
+    }
+    score = warp_sum(score);
+    if (lane == 0) args.lse[head * args.tokens + token] = score * args.scale;
+  }
+}
+
+// One warp a token: its score has no gradient, and its value the sum of those of the heads that share it.
+__global__ void __launch_bounds__(kSingleThreads) single_token_gradients(AttentionArgs<Bf16> args, const int32_t* starts) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  if (token >= args.tokens || !is_single(args, starts, token)) return;
+  Bf16* const row = args.dqkv + token * args.width;
+  const int values = (args.query_heads + args.kv_heads) * args.head_size;
+  for (int i = lane; i < values; i += 32) row[i] = from_float<Bf16>(0.0F);
+  for (int kv_head = 0; kv_head < args.kv_heads; ++kv_head)
+    for (int i = lane; i < args.head_size; i += 32) {
+      float sum = 0.0F;
+      for (int head = kv_head * args.group; head < (kv_head + 1) * args.group; ++head)
+        sum += to_float(args.da[args.out(token, head) + i]);
+      row[values + kv_head * args.head_size + i] = from_float<Bf16>(sum);
+    }
+}
+
+Launch single_launch(const Attention& a, cudaStream_t stream) {
+  return {blocks(divide_up(a.tokens, kSingleThreads / 32)), kSingleThreads, 0, stream};
+}
+
+}  // namespace
+
+void list_documents(const Attention& a, const DocumentLists& lists, cudaStream_t stream) {
+  const auto args = attention_args<Bf16>(a);
+  const DocumentShape shape{static_cast<int>(a.tokens), args.row_tokens, static_cast<int>(args.width),
+                            static_cast<int>(args.out_width)};
+  launch({1, kListThreads, 0, stream}, fill_document_lists, a.starts, a.lowest, lists, shape);
+}
+
+void single_tokens_forward(const Attention& a, cudaStream_t stream) {
+  launch(single_launch(a, stream), single_tokens, attention_args<Bf16>(a), a.starts);
+}
+
+void single_tokens_backward(const Attention& a, cudaStream_t stream) {
+  launch(single_launch(a, stream), single_token_gradients, attention_args<Bf16>(a), a.starts);
+}
+
+}  // namespace ftrun::cuda

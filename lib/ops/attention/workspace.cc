@@ -1,0 +1,47 @@
+#include "ops/attention/workspace.h"
+
+#include "base/error.h"
+#include "ops/attention/attention.h"
+#include "ops/offsets.h"
+
+namespace ftrun {
+namespace {
+
+/// Enough tasks of equal length for a few cores; each class beyond the first costs one more sum of
+/// dq.
+int64_t key_block_classes(int64_t independent, int64_t blocks) {
+  constexpr int64_t kTasks = 8;
+  int64_t classes = 1;
+  while (independent * classes < kTasks && classes * 2 <= blocks) classes *= 2;
+  return classes;
+}
+
+}  // namespace
+
+AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
+                                       int64_t element_bytes, bool backward) {
+  require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0, "attention rows of tokens");
+  constexpr int64_t kVector = 16;
+  AttentionWorkspace w;
+  w.padded_head = blocks_of(attrs.head_size, kVector) * kVector;
+  w.batch_rows = tokens / attrs.row_tokens;
+  w.blocks = blocks_of(attrs.row_tokens, kAttentionBlock);
+  const int64_t tile_bytes = kAttentionBlock * w.padded_head * wide_bytes(element_bytes);
+  const int64_t query_tiles = w.batch_rows * attrs.query_heads * w.blocks;
+  const int64_t key_tiles = w.batch_rows * attrs.kv_heads * w.blocks;
+  Offsets offsets;
+  w.lowest = offsets.take(tokens * dtype_bytes(DType::kI32));
+  w.first_block = offsets.take(w.batch_rows * w.blocks * dtype_bytes(DType::kI32));
+  if (backward) {
+    w.classes = key_block_classes(w.batch_rows * attrs.kv_heads, w.blocks);
+    w.delta = offsets.take(attrs.query_heads * tokens * wide_bytes(element_bytes));
+    w.dq = offsets.take(w.classes * query_tiles * tile_bytes);
+  } else {
+    w.keys = offsets.take(key_tiles * tile_bytes);
+    w.values = offsets.take(key_tiles * tile_bytes);
+  }
+  w.bytes = offsets.bytes();
+  return w;
+}
+
+}  // namespace ftrun

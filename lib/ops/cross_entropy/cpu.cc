@@ -1,0 +1,479 @@
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/panels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vector_kernels.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/cross_entropy/workspace.h"
+
+namespace ftrun::cpu {
+
+namespace {
+
+/// The products of the head, of tokens that count alone: a chunk is some of them, gathered into the
+/// workspace when masked tokens lie between them. Logits are of the type T that is computed with;
+/// 16-bit operands and gradients go through the workspace's rows and panel of that type. Where the
+/// processor multiplies bf16 as it is stored, all three products are of bf16: the gradient of the logits
+/// is rounded to it, as all other gradients of activations are, and sums are fp32. A 16-bit dw is rounded
+/// once a chunk. Operands 0, 1, 2 are x, w and labels, results 1 and 2 dx and dw.
+template <class S>
+class Head {
+ public:
+  using T = Compute<S>;
+
+  /// The tokens of one chunk.
+  struct Chunk {
+    const int32_t* token;
+    int64_t count;
+    /// `rows` lie in the workspace: tokens that are no neighbours, and 16-bit rows that are widened.
+    bool gathered;
+    /// x of the tokens, in the type that is multiplied; of 16-bit rows as they are stored, `stored_rows`.
+    const T* rows;
+    const S* stored_rows;
+  };
+
+  Head(const OpCall& call, const CrossEntropyWorkspace& place, bool gradients, T* logits)
+      : call_(call),
+        tokens_(call.in_dims(0)[0]),
+        hidden_(call.in_dims(0)[1]),
+        vocabulary_(call.in_dims(1)[0]),
+        place_(place),
+        x_(call.in<S>(0)),
+        w_(call.in<S>(1)),
+        labels_(call.in<int32_t>(2)),
+        dx_(gradients ? call.out<S>(1) : nullptr),
+        logits_(logits) {
+    if constexpr (std::is_same_v<S, BFloat16>) direct_ = multiplies_bf16();
+  }
+
+  int64_t tokens() const { return tokens_; }
+  int64_t vocabulary() const { return vocabulary_; }
+  int32_t label(int64_t token) const { return labels_[token]; }
+  T* logits(int64_t row) const { return logits_ + row * vocabulary_; }
+  int32_t* counted() const { return call_.workspace<int32_t>(place_.counted); }
+
+  /// Bytes of dw's elements.
+  static int64_t gradient_bytes(const OpCall& call, bool gradients) {
+    int64_t bytes = sizeof(S);
+    if (gradients) call.with_gradient<S>(2, [&]<class G>(G*) { bytes = sizeof(G); });
+    return bytes;
+  }
+
+  /// Lists the tokens that count among [first, first + count); masked ones get no gradient. Labels
+  /// are below `rows`.
+  int64_t find_counted(int64_t first, int64_t count, int64_t rows) {
+    int64_t found = 0;
+    for (int64_t n = first; n < first + count; ++n) {
+      if (labels_[n] >= rows)
+        bug(cat("label ", labels_[n], " at position ", n,
+                " of a micro-batch is outside the vocabulary of ", rows));
+      if (labels_[n] >= 0)
+        counted()[found++] = static_cast<int32_t>(n);
+      else if (dx_ != nullptr)
+        std::fill_n(dx_ + n * hidden_, hidden_, S{});
+    }
+    return found;
+  }
+
+  void clear_weight_gradient() {
+    call_.with_gradient<S>(2, [&]<class G>(G* dw) {
+      parallel_ranges(vocabulary_ * hidden_, 1 << 16,
+                      [dw](int64_t begin, int64_t end) { std::fill(dw + begin, dw + end, G{}); });
+    });
+  }
+
+  Chunk chunk_of(const int32_t* token, int64_t count) {
+    const S* const first = x_ + token[0] * hidden_;
+    const bool neighbours = are_neighbours(token, count);
+    if constexpr (!kIsNarrow<S>) {
+      if (neighbours) return {token, count, false, first, nullptr};
+    } else if (direct_) {
+      if (neighbours) return {token, count, false, nullptr, first};
+      S* const rows = call_.workspace<S>(place_.rows);
+      for_rows(count, [&](int64_t i) { std::copy_n(x_ + token[i] * hidden_, hidden_, rows + i * hidden_); });
+      return {token, count, true, nullptr, rows};
+    }
+    T* const rows = call_.workspace<T>(place_.rows);
+    const auto& vec = vector_kernels<S>();
+    for_rows(count,
+             [&](int64_t i) { vec.widen(x_ + token[i] * hidden_, rows + i * hidden_, hidden_); });
+    return {token, count, true, rows, nullptr};
+  }
+
+  /// logits = x w^T of the chunk's tokens.
+  void find_logits(const Chunk& chunk) {
+    if constexpr (std::is_same_v<S, BFloat16>)
+      if (direct_)
+        return gemm({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_}, chunk.stored_rows, hidden_, w_,
+                    hidden_, 0.0, logits_, vocabulary_);
+    for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
+      gemm({Transpose::kNo, Transpose::kYes, chunk.count, rows, hidden_}, chunk.rows, hidden_, w,
+           hidden_, 0.0, logits_ + row, vocabulary_);
+    });
+  }
+
+  /// Makes of a row of the logits' gradient what the products of the gradients read: rounded to bf16, in place, where
+  /// they multiply that.
+  void round_gradient(T* row) const {
+    if constexpr (std::is_same_v<S, BFloat16>)
+      if (direct_) vector_kernels<S>().narrow(row, reinterpret_cast<S*>(row), vocabulary_);
+  }
+
+  /// dw[V,D] = [dw +] dlogits^T x.
+  void weight_gradient(const Chunk& chunk, bool accumulate) {
+    const auto multiply = [&](int64_t row, int64_t rows, double beta, T* out) {
+      if constexpr (std::is_same_v<S, BFloat16>)
+        if (direct_)
+          return gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, rounded_gradients() + row,
+                      rounded_stride(), chunk.stored_rows, hidden_, beta, out, hidden_);
+      gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, logits_ + row,
+           vocabulary_, chunk.rows, hidden_, beta, out, hidden_);
+    };
+    call_.with_gradient<S>(2, [&]<class G>(G* dw) {
+      if constexpr (!kIsNarrow<G>) {
+        multiply(0, vocabulary_, accumulate ? 1.0 : 0.0, dw);
+      } else {
+        T* const panel = call_.workspace<T>(place_.panel);
+        for (int64_t row = 0; row < vocabulary_; row += place_.panel_rows) {
+          const int64_t rows = std::min(place_.panel_rows, vocabulary_ - row);
+          multiply(row, rows, 0.0, panel);
+          narrow_block(panel, rows, hidden_, accumulate, dw + row * hidden_, hidden_);
+        }
+      }
+    });
+  }
+
+  /// dx = dlogits w of the chunk's tokens. Gathered rows are not needed any more: dx takes their
+  /// place before it goes to its tokens.
+  void input_gradient(const Chunk& chunk) {
+    T* out = call_.workspace<T>(place_.rows);
+    if constexpr (!kIsNarrow<S>)
+      if (!chunk.gathered) out = dx_ + chunk.token[0] * hidden_;
+    multiply_by_weight(chunk, out);
+    if constexpr (!kIsNarrow<S>)
+      if (!chunk.gathered) return;
+    const auto& vec = vector_kernels<S>();
+    for_rows(chunk.count, [&](int64_t i) {
+      vec.narrow(out + i * hidden_, dx_ + chunk.token[i] * hidden_, hidden_);
+    });
+  }
+
+ private:
+  static bool are_neighbours(const int32_t* token, int64_t count) {
+    return token[count - 1] - token[0] == count - 1;
+  }
+
+  template <class F>
+  void for_rows(int64_t count, F f) const {
+    const int64_t grain = std::max<int64_t>(kConversionGrain / hidden_, 1);
+    parallel_ranges(count, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) f(i);
+    });
+  }
+
+  /// Rows of logits() after round_gradient().
+  const S* rounded_gradients() const { return reinterpret_cast<const S*>(logits_); }
+  int64_t rounded_stride() const { return vocabulary_ * static_cast<int64_t>(sizeof(T) / sizeof(S)); }
+
+  /// out[count,D] = dlogits w.
+  void multiply_by_weight(const Chunk& chunk, T* out) {
+    if constexpr (std::is_same_v<S, BFloat16>)
+      if (direct_)
+        return gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, vocabulary_}, rounded_gradients(),
+                    rounded_stride(), w_, hidden_, 0.0, out, hidden_);
+    for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
+      gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, rows}, logits_ + row, vocabulary_, w, hidden_,
+           row > 0 ? 1.0 : 0.0, out, hidden_);
+    });
+  }
+
+  /// Calls f(first row, rows, data) for all of w in the type that is computed with.
+  template <class F>
+  void for_weight_panels(F f) {
+    if constexpr (!kIsNarrow<S>) {
+      f(0, vocabulary_, w_);
+    } else {
+      T* const panel = call_.workspace<T>(place_.panel);
+      for (int64_t row = 0; row < vocabulary_; row += place_.panel_rows) {
+        const int64_t rows = std::min(place_.panel_rows, vocabulary_ - row);
+        widen_block(w_ + row * hidden_, hidden_, rows, hidden_, panel);
+        f(row, rows, panel);
+      }
+    }
+  }
+
+  const OpCall& call_;
+  int64_t tokens_, hidden_, vocabulary_;
+  CrossEntropyWorkspace place_;
+  const S* x_;
+  const S* w_;
+  const int32_t* labels_;
+  S* dx_;
+  T* logits_;
+  /// bf16 is multiplied as it is stored.
+  bool direct_ = false;
+};
+
+/// A row's loss, and whether the label is its likeliest token.
+struct RowLoss {
+  double loss = 0.0;
+  bool correct = false;
+};
+
+/// The losses and predictions of several rows, added up.
+struct RowSums {
+  double losses = 0.0;
+  int64_t correct = 0;
+};
+
+/// A row of an evaluation: rounding may leave a loss below 0, and one that is not finite predicts
+/// nothing.
+RowLoss evaluated_row(double loss, bool likeliest) {
+  return {loss < 0 ? 0.0 : loss, likeliest && std::isfinite(loss)};
+}
+
+/// row(i), a RowLoss, of each row on several threads. Losses are added in the order of the rows;
+/// counts are integers, so their order does not matter.
+template <class Row>
+RowSums sum_of_rows(double* losses, int64_t rows, Row row) {
+  std::atomic<int64_t> correct = 0;
+  parallel_ranges(rows, 1, [&](int64_t begin, int64_t end) {
+    int64_t found = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const RowLoss of_row = row(i);
+      losses[i] = of_row.loss;
+      found += of_row.correct ? 1 : 0;
+    }
+    correct += found;
+  });
+  return {std::accumulate(losses, losses + rows, 0.0), correct};
+}
+
+/// Whether `label` is the first of the largest logits of `row`.
+template <class T>
+bool is_likeliest(const T* row, int64_t label, T largest) {
+  return row[label] == largest && std::find(row, row + label, largest) == row + label;
+}
+
+/// One kLinearCrossEntropy.
+template <class S>
+class LinearCrossEntropy {
+ public:
+  using T = Compute<S>;
+
+  explicit LinearCrossEntropy(const OpCall& call)
+      : call_(call),
+        gradients_(call.attrs<CrossEntropyAttrs>().with_gradients),
+        place_(cross_entropy_workspace(call.in_dims(0)[0], call.in_dims(0)[1], call.in_dims(1)[0],
+                                       call.attrs<CrossEntropyAttrs>(), sizeof(S),
+                                       Head<S>::gradient_bytes(call, call.has_out(2)))),
+        head_(call, place_, gradients_, call.workspace<T>(place_.logits)) {}
+
+  void run() {
+    const int64_t counted = head_.find_counted(0, head_.tokens(), head_.vocabulary());
+    RowSums sums;
+    for (int64_t first = 0; first < counted; first += place_.wide_chunk) {
+      const RowSums more = run_chunk(first, std::min(place_.wide_chunk, counted - first));
+      sums.losses += more.losses;
+      sums.correct += more.correct;
+    }
+    if (call_.has_out(2) && counted == 0 && !call_.accumulate()) head_.clear_weight_gradient();
+    double* const loss = call_.out<double>(0);
+    loss[0] += sums.losses;
+    loss[1] += static_cast<double>(gradients_ ? counted : sums.correct);
+  }
+
+ private:
+  RowSums run_chunk(int64_t first, int64_t count) {
+    const auto chunk = head_.chunk_of(head_.counted() + first, count);
+    head_.find_logits(chunk);
+    const RowSums sums = sum_of_rows(call_.workspace<double>(place_.losses), count, [&](int64_t i) {
+      return row_loss(head_.logits(i), head_.label(chunk.token[i]));
+    });
+    if (!gradients_) return sums;
+    if (call_.has_out(2)) head_.weight_gradient(chunk, first > 0 || call_.accumulate());
+    head_.input_gradient(chunk);
+    return sums;
+  }
+
+  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place, as the products read it.
+  RowLoss row_loss(T* row, int32_t label) {
+    const auto& vec = vector_kernels<T>();
+    const double at_label = row[label];
+    if (!gradients_) {
+      const RowMaxSum stats = vec.max_and_sum(row, head_.vocabulary());
+      return evaluated_row(stats.max + std::log(stats.sum) - at_label,
+                           is_likeliest(row, label, static_cast<T>(stats.max)));
+    }
+    const RowMaxSum stats = vec.exponentials(row, head_.vocabulary());
+    const double scale = call_.scalars().loss_scale;
+    vec.scale(row, scale / stats.sum, head_.vocabulary());
+    row[label] -= static_cast<T>(scale);
+    head_.round_gradient(row);
+    return {stats.max + std::log(stats.sum) - at_label};
+  }
+
+  const OpCall& call_;
+  bool gradients_;
+  CrossEntropyWorkspace place_;
+  Head<S> head_;
+};
+
+/// What kVocabularyLogits and kVocabularyCrossEntropy share: the chunk's tokens that count are the
+/// first rows of its logits, statistics and label_logit; other rows are 0. Each of the two lists these
+/// tokens for itself: C labels, beside a product of C V D. Handed on, the list would be one more value
+/// of the graph, with a layout that every device has to agree on.
+template <class S>
+struct VocabularyChunk {
+  using T = Compute<S>;
+
+  VocabularyChunk(const OpCall& call, int64_t chunk_tokens, bool with_gradients, T* logits)
+      : attrs(call.attrs<VocabularyAttrs>()),
+        tokens(chunk_tokens),
+        place(vocabulary_workspace(chunk_tokens, call.in_dims(0)[1], call.in_dims(1)[0], sizeof(S),
+                                   Head<S>::gradient_bytes(call, with_gradients))),
+        head(call, place, with_gradients, logits) {
+    counted = head.find_counted(attrs.first_token, tokens, attrs.ranks * head.vocabulary());
+  }
+
+  /// The row of w that is the label of counted token i, or -1 where another rank has it.
+  int64_t own_label(int64_t i) const {
+    const int64_t row = head.label(head.counted()[i]) - attrs.rank * head.vocabulary();
+    return row >= 0 && row < head.vocabulary() ? row : -1;
+  }
+
+  const VocabularyAttrs& attrs;
+  int64_t tokens;
+  CrossEntropyWorkspace place;
+  Head<S> head;
+  int64_t counted = 0;
+};
+
+/// The log-sum-exp of a token from all ranks' {largest, sum of exp(logit - largest)}.
+struct JoinedRow {
+  double max = -std::numeric_limits<double>::infinity();
+  double sum = 0.0;
+
+  double log_sum_exp() const { return max + std::log(sum); }
+};
+
+/// Whether label_logit, of row `own` of this rank's block, is the first of the largest logits of all
+/// ranks' blocks, whose statistics are of row i.
+template <class T>
+bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statistics, int64_t rank,
+                  int64_t ranks, int64_t rows, int64_t i) {
+  for (int64_t other = 0; other < ranks; ++other) {
+    const T largest = statistics[2 * (other * rows + i)];
+    if (other < rank ? largest >= label_logit : largest > label_logit) return false;
+  }
+  return is_likeliest(logits, own, label_logit);
+}
+
+/// Statistics of row `row` of each of the ranks' blocks of `rows`, in the order of the ranks.
+template <class T>
+JoinedRow join_statistics(const T* statistics, int64_t ranks, int64_t rows, int64_t row) {
+  JoinedRow joined;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    joined.max = std::max<double>(joined.max, statistics[2 * (rank * rows + row)]);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const T* const of_rank = statistics + 2 * (rank * rows + row);
+    joined.sum +=
+        static_cast<double>(of_rank[1]) * std::exp(static_cast<double>(of_rank[0]) - joined.max);
+  }
+  return joined;
+}
+
+}  // namespace
+
+template <class S>
+void linear_cross_entropy(const OpCall& call) {
+  LinearCrossEntropy<S>(call).run();
+}
+
+// With gradients rows are left as exp(logit - largest).
+template <class S>
+void vocabulary_logits(const OpCall& call) {
+  using T = Compute<S>;
+  T* const logits = call.out<T>(0);
+  T* const statistics = call.out<T>(1);
+  T* const label_logit = call.out<T>(2);
+  VocabularyChunk<S> chunk(call, call.out_dims(0)[0], false, logits);
+  const int64_t width = chunk.head.vocabulary(), rest = chunk.tokens - chunk.counted;
+  std::fill_n(logits + chunk.counted * width, rest * width, T{});
+  std::fill_n(statistics + 2 * chunk.counted, 2 * rest, T{});
+  std::fill_n(label_logit, chunk.tokens, T{});
+  if (chunk.counted == 0) return;
+  chunk.head.find_logits(chunk.head.chunk_of(chunk.head.counted(), chunk.counted));
+  const auto& vec = vector_kernels<T>();
+  parallel_ranges(chunk.counted, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* const row = chunk.head.logits(i);
+      if (const int64_t label = chunk.own_label(i); label >= 0) label_logit[i] = row[label];
+      const RowMaxSum found =
+          chunk.attrs.with_gradients ? vec.exponentials(row, width) : vec.max_and_sum(row, width);
+      statistics[2 * i] = static_cast<T>(found.max);
+      statistics[2 * i + 1] = static_cast<T>(found.sum);
+    }
+  });
+}
+
+template <class S>
+void vocabulary_cross_entropy(const OpCall& call) {
+  using T = Compute<S>;
+  const bool gradients = call.attrs<VocabularyAttrs>().with_gradients;
+  VocabularyChunk<S> chunk(call, call.in_dims(3)[0], gradients,
+                           gradients ? call.out<T>(3) : nullptr);
+  const T* const logits = call.in<T>(3);
+  const T* const statistics = call.in<T>(4);
+  const T* const label_logit = call.in<T>(5);
+  const auto& vec = vector_kernels<T>();
+  const double scale = gradients ? call.scalars().loss_scale : 0.0;
+  // (softmax - onehot) * loss_scale in place of the exponentials.
+  const auto find_gradient = [&](int64_t i, int64_t label, const JoinedRow& joined) {
+    T* const row = chunk.head.logits(i);
+    const double own = statistics[2 * (chunk.attrs.rank * chunk.tokens + i)];
+    vec.scale(row, scale * std::exp(own - joined.max) / joined.sum, chunk.head.vocabulary());
+    if (label >= 0) row[label] -= static_cast<T>(scale);
+    chunk.head.round_gradient(row);
+  };
+  const RowSums sums = sum_of_rows(
+      call.workspace<double>(chunk.place.losses), chunk.counted, [&](int64_t i) -> RowLoss {
+        const JoinedRow joined = join_statistics(statistics, chunk.attrs.ranks, chunk.tokens, i);
+        const int64_t label = chunk.own_label(i);
+        if (gradients) find_gradient(i, label, joined);
+        if (label < 0) return {};
+        const double loss = joined.log_sum_exp() - static_cast<double>(label_logit[i]);
+        if (gradients) return {loss};
+        return evaluated_row(
+            loss, is_likeliest(logits + i * chunk.head.vocabulary(), label, label_logit[i],
+                               statistics, chunk.attrs.rank, chunk.attrs.ranks, chunk.tokens, i));
+      });
+  double* const loss = call.out<double>(0);
+  loss[0] += sums.losses;
+  if (!gradients) {
+    loss[1] += static_cast<double>(sums.correct);
+    return;
+  }
+  for (int64_t i = 0; i < chunk.counted; ++i) loss[1] += chunk.own_label(i) < 0 ? 0.0 : 1.0;
+  const bool adds = chunk.attrs.first_token > 0 || call.accumulate();
+  if (chunk.counted == 0) {
+    if (!adds) chunk.head.clear_weight_gradient();
+    return;
+  }
+  const auto rows = chunk.head.chunk_of(chunk.head.counted(), chunk.counted);
+  chunk.head.weight_gradient(rows, adds);
+  chunk.head.input_gradient(rows);
+}
+
+FTRUN_FOR_STORAGE_TYPES(linear_cross_entropy)
+FTRUN_FOR_STORAGE_TYPES(vocabulary_logits)
+FTRUN_FOR_STORAGE_TYPES(vocabulary_cross_entropy)
+
+}  // namespace ftrun::cpu

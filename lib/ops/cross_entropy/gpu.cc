@@ -1,0 +1,200 @@
+#include "ops/cross_entropy/gpu.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/ops.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/cross_entropy/workspace.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+/// A chunk's gradients of the logits, in the dtype of the activations.
+struct LogitGradients {
+  int64_t first, count;
+  const void* data;
+  /// Elements from a row to the next.
+  int64_t stride;
+  bool adds_to_weight;
+};
+
+/// dx of the chunk's tokens (out 1) and, where it is wanted, dw (out 2) of x (in 0) and w (in 1).
+void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul) {
+  const int64_t hidden = op.in_dims(0)[1], vocabulary = op.in_dims(1)[0];
+  const int64_t skip = g.first * hidden * dtype_bytes(op.dtype());
+  if (op.has_out(2)) {
+    const auto [dw, dw_dtype] = op.gradient(2);
+    matmul.run_in_whole_rows(
+        {.transpose_a = true,
+         .m = vocabulary,
+         .n = hidden,
+         .k = g.count,
+         .a = g.data,
+         .b = static_cast<const std::byte*>(op.in(0)) + skip,
+         .c = dw,
+         .beta = g.adds_to_weight ? 1.0F : 0.0F,
+         .a_stride = g.stride,
+         .dtype = op.dtype(),
+         .out_dtype = dw_dtype},
+        Matmul::Rows::kM, op.stream());
+  }
+  matmul.run_in_whole_rows(
+      {.m = g.count,
+       .n = hidden,
+       .k = vocabulary,
+       .a = g.data,
+       .b = op.in(1),
+       .c = static_cast<std::byte*>(op.out(1)) + skip,
+       .a_stride = g.stride,
+       .dtype = op.dtype(),
+       .out_dtype = op.dtype()},
+      Matmul::Rows::kK, op.stream());
+}
+
+/// All tokens are multiplied, masked ones too: how many count is known only on the device. Their rows of
+/// dlogits are 0.
+class LinearCrossEntropy {
+ public:
+  LinearCrossEntropy(const Operation& op, Matmul& matmul)
+      : op_(op),
+        matmul_(matmul),
+        attrs_(op.attrs<CrossEntropyAttrs>()),
+        tokens_(op.in_dims(0)[0]),
+        hidden_(op.in_dims(0)[1]),
+        vocabulary_(op.in_dims(1)[0]),
+        place_(gpu_head_workspace(tokens_, vocabulary_, attrs_, dtype_bytes(op.dtype()))),
+        logits_(op.workspace<void>(place_.logits)) {
+    op.require_workspace(place_.bytes);
+  }
+
+  void run() {
+    for (int64_t first = 0; first < tokens_; first += place_.chunk)
+      run_chunk(first, std::min(place_.chunk, tokens_ - first));
+  }
+
+ private:
+  void run_chunk(int64_t first, int64_t count) {
+    const int64_t skip = first * hidden_ * dtype_bytes(op_.dtype());
+    const void* const x = static_cast<const std::byte*>(op_.in(0)) + skip;
+    const int32_t* const labels = op_.ints_in(2) + first;
+    auto* const losses = op_.workspace<double>(place_.losses);
+    int32_t* const correct =
+        attrs_.with_gradients ? nullptr : op_.workspace<int32_t>(place_.correct);
+    matmul_.run_in_whole_rows(
+        {.transpose_b = true,
+         .m = count,
+         .n = vocabulary_,
+         .k = hidden_,
+         .a = x,
+         .b = op_.in(1),
+         .c = logits_,
+         .c_stride = place_.row,
+         .dtype = op_.dtype(),
+         .out_dtype = op_.dtype()},
+        Matmul::Rows::kN, op_.stream());
+    softmax_loss(op_.dtype(),
+                 {.logits = logits_,
+                  .labels = labels,
+                  .losses = losses,
+                  .correct = correct,
+                  .rows = count,
+                  .vocabulary = vocabulary_,
+                  .row_stride = place_.row,
+                  .scalars = attrs_.with_gradients ? op_.scalars() : nullptr},
+                 op_.stream());
+    add_losses({.losses = losses,
+                .labels = labels,
+                .correct = correct,
+                .rows = count,
+                .loss = op_.doubles_out(0),
+                .first_label = 0,
+                .end_label = std::numeric_limits<int64_t>::max()},
+               op_.stream());
+    if (attrs_.with_gradients)
+      head_gradients(op_, {first, count, logits_, place_.row, first > 0 || op_.accumulate()},
+                     matmul_);
+  }
+
+  const Operation& op_;
+  Matmul& matmul_;
+  const CrossEntropyAttrs& attrs_;
+  int64_t tokens_, hidden_, vocabulary_;
+  GpuHeadWorkspace place_;
+  void* logits_;
+};
+
+VocabularyRows vocabulary_rows(const Operation& op, int64_t rows) {
+  const auto& attrs = op.attrs<VocabularyAttrs>();
+  const int64_t vocabulary = op.in_dims(1)[0];
+  return {.labels = op.ints_in(2) + attrs.first_token,
+          .logits = nullptr,
+          .label_logit = nullptr,
+          .rows = rows,
+          .vocabulary = vocabulary,
+          .first_row = attrs.rank * vocabulary,
+          .all_rows = attrs.ranks * vocabulary};
+}
+
+}  // namespace
+
+void run_linear_cross_entropy(const Operation& op, const Libraries& libraries) {
+  LinearCrossEntropy(op, libraries.matmul).run();
+}
+
+void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
+  VocabularyRows rows = vocabulary_rows(op, op.out_dims(0)[0]);
+  rows.logits = op.floats_out(0);
+  rows.label_logit = op.floats_out(2);
+  const int64_t hidden = op.in_dims(0)[1];
+  const int64_t skip = op.attrs<VocabularyAttrs>().first_token * hidden * dtype_bytes(op.dtype());
+  libraries.matmul.run_in_whole_rows(
+      {.transpose_b = true,
+       .m = rows.rows,
+       .n = rows.vocabulary,
+       .k = hidden,
+       .a = static_cast<const std::byte*>(op.in(0)) + skip,
+       .b = op.in(1),
+       .c = rows.logits,
+       .dtype = op.dtype(),
+       .out_dtype = DType::kF32},
+      Matmul::Rows::kN, op.stream());
+  vocabulary_statistics(rows, op.floats_out(1), op.stream());
+}
+
+void run_vocabulary_cross_entropy(const Operation& op, const Libraries& libraries) {
+  const auto& attrs = op.attrs<VocabularyAttrs>();
+  VocabularyRows rows = vocabulary_rows(op, op.in_dims(3)[0]);
+  // Read and, with gradients, written.
+  rows.logits = const_cast<float*>(op.floats_in(3));
+  rows.label_logit = const_cast<float*>(op.floats_in(5));
+  const GpuHeadWorkspace place = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients);
+  op.require_workspace(place.bytes);
+  auto* const losses = op.workspace<double>(place.losses);
+  int32_t* const correct = attrs.with_gradients ? nullptr : op.workspace<int32_t>(place.correct);
+  vocabulary_loss(op.dtype(),
+                  {.of = rows,
+                   .statistics = op.floats_in(4),
+                   .ranks = attrs.ranks,
+                   .losses = losses,
+                   .correct = correct,
+                   .scalars = attrs.with_gradients ? op.scalars() : nullptr},
+                  op.stream());
+  add_losses({.losses = losses,
+              .labels = rows.labels,
+              .correct = correct,
+              .rows = rows.rows,
+              .loss = op.doubles_out(0),
+              .first_label = rows.first_row,
+              .end_label = rows.first_row + rows.vocabulary},
+             op.stream());
+  if (!attrs.with_gradients) return;
+  const int64_t stride = rows.vocabulary * dtype_bytes(DType::kF32) / dtype_bytes(op.dtype());
+  head_gradients(
+      op,
+      {attrs.first_token, rows.rows, rows.logits, stride, attrs.first_token > 0 || op.accumulate()},
+      libraries.matmul);
+}
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,267 @@
+#include <cfloat>
+
+#include "kernels/cuda/elements.cuh"
+#include "ops/cross_entropy/gpu.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+constexpr int kRowThreads = 512;
+constexpr int kRowWarps = kRowThreads / 32;
+constexpr double kNan = __builtin_nan("");
+
+/// The largest of some numbers and the sum of exp(number - largest). NaN and infinity among the
+/// numbers make the sum NaN.
+struct MaxSum {
+  float max = -FLT_MAX;
+  float sum = 0.0F;
+};
+
+__device__ inline MaxSum join(const MaxSum& a, const MaxSum& b) {
+  const float max = fmaxf(a.max, b.max);
+  return {max, a.sum * expf(a.max - max) + b.sum * expf(b.max - max)};
+}
+
+__device__ inline MaxSum warp_join(MaxSum x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    x = join(x, {__shfl_xor_sync(0xffffffffU, x.max, step), __shfl_xor_sync(0xffffffffU, x.sum, step)});
+  return x;
+}
+
+__device__ inline MaxSum block_join(MaxSum x) {
+  // Two arrays: what lies in shared memory may have no initialisers.
+  __shared__ float largest[kRowWarps], sums[kRowWarps];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  x = warp_join(x);
+  if (lane == 0) {
+    largest[warp] = x.max;
+    sums[warp] = x.sum;
+  }
+  __syncthreads();
+  return warp_join(lane < kRowWarps ? MaxSum{largest[lane], sums[lane]} : MaxSum{});
+}
+
+/// V logits from element i of a row of `count` on. With V > 1 a row has room for whole vectors: what stands behind its last
+/// element comes as minus infinity, which is no part of a softmax.
+template <int V, class T>
+__device__ Floats<V> load_logits(const T* row, int64_t i, int64_t count) {
+  Floats<V> v = load<V>(row + i);
+#pragma unroll
+  for (int k = 1; k < V; ++k) v[k] = i + k < count ? v[k] : -__builtin_inff();
+  return v;
+}
+
+template <class T, int V>
+__device__ MaxSum row_max_sum(const T* row, int64_t count) {
+  MaxSum x;
+  for (int64_t i = threadIdx.x * V; i < count; i += kRowThreads * V) {
+    const Floats<V> v = load_logits<V>(row, i, count);
+    float max = x.max;
+#pragma unroll
+    for (int k = 0; k < V; ++k) max = fmaxf(max, v[k]);
+    float sum = 0.0F;
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum += expf(v[k] - max);
+    x = {max, x.sum * expf(x.max - max) + sum};
+  }
+  return block_join(x);
+}
+
+/// Whether `label` is the first of the largest logits of a row. All threads of the block call it.
+template <class T>
+__device__ bool is_likeliest(const T* row, int64_t label, float largest) {
+  __shared__ int earlier;
+  if (threadIdx.x == 0) earlier = 0;
+  __syncthreads();
+  if (to_float(row[label]) != largest) return false;
+  for (int64_t i = threadIdx.x; i < label; i += kRowThreads)
+    if (to_float(row[i]) == largest) earlier = 1;
+  __syncthreads();
+  return earlier == 0;
+}
+
+/// Writes what an evaluation finds of row blockIdx.x: rounding may leave a loss below 0, and one
+/// that is not finite predicts nothing.
+__device__ inline void write_evaluated(double loss, bool likeliest, double* losses,
+                                       int32_t* correct) {
+  losses[blockIdx.x] = loss < 0.0 ? 0.0 : loss;
+  correct[blockIdx.x] = likeliest && isfinite(loss) ? 1 : 0;
+}
+
+// One block a row: the loss, and (softmax - onehot) * loss_scale in place of the logits.
+template <class T, int V>
+__global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int32_t* correct, int64_t vocabulary,
+                             int64_t row_stride, const StepScalars* scalars) {
+  const bool with_gradients = correct == nullptr;
+  T* const row = logits + blockIdx.x * row_stride;
+  const int32_t label = labels[blockIdx.x];
+  if (label < 0) {
+    if (threadIdx.x == 0) losses[blockIdx.x] = 0.0;
+    if (threadIdx.x == 0 && !with_gradients) correct[blockIdx.x] = 0;
+    if (with_gradients)
+      for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) store(row + i, Floats<V>{});
+    return;
+  }
+  const MaxSum stats = row_max_sum<T, V>(row, vocabulary);
+  const bool known = label < vocabulary;
+  const bool likeliest = !with_gradients && known && is_likeliest(row, label, stats.max);
+  if (threadIdx.x == 0) {
+    const double loss = known
+                            ? static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
+                                  static_cast<double>(to_float(row[label]))
+                            : kNan;
+    if (with_gradients)
+      losses[blockIdx.x] = loss;
+    else
+      write_evaluated(loss, likeliest, losses, correct);
+  }
+  if (!with_gradients) return;
+  __syncthreads();  // the label's logit is read before it is overwritten
+  const float scale = scalars->loss_scale, factor = scale / stats.sum;
+  for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) {
+    Floats<V> v = load_logits<V>(row, i, vocabulary);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = expf(v[k] - stats.max) * factor - (i + k == label ? scale : 0.0F);
+    store(row + i, v);
+  }
+}
+
+// One block a row.
+template <int V>
+__global__ void statistics_rows(const float* logits, const int32_t* labels, float* statistics,
+                                float* label_logit, int64_t vocabulary, int64_t first_row) {
+  const float* const row = logits + blockIdx.x * vocabulary;
+  const int64_t label = labels[blockIdx.x];
+  const MaxSum stats = label < 0 ? MaxSum{0.0F, 0.0F} : row_max_sum<float, V>(row, vocabulary);
+  if (threadIdx.x > 0) return;
+  const int64_t own = label - first_row;
+  statistics[2 * blockIdx.x] = stats.max;
+  statistics[2 * blockIdx.x + 1] = stats.sum;
+  label_logit[blockIdx.x] = label >= 0 && own >= 0 && own < vocabulary ? row[own] : 0.0F;
+}
+
+/// What all ranks found of row blockIdx.x, in the order of the ranks.
+__device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
+  const int64_t rows = gridDim.x;
+  MaxSum joined;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    joined.max = fmaxf(joined.max, statistics[2 * (rank * rows + blockIdx.x)]);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const float* const found = statistics + 2 * (rank * rows + blockIdx.x);
+    joined.sum += found[1] * expf(found[0] - joined.max);
+  }
+  return joined;
+}
+
+/// Whether no rank has a larger logit of row blockIdx.x than the label's, and none before `rank` one as large.
+__device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t ranks, float label_logit) {
+  for (int64_t other = 0; other < ranks; ++other) {
+    const float largest = statistics[2 * (other * gridDim.x + blockIdx.x)];
+    if (other < rank ? largest >= label_logit : largest > label_logit) return false;
+  }
+  return true;
+}
+
+// One block a row. Gradients of 2 bytes take the first half of the row: a strip's are written when
+// all threads have read it, over strips that were read before.
+template <class T>
+__global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
+                                   const float* label_logit, double* losses, int32_t* correct,
+                                   int64_t vocabulary, int64_t first_row, int64_t all_rows,
+                                   int64_t ranks, const StepScalars* scalars) {
+  const bool with_gradients = correct == nullptr;
+  float* const row = logits + blockIdx.x * vocabulary;
+  const int64_t label = labels[blockIdx.x], own = label - first_row;
+  const bool counts = label >= 0;
+  const MaxSum stats = counts ? join_ranks(statistics, ranks) : MaxSum{0.0F, 1.0F};
+  const bool has_label = counts && own >= 0 && own < vocabulary;
+  const bool likeliest =
+      !with_gradients && has_label &&
+      is_largest(statistics, first_row / vocabulary, ranks, label_logit[blockIdx.x]) &&
+      is_likeliest(row, own, label_logit[blockIdx.x]);
+  if (threadIdx.x == 0) {
+    double loss = label < all_rows ? 0.0 : kNan;
+    if (has_label)
+      loss = static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
+             static_cast<double>(label_logit[blockIdx.x]);
+    if (with_gradients)
+      losses[blockIdx.x] = loss;
+    else
+      write_evaluated(loss, likeliest, losses, correct);
+  }
+  if (!with_gradients) return;
+  const float scale = counts ? scalars->loss_scale : 0.0F, factor = scale / stats.sum;
+  T* const gradient = reinterpret_cast<T*>(row);
+  for (int64_t first = 0; first < vocabulary; first += kRowThreads) {
+    const int64_t i = first + threadIdx.x;
+    float g = 0.0F;
+    if (counts && i < vocabulary) g = expf(row[i] - stats.max) * factor - (i == own ? scale : 0.0F);
+    if constexpr (sizeof(T) < sizeof(float)) __syncthreads();
+    if (i < vocabulary) gradient[i] = from_float<T>(g);
+  }
+}
+
+// One block. Each thread adds its losses in order, then the threads' sums are added in a tree.
+__global__ void sum_losses(const double* losses, const int32_t* labels, const int32_t* correct,
+                           int64_t rows, double* loss, int64_t first_label, int64_t end_label) {
+  __shared__ double sums[kRowThreads], counts[kRowThreads];
+  double sum = 0.0, count = 0.0;
+  for (int64_t n = threadIdx.x; n < rows; n += kRowThreads) {
+    sum += losses[n];
+    const bool counts =
+        correct != nullptr ? correct[n] != 0 : labels[n] >= first_label && labels[n] < end_label;
+    count += counts ? 1.0 : 0.0;
+  }
+  sums[threadIdx.x] = sum;
+  counts[threadIdx.x] = count;
+  __syncthreads();
+  for (int width = kRowThreads / 2; width > 0; width /= 2) {
+    if (static_cast<int>(threadIdx.x) < width) {
+      sums[threadIdx.x] += sums[threadIdx.x + width];
+      counts[threadIdx.x] += counts[threadIdx.x + width];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x > 0) return;
+  loss[0] += sums[0];
+  loss[1] += counts[0];
+}
+
+}  // namespace
+
+void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(s.row_stride, s.logits), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(s.rows), kRowThreads, 0, stream}, softmax_rows<T, V>, static_cast<T*>(s.logits), s.labels, s.losses,
+             s.correct, s.vocabulary, s.row_stride, s.scalars);
+    });
+  });
+}
+
+void add_losses(const AddLosses& a, cudaStream_t stream) {
+  launch({1, kRowThreads, 0, stream}, sum_losses, a.losses, a.labels, a.correct, a.rows, a.loss,
+         a.first_label, a.end_label);
+}
+
+void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream) {
+  with_vectors<float>(vectors_fit<float>(v.vocabulary, v.logits), [&](auto vectors) {
+    constexpr int V = decltype(vectors)::value;
+    launch({blocks(v.rows), kRowThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels,
+           statistics, v.label_logit, v.vocabulary, v.first_row);
+  });
+}
+
+void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    launch({blocks(l.of.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
+           l.of.labels, l.statistics, l.of.label_logit, l.losses, l.correct, l.of.vocabulary,
+           l.of.first_row, l.of.all_rows, l.ranks, l.scalars);
+  });
+}
+
+}  // namespace ftrun::cuda

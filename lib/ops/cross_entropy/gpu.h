@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "kernels/kernels.h"
+
+// Each function enqueues its kernels on `stream`. `dtype` is that of the activations, F32, BF16 or F16.
+namespace ftrun::cuda {
+
+struct SoftmaxLoss {
+  /// [rows, vocabulary], row_stride elements from a row to the next; with gradients it becomes (softmax - onehot) * loss_scale,
+  /// 0 for masked rows.
+  void* logits;
+  const int32_t* labels;
+  /// F64[rows], written.
+  double* losses;
+  /// I32[rows], written: 1 where the label is the likeliest token and the loss is finite. Null:
+  /// with gradients.
+  int32_t* correct;
+  int64_t rows, vocabulary, row_stride;
+  const StepScalars* scalars;
+};
+void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream);
+/// loss[0] += sum of the losses, loss[1] += sum of `correct`, or, where that is null, number of
+/// labels in [first_label, end_label).
+struct AddLosses {
+  const double* losses;
+  const int32_t* labels;
+  const int32_t* correct;
+  int64_t rows;
+  double* loss;
+  int64_t first_label, end_label;
+};
+void add_losses(const AddLosses& a, cudaStream_t stream);
+/// A chunk of the head of one of several ranks: rows [first_row, first_row + vocabulary) of
+/// all_rows.
+struct VocabularyRows {
+  const int32_t* labels;
+  /// F32[rows, vocabulary].
+  float* logits;
+  /// F32[rows], written by the first and read by the second function.
+  float* label_logit;
+  int64_t rows, vocabulary, first_row, all_rows;
+};
+/// statistics F32[rows, 2]; 0 for masked rows.
+void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
+struct VocabularyLoss {
+  VocabularyRows of;
+  /// F32[ranks * rows, 2].
+  const float* statistics;
+  int64_t ranks;
+  /// F64[rows] and I32[rows], written as by softmax_loss().
+  double* losses;
+  int32_t* correct;
+  const StepScalars* scalars;
+};
+/// With gradients a row of logits becomes (softmax - onehot) * loss_scale, 0 for masked rows, in
+/// `dtype` from the row's first byte on.
+void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream);
+
+}  // namespace ftrun::cuda

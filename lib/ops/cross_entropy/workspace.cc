@@ -1,0 +1,94 @@
+#include "ops/cross_entropy/workspace.h"
+
+#include <algorithm>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/round_up.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/offsets.h"
+
+namespace ftrun {
+namespace {
+
+/// Of the elements of x and w, and of dw.
+struct PanelBytes {
+  int64_t element;
+  int64_t gradient;
+};
+
+void take_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int64_t vocabulary,
+                const PanelBytes& bytes) {
+  constexpr int64_t kPanelElements = 1 << 20, kLeastRows = 64;
+  if (!is_narrow(bytes.element) && !is_narrow(bytes.gradient)) return;
+  w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kLeastRows));
+  w.panel = offsets.take(w.panel_rows * hidden * wide_bytes(bytes.element));
+}
+
+/// Tensor cores' loads want rows that begin at multiples of 16 bytes; of 128 bytes, a row begins a line of the cache.
+constexpr int64_t kHeadRowElements = 64;
+
+}  // namespace
+
+CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
+                                              const CrossEntropyAttrs& attrs, int64_t element_bytes,
+                                              int64_t gradient_bytes) {
+  require(attrs.chunk_tokens > 0, "cross-entropy chunk");
+  CrossEntropyWorkspace w;
+  w.chunk = std::min(attrs.chunk_tokens, tokens);
+  const int64_t wide = wide_bytes(element_bytes);
+  w.wide_chunk = std::max<int64_t>(w.chunk * element_bytes / wide, 1);
+  const int64_t row_bytes = std::max(w.chunk * element_bytes, w.wide_chunk * wide);
+  Offsets offsets;
+  w.counted = offsets.take(tokens * dtype_bytes(DType::kI32));
+  w.losses = offsets.take(w.chunk * dtype_bytes(DType::kF64));
+  w.rows = offsets.take(row_bytes * hidden);
+  w.logits = offsets.take(row_bytes * vocabulary);
+  take_panel(w, offsets, hidden, vocabulary, {element_bytes, gradient_bytes});
+  w.bytes = offsets.bytes();
+  return w;
+}
+
+CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
+                                           int64_t element_bytes, int64_t gradient_bytes) {
+  CrossEntropyWorkspace w;
+  w.chunk = w.wide_chunk = tokens;
+  Offsets offsets;
+  w.counted = offsets.take(tokens * dtype_bytes(DType::kI32));
+  w.losses = offsets.take(tokens * dtype_bytes(DType::kF64));
+  w.rows = offsets.take(tokens * hidden * wide_bytes(element_bytes));
+  take_panel(w, offsets, hidden, vocabulary, {element_bytes, gradient_bytes});
+  w.bytes = offsets.bytes();
+  return w;
+}
+
+GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
+                                    int64_t element_bytes) {
+  require(attrs.chunk_tokens > 0, "cross-entropy chunk");
+  GpuHeadWorkspace w =
+      gpu_vocabulary_workspace(std::min(attrs.chunk_tokens, tokens), attrs.with_gradients);
+  w.row = round_up(vocabulary, kHeadRowElements);
+  w.logits = w.bytes;
+  w.bytes = after(w.logits, w.chunk * w.row * element_bytes);
+  return w;
+}
+
+GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients) {
+  GpuHeadWorkspace w;
+  w.chunk = tokens;
+  w.losses = 0;
+  w.bytes = after(w.losses, tokens * dtype_bytes(DType::kF64));
+  if (with_gradients) return w;
+  w.correct = w.bytes;
+  w.bytes = after(w.correct, tokens * dtype_bytes(DType::kI32));
+  return w;
+}
+
+int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes) {
+  constexpr int64_t kMost = 4096, kLeast = 512, kLogitBytes = int64_t{512} << 20;
+  int64_t chunk = kMost;
+  while (chunk > kLeast && chunk * vocabulary * element_bytes > kLogitBytes) chunk /= 2;
+  return chunk;
+}
+
+}  // namespace ftrun

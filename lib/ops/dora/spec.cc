@@ -1,0 +1,152 @@
+#include "ops/dora/dora.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/layer_graph.h"
+#include "graph/op_parts.h"
+#include "ops/dora/workspace.h"
+#include "ops/kinds.h"
+#include "ops/offsets.h"
+
+namespace ftrun {
+namespace {
+
+void dora_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+  for (const DoraAttrs::Part& part : op.attrs.get<DoraAttrs>().parts) letters["M"] += part.columns;
+}
+
+// B A of each row, and its square.
+double dora_squared_lengths_flops(const LayerGraph& graph, const Op& op) {
+  double elements = 0;
+  for (const LoraPart& part : lora_parts(graph, op)) elements += static_cast<double>(part.columns * (part.rank + 1));
+  return 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements;
+}
+
+int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) { return dora_workspace(graph, op).bytes; }
+
+int64_t dora_squared_lengths_gpu_workspace(const LayerGraph& graph, const Op& op) {
+  const Value& down = graph.at(op.in[1]);
+  const bool is_packed = static_cast<bool>(graph.at(op.in[0]).packed);
+  const int64_t columns = most_columns(lora_parts(graph, op));
+  return gpu_dora_workspace(columns, down.dims[1], dtype_bytes(down.dtype), is_packed).bytes;
+}
+
+/// The lengths of rows have no gradient.
+void dora_scale_gradients(Derivation& d, const Op& op) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const ValueId z = d.needed(op.in[0]);
+  const ValueId q = d.needed(op.in[1]);
+  d.emit_weight_grad(OpKind::kDoraScaleWgrad, {dy, z, q}, {d.param_grad(op.in[2])}, op.attrs);
+  if (op.in.size() > 3) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[3])});
+  const ValueId dz = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kDoraScaleDgrad, {dy, q, op.in[2]}, {dz}, op.attrs);
+  d.add_term(op.in[0], dz);
+}
+
+}  // namespace
+
+DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op) {
+  constexpr int64_t kPanelElements = 1 << 19, kLeastRows = 64;
+  const Value& down = graph.at(op.in[1]);
+  const int64_t inputs = down.dims[1], element = dtype_bytes(down.dtype);
+  int64_t rows = 0, rank = 0;
+  for (const LoraPart& part : lora_parts(graph, op)) {
+    rows = std::max(rows, part.columns);
+    rank = std::max(rank, part.rank);
+  }
+  Offsets offsets;
+  DoraWorkspace w;
+  w.rows = std::min(rows, std::max(kPanelElements / inputs, kLeastRows));
+  w.panel = offsets.take(w.rows * inputs * wide_bytes(element));
+  w.b = offsets.take(w.rows * rank * wide_bytes(element));
+  if (is_narrow(element)) w.a = offsets.take(down.dims[0] * inputs * wide_bytes(element));
+  w.bytes = offsets.bytes();
+  return w;
+}
+
+GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes, bool is_packed) {
+  constexpr int64_t kMostElements = int64_t{4} << 20, kLeastRows = 64;
+  GpuDoraWorkspace w;
+  w.rows = std::min(columns, std::max(kMostElements / inputs, kLeastRows));
+  w.bytes = after(w.delta, w.rows * inputs * dtype_bytes(DType::kF32));
+  if (!is_packed) return w;
+  w.weight = w.bytes;
+  w.bytes = after(w.weight, w.rows * inputs * element_bytes);
+  return w;
+}
+
+ValueId ops::dora_squared_lengths(GraphBuilder& g, ValueId weight, ValueId down, const std::vector<ValueId>& up, const LoraAttrs& attrs) {
+  int64_t rows = 0;
+  for (size_t p = 0; p < up.size(); ++p) {
+    const int64_t part = g.at(up[p]).dims[0];
+    require(attrs.parts.at(p).first_column + part <= g.at(weight).dims[0], "a part of the product's weight");
+    rows += part;
+  }
+  const ValueId squares = g.add_value(g.at(weight).name + ".squared_lengths", g.statistics(), {rows}, ValueRole::kTemp);
+  std::vector<ValueId> in{weight, down};
+  in.insert(in.end(), up.begin(), up.end());
+  g.emit(OpKind::kDoraSquaredLengths, std::move(in), {squares}, attrs);
+  return squares;
+}
+
+ValueId ops::dora_scale(GraphBuilder& g, ValueId z, ValueId squares, ValueId magnitudes, ValueId bias, const DoraAttrs& attrs) {
+  for (const DoraAttrs::Part& part : attrs.parts)
+    require(part.first_column + part.columns <= g.at(z).dims[1], "a part of the product's results");
+  const ValueId y = g.temp(g.at(z).name + ".dora", Dims(g.at(z).dims));
+  std::vector<ValueId> in{z, squares, magnitudes};
+  if (bias >= 0) in.push_back(bias);
+  g.emit(OpKind::kDoraScale, std::move(in), {y}, attrs);
+  return y;
+}
+
+namespace specs {
+
+constinit const OpSpec dora_squared_lengths{
+    .name = "dora_squared_lengths",
+    .shapes = "O,I J,I O1,r1 [O2,r2] [O3,r3] -> M",
+    .shared_by = "OI",
+    .flops = dora_squared_lengths_flops,
+    .workspace = dora_squared_lengths_workspace,
+    .gpu_workspace = dora_squared_lengths_gpu_workspace,
+    .gradients = gradients_of::no_operand,
+};
+
+constinit const OpSpec dora_scale{
+    .name = "dora_scale",
+    .shapes = "N,O M M [O] -> N,O",
+    .shared_by = "O",
+    .cheap_result = 0,
+    .in_place = 0,
+    .letters = dora_letters,
+    .gpu_workspace = workspace_of::none,
+    .gradients = dora_scale_gradients,
+};
+
+constinit const OpSpec dora_scale_dgrad{
+    .name = "dora_scale_dgrad",
+    .shapes = "N,O M M -> N,O",
+    .shared_by = "O",
+    .in_place = 0,
+    .letters = dora_letters,
+    .gpu_workspace = workspace_of::none,
+};
+
+constinit const OpSpec dora_scale_wgrad{
+    .name = "dora_scale_wgrad",
+    .shapes = "N,O N,O M -> M",
+    .shared_by = "O",
+    .letters = dora_letters,
+    .workspace = workspace_of::partial_gradients,
+    .gpu_workspace = workspace_of::gpu_partial_sums,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun

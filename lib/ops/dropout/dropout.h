@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "graph/op.h"
+
+namespace ftrun {
+
+class GraphBuilder;
+
+// dropout
+//   Inverted dropout (Srivastava et al. 2014): an element is 0 with the probability p of DropoutAttrs and else divided by
+//   1 - p. Which ones is a function of where they stand in training (kernels/dropout_mask.h), so this is its own gradient.
+//   in: x[N,I]                                     out: y[N,I]            (out may be x)
+
+struct DropoutAttrs {
+  /// Of an element to become 0; below 1.
+  double probability = 0;
+  /// Which dropout of the layer it is: each has its own mask.
+  int64_t site = 0;
+  /// Place of column 0 in the rows of all tensor-parallel ranks.
+  int64_t first_column = 0;
+  /// What is left of x without what dropout makes of it: x - y.
+  bool rest = false;
+  /// As LinearAttrs has it, where no product reads x itself.
+  int64_t gradient_ranks = 1;
+  bool operator==(const DropoutAttrs&) const = default;
+};
+
+namespace ops {
+ValueId dropout(GraphBuilder& g, ValueId x, const DropoutAttrs& attrs);
+}  // namespace ops
+
+}  // namespace ftrun

@@ -1,0 +1,46 @@
+#include "ops/dropout/dropout.h"
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+void dropout_gradients(Derivation& d, const Op& op) {
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kDropout, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
+  d.add_term(op.in[0], dx);
+  const int64_t ranks = op.attrs.get<DropoutAttrs>().gradient_ranks;
+  if (ranks == 1 || !d.is_first_reader(op, op.in[0])) return;
+  d.replace_terms(op.in[0], d.whole_gradient(op.in[0], d.gradient(op.in[0]), ranks));
+  if (!d.passes_on_terms(op.in[0])) d.emit_waiting();
+}
+
+}  // namespace
+
+ValueId ops::dropout(GraphBuilder& g, ValueId x, const DropoutAttrs& attrs) {
+  require(attrs.probability > 0 && attrs.probability < 1 && attrs.first_column >= 0, "a dropout of some elements");
+  const ValueId y = g.temp(g.at(x).name + ".dropout", Dims(g.at(x).dims));
+  g.emit(OpKind::kDropout, {x}, {y}, attrs);
+  return y;
+}
+
+namespace specs {
+
+constinit const OpSpec dropout{
+    .name = "dropout",
+    .shapes = "N,I -> N,I",
+    .shared_by = "I",
+    .cheap_result = 0,
+    .in_place = 0,
+    .passes_on_terms = true,
+    .gpu_workspace = workspace_of::none,
+    .gradients = dropout_gradients,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun

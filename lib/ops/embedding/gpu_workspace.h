@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+namespace ftrun {
+
+/// Tokens of one row of the embedding that one block adds to the row's gradient; more are added in parts.
+inline constexpr int kEmbedPart = 128;
+/// Lists whose lengths are counted on the device: tokens, parts, rows.
+inline constexpr int kEmbedLists = 3;
+
+/// Byte offsets in the scratch of embed_wgrad for rows that are met more than kEmbedPart times; all -1 where too few tokens come
+/// for that.
+struct GpuEmbedWorkspace {
+  /// At most so many parts and such rows.
+  int64_t parts = 0;
+  int64_t rows = 0;
+  /// I32[kEmbedLists]: used places of the lists; I32[N]: tokens.
+  int64_t used = -1;
+  int64_t order = -1;
+  /// I32[parts] each; I32[rows] each.
+  int64_t part_place = -1;
+  int64_t part_count = -1;
+  int64_t part_next = -1;
+  int64_t row = -1;
+  int64_t row_part = -1;
+  /// F32[parts, D].
+  int64_t sums = -1;
+  int64_t bytes = 0;
+};
+GpuEmbedWorkspace gpu_embed_workspace(int64_t tokens, int64_t width);
+
+}  // namespace ftrun

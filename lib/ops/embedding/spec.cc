@@ -1,0 +1,70 @@
+#include "ops/embedding/embedding.h"
+
+#include <utility>
+
+#include "base/dtype.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/layer_graph.h"
+#include "graph/op_parts.h"
+#include "ops/embedding/gpu_workspace.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+void embed_gradients(Derivation& d, const Op& op) {
+  d.emit_weight_grad(OpKind::kEmbedWgrad, {op.in[0], d.result_gradient(op.out[0])},
+                     {d.param_grad(op.in[1])}, op.attrs);
+}
+
+int64_t embed_wgrad_workspace(const LayerGraph& graph, const Op& op) {
+  return graph.at(op.in[0]).dims[0] * dtype_bytes(DType::kI32);
+}
+
+int64_t embed_wgrad_gpu_workspace(const LayerGraph& graph, const Op& op) {
+  return gpu_embed_workspace(graph.at(op.in[0]).dims[0], graph.at(op.in[1]).dims[1]).bytes;
+}
+
+}  // namespace
+
+RowsAttrs given_rows(const Op& op, int64_t rows) {
+  return op.attrs.get_or(RowsAttrs{0, rows});
+}
+
+void leave_out_row_gradient(Op& op, int64_t rows, int64_t token) {
+  if (op.kind != OpKind::kEmbedWgrad) return;
+  RowsAttrs given = given_rows(op, rows);
+  given.without_gradient = token;
+  op.attrs = given;
+}
+
+ValueId ops::embed(GraphBuilder& g, ValueId tokens, ValueId table, const RowsAttrs& rows) {
+  const ValueId x = g.temp("embedding", {g.tokens(), g.at(table).dims[1]});
+  OpAttrs attrs;
+  if (rows != RowsAttrs{}) attrs = rows;
+  g.emit(OpKind::kEmbed, {tokens, table}, {x}, std::move(attrs));
+  return x;
+}
+
+namespace specs {
+
+constinit const OpSpec embed{
+    .name = "embed",
+    .shapes = "N V,D -> N,D",
+    .shared_by = "V",
+    .gpu_workspace = workspace_of::none,
+    .gradients = embed_gradients,
+};
+
+constinit const OpSpec embed_wgrad{
+    .name = "embed_wgrad",
+    .shapes = "N N,D -> V,D",
+    .shared_by = "V",
+    .workspace = embed_wgrad_workspace,
+    .gpu_workspace = embed_wgrad_gpu_workspace,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "graph/op.h"
+#include "graph/op_spec.h"
+
+namespace ftrun {
+
+/// The closed set of operations (ops/kinds.inc). A gradient kind exists for each forward kind; kinds ending in
+/// "Wgrad" add to (or overwrite, see KernelContext::accumulate) gradients of parameters and write nothing else.
+/// Those gradients have the graph's gradient dtype (ModelDtypes).
+enum class OpKind : uint8_t {
+#define FTRUN_OP(kind, name) kind,
+#define FTRUN_COLLECTIVE(kind, name) kind,
+#include "ops/kinds.inc"
+};
+
+/// Their number.
+inline constexpr int kOpKinds = 0
+#define FTRUN_OP(kind, name) +1
+#define FTRUN_COLLECTIVE(kind, name) +1
+#include "ops/kinds.inc"
+    ;
+
+/// What planning knows of each, from ops/KIND/spec.cc.
+namespace specs {
+#define FTRUN_OP(kind, name) extern const OpSpec name;
+#define FTRUN_COLLECTIVE(kind, name) extern const OpSpec name;
+#include "ops/kinds.inc"
+}  // namespace specs
+
+}  // namespace ftrun

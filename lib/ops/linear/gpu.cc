@@ -1,0 +1,89 @@
+#include <algorithm>
+
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/ops.h"
+#include "ops/linear/linear.h"
+#include "ops/linear/workspace.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+/// `whole`, by input 1, as it is or as products by parts of it that are unpacked one after another: some columns of the
+/// result each.
+void multiply_by_weight(const Operation& op, Product whole, Matmul& matmul) {
+  const PackedFormat& format = op.packed(1);
+  if (!format) {
+    whole.b = op.in(1);
+    return matmul.run(whole, op.stream());
+  }
+  const int64_t panel_columns = gpu_panel_columns(whole.n, whole.k);
+  op.require_workspace(panel_columns * whole.k * dtype_bytes(op.dtype()));
+  for (int64_t first = 0; first < whole.n; first += panel_columns) {
+    Product part = whole;
+    part.n = std::min(panel_columns, whole.n - first);
+    part.b = op.workspace<void>();
+    part.c = op.element(whole.c, first);
+    part.c_stride = whole.n;
+    if (whole.transpose_b)
+      unpack(op.dtype(), {format, op.records(1), op.workspace<void>(), whole.k, first, part.n, 0, whole.k}, op.stream());
+    else
+      unpack(op.dtype(), {format, op.records(1), op.workspace<void>(), whole.n, 0, whole.k, first, part.n}, op.stream());
+    matmul.run(part, op.stream());
+  }
+}
+
+}  // namespace
+
+void run_linear(const Operation& op, const Libraries& libraries) {
+  const int64_t tokens = op.in_dims(0)[0], inputs = op.in_dims(0)[1], outputs = op.in_dims(1)[0];
+  const bool bias = adds_bias(op.op());
+  if (bias) fill_rows(op.dtype(), op.in(2), op.out(0), tokens, outputs, op.stream());
+  multiply_by_weight(op,
+                     {.transpose_b = true,
+                      .m = tokens,
+                      .n = outputs,
+                      .k = inputs,
+                      .a = op.in(0),
+                      .c = op.out(0),
+                      .beta = bias ? 1.0F : 0.0F,
+                      .dtype = op.dtype(),
+                      .out_dtype = op.dtype()},
+                     libraries.matmul);
+}
+
+void run_linear_dgrad(const Operation& op, const Libraries& libraries) {
+  const bool adds = op.has_in(2);
+  if (adds) op.copy_to_result(2, element_count(op.in_dims(2)));
+  multiply_by_weight(op,
+                     {.m = op.in_dims(0)[0],
+                      .n = op.in_dims(1)[1],
+                      .k = op.in_dims(0)[1],
+                      .a = op.in(0),
+                      .c = op.out(0),
+                      .beta = adds ? 1.0F : 0.0F,
+                      .dtype = op.dtype(),
+                      .out_dtype = op.dtype()},
+                     libraries.matmul);
+}
+
+void run_linear_wgrad(const Operation& op, const Libraries& libraries) {
+  const auto [dw, dtype] = op.gradient(0);
+  libraries.matmul.run({.transpose_a = true,
+              .m = op.in_dims(0)[1],
+              .n = op.in_dims(1)[1],
+              .k = op.in_dims(0)[0],
+              .a = op.in(0),
+              .b = op.in(1),
+              .c = dw,
+              .beta = op.accumulate() ? 1.0F : 0.0F,
+              .dtype = op.dtype(),
+              .out_dtype = dtype},
+             op.stream());
+}
+
+void run_bias_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+  weight_gradient(op.dtype(), weight_gradient_of(op, 0), op.stream());
+}
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,137 @@
+#include "ops/linear/linear.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/cost.h"
+#include "graph/derivation.h"
+#include "graph/layer_graph.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+#include "ops/linear/workspace.h"
+
+namespace ftrun {
+namespace {
+
+double linear_flops(const LayerGraph& graph, const Op& op) {
+  return product_flops(graph, op.in[0], op.in[1]);
+}
+
+double linear_wgrad_flops(const LayerGraph& graph, const Op& op) {
+  return product_flops(graph, op.in[0], op.out[0]);
+}
+
+int64_t linear_workspace(const LayerGraph& graph, const Op& op) {
+  const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
+  return product_bytes(graph, op, x[0], w[0], x[1]);
+}
+
+int64_t linear_dgrad_workspace(const LayerGraph& graph, const Op& op) {
+  const Dims &dy = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
+  return product_bytes(graph, op, dy[0], w[1], dy[1]);
+}
+
+int64_t linear_wgrad_workspace(const LayerGraph& graph, const Op& op) {
+  const Dims &dy = graph.at(op.in[0]).dims, &x = graph.at(op.in[1]).dims;
+  return product_bytes(graph, op, dy[1], x[1], dy[0]);
+}
+
+int64_t packed_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
+  const Value& weight = graph.at(op.in[1]);
+  if (!weight.packed) return 0;
+  const bool forward = op.kind == OpKind::kLinear;
+  const int64_t n = weight.dims[forward ? 0 : 1], k = weight.dims[forward ? 1 : 0];
+  return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
+}
+
+void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x) {
+  if (op.attrs.get_or<LinearAttrs>().weight_gradient) d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
+  if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
+}
+
+/// The gradient by x that other operations made is added by the product. Where ranks have made shares of it, so has
+/// every other product of x: their sum is what is summed over the ranks, once.
+void linear_gradients(Derivation& d, const Op& op) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const ValueId x = d.needed(op.in[0]);
+  const int64_t ranks = op.attrs.get_or<LinearAttrs>().gradient_ranks;
+  const bool is_last = d.is_first_reader(op, op.in[0]);
+  if (ranks == 1) product_weight_gradients(d, op, dy, x);
+  if (d.wants_gradient(op.in[0])) {
+    const ValueId e = d.gradient(op.in[0]);
+    const ValueId dx = d.new_gradient(op.in[0]);
+    std::vector<ValueId> in{dy, op.in[1]};
+    if (e >= 0) in.push_back(e);
+    d.emit_input_grad(OpKind::kLinearDgrad, std::move(in), {dx});
+    d.replace_terms(op.in[0], ranks > 1 && is_last ? d.whole_gradient(op.in[0], dx, ranks) : dx);
+  }
+  if (ranks == 1) return;
+  d.after_collective([&d, op, dy, x] { product_weight_gradients(d, op, dy, x); });
+  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_waiting();
+}
+
+}  // namespace
+
+bool adds_bias(const Op& op) {
+  return op.in.size() > 2 && op.attrs.get_or<LinearAttrs>().adds_bias;
+}
+
+ValueId ops::linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias, const LinearAttrs& attrs) {
+  const Dims w = g.at(weight).dims;  // a copy: the new value moves the others
+  require(g.at(x).dims[1] == w[1], "linear input width");
+  const ValueId y = g.temp(g.at(weight).name + ".out", {g.at(x).dims[0], w[0]});
+  std::vector<ValueId> in{x, weight};
+  if (bias >= 0) {
+    require(g.at(bias).dims == Dims{w[0]}, "linear bias width");
+    in.push_back(bias);
+  }
+  OpAttrs given;
+  if (attrs != LinearAttrs{}) given = attrs;
+  g.emit(OpKind::kLinear, std::move(in), {y}, std::move(given));
+  return y;
+}
+
+namespace specs {
+
+constinit const OpSpec linear{
+    .name = "linear",
+    .shapes = "N,I O,I [O] -> N,O",
+    .shared_by = "OI",
+    .flops = linear_flops,
+    .workspace = linear_workspace,
+    .gpu_workspace = packed_panel_gpu_workspace,
+    .gradients = linear_gradients,
+};
+
+constinit const OpSpec linear_dgrad{
+    .name = "linear_dgrad",
+    .shapes = "N,O O,I [N,I] -> N,I",
+    .shared_by = "OI",
+    .in_place = 2,
+    .flops = linear_flops,
+    .workspace = linear_dgrad_workspace,
+    .gpu_workspace = packed_panel_gpu_workspace,
+};
+
+constinit const OpSpec linear_wgrad{
+    .name = "linear_wgrad",
+    .shapes = "N,O N,I -> O,I",
+    .shared_by = "OI",
+    .flops = linear_wgrad_flops,
+    .workspace = linear_wgrad_workspace,
+    .gpu_workspace = workspace_of::none,
+};
+
+constinit const OpSpec bias_wgrad{
+    .name = "bias_wgrad",
+    .shapes = "N,O -> O",
+    .shared_by = "O",
+    .workspace = workspace_of::partial_gradients,
+    .gpu_workspace = workspace_of::gpu_partial_sums,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun

@@ -1,0 +1,36 @@
+#include "ops/linear/workspace.h"
+
+#include <algorithm>
+
+#include "graph/layer_graph.h"
+#include "ops/offsets.h"
+
+namespace ftrun {
+
+ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
+                                   int64_t result_bytes, bool packed) {
+  const bool narrow = is_narrow(operand_bytes), narrow_result = is_narrow(result_bytes);
+  ProductWorkspace w;
+  w.rows = packed && !narrow && !narrow_result ? m : std::min<int64_t>(m, packed ? 2048 : 512);
+  w.columns = std::min<int64_t>(n, 1024);
+  w.depth = std::min<int64_t>(k, 2048);
+  Offsets offsets;
+  if (narrow) w.a = offsets.take(w.rows * w.depth * wide_bytes(operand_bytes));
+  if (narrow || packed) w.b = offsets.take(w.depth * w.columns * wide_bytes(operand_bytes));
+  if (narrow_result) w.c = offsets.take(w.rows * w.columns * wide_bytes(result_bytes));
+  w.bytes = offsets.bytes();
+  return w;
+}
+
+int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k) {
+  return product_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype), dtype_bytes(graph.at(op.out[0]).dtype),
+                           static_cast<bool>(graph.at(op.in[1]).packed))
+      .bytes;
+}
+
+int64_t gpu_panel_columns(int64_t n, int64_t k) {
+  constexpr int64_t kMostElements = int64_t{64} << 20, kLeastColumns = 64;
+  return std::min(n, std::max(kMostElements / k / kLeastColumns, int64_t{1}) * kLeastColumns);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/op.h"
+#include "ops/linear/linear.h"
+
+namespace ftrun {
+
+class GraphBuilder;
+struct LayerGraph;
+
+// lora_up
+//   Low-rank adapters (Hu et al. 2021, "LoRA") of up to three parts of a product's results y (LoraAttrs): part p has P_p
+//   neighbouring columns of y, rank r_p, and the next r_p columns of h = x a^T (a linear); J = r_1 + r_2 + r_3.
+//   in: y[N,O], h[N,J], b_1[P_1,r_1], [b_2], [b_3]  out: y, to part p of which scale_p h_p b_p^T is added  (out may be in)
+// lora_up_dgrad
+//   in: dy[N,O], b_1[P_1,r_1], [b_2], [b_3]        out: dh[N,J]: dh_p = scale_p dy_p b_p
+// lora_up_wgrad
+//   in: dy[N,O], h[N,J]                            out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
+
+/// Of the low-rank adapters of one product: its parts that have one, by their columns.
+struct LoraAttrs {
+  struct Part {
+    /// Where the part begins in a row of the product's results.
+    int64_t first_column = 0;
+    double scale = 1.0;
+    bool operator==(const Part&) const = default;
+  };
+  std::vector<Part> parts;
+  bool operator==(const LoraAttrs&) const = default;
+};
+
+/// A part of a product's results with a low-rank adapter: its columns of y and of h.
+struct LoraPart {
+  int64_t first_column = 0;
+  int64_t columns = 0;
+  int64_t first_rank = 0;
+  int64_t rank = 0;
+  double scale = 1.0;
+};
+
+/// The parts of an operation with LoraAttrs, in their order.
+std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op);
+
+/// Of the widest one.
+int64_t most_columns(const std::vector<LoraPart>& parts);
+
+/// J: elements of a row of h.
+int64_t lora_ranks(const std::vector<LoraPart>& parts);
+
+namespace ops {
+/// A product's results `y` with low-rank adapters: see lora_up. `down` is [J,I] for the product's operand, of which
+/// (after dropout, where there is one) `x` is given; `up` holds b_p of each part of `attrs`. `y_attrs` as the
+/// product's own.
+ValueId lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up,
+             const LoraAttrs& attrs, const LinearAttrs& y_attrs = {});
+}  // namespace ops
+
+}  // namespace ftrun

@@ -1,0 +1,352 @@
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/run_op.h"
+#include "ops/norm/norm.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+struct RmsNorm {
+  const void* x;
+  /// Added to x, with the sum in `sum`; null for none.
+  const void* r;
+  const void* w;
+  void* sum;
+  void* y;
+  float* rstd;
+  int64_t rows, width;
+  double epsilon;
+};
+
+struct RmsNormDgrad {
+  const void* dy;
+  const void* x;
+  const float* rstd;
+  const void* w;
+  /// Added to the gradient; may be dx or null.
+  const void* e;
+  void* dx;
+  int64_t rows, width;
+};
+
+constexpr int kMostThreads = 512;
+
+// One block a row, read twice: the second time from the caches.
+template <class T, int V>
+__global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, float* rstd, int64_t width,
+                              float epsilon) {
+  const int64_t row = blockIdx.x, at = row * width;
+  float squares = 0.0F;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    Floats<V> v = load<V>(x + at + i);
+    if (r != nullptr) {
+      const Floats<V> more = load<V>(r + at + i);
+#pragma unroll
+      for (int k = 0; k < V; ++k) v[k] = rounded<T>(v[k] + more[k]);
+      store(sum + at + i, v);
+    }
+#pragma unroll
+    for (int k = 0; k < V; ++k) squares += v[k] * v[k];
+  }
+  const float scale = 1.0F / sqrtf(block_sum(squares) / static_cast<float>(width) + epsilon);
+  if (threadIdx.x == 0) rstd[row] = scale;
+  const T* const source = r != nullptr ? sum : x;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    Floats<V> v = load<V>(source + at + i);
+    const Floats<V> weight = load<V>(w + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = v[k] * scale * weight[k];
+    store(y + at + i, v);
+  }
+}
+
+// With xhat = x rstd and g = dy w: dx = rstd (g - xhat mean(g xhat)) [+ e]. For rows that registers do not hold: read twice.
+template <class T, int V>
+__global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* rstd, const T* w, const T* e, T* dx,
+                                    int64_t width) {
+  const int64_t row = blockIdx.x, at = row * width;
+  float projection = 0.0F;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> d = load<V>(dy + at + i), v = load<V>(x + at + i), weight = load<V>(w + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) projection += d[k] * weight[k] * v[k];
+  }
+  const float scale = rstd[row];
+  const float along = block_sum(projection) * scale * scale * scale / static_cast<float>(width);
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> d = load<V>(dy + at + i), v = load<V>(x + at + i), weight = load<V>(w + i);
+    Floats<V> out;
+#pragma unroll
+    for (int k = 0; k < V; ++k) out[k] = d[k] * weight[k] * scale - v[k] * along;
+    if (e != nullptr) {
+      const Floats<V> more = load<V>(e + at + i);
+#pragma unroll
+      for (int k = 0; k < V; ++k) out[k] += more[k];
+    }
+    store(dx + at + i, out);
+  }
+}
+
+/// What rms_norm_gradient_rows() reads and writes.
+template <class T>
+struct NormGradientRows {
+  const T *dy, *x, *w, *e;
+  const float* rstd;
+  T* dx;
+  /// F32[blocks, width]; only with the weight's gradient.
+  float* partials;
+  int64_t rows, rows_a_block, width;
+  int64_t blocks;
+};
+
+/// Elements of a row that a thread holds: C packs of V, `threads` packs apart.
+template <int V, int C>
+struct RowPart {
+  Floats<V> e[C];
+};
+
+// The input's gradient of a row, and what it adds to the weight's (`sums`): dy and x are read once, into registers.
+template <class T, int V, int C, int R, bool kWeight>
+__device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int lane, int threads, RowPart<V, C>& sums) {
+  const int64_t at = row * a.width;
+  RowPart<V, C> d, v;
+  float projection = 0.0F;
+#pragma unroll
+  for (int c = 0; c < C; ++c) {
+    const int64_t i = static_cast<int64_t>(lane + c * threads) * V;
+    if (i >= a.width) break;
+    d.e[c] = load<V>(a.dy + at + i);
+    v.e[c] = load<V>(a.x + at + i);
+    const Floats<V> weight = load<V>(a.w + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) projection = fmaf(d.e[c][k] * weight[k], v.e[c][k], projection);
+  }
+  const float scale = a.rstd[row];
+  const float sum = R == 1 ? block_sum(projection) : warp_sum(projection);
+  const float along = sum * scale * scale * scale / static_cast<float>(a.width);
+#pragma unroll
+  for (int c = 0; c < C; ++c) {
+    const int64_t i = static_cast<int64_t>(lane + c * threads) * V;
+    if (i >= a.width) break;
+    const Floats<V> weight = load<V>(a.w + i);
+    Floats<V> out;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      out[k] = fmaf(-v.e[c][k], along, d.e[c][k] * weight[k] * scale);
+      if (kWeight) sums.e[c][k] = weight_term(d.e[c][k], v.e[c][k], scale, sums.e[c][k]);
+    }
+    if (a.e != nullptr) {
+      const Floats<V> more = load<V>(a.e + at + i);
+#pragma unroll
+      for (int k = 0; k < V; ++k) out[k] += more[k];
+    }
+    store(a.dx + at + i, out);
+  }
+}
+
+// A block takes rows_a_block rows, R at a time: a warp each where R is kPartLanes, all of the block where it is 1. With
+// kWeight a block is a part of weight_gradient(), in its order.
+template <class T, int V, int C, int R, bool kWeight>
+__global__ void __launch_bounds__(R == 1 ? kMostThreads : 32 * kPartLanes) rms_norm_gradient_rows(NormGradientRows<T> a) {
+  static_assert(R == 1 || R == kPartLanes);
+  const int threads = R == 1 ? blockDim.x : 32;
+  const int group = R == 1 ? 0 : threadIdx.x / 32, lane = R == 1 ? threadIdx.x : threadIdx.x % 32;
+  const int64_t first = blockIdx.x * a.rows_a_block, last = min(first + a.rows_a_block, a.rows);
+  RowPart<V, C> total{};
+  for (int part = group; part < kPartLanes; part += R) {
+    RowPart<V, C> sums{};
+    for (int64_t row = first + part; row < last; row += kPartLanes)
+      norm_gradient_row<T, V, C, R, kWeight>(a, row, lane, threads, sums);
+#pragma unroll
+    for (int c = 0; c < C; ++c)
+#pragma unroll
+      for (int k = 0; k < V; ++k) total.e[c][k] = part == group ? sums.e[c][k] : total.e[c][k] + sums.e[c][k];
+  }
+  if (!kWeight) return;
+  float* const out = a.partials + blockIdx.x * a.width;
+  float* const lanes = R == 1 ? out : shared_memory<float>() + group * a.width;
+  for (int c = 0; c < C; ++c)
+    for (int k = 0; k < V; ++k) {
+      const int64_t i = static_cast<int64_t>(lane + c * threads) * V + k;
+      if (i < a.width) lanes[i] = total.e[c][k];
+    }
+  if (R == 1) return;
+  __syncthreads();
+  const float* const all = shared_memory<float>();
+  for (int64_t i = threadIdx.x; i < a.width; i += blockDim.x) {
+    float sum = all[i];
+    for (int part = 1; part < kPartLanes; ++part) sum += all[part * a.width + i];
+    out[i] = sum;
+  }
+}
+
+/// How rms_norm_gradient_rows() shares rows out: by their width and type alone.
+struct RowLayout {
+  /// R == kPartLanes
+  bool warps;
+  int threads;
+  /// C; 0: registers do not hold them.
+  int packs;
+};
+
+template <int V>
+RowLayout row_layout(int64_t width) {
+  constexpr int kMostOfWarp = 32, kMostOfBlock = 16;  // elements that a thread holds
+  const auto packs_for = [&](int64_t threads, int most) {
+    const int64_t packs = divide_up(width, V * threads);
+    for (const int each : {1, 2, 4})
+      if (packs <= each && each * V <= most) return each;
+    return 0;
+  };
+  if (const int packs = packs_for(32, kMostOfWarp); packs > 0) return {true, 32 * kPartLanes, packs};
+  const int threads = threads_for(width / V, kMostThreads);
+  return {false, threads, packs_for(threads, kMostOfBlock)};
+}
+
+template <class T, int V, int C, int R>
+void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout, cudaStream_t stream) {
+  const Launch shape{blocks(a.blocks), static_cast<unsigned>(layout.threads), 0, stream};
+  if (a.partials == nullptr) return launch(shape, rms_norm_gradient_rows<T, V, C, R, false>, a);
+  const size_t lanes = R == 1 ? 0 : kPartLanes * static_cast<size_t>(a.width) * sizeof(float);
+  launch({shape.grid, shape.block, lanes, stream}, rms_norm_gradient_rows<T, V, C, R, true>, a);
+}
+
+template <class T, int V, int C>
+void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout, cudaStream_t stream) {
+  if (layout.warps) return launch_norm_gradients<T, V, C, kPartLanes>(a, layout, stream);
+  if constexpr (C * V <= 16) return launch_norm_gradients<T, V, C, 1>(a, layout, stream);
+}
+
+/// The parts of the weight's gradient.
+struct NormParts {
+  float* partials = nullptr;
+  int64_t parts = 0;
+  int64_t tokens = 0;
+};
+
+/// False, and nothing done, for rows that registers do not hold. Without parts the input's gradient alone.
+template <class T>
+bool norm_gradients(const RmsNormDgrad& n, const NormParts& of_weight, cudaStream_t stream) {
+  constexpr int V = 16 / sizeof(T);
+  if (!vectors_fit<T>(n.width, n.dy, n.x, n.w, n.e, n.dx)) return false;
+  const RowLayout layout = row_layout<V>(n.width);
+  const int64_t alone = layout.warps ? kPartLanes : 1;
+  const bool with_weight = of_weight.partials != nullptr;
+  const NormGradientRows<T> a{.dy = static_cast<const T*>(n.dy),
+                              .x = static_cast<const T*>(n.x),
+                              .w = static_cast<const T*>(n.w),
+                              .e = static_cast<const T*>(n.e),
+                              .rstd = n.rstd,
+                              .dx = static_cast<T*>(n.dx),
+                              .partials = of_weight.partials,
+                              .rows = n.rows,
+                              .rows_a_block = with_weight ? of_weight.tokens : alone,
+                              .width = n.width,
+                              .blocks = with_weight ? of_weight.parts : divide_up(n.rows, alone)};
+  if (layout.packs == 1) launch_norm_gradients<T, V, 1>(a, layout, stream);
+  if (layout.packs == 2) launch_norm_gradients<T, V, 2>(a, layout, stream);
+  if (layout.packs == 4) launch_norm_gradients<T, V, 4>(a, layout, stream);
+  return layout.packs > 0;
+}
+
+void rms_norm(DType dtype, const RmsNorm& n, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(n.width, n.x, n.r, n.w, n.sum, n.y), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0, stream},
+             rms_norm_rows<T, V>, static_cast<const T*>(n.x), static_cast<const T*>(n.r), static_cast<const T*>(n.w),
+             static_cast<T*>(n.sum), static_cast<T*>(n.y), n.rstd, n.width, static_cast<float>(n.epsilon));
+    });
+  });
+}
+
+void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    if (norm_gradients<T>(n, {}, stream)) return;
+    with_vectors<T>(vectors_fit<T>(n.width, n.dy, n.x, n.w, n.e, n.dx), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0, stream},
+             rms_norm_dgrad_long_rows<T, V>, static_cast<const T*>(n.dy), static_cast<const T*>(n.x), n.rstd,
+             static_cast<const T*>(n.w), static_cast<const T*>(n.e), static_cast<T*>(n.dx), n.width);
+    });
+  });
+}
+
+/// Both gradients of a norm from one reading of dy and x: n, and g as weight_gradient() of them, with the bits that each
+/// has alone. False, and nothing done, for rows that registers do not hold.
+bool rms_norm_gradients(DType dtype, const RmsNormDgrad& n, const WeightGradient& g, cudaStream_t stream) {
+  bool done = false;
+  with_type(dtype, [&](auto type) {
+    done = norm_gradients<decltype(type)>(
+        n, {static_cast<float*>(g.workspace), weight_gradient_parts(g), weight_gradient_tokens(g)}, stream);
+  });
+  if (done) add_partials(g, stream);
+  return done;
+}
+
+RmsNormDgrad rms_norm_dgrad_of(const Operation& op) {
+  return {.dy = op.in(0),
+          .x = op.in(1),
+          .rstd = op.floats_in(2),
+          .w = op.in(3),
+          .e = op.has_in(4) ? op.in(4) : nullptr,
+          .dx = op.out(0),
+          .rows = op.in_dims(0)[0],
+          .width = op.in_dims(0)[1]};
+}
+
+WeightGradient rms_norm_weight_gradient_of(const Operation& op) {
+  WeightGradient g = weight_gradient_of(op, 0);
+  g.x = op.in(1);
+  g.rstd = op.floats_in(2);
+  return g;
+}
+
+}  // namespace
+
+void run_rms_norm(const Operation& op, const Libraries& /*libraries*/) {
+  rms_norm(op.dtype(),
+           {.x = op.in(0),
+            .r = nullptr,
+            .w = op.in(1),
+            .sum = nullptr,
+            .y = op.out(0),
+            .rstd = op.floats_out(1),
+            .rows = op.in_dims(0)[0],
+            .width = op.in_dims(0)[1],
+            .epsilon = op.attrs<NormAttrs>().epsilon},
+           op.stream());
+}
+
+void run_add_rms_norm(const Operation& op, const Libraries& /*libraries*/) {
+  rms_norm(op.dtype(),
+           {.x = op.in(0),
+            .r = op.in(1),
+            .w = op.in(2),
+            .sum = op.out(0),
+            .y = op.out(1),
+            .rstd = op.floats_out(2),
+            .rows = op.in_dims(0)[0],
+            .width = op.in_dims(0)[1],
+            .epsilon = op.attrs<NormAttrs>().epsilon},
+           op.stream());
+}
+
+void run_rms_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+  rms_norm_dgrad(op.dtype(), rms_norm_dgrad_of(op), op.stream());
+}
+
+void run_rms_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+  weight_gradient(op.dtype(), rms_norm_weight_gradient_of(op), op.stream());
+}
+
+bool run_norm_gradients(const Operation& weight, const Operation& input) {
+  const WeightGradient g = rms_norm_weight_gradient_of(weight);
+  return rms_norm_gradients(input.dtype(), rms_norm_dgrad_of(input), g, input.stream());
+}
+
+}  // namespace ftrun::cuda

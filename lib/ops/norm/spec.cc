@@ -1,0 +1,107 @@
+#include "ops/norm/norm.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+/// `e`, the gradient that already reached x past the norm, is added by the norm's own kernel. The weight's gradient is
+/// in the list of the input's: it is cheap, and deferred it would keep dy, which nothing else reads.
+void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd, ValueId weight) {
+  const ValueId dy = d.result_gradient(y);
+  const ValueId e = d.gradient(x);
+  const ValueId x_saved = d.needed(x);
+  const ValueId rstd_saved = d.needed(rstd);
+  d.emit_input_grad(OpKind::kRmsNormWgrad, {dy, x_saved, rstd_saved}, {d.param_grad(weight)});
+  const ValueId dx = d.new_gradient(x);
+  std::vector<ValueId> in{dy, x_saved, rstd_saved, weight};
+  if (e >= 0) in.push_back(e);
+  d.emit_input_grad(OpKind::kRmsNormDgrad, std::move(in), {dx}, op.attrs);
+  d.replace_terms(x, dx);
+}
+
+void rms_norm_gradients(Derivation& d, const Op& op) {
+  norm_gradients(d, op, op.in[0], op.out[0], op.out[1], op.in[1]);
+}
+
+void add_rms_norm_gradients(Derivation& d, const Op& op) {
+  norm_gradients(d, op, op.out[0], op.out[1], op.out[2], op.in[2]);
+  const ValueId dsum = d.gradient(op.out[0]);
+  d.add_term(op.in[0], dsum);
+  d.add_term(op.in[1], dsum);
+}
+
+/// The norm of a residual sum is made from the sum.
+Op norm_of_sum(const Op& op) {
+  return {OpKind::kRmsNorm, {op.out[0], op.in[2]}, {op.out[1], op.out[2]}, op.attrs, -1};
+}
+
+}  // namespace
+
+ValueId ops::rms_norm(GraphBuilder& g, ValueId x, ValueId weight, double epsilon) {
+  require(g.at(x).dims[1] == g.at(weight).dims[0], "rms_norm width");
+  const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
+  const ValueId rstd = g.add_value(g.at(weight).name + ".rstd", g.statistics(),
+                                 {g.at(x).dims[0]}, ValueRole::kTemp);
+  g.emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, NormAttrs{epsilon});
+  return y;
+}
+
+ops::SumAndNorm ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight, double epsilon) {
+  require(g.at(x).dims == g.at(r).dims, "add_rms_norm operands");
+  require(g.at(x).dims[1] == g.at(weight).dims[0], "add_rms_norm width");
+  const ValueId sum = g.temp(g.at(weight).name + ".sum", g.at(x).dims);
+  const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
+  const ValueId rstd = g.add_value(g.at(weight).name + ".rstd", g.statistics(),
+                                 {g.at(x).dims[0]}, ValueRole::kTemp);
+  g.emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, NormAttrs{epsilon});
+  return {sum, y};
+}
+
+namespace specs {
+
+constinit const OpSpec rms_norm{
+    .name = "rms_norm",
+    .shapes = "N,D D -> N,D N",
+    .shared_by = "N",
+    .cheap_result = 0,
+    .gpu_workspace = workspace_of::none,
+    .gradients = rms_norm_gradients,
+};
+
+constinit const OpSpec add_rms_norm{
+    .name = "add_rms_norm",
+    .shapes = "N,D N,D D -> N,D N,D N",
+    .shared_by = "N",
+    .cheap_result = 1,
+    .from_first_result = norm_of_sum,
+    .gpu_workspace = workspace_of::none,
+    .gradients = add_rms_norm_gradients,
+};
+
+constinit const OpSpec rms_norm_dgrad{
+    .name = "rms_norm_dgrad",
+    .shapes = "N,D N,D N D [N,D] -> N,D",
+    .shared_by = "N",
+    .gpu_workspace = workspace_of::none,
+};
+
+constinit const OpSpec rms_norm_wgrad{
+    .name = "rms_norm_wgrad",
+    .shapes = "N,D N,D N -> D",
+    .shared_by = "N",
+    .gpu_pair = OpKind::kRmsNormDgrad,
+    .workspace = workspace_of::partial_gradients,
+    .gpu_workspace = workspace_of::gpu_partial_sums,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun

@@ -1,0 +1,74 @@
+#include "ops/qk_norm/qk_norm.h"
+
+#include <map>
+#include <string>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+void qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+  const auto& a = op.attrs.get<HeadAttrs>();
+  add_head_letters(a.query_heads, a.kv_heads, a.head_size, letters);
+}
+
+/// The weights' gradients are in the list of the input's, as those of other norms.
+void qk_norm_gradients(Derivation& d, const Op& op) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const ValueId qkv = d.needed(op.in[0]);
+  const ValueId rstd = d.needed(op.out[1]);
+  const ValueId dwq = d.param_grad(op.in[1]);
+  d.emit_input_grad(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(op.in[2])}, op.attrs);
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kQkNormDgrad, {dy, qkv, rstd, op.in[1], op.in[2]}, {dx}, op.attrs);
+  d.add_term(op.in[0], dx);
+}
+
+}  // namespace
+
+ValueId ops::qk_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId weight_k, const HeadAttrs& heads) {
+  require(g.at(weight_q).dims == Dims{heads.head_size} && g.at(weight_k).dims == Dims{heads.head_size},
+          "qk_norm weights");
+  const ValueId y = g.temp("qk_norm.out", g.at(qkv).dims);
+  const ValueId rstd = g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), heads.query_heads + heads.kv_heads},
+                                 ValueRole::kTemp);
+  g.emit(OpKind::kQkNorm, {qkv, weight_q, weight_k}, {y, rstd}, heads);
+  return y;
+}
+
+namespace specs {
+
+constinit const OpSpec qk_norm{
+    .name = "qk_norm",
+    .shapes = "N,Q d d -> N,Q N,R",
+    .shared_by = "H",
+    .letters = qk_norm_letters,
+    .gpu_workspace = workspace_of::none,
+    .gradients = qk_norm_gradients,
+};
+
+constinit const OpSpec qk_norm_dgrad{
+    .name = "qk_norm_dgrad",
+    .shapes = "N,Q N,Q N,R d d -> N,Q",
+    .shared_by = "H",
+    .letters = qk_norm_letters,
+    .gpu_workspace = workspace_of::none,
+};
+
+constinit const OpSpec qk_norm_wgrad{
+    .name = "qk_norm_wgrad",
+    .shapes = "N,Q N,Q N,R -> d d",
+    .shared_by = "H",
+    .letters = qk_norm_letters,
+    .workspace = workspace_of::partial_gradients,
+    .gpu_workspace = workspace_of::gpu_partial_sums,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun

@@ -1,0 +1,69 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vector_kernels.h"
+#include "ops/rope/rope.h"
+
+namespace ftrun::cpu {
+
+namespace {
+
+// Queries and keys are neighbours in a row: they rotate as H + K heads.
+template <class S>
+void rotate(const OpCall& call, double sine_sign) {
+  const auto& attrs = call.attrs<HeadAttrs>();
+  const int64_t heads = attrs.query_heads + attrs.kv_heads, size = attrs.head_size;
+  const int64_t rotated = heads * size, width = rotated + attrs.kv_heads * size;
+  const S* const x = call.in<S>(0);
+  const float* const table = call.in<float>(1);
+  S* const y = call.out<S>(0);
+  const auto& vec = vector_kernels<S>();
+  parallel_ranges(call.in_dims(0)[0], 16, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const float* const cosine = table + n * size;
+      vec.rope(x + n * width, y + n * width, cosine, cosine + size / 2, sine_sign, heads, size);
+      if (x != y) std::copy_n(x + n * width + rotated, width - rotated, y + n * width + rotated);
+    }
+  });
+}
+
+}  // namespace
+
+template <class S>
+void rope(const OpCall& call) {
+  rotate<S>(call, 1.0);
+}
+
+template <class S>
+void rope_dgrad(const OpCall& call) {
+  rotate<S>(call, -1.0);
+}
+
+// The angle is a product of fp32 numbers, as Hugging Face's models were trained with.
+template <class S>
+void rope_table(const OpCall& call) {
+  const auto& attrs = call.attrs<RopeTableAttrs>();
+  const auto half = static_cast<int64_t>(attrs.inverse_frequencies.size());
+  const int32_t* const positions = call.in<int32_t>(0);
+  float* const table = call.out<float>(0);
+  parallel_ranges(call.in_dims(0)[0], 16, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      float* const cosine = table + n * 2 * half;
+      for (int64_t i = 0; i < half; ++i) {
+        const float frequency =
+            static_cast<float>(attrs.inverse_frequencies[static_cast<size_t>(i)]);
+        const double angle = static_cast<float>(positions[n]) * frequency;
+        cosine[i] = static_cast<float>(attrs.magnitude * std::cos(angle));
+        cosine[half + i] = static_cast<float>(attrs.magnitude * std::sin(angle));
+      }
+    }
+  });
+}
+
+FTRUN_FOR_STORAGE_TYPES(rope_table)
+FTRUN_FOR_STORAGE_TYPES(rope)
+FTRUN_FOR_STORAGE_TYPES(rope_dgrad)
+
+}  // namespace ftrun::cpu

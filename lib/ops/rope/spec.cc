@@ -1,0 +1,82 @@
+#include "ops/rope/rope.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/heads.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+void rope_table_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+  letters["d"] = 2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().inverse_frequencies.size());
+}
+
+void rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+  const auto& a = op.attrs.get<HeadAttrs>();
+  add_head_letters(a.query_heads, a.kv_heads, a.head_size, letters);
+}
+
+void rope_gradients(Derivation& d, const Op& op) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kRopeDgrad, {dy, op.in[1]}, {dx}, op.attrs);
+  d.add_term(op.in[0], dx);
+}
+
+}  // namespace
+
+ValueId ops::rope_table(GraphBuilder& g, ValueId positions, std::vector<double> inverse_frequencies,
+                                 double magnitude) {
+  const auto head_size = static_cast<int64_t>(inverse_frequencies.size()) * 2;
+  const ValueId table = g.add_value("rope", DType::kF32, {g.tokens(), head_size}, ValueRole::kTemp);
+  g.emit(OpKind::kRopeTable, {positions}, {table}, RopeTableAttrs{std::move(inverse_frequencies), magnitude});
+  return table;
+}
+
+ValueId ops::rope(GraphBuilder& g, ValueId qkv, ValueId table, const HeadAttrs& heads) {
+  require(g.at(table).dims == Dims{g.tokens(), heads.head_size}, "rope table");
+  const ValueId y = g.temp("rope.out", g.at(qkv).dims);
+  g.emit(OpKind::kRope, {qkv, table}, {y}, heads);
+  return y;
+}
+
+namespace specs {
+
+constinit const OpSpec rope_table{
+    .name = "rope_table",
+    .shapes = "N -> N,d",
+    .letters = rope_table_letters,
+    .gpu_workspace = workspace_of::none,
+    .gradients = gradients_of::no_operand,
+};
+
+constinit const OpSpec rope{
+    .name = "rope",
+    .shapes = "N,Q N,d -> N,Q",
+    .shared_by = "H",
+    .in_place = 0,
+    .letters = rope_letters,
+    .gpu_workspace = workspace_of::none,
+    .gradients = rope_gradients,
+};
+
+constinit const OpSpec rope_dgrad{
+    .name = "rope_dgrad",
+    .shapes = "N,Q N,d -> N,Q",
+    .shared_by = "H",
+    .in_place = 0,
+    .letters = rope_letters,
+    .gpu_workspace = workspace_of::none,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun
