@@ -1,0 +1,47 @@
+"""Operations are named where they live (lib/ops) and where families put them together (lib/model): all else reads the
+table, so that an operation is added in one folder and one line.
+
+    kinds_test.py SOURCE
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(sys.argv[1])
+NAMES = re.compile(r"\bOpKind::k[A-Z]\w*|\bspecs::\w+")
+MAY_NAME = ("lib/ops", "lib/model")
+SUFFIXES = (".h", ".cc", ".cu", ".cuh", ".inc")
+ENTRY = re.compile(r"^FTRUN_(OP|PREPARED_OP|COLLECTIVE)\((k\w+), (\w+)\)$", re.M)
+
+
+def sources():
+    for top in ("lib", "apps"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix in SUFFIXES:
+                yield path.relative_to(ROOT).as_posix(), path.read_text()
+
+
+def faults_of(name, text):
+    if name.startswith(MAY_NAME):
+        return
+    code = re.sub(r"//[^\n]*", "", text)
+    for found in sorted(set(NAMES.findall(code))):
+        yield f"{name}: names {found}; give the operation's entry (ops/KIND/spec.cc) a field and ask for that"
+
+
+def self_check(entries):
+    assert len(entries) >= 30, f"only {entries} found in lib/ops/kinds.inc"
+    fault = list(faults_of("lib/exec/x.cc", "if (op.kind == OpKind::kAdd) return;  // OpKind::kRope\n"))
+    assert len(fault) == 1 and "OpKind::kAdd" in fault[0], fault
+    assert not list(faults_of("lib/ops/add/spec.cc", "OpKind::kAdd"))
+
+
+def main():
+    entries = ENTRY.findall((ROOT / "lib/ops/kinds.inc").read_text())
+    self_check(entries)
+    faults = [fault for name, text in sources() for fault in faults_of(name, text)]
+    print("\n".join(faults) or f"kinds: {len(entries)} operations, no fault")
+    sys.exit(1 if faults else 0)
+
+
+main()
