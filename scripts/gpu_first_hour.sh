@@ -66,8 +66,8 @@ pack_files() {
 # toolkit's.
 libraries_of() {
   ldd "$@" 2>/dev/null | sed -n 's/.* => \(\/[^ ]*\) (.*/\1/p' | sort -u |
-    grep -vE '/(ld-linux[^/]*|lib(c|m|mvec|dl|rt|util|pthread|resolv|stdc\+\+|gcc_s|gomp|cuda))\.so[.0-9]*$' |
-    grep -vE '/site-packages/|/cuda[^/]*/|/nvidia/|/libftrun_'
+    sed -E -e '\#/(ld-linux[^/]*|lib(c|m|mvec|dl|rt|util|pthread|resolv|stdc\+\+|gcc_s|gomp|cuda))\.so[.0-9]*$#d' \
+      -e '\#/site-packages/|/cuda[^/]*/|/nvidia/|/libftrun_#d'
 }
 
 # What ptxas says of registers and spills of every kernel.
