@@ -245,6 +245,19 @@ std::string features_text(const ModelConfig& config) {
   return names.empty() ? "none" : join(names, " ");
 }
 
+/// "", or a line of those that are not 1.
+std::string scales_text(const ModelConfig& config) {
+  std::string text;
+  const auto add = [&](std::string_view name, double scale) {
+    if (scale != 1.0) text += cat(text.empty() ? "\nscales " : ", ", name, " ", number_text(scale));
+  };
+  add("embedding", config.embedding_scale);
+  add("residual", config.residual_scale);
+  add("logits", config.logit_scale);
+  if (config.attention_scale) add("attention", *config.attention_scale);
+  return text;
+}
+
 std::string tokens_text(const ModelConfig& config) {
   const auto one = [](std::optional<int64_t> id) { return id ? std::to_string(*id) : "none"; };
   return cat("eos ", config.eos_ids.empty() ? "none" : join_numbers(config.eos_ids, ","), " bos ", one(config.bos_id), " pad ",
@@ -273,7 +286,7 @@ std::string config_text(const ModelConfig& config) {
       << config.hidden << "\nfeed_forward " << config.feed_forward << "\nlayers " << config.layers
       << "\nheads " << config.query_heads << " query, " << config.kv_heads << " key/value, of "
       << config.head_size << "\npositions " << config.max_positions << "\nnorm_epsilon "
-      << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config) << "\nrope "
+      << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config) << scales_text(config) << "\nrope "
       << rope_text(config.rope) << "\nwindow " << windows_text(config.windows) << "\ndtype "
       << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
       << tokens_text(config) << "\n";

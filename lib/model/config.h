@@ -47,6 +47,12 @@ struct ModelConfig {
   bool mlp_bias = false;
   /// RMS norm of each query and key head before the rotation.
   bool qk_norm = false;
+  /// What multiplies the embedding's rows, what attention and MLP add to the hidden states, and the logits.
+  double embedding_scale = 1.0;
+  double residual_scale = 1.0;
+  double logit_scale = 1.0;
+  /// What multiplies the scores of attention; none: 1 / sqrt(head_size).
+  std::optional<double> attention_scale;
   double attention_dropout = 0.0;
   RopeConfig rope;
   /// Sliding window of each layer in tokens; 0 = full attention.

@@ -30,6 +30,7 @@
 #include "ops/norm/norm.h"
 #include "ops/qk_norm/qk_norm.h"
 #include "ops/rope/rope.h"
+#include "ops/scale/scale.h"
 #include "ops/swiglu/swiglu.h"
 
 namespace ftrun {
@@ -365,14 +366,15 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
                              .kv_heads = c.kv_heads,
                              .head_size = c.head_size,
                              .row_tokens = batch.row_tokens,
-                             .scale = 1.0 / std::sqrt(static_cast<double>(c.head_size)),
+                             .scale = c.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size))),
                              .window = window};
   const ValueId norm = ops::rms_norm(g, x, p.input_norm, c.norm_epsilon);
-  const ValueId attended = build_attention(g, products, c, p, norm, rope, starts, attrs);
+  const ValueId attention = build_attention(g, products, c, p, norm, rope, starts, attrs);
+  const ValueId attended = ops::scale(g, attention, c.residual_scale);
   const auto middle = ops::add_rms_norm(g, x, attended, p.post_norm, c.norm_epsilon);
   const ValueId gate_up = products.column_parallel(middle.norm, p.gate_up, p.gate_up_bias, p.gate_up_lora);
   const ValueId down = products.row_parallel(ops::swiglu(g, gate_up), p.down, p.down_bias, p.down_lora);
-  g.output(ops::add(g, middle.sum, down), Port::kHidden);
+  g.output(ops::add(g, middle.sum, ops::scale(g, down, c.residual_scale)), Port::kHidden);
   return {g.finish(train, recompute), p};
 }
 
@@ -471,8 +473,8 @@ class DecoderBuilder {
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
     RowsAttrs rows;
     if (split_.degree > 1) rows = {split_.index * local_.vocab_rows, c_.vocab_rows};
-    const ValueId x = ops::embed(g, tokens, weight, rows);
-    g.output(SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', x), Port::kHidden);
+    const ValueId x = SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', ops::embed(g, tokens, weight, rows));
+    g.output(ops::scale(g, x, c_.embedding_scale), Port::kHidden);
     output_rope_table(g, positions);
     out_.layers.push_back(
         {"embed", LayerKind::kEmbedding, add_graph(g.finish(train())), {{weight, {table}}}});
@@ -519,7 +521,9 @@ class DecoderBuilder {
         mode_ == Mode::kLogits ? -1 : g.input(Port::kLabels, DType::kI32, {n}, "labels");
     const ValueId norm = g.param("norm.weight", {c_.hidden});
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
-    const ValueId y = SplitProducts(g, split_).all_tokens(ops::rms_norm(g, x, norm, c_.norm_epsilon));
+    // The product is linear: its operand takes the scale, and logits never are whole in memory.
+    const ValueId scaled = ops::scale(g, ops::rms_norm(g, x, norm, c_.norm_epsilon), c_.logit_scale);
+    const ValueId y = SplitProducts(g, split_).all_tokens(scaled);
     CrossEntropyAttrs attrs{.with_gradients = train()};
     if (dtypes_.kernels == Kernels::kGpu)
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));

@@ -19,6 +19,7 @@
 #include "ops/norm/norm.h"
 #include "ops/qk_norm/qk_norm.h"
 #include "ops/rope/rope.h"
+#include "ops/scale/scale.h"
 #include "ops/swiglu/swiglu.h"
 
 namespace ftrun::fixtures {
@@ -123,6 +124,15 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
       ops::rope_table(g, positions, std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0),
       Port::kRope);
   return g.finish(train);
+}
+
+/// A residual that is scaled.
+inline LayerGraph scaled(const BlockShape& s, bool train = true) {
+  GraphBuilder g("scaled", s.tokens(), s.row_tokens, s.dtypes);
+  const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
+  const ValueId y = ops::linear(g, x, g.param("w", {s.hidden, s.hidden}));
+  g.output(ops::add(g, x, ops::scale(g, y, 0.22)), Port::kHidden);
+  return g.finish(train, s.recompute);
 }
 
 inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tokens = 256) {

@@ -37,6 +37,8 @@ std::map<ValueId, double> run_counting(const LayerGraph& g) {
   grad[g.find(ValueRole::kOutputGrad, Port::kHidden)] = 1;
   for (const Op& op : g.backward) {
     if (op.kind == OpKind::kSwiGlu || op.kind == OpKind::kRmsNorm) continue;
+    // A forward scale run again.
+    if (op.kind == OpKind::kScale && !grad.contains(op.in[0])) continue;
     double value = grad.at(op.in[0]);
     if (op.kind == OpKind::kAdd) value += grad.at(op.in[1]);
     if (op.kind == OpKind::kLinearDgrad && op.in.size() > 2) value += grad.at(op.in[2]);

@@ -8,11 +8,12 @@
 #include "ops/add/add.h"
 #include "ops/linear/linear.h"
 #include "ops/norm/norm.h"
+#include "ops/scale/scale.h"
 #include "ops/swiglu/swiglu.h"
 
 namespace ftrun::fixtures {
 
-/// A graph of linears, norms, residual norms, additions and gated products over values of [N,D],
+/// A graph of linears, norms, residual norms, additions, scalings and gated products over values of [N,D],
 /// each of which is read or added into the one output; `steps` operations or groups of them.
 inline LayerGraph random_graph(std::mt19937_64& random, int steps,
                                const RecomputePolicy& recompute = {}) {
@@ -35,7 +36,7 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
   };
   for (int i = 0; i < steps; ++i) {
     const auto width = static_cast<int64_t>(1 + below(30));
-    switch (below(5)) {
+    switch (below(6)) {
       case 0:
         put(ops::rms_norm(g, pick(), param({d}), 1e-5));
         break;
@@ -44,6 +45,9 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
         break;
       case 2:
         put(ops::add(g, pick(), pick()));
+        break;
+      case 4:
+        put(ops::scale(g, pick(), -0.5));
         break;
       case 3:
         put(ops::linear(g, ops::swiglu(g, ops::linear(g, pick(), param({2 * width, d}))), param({d, width})));

@@ -4,6 +4,7 @@
 #include "ops/kinds.h"
 #include "ops/lora/lora.h"
 #include "ops/norm/norm.h"
+#include "ops/scale/scale.h"
 #include "oracle.h"
 
 #include <ATen/ATen.h>
@@ -190,6 +191,8 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       return swiglu(in);
     case OpKind::kAdd:
       return {in[0] + in[1]};
+    case OpKind::kScale:
+      return {in[0] * c.attrs.get<ScaleAttrs>().factor};
     case OpKind::kLinearCrossEntropy:
       return cross_entropy(in, c.ints, c.bf16_logits_gradient);
     default:

@@ -501,6 +501,7 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   c.feed_forward = 96;
   c.vocab_rows = 128;
   c.qk_norm = true;
+  c.residual_scale = 0.5;
   KindsAndLetters seen;
   for (const bool sequence : {true, false})
     for (const size_t layer : {0, 1})  // the embedding and a block

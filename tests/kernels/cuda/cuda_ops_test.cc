@@ -13,6 +13,7 @@
 #include "ops/lora/lora.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
+#include "ops/scale/scale.h"
 
 #include <catch2/catch.hpp>
 
@@ -271,6 +272,16 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
       c.in_place = 0;
       REQUIRE((bits_on_gpu(c, kDTypes[2]) == apart));
     }
+  }
+}
+
+TEST_CASE("cuda: scale agrees with the CPU, also in place") {
+  for (const Shape& s : kShapes) {
+    OperationCase c{OpKind::kScale, ScaleAttrs{-0.22}, {random({s.tokens, s.width}, 1)}, {Operand::out({s.tokens, s.width})}};
+    require_agreement(c);
+    const auto apart = bits_on_gpu(c, kDTypes[2]);
+    c.in_place = 0;
+    REQUIRE((bits_on_gpu(c, kDTypes[2]) == apart));
   }
 }
 

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "graph/op.h"
+
+namespace ftrun {
+
+class GraphBuilder;
+
+// scale
+//   Its own gradient.
+//   in: x                                          out: y = factor x, same shape    (out may be x)
+
+struct ScaleAttrs {
+  double factor = 1.0;
+  bool operator==(const ScaleAttrs&) const = default;
+};
+
+namespace ops {
+/// `x` itself for a factor of 1.
+ValueId scale(GraphBuilder& g, ValueId x, double factor);
+}  // namespace ops
+
+}  // namespace ftrun

@@ -1,0 +1,44 @@
+#include "ops/scale/scale.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+void scale_gradients(Derivation& d, const Op& op) {
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kScale, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
+  d.add_term(op.in[0], dx);
+}
+
+}  // namespace
+
+ValueId ops::scale(GraphBuilder& g, ValueId x, double factor) {
+  require(std::isfinite(factor), "a finite factor");
+  if (factor == 1.0) return x;
+  const ValueId y = g.temp(g.at(x).name + ".scaled", Dims(g.at(x).dims));
+  g.emit(OpKind::kScale, {x}, {y}, ScaleAttrs{factor});
+  return y;
+}
+
+namespace specs {
+
+constinit const OpSpec scale{
+    .name = "scale",
+    .shapes = "S -> S",
+    .shared_by = "S",
+    .cheap_result = 0,
+    .in_place = 0,
+    .gpu_workspace = workspace_of::none,
+    .gradients = scale_gradients,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun
