@@ -38,7 +38,7 @@ struct Family {
 std::span<const Family> families();
 /// The family of a model_type, or null.
 const Family* find_family(std::string_view model_type);
-/// "llama, mistral, qwen2, qwen3": for messages.
+/// "llama, mistral, qwen2, qwen3, granite": for messages.
 std::string family_names();
 
 /// Builds the description of a model for one batch shape and mode; `recompute` counts for kTrain,
@@ -54,5 +54,6 @@ extern const Family kLlamaFamily;
 extern const Family kMistralFamily;
 extern const Family kQwen2Family;
 extern const Family kQwen3Family;
+extern const Family kGraniteFamily;
 
 }  // namespace ftrun

@@ -212,10 +212,11 @@ TEST_CASE(
     if (op_spec(op.kind).in_place >= 0) in_place[op.kind] = op_spec(op.kind).in_place;
   }
   CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu,
-                                  OpKind::kDoraScale, OpKind::kDropout, OpKind::kTensorAllGather});
+                                  OpKind::kDoraScale, OpKind::kDropout, OpKind::kScale, OpKind::kTensorAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},
+                                          {OpKind::kScale, 0},
                                           {OpKind::kLinearDgrad, 2},
                                           {OpKind::kLoraUp, 0},
                                           {OpKind::kDoraScale, 0},

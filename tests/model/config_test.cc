@@ -19,7 +19,8 @@ using nlohmann::json;
 
 const std::vector<std::string> kNames{"llama2",       "llama3",         "smollm2_135m",
                                       "llama_linear", "mistral_window", "mistral_nemo",
-                                      "qwen2",        "qwen2_window",   "qwen3"};
+                                      "qwen2",        "qwen2_window",   "qwen3",
+                                      "granite"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -67,6 +68,22 @@ TEST_CASE("rotary angles are transformers' to two roundings of fp32") {
       CHECK(angles[i] == static_cast<double>(static_cast<float>(angles[i])));
     }
   }
+}
+
+TEST_CASE("a config's multipliers are read, shown and bounded") {
+  const ModelConfig c = config("granite.v5");
+  CHECK(c.embedding_scale == 12.0);
+  CHECK(c.residual_scale == 0.22);
+  CHECK(c.attention_scale == 0.015625);
+  CHECK(c.logit_scale == 0.125);
+  CHECK(config_text(c).find("\nscales embedding 12, residual 0.22, logits 0.125, attention 0.015625\n") != std::string::npos);
+  const ModelConfig plain = parse_model_config(
+      changed({{"embedding_multiplier", kRemoved}, {"attention_multiplier", kRemoved}}, "granite.v5"), "m");
+  CHECK(plain.embedding_scale == 1.0);
+  CHECK(plain.attention_scale == 1.0);
+  CHECK(refusal(changed({{"logits_scaling", 0}, {"residual_multiplier", "much"}}, "granite.v5")) ==
+        "4: config.json:\n  residual_multiplier: found \"much\"; expected a number above 0\n"
+        "  logits_scaling: found 0; expected a number above 0");
 }
 
 TEST_CASE("a config reads as text") {
@@ -280,7 +297,7 @@ TEST_CASE("features that are not there are named") {
        llama,
        "3: config.json: model_type \"gpt2\" is not supported yet\n  remedy: supported families: "
        "llama, "
-       "mistral, qwen2, qwen3"},
+       "mistral, qwen2, qwen3, granite"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

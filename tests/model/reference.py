@@ -59,6 +59,10 @@ FAMILIES = {
                         "head_dim": 16, "tie_word_embeddings": False}),
     "qwen3_bias": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 7, "num_key_value_heads": 1,
                              "head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}),
+    # Sizes that two tensor-parallel ranks can share.
+    "granite": ("Granite", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+                            "tie_word_embeddings": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.4,
+                            "attention_multiplier": 0.2, "logits_scaling": 2.5}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
