@@ -26,7 +26,7 @@ ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 CASES = {
     "all": ("llama_untied", {"r": 4, "lora_alpha": 8, "target_modules": ALL}),
     "defaults": ("llama_tied", {}),
-    "one_part": ("llama3_rope", {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "up_proj"]}),
+    "one_part": ("granite", {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "up_proj"]}),
     "patterns": ("qwen3", {"r": 8, "lora_alpha": 16, "target_modules": ALL, "use_rslora": True,
                            "rank_pattern": {"down_proj": 5, "layers.0.self_attn.q_proj": 2, "q_proj": 3},
                            "alpha_pattern": {"v_proj": 3}}),
