@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 
+#include "optimizers/optimizer_config.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -38,14 +39,14 @@ TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
           s.gradient_scale = 0.25F;
           std::vector<float> g = c.gradients[static_cast<size_t>(step)];
           for (float& x : g) x *= 4.0F;
-          const AdamOptions options{.weight_decay = static_cast<float>(decay),
-                                    .decoupled = decoupled};
-          adam_update({.parameters = p.data(),
+          const OptimizerConfig config{.type = decoupled ? OptimizerType::kAdamW : OptimizerType::kAdam,
+                                       .weight_decay = decay,
+                                       .adam_w_mode = false};
+          optimizer_update({.parameters = p.data(),
                        .gradients = g.data(),
-                       .state1 = m.data(),
-                       .state2 = v.data(),
+                       .states = {m.data(), v.data()},
                        .count = kCount},
-                      options, s);
+                      config, s);
         }
         CAPTURE(decay, decoupled);
         const auto expected = oracle_adam(c, decoupled, 0.9, 0.999, 1e-8);
@@ -56,30 +57,33 @@ TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
 
 TEST_CASE("20 SGD steps give torch.optim's parameters") {
   struct Variant {
-    float momentum, dampening;
+    double momentum, dampening;
     bool nesterov;
     double decay;
   };
   for_each_isa([] {
     for (const Variant& variant :
-         {Variant{0, 0, false, 0.0}, Variant{0, 0, false, 0.05}, Variant{0.9F, 0, false, 0.0},
-          Variant{0.9F, 0.3F, false, 0.01}, Variant{0.9F, 0, true, 0.01}}) {
+         {Variant{0, 0, false, 0.0}, Variant{0, 0, false, 0.05}, Variant{0.9, 0, false, 0.0},
+          Variant{0.9, 0.3, false, 0.01}, Variant{0.9, 0, true, 0.01}}) {
       const OptimizerCase c = optimizer_case(variant.decay);
       std::vector<float> p = c.parameters, buffer(kCount, NAN);
       for (int step = 0; step < kSteps; ++step) {
         StepScalars s;
         s.learning_rate = static_cast<float>(c.learning_rate);
-        const SgdOptions options{variant.momentum, variant.dampening,
-                                 static_cast<float>(variant.decay), variant.nesterov, step == 0};
-        sgd_update({.parameters = p.data(),
+        s.update = step + 1;
+        const OptimizerConfig config{.type = OptimizerType::kSgd,
+                                     .weight_decay = variant.decay,
+                                     .momentum = variant.momentum,
+                                     .dampening = variant.dampening,
+                                     .nesterov = variant.nesterov};
+        optimizer_update({.parameters = p.data(),
                     .gradients = c.gradients[static_cast<size_t>(step)].data(),
-                    .state1 = variant.momentum == 0.0F ? nullptr : buffer.data(),
+                    .states = {variant.momentum == 0.0 ? nullptr : buffer.data()},
                     .count = kCount},
-                   options, s);
+                   config, s);
       }
       CAPTURE(variant.momentum, variant.dampening, variant.nesterov, variant.decay);
-      const auto expected = oracle_sgd(c, static_cast<double>(variant.momentum),
-                                       static_cast<double>(variant.dampening), variant.nesterov);
+      const auto expected = oracle_sgd(c, variant.momentum, variant.dampening, variant.nesterov);
       REQUIRE(relative_error(array_of(p), array_of(expected)) < 1e-6);
     }
   });
