@@ -14,7 +14,6 @@ constexpr OptimizerParameter kLikeLamb[]{
     {"max_coeff", "Largest trust ratio.", &OptimizerConfig::max_coeff},
     {"min_coeff", "Smallest trust ratio.", &OptimizerConfig::min_coeff}};
 constexpr OptimizerParameter kLikeSgd[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
-constexpr OptimizerParameter kOfLion[]{kLr, kBetas, kWeightDecay};
 constexpr OptimizerParameter kOfAdagrad[]{
     kLr, kEps, kWeightDecay,
     {"lr_decay", "Decay of the learning rate.", &OptimizerConfig::lr_decay, 0},
@@ -24,7 +23,6 @@ constexpr OptimizerParameter kOfMuon[]{kLr, kBetas, kEps, kWeightDecay, kMomentu
 }  // namespace
 
 constinit const Optimizer kLamb{.parameters = kLikeLamb};
-constinit const Optimizer kLion{.parameters = kOfLion};
 constinit const Optimizer kAdagrad{.parameters = kOfAdagrad, .defaults = {.lr = 1e-2, .eps = 1e-10}};
 constinit const Optimizer kMuon{.parameters = kOfMuon, .defaults = {.lr = 2e-2}};
 constinit const Optimizer kOneBitAdam{.parameters = kLikeAdam, .variant_of = &kAdam};

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kSteps = 20;
 constexpr int64_t kCount = 1003;
+using Floats = std::vector<float>;
 
 OptimizerCase optimizer_case(double decay) {
   OptimizerCase c{floats(kCount, 1), {}, 3e-3, decay};
@@ -86,6 +87,49 @@ TEST_CASE("20 SGD steps give torch.optim's parameters") {
       const auto expected = oracle_sgd(c, variant.momentum, variant.dampening, variant.nesterov);
       REQUIRE(relative_error(array_of(p), array_of(expected)) < 1e-6);
     }
+  });
+}
+
+/// The parameters after steps as DeepSpeed's FusedLion makes them, in double.
+std::vector<float> lion_in_double(const OptimizerCase& c, double beta1, double beta2) {
+  std::vector<double> p(c.parameters.begin(), c.parameters.end()), m(p.size(), 0.0);
+  for (const std::vector<float>& gradients : c.gradients)
+    for (size_t i = 0; i < p.size(); ++i) {
+      const double g = static_cast<double>(gradients[i]), direction = beta1 * m[i] + (1 - beta1) * g;
+      const double after_decay = p[i] * (1 - c.learning_rate * c.weight_decay);
+      p[i] = after_decay - c.learning_rate * static_cast<double>((direction > 0) - (direction < 0));
+      m[i] = beta2 * m[i] + (1 - beta2) * g;
+    }
+  return {p.begin(), p.end()};
+}
+
+TEST_CASE("20 Lion steps give the parameters of its formula in double") {
+  for_each_isa([] {
+    for (const double decay : {0.0, 0.1}) {
+      const OptimizerCase c = optimizer_case(decay);
+      std::vector<float> p = c.parameters, m(kCount, 0.0F);
+      for (const std::vector<float>& g : c.gradients) {
+        StepScalars s;
+        s.learning_rate = static_cast<float>(c.learning_rate);
+        s.beta1 = 0.9;
+        s.beta2 = 0.99;
+        optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {m.data()}, .count = kCount},
+                         {.type = OptimizerType::kLion, .weight_decay = decay}, s);
+      }
+      CAPTURE(decay);
+      REQUIRE(relative_error(array_of(p), array_of(lion_in_double(c, 0.9, 0.99))) < 1e-6);
+    }
+  });
+}
+
+TEST_CASE("Lion leaves a parameter without gradient and moment where it is") {
+  for_each_isa([] {
+    Floats p(20, 0.5F), g(20, 0.0F), m(20, 0.0F);
+    StepScalars s;
+    s.learning_rate = 0.1F;
+    optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {m.data()}, .count = 20},
+                     {.type = OptimizerType::kLion}, s);
+    REQUIRE(p == Floats(20, 0.5F));
   });
 }
 

@@ -5,7 +5,8 @@
 
 #include "base/error.h"
 #include "cuda_rig.h"
-#include "optimizers/optimizer_config.h"
+#include "optimizers/most_states.h"
+#include "optimizers/optimizers.h"
 
 #include <catch2/catch.hpp>
 
@@ -101,6 +102,40 @@ TEST_CASE("cuda: SGD steps give the CPU's parameters") {
         gpu().synchronize(stream());
       }
       REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
+    }
+}
+
+TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") {
+  for (size_t type = 0; type < kOfferedOptimizers; ++type)
+    for (const int64_t count : kCounts) {
+      OptimizerConfig config = optimizer_of(static_cast<OptimizerType>(type)).defaults;
+      config.type = static_cast<OptimizerType>(type);
+      config.weight_decay = 0.1;
+      config.momentum = 0.9;
+      config.lr_decay = 0.25;
+      const size_t kept = optimizer_states(config).size();
+      CAPTURE(name_of(config.type), count);
+      std::vector<float> p = as_floats(floats(count, 1));
+      std::vector<std::vector<float>> states(kMostOptimizerStates, std::vector<float>(static_cast<size_t>(count), 0.25F));
+      const DeviceBytes dp = on_device(p), first = on_device(states[0]), second = on_device(states[1]);
+      for (int step = 0; step < 5; ++step) {
+        const StepScalars s = scalars_of(step);
+        const std::vector<float> g = as_floats(floats(count, 100 + static_cast<uint64_t>(step)));
+        const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
+        optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {states[0].data(), states[1].data()},
+                          .count = count}, config, s);
+        gpu().optimizer_update({.parameters = dp.as<float>(), .gradients = dg.data(),
+                                .states = {first.as<float>(), second.as<float>()}, .count = count},
+                               config, ds.as<StepScalars>(), stream());
+        gpu().synchronize(stream());
+      }
+      REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
+      const DeviceBytes* found[] = {&first, &second};
+      for (size_t s = 0; s < kMostOptimizerStates; ++s) {
+        REQUIRE(relative_error(read(*found[s], DType::kF32), array_of(states[s])) < 1e-6);
+        const bool changed = states[s] != std::vector<float>(static_cast<size_t>(count), 0.25F);
+        REQUIRE(changed == (s < kept && count > 0));
+      }
     }
 }
 
