@@ -14,16 +14,11 @@ constexpr OptimizerParameter kLikeLamb[]{
     {"max_coeff", "Largest trust ratio.", &OptimizerConfig::max_coeff},
     {"min_coeff", "Smallest trust ratio.", &OptimizerConfig::min_coeff}};
 constexpr OptimizerParameter kLikeSgd[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
-constexpr OptimizerParameter kOfAdagrad[]{
-    kLr, kEps, kWeightDecay,
-    {"lr_decay", "Decay of the learning rate.", &OptimizerConfig::lr_decay, 0},
-    {"initial_accumulator_value", "Start of the sum of squares.", &OptimizerConfig::initial_accumulator_value, 0}};
 constexpr OptimizerParameter kOfMuon[]{kLr, kBetas, kEps, kWeightDecay, kMomentum};
 
 }  // namespace
 
 constinit const Optimizer kLamb{.parameters = kLikeLamb};
-constinit const Optimizer kAdagrad{.parameters = kOfAdagrad, .defaults = {.lr = 1e-2, .eps = 1e-10}};
 constinit const Optimizer kMuon{.parameters = kOfMuon, .defaults = {.lr = 2e-2}};
 constinit const Optimizer kOneBitAdam{.parameters = kLikeAdam, .variant_of = &kAdam};
 constinit const Optimizer kOneBitLamb{.parameters = kLikeLamb, .variant_of = &kLamb};

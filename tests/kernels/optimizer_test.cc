@@ -122,6 +122,34 @@ TEST_CASE("20 Lion steps give the parameters of its formula in double") {
   });
 }
 
+TEST_CASE("20 Adagrad steps give torch.optim's parameters") {
+  struct Variant {
+    double lr_decay, first, decay;
+  };
+  for_each_isa([] {
+    for (const Variant& variant : {Variant{0, 0, 0}, Variant{0.1, 0, 0}, Variant{0, 0.5, 0}, Variant{0.1, 0.5, 0.1}}) {
+      const OptimizerCase c = optimizer_case(variant.decay);
+      std::vector<float> p = c.parameters, sum(kCount, static_cast<float>(variant.first));
+      for (int step = 0; step < kSteps; ++step) {
+        StepScalars s;
+        s.learning_rate = static_cast<float>(c.learning_rate);
+        s.update = step + 1;
+        optimizer_update({.parameters = p.data(),
+                          .gradients = c.gradients[static_cast<size_t>(step)].data(),
+                          .states = {sum.data()},
+                          .count = kCount},
+                         {.type = OptimizerType::kAdagrad,
+                          .eps = 1e-10,
+                          .weight_decay = variant.decay,
+                          .lr_decay = variant.lr_decay},
+                         s);
+      }
+      CAPTURE(variant.lr_decay, variant.first, variant.decay);
+      REQUIRE(relative_error(array_of(p), array_of(oracle_adagrad(c, variant.lr_decay, variant.first))) < 1e-6);
+    }
+  });
+}
+
 TEST_CASE("Lion leaves a parameter without gradient and moment where it is") {
   for_each_isa([] {
     Floats p(20, 0.5F), g(20, 0.0F), m(20, 0.0F);
