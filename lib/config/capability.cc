@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/schema.h"
+#include "optimizers/optimizers.h"
 
 namespace ftrun {
 namespace {
@@ -57,7 +58,7 @@ const Gap kGaps[] = {
      [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
      [](const Config& c) {
        // A class of PyTorch is named already where it was read.
-       return c.optimizer.type > OptimizerType::kSgd && c.optimizer.type != OptimizerType::kTorch;
+       return !optimizer_of(c.optimizer.type).offered() && c.optimizer.type != OptimizerType::kTorch;
      }},
     {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),
      [](const Config& c) { return c.checkpoint.use_node_local_storage; }},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/enum_names.h"
+#include "optimizers/optimizer_config.h"
 
 namespace ftrun {
 
@@ -146,54 +147,6 @@ struct ReductionConfig {
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1.0;
   bool operator==(const ReductionConfig&) const = default;
-};
-
-enum class OptimizerType {
-  kAdamW,
-  kAdam,
-  kSgd,
-  kLamb,
-  kLion,
-  kAdagrad,
-  // Known to DeepSpeed, not offered here.
-  kMuon,
-  kOneBitAdam,
-  kOneBitLamb,
-  kZeroOneAdam,
-  kMuAdam,
-  kMuAdamW,
-  kMuSgd,
-  kTorch,
-};
-template <>
-struct EnumNames<OptimizerType> {
-  static constexpr std::array<std::string_view, 14> kNames{
-      "AdamW",      "Adam",       "SGD",         "Lamb",   "Lion",    "Adagrad", "Muon",
-      "OneBitAdam", "OneBitLamb", "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD",   "torch.optim"};
-};
-
-/// optimizer. Values that a type does not use keep their defaults; lr, betas and eps are resolved
-/// (their defaults depend on the type and on the section being there).
-struct OptimizerConfig {
-  OptimizerType type = OptimizerType::kAdamW;
-  double lr = 5e-5;
-  std::array<double, 2> betas{0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 0.0;
-  bool bias_correction = true;
-  /// Adam only: decoupled weight decay, as AdamW has it.
-  bool adam_w_mode = true;
-  double momentum = 0.0;                   // SGD
-  double dampening = 0.0;                  // SGD
-  bool nesterov = false;                   // SGD
-  double max_coeff = 10.0;                 // Lamb
-  double min_coeff = 0.01;                 // Lamb
-  double lr_decay = 0.0;                   // Adagrad
-  double initial_accumulator_value = 0.0;  // Adagrad
-  bool operator==(const OptimizerConfig&) const = default;
-
-  /// True when the decay is multiplied onto the weights and not added to the gradient.
-  bool decoupled_decay() const { return type != OptimizerType::kAdam || adam_w_mode; }
 };
 
 enum class SchedulerType {

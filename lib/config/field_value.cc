@@ -166,6 +166,8 @@ class Converter {
     for (const std::string& choice : field_.choices)
       if (node.text == choice || (field_.any_case && lower(node.text) == lower(choice)))
         return choice;
+    for (const auto& [word, choice] : field_.synonyms)
+      if (lower(node.text) == word) return choice;
     return refuse(node, did_you_mean(nearest(node.text, field_.choices)));
   }
 

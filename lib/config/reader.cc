@@ -8,15 +8,13 @@
 #include "config/field_value.h"
 #include "config/schema.h"
 #include "config/suggest.h"
+#include "optimizers/optimizers.h"
 
 namespace ftrun {
 namespace {
 
 // Classes of torch.optim and its lr_scheduler that DeepSpeed would build by name.
 bool torch_class(const std::string& path, const std::string& name) {
-  static const std::vector<std::string> kOptimizers{"ASGD",  "Adadelta",  "Adafactor", "Adamax",
-                                                    "LBFGS", "NAdam",     "RAdam",     "RMSprop",
-                                                    "Rprop", "SparseAdam"};
   static const std::vector<std::string> kSchedulers{"ChainedScheduler",
                                                     "ConstantLR",
                                                     "CosineAnnealingLR",
@@ -32,10 +30,8 @@ bool torch_class(const std::string& path, const std::string& name) {
                                                     "ReduceLROnPlateau",
                                                     "SequentialLR",
                                                     "StepLR"};
-  const auto has = [&](const std::vector<std::string>& names) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  return path == "optimizer.type" ? has(kOptimizers) : path == "scheduler.type" && has(kSchedulers);
+  const auto has = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  return path == "optimizer.type" ? has(torch_optimizer_classes()) : path == "scheduler.type" && has(kSchedulers);
 }
 
 bool applies(const Field& field, std::string_view type) {

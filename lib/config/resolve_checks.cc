@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/resolve_steps.h"
+#include "optimizers/optimizers.h"
 
 namespace ftrun {
 namespace {
@@ -250,12 +251,11 @@ void check_paths(Resolving& r) {
   for (const std::string& path : config.data.validation) check_path(r, "data.validation", path);
 }
 
-/// As torch.optim.SGD.
-void check_nesterov(Resolving& r) {
+void check_optimizer(Resolving& r) {
   const OptimizerConfig& optimizer = r.config.optimizer;
-  if (!optimizer.nesterov || (optimizer.momentum > 0 && optimizer.dampening == 0)) return;
-  r.error("optimizer.params.nesterov", "optimizer.params.nesterov needs a momentum above 0 and dampening 0",
-          "set momentum, for example 0.9, and remove dampening, or remove nesterov");
+  const auto fault_of = optimizer_of(optimizer.type).fault;
+  const std::optional<OptimizerFault> fault = fault_of == nullptr ? std::nullopt : fault_of(optimizer);
+  if (fault) r.error(cat("optimizer.params.", fault->parameter), fault->message, fault->remedy);
 }
 
 void check_log_level(Resolving& r) {
@@ -279,7 +279,7 @@ void check_contradictions(Resolving& r) {
   check_backend(r);
   check_elastic(r);
   check_log_level(r);
-  check_nesterov(r);
+  check_optimizer(r);
   check_paths(r);
   check_evaluation(r);
 }

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/resolve_steps.h"
+#include "optimizers/optimizers.h"
 
 // Precision, optimizer, scheduler and ZeRO. Rules for "auto" are Hugging Face's trainer's, whose
 // files they come from.
@@ -33,8 +34,20 @@ void default_rate(Resolving& r) {
     o.lr = r.config.train.learning_rate;
     r.decide(path, number_text(o.lr), "train.learning_rate");
   } else {
-    o.lr = o.type == OptimizerType::kAdagrad ? 1e-2 : o.type == OptimizerType::kMuon ? 2e-2 : 1e-3;
+    o.lr = optimizer_of(o.type).defaults.lr;
     r.decide(path, number_text(o.lr), "DeepSpeed's default");
+  }
+}
+
+/// Gives parameters that the config leaves out, but for those that stand in train too, the optimizer's own values.
+void default_parameters(Resolving& r) {
+  OptimizerConfig& o = r.config.optimizer;
+  const Optimizer& optimizer = optimizer_of(o.type);
+  for (const OptimizerParameter& parameter : optimizer.parameters) {
+    const std::string name = parameter.name;
+    if (name == parameters::kLr.name || name == parameters::kWeightDecay.name) continue;
+    if (r.given(cat("optimizer.params.", name))) continue;
+    std::visit([&](auto member) { o.*member = optimizer.defaults.*member; }, parameter.member);
   }
 }
 
@@ -69,9 +82,9 @@ void resolve_optimizer(Resolving& r) {
   if (!r.given("optimizer.params.weight_decay")) o.weight_decay = train.weight_decay;
   if (r.is_auto("optimizer.params.weight_decay"))
     r.decide("optimizer.params.weight_decay", number_text(o.weight_decay), "train.weight_decay");
-  if (o.type == OptimizerType::kAdagrad && !r.given("optimizer.params.eps")) o.eps = 1e-10;
+  default_parameters(r);
   if (r.config.origins.find("optimizer") == nullptr)
-    r.lines.push_back(cat("default: optimizer = AdamW, lr ", number_text(o.lr), ", weight decay ",
+    r.lines.push_back(cat("default: optimizer = ", name_of(o.type), ", lr ", number_text(o.lr), ", weight decay ",
                           number_text(o.weight_decay), " (no optimizer section)"));
   if (r.config.origins.find("gradient_clipping") == nullptr || r.is_auto("gradient_clipping"))
     r.decide("gradient_clipping", number_text(r.config.gradient_clipping),

@@ -1,25 +1,60 @@
+#include "base/error.h"
+#include "base/text.h"
 #include "config/schema_tables.h"
+#include "optimizers/optimizers.h"
 
 namespace ftrun {
 namespace {
 
 using Types = std::vector<std::string>;
-const Types kAdamLike{"AdamW", "Adam", "OneBitAdam", "ZeroOneAdam", "MuAdam", "MuAdamW"};
-const Types kOneBit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
-const Types kLambLike{"Lamb", "OneBitLamb"};
-const Types kSgdLike{"SGD", "MuSGD"};
 
-Types joined(Types a, const Types& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
+// "1e-08 (Adagrad 1e-10)": what most types have, then those that have another default. "" where all have the same.
+std::string defaults_by_type(const OptimizerParameter& parameter) {
+  const auto* member = std::get_if<double OptimizerConfig::*>(&parameter.member);
+  if (member == nullptr) return "";
+  const double usual = optimizer_of(OptimizerType{}).defaults.*(*member);
+  Types others;
+  for (size_t i = 0; i < kNamedOptimizers; ++i) {
+    const auto type = static_cast<OptimizerType>(i);
+    const double own = optimizer_of(type).defaults.*(*member);
+    if (optimizer_of(type).has(parameter.name) && own != usual) others.push_back(cat(name_of(type), " ", number_text(own)));
+  }
+  return others.empty() ? "" : cat(number_text(usual), " (", join(others, ", "), ")");
+}
+
+// The types that train, and their names in other programs.
+std::string type_text() {
+  Types offered, others;
+  for (size_t i = 0; i < kNamedOptimizers; ++i)
+    if (const auto type = static_cast<OptimizerType>(i); optimizer_of(type).offered()) offered.emplace_back(name_of(type));
+  for (const auto& [alias, name] : optimizer_aliases()) others.push_back(cat(alias, " (", name, ")"));
+  return cat(join(offered, ", "), ". As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. Read too: ",
+             join(others, ", "), ".");
+}
+
+// The row of a parameter that optimizers keep.
+template <typename OptimizerRows>
+void declare_parameter(OptimizerRows& params, const OptimizerParameter& parameter) {
+  Field& field = *std::visit(
+      [&](auto member) { return &params.key(parameter.name, member, parameter.doc); }, parameter.member);
+  field.min = parameter.least;
+  field.max = parameter.bound;
+  field.below_max = parameter.bound.has_value();
+  field.default_text = defaults_by_type(parameter);
+  if (std::string_view(parameter.name) == parameters::kLr.name)
+    field.default_text += cat("; without an optimizer section ", number_text(OptimizerConfig{}.lr));
+  const Types types = types_with(parameter.name);
+  // All but PyTorch's classes have it.
+  if (types.size() + 1 < kNamedOptimizers) field.types = types;
 }
 
 // Parameters of optimizers that are recognised and not offered: their files load, their runs are
 // refused by capability.
 void declare_foreign_parameters(SectionRows& params) {
-  params.unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(kOneBit);
-  params.unkept<bool>("cuda_aware", false, "CUDA-aware MPI.").of(kOneBit);
-  params.free("comm_backend_name", "nccl or mpi.").of(kOneBit);
+  const Types one_bit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
+  params.unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(one_bit);
+  params.unkept<bool>("cuda_aware", false, "CUDA-aware MPI.").of(one_bit);
+  params.free("comm_backend_name", "nccl or mpi.").of(one_bit);
   params.unkept<int64_t>("var_freeze_step", 100'000, "").of({"ZeroOneAdam"});
   params.unkept<int64_t>("var_update_scaler", 16, "").of({"ZeroOneAdam"});
   params.unkept<int64_t>("local_step_scaler", 32'678, "").of({"ZeroOneAdam"});
@@ -45,56 +80,26 @@ void declare_optimizer(Schema& s) {
                                    "train.weight_decay, norms and biases exempt.",
                             .vocabulary = kDs},
                            part);
-  optimizer
-      .key("type", &OptimizerConfig::type,
-           "AdamW, Adam, SGD, Lamb, Lion or Adagrad. As in DeepSpeed, Adam decays like AdamW "
-           "unless adam_w_mode is false.")
-      .in_any_case();
+  Field& type = optimizer
+                    .key("type", &OptimizerConfig::type,
+                         "")
+                    .in_any_case();
+  type.doc = type_text();
+  for (const auto& [alias, name] : optimizer_aliases()) type.synonyms.emplace_back(alias, name);
   optimizer.unkept<bool>("legacy_fusion", false, "Of DeepSpeed's fused kernels.");
 
   auto params = section(
       s, {.path = "optimizer.params", .doc = "Parameters of the optimizer.", .vocabulary = kDs},
       part);
-  params.key("lr", &OptimizerConfig::lr, "Learning rate.")
-      .at_least(0)
-      .defaults_to("0.001 (Adagrad 0.01); without an optimizer section 5e-05");
-  params.key("betas", &OptimizerConfig::betas, "Decay rates of the two moments.")
-      .from_to_below(0, 1)
-      .of(joined(joined(kAdamLike, kLambLike), {"Lion", "Muon"}));
-  params.key("eps", &OptimizerConfig::eps, "Added to the root of the second moment.")
-      .at_least(0)
-      .defaults_to("1e-08 (Adagrad 1e-10)")
-      .of(joined(joined(kAdamLike, kLambLike), {"Adagrad", "Muon"}));
-  params.key("weight_decay", &OptimizerConfig::weight_decay, "Weight decay.").at_least(0);
-  params
-      .key("bias_correction", &OptimizerConfig::bias_correction,
-           "Divide the moments by 1 - beta^t.")
-      .of(joined(kAdamLike, kLambLike));
-  params
-      .key("adam_w_mode", &OptimizerConfig::adam_w_mode,
-           "Decoupled decay for type Adam; no effect for AdamW.")
-      .of({"AdamW", "Adam"});
-  params.key("momentum", &OptimizerConfig::momentum, "Share of the last update that is kept.")
-      .at_least(0)
-      .of(joined(kSgdLike, {"Muon"}));
-  params.key("dampening", &OptimizerConfig::dampening, "Dampening of momentum.").of(kSgdLike);
-  params.key("nesterov", &OptimizerConfig::nesterov, "Nesterov momentum.").of(kSgdLike);
-  params.key("max_coeff", &OptimizerConfig::max_coeff, "Largest trust ratio.").of(kLambLike);
-  params.key("min_coeff", &OptimizerConfig::min_coeff, "Smallest trust ratio.").of(kLambLike);
-  params.key("lr_decay", &OptimizerConfig::lr_decay, "Decay of the learning rate.")
-      .at_least(0)
-      .of({"Adagrad"});
-  params
-      .key("initial_accumulator_value", &OptimizerConfig::initial_accumulator_value,
-           "Start of the sum of squares.")
-      .at_least(0)
-      .of({"Adagrad"});
+  for (const OptimizerParameter& parameter : all_optimizer_parameters()) declare_parameter(params, parameter);
+  // Keys of DeepSpeed that are checked and not kept.
+  const Types adam_like = types_with("bias_correction"), lamb_like = types_with("max_coeff");
   params.unkept<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels refuse it too.")
       .reject_if_on()
-      .of(joined(kAdamLike, kLambLike));
+      .of(adam_like);
   params.unkept<bool>("eps_inside_sqrt", false, "eps inside the root.")
       .reject_if_on()
-      .of(kLambLike);
+      .of(lamb_like);
   params.free("torch_adam", "Which kernel of DeepSpeed.").of({"AdamW", "Adam"});
   params
       .unkept<bool>("fp32_optimizer_states", true,

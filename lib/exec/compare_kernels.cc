@@ -15,7 +15,6 @@
 #include "base/round_up.h"
 #include "base/text.h"
 #include "exec/memory.h"
-#include "exec/optimizer_plan.h"
 #include "graph/op_spec.h"
 #include "graph/workspace.h"
 #include "kernels/kernels.h"
@@ -117,6 +116,7 @@ class Comparison {
       : gpu_(gpu), scalars_(GpuBlock::on_device(gpu, sizeof(StepScalars))) {
     step_.loss_scale = 0.01F;
     step_.learning_rate = 0.01F;
+    step_.update = 2;
     step_.bias_correction1 = 0.5F;
     step_.bias_correction2 = 0.5F;
     step_.rounding_key = rounding_key(1, 1);
@@ -312,19 +312,20 @@ void Comparison::compare_update(const Config& config) {
                     .state_dtype = narrow_states ? DType::kBF16 : DType::kF32,
                     .copy_dtype = dtypes.compute,
                     .count = kUpdated};
-  std::vector<float> squares = random_floats(kUpdated, 4);
-  for (float& square : squares) square = std::abs(square);
+  // States may be sums of squares.
+  std::vector<float> first = random_floats(kUpdated, 3), second = random_floats(kUpdated, 4);
+  for (std::vector<float>* state : {&first, &second})
+    for (float& number : *state) number = std::abs(number);
   std::vector<Bytes> parts{as_dtype(random_floats(kUpdated, 1), update.parameter_dtype),
                            as_dtype(random_floats(kUpdated, 2), update.gradient_dtype),
-                           as_dtype(random_floats(kUpdated, 3), update.state_dtype),
-                           as_dtype(squares, update.state_dtype),
+                           as_dtype(first, update.state_dtype),
+                           as_dtype(second, update.state_dtype),
                            Bytes(static_cast<size_t>(kUpdated * dtype_bytes(update.copy_dtype)))};
   const auto at = [&](std::span<void* const> places) {
     FlatUpdate there = update;
     there.parameters = places[0];
     there.gradients = places[1];
-    there.state1 = places[2];
-    there.state2 = places[3];
+    there.states = {places[2], places[3]};
     there.copy = places[4];
     return there;
   };
@@ -336,16 +337,9 @@ void Comparison::compare_update(const Config& config) {
     device.push_back(blocks.back().data());
     host.push_back(part.data());
   }
-  const std::variant<AdamOptions, SgdOptions> options = optimizer_options(config.optimizer);
-  const DeviceStream stream = gpu_.stream(Lane::kCompute);
-  if (const auto* adam = std::get_if<AdamOptions>(&options)) {
-    gpu_.kernels().adam_update(at(device), *adam, scalars_.as<StepScalars>(), stream);
-    adam_update(at(host), *adam, step_);
-  } else {
-    gpu_.kernels().sgd_update(at(device), std::get<SgdOptions>(options), scalars_.as<StepScalars>(),
-                              stream);
-    sgd_update(at(host), std::get<SgdOptions>(options), step_);
-  }
+  gpu_.kernels().optimizer_update(at(device), config.optimizer, scalars_.as<StepScalars>(),
+                                  gpu_.stream(Lane::kCompute));
+  optimizer_update(at(host), config.optimizer, step_);
   ++found_.operations;
   const bool is_narrow = narrow_master || narrow_states;
   for (const size_t part : {size_t{0}, size_t{2}, size_t{3}}) {

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "optimizers/optimizers.h"
 
 namespace ftrun {
 namespace {
@@ -21,10 +22,10 @@ std::string plain_step_text(const StepMetrics& m) {
 
 std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& run,
                                 const OptimizerConfig& optimizer) {
-  const bool sgd = optimizer.type == OptimizerType::kSgd;
   const std::string momentum =
-      sgd ? number_text(optimizer.momentum)
-          : cat("[", number_text(run.scalars.beta1), ", ", number_text(run.scalars.beta2), "]");
+      optimizer_of(optimizer.type).has(parameters::kBetas.name)
+          ? cat("[", number_text(run.scalars.beta1), ", ", number_text(run.scalars.beta2), "]")
+          : number_text(optimizer.momentum);
   // The rate as it is set, not as the double of its nearest float.
   const std::string rate = format_number("%.7g", static_cast<double>(run.scalars.learning_rate));
   return cat("step=", step, ", skipped=", skipped, ", lr=[", rate, "], mom=[", momentum,

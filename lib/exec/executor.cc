@@ -47,21 +47,6 @@ std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) 
   return later;
 }
 
-/// What a recording keeps of the optimizer; all else is in the scalars.
-bool same_options(const UpdateOptions& a, const UpdateOptions& b) {
-  if (a.index() != b.index()) return false;
-  if (const auto* adam = std::get_if<AdamOptions>(&a)) {
-    const auto& other = std::get<AdamOptions>(b);
-    return adam->epsilon == other.epsilon && adam->weight_decay == other.weight_decay &&
-           adam->decoupled == other.decoupled;
-  }
-  const auto& sgd = std::get<SgdOptions>(a);
-  const auto& other = std::get<SgdOptions>(b);
-  return sgd.momentum == other.momentum && sgd.dampening == other.dampening &&
-         sgd.weight_decay == other.weight_decay && sgd.nesterov == other.nesterov &&
-         sgd.first_step == other.first_step;
-}
-
 /// What a recording keeps of the micro-batches; their data is copied anew.
 std::vector<int64_t> first_tokens(const StepRun& step) {
   std::vector<int64_t> first;
@@ -176,7 +161,7 @@ void Executor::drop_recordings() {
 }
 
 void Executor::run_recorded(const StepRun& step) {
-  if (!recorded_ || !same_options(*recorded_, step.optimizer) || recorded_tokens_ != first_tokens(step)) record();
+  if (!recorded_ || *recorded_ != step.optimizer || recorded_tokens_ != first_tokens(step)) record();
   device_->stage_inputs();
   const Instr* decision = nullptr;
   for (const Instr& instr : program_.instrs) {
@@ -448,11 +433,11 @@ FlatUpdate Executor::flat_update(const Instr& instr) const {
   flat.gradients = address<std::byte>(instr.reads[0]);
   flat.gradient_dtype = dtype(instr.reads[0]);
   const size_t states = instr.writes.size() - 1 - (instr.update().writes_copy ? 1 : 0);
-  if (states > 0) {
-    flat.state1 = address<std::byte>(instr.writes[1]);
-    flat.state_dtype = dtype(instr.writes[1]);
+  require(states <= flat.states.size(), "an update has room for its states");
+  for (size_t s = 0; s < states; ++s) {
+    flat.states[s] = address<std::byte>(instr.writes[1 + s]);
+    flat.state_dtype = dtype(instr.writes[1 + s]);
   }
-  if (states > 1) flat.state2 = address<std::byte>(instr.writes[2]);
   flat.count = element_count(program_, instr.writes[0]);
   flat.first_index = instr.update().first_element;
   if (instr.update().writes_copy && dtype(instr.writes.back()) != DType::kF32) {
@@ -464,9 +449,9 @@ FlatUpdate Executor::flat_update(const Instr& instr) const {
 
 void Executor::update(const Instr& instr) {
   const FlatUpdate flat = flat_update(instr);
-  UpdateOptions options = step_->optimizer;
-  if (!instr.update().decay) std::visit([](auto& of) { of.weight_decay = 0; }, options);
-  device_->update(instr.lane, flat, program_.at(instr.writes[0].buffer).tier, options);
+  OptimizerConfig optimizer = step_->optimizer;
+  if (!instr.update().decay) optimizer.weight_decay = 0;
+  device_->update(instr.lane, flat, program_.at(instr.writes[0].buffer).tier, optimizer);
   // An fp32 copy of fp32 weights: not the optimizer kernel's business.
   if (instr.update().writes_copy && flat.copy == nullptr)
     device_->copy(instr.lane, span_of(instr.writes[0]), span_of(instr.writes.back()));

@@ -19,6 +19,7 @@
 #include "exec/rank_groups.h"
 #include "exec/votes.h"
 #include "kernels/kernels.h"
+#include "optimizers/optimizer_config.h"
 #include "model/description.h"
 #include "program/program.h"
 
@@ -54,7 +55,7 @@ struct StepRun {
   /// Answers kDecide. Called once a run, from the calling thread; required where the program has one.
   StepPolicy decide;
   /// Weight decay in it applies to kUpdate instructions marked `decay`.
-  UpdateOptions optimizer;
+  OptimizerConfig optimizer;
   /// This rank's, summed over all ranks together with the loss.
   Votes votes;
 
@@ -171,7 +172,8 @@ class Executor {
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
   /// Runs so far, the options that were recorded with the updates, and where the recorded micro-batches stand.
   int64_t runs_ = 0;
-  std::optional<UpdateOptions> recorded_;
+  /// What a recording keeps of the optimizer; all else is in the scalars.
+  std::optional<OptimizerConfig> recorded_;
   std::vector<int64_t> recorded_tokens_;
   bool looks_for_nonfinite_ = false;
   PhaseClock phases_;

@@ -367,13 +367,9 @@ void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from, std:
   if (sum_ring_) sum_ring_->sent(stream);
 }
 
-void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) {
-  if (tier != Tier::kDevice) return host_.update(lane, update, tier, options);
-  const auto* scalars = device_scalars_.as<StepScalars>();
-  if (const auto* adam = std::get_if<AdamOptions>(&options))
-    kernels().adam_update(update, *adam, scalars, gpu_.stream(lane));
-  else
-    kernels().sgd_update(update, std::get<SgdOptions>(options), scalars, gpu_.stream(lane));
+void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier, const OptimizerConfig& optimizer) {
+  if (tier != Tier::kDevice) return host_.update(lane, update, tier, optimizer);
+  kernels().optimizer_update(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
 }
 
 std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) {

@@ -41,11 +41,8 @@ void HostDevice::sums_of_squares(Lane, std::span<const TypedSpan> from, std::spa
     *to[i] = sum_of_squares(from[i].data, from[i].dtype, from[i].count);
 }
 
-void HostDevice::update(Lane, const FlatUpdate& update, Tier, const UpdateOptions& options) {
-  if (const auto* adam = std::get_if<AdamOptions>(&options))
-    adam_update(update, *adam, *scalars_);
-  else
-    sgd_update(update, std::get<SgdOptions>(options), *scalars_);
+void HostDevice::update(Lane, const FlatUpdate& update, Tier, const OptimizerConfig& optimizer) {
+  optimizer_update(update, optimizer, *scalars_);
 }
 
 std::array<const double*, 2> HostDevice::fetch(Lane, const TypedSpan& a, const TypedSpan& b) {

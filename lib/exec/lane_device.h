@@ -6,12 +6,12 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <variant>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "exec/memory.h"
 #include "kernels/kernels.h"
+#include "optimizers/optimizer_config.h"
 #include "program/program.h"
 
 namespace ftrun {
@@ -31,9 +31,6 @@ struct TypedSpan {
     return {data + first * dtype_bytes(dtype), dtype, elements, tier};
   }
 };
-
-/// Adam's or SGD's options for the kUpdate at hand.
-using UpdateOptions = std::variant<AdamOptions, SgdOptions>;
 
 /// What a run's instructions took on a device, in seconds.
 struct DeviceTimes {
@@ -83,7 +80,7 @@ class LaneDevice {
   /// *to[i] = sum of squares of from[i]; `to` lies on the device tier.
   virtual void sums_of_squares(Lane lane, std::span<const TypedSpan> from,
                                std::span<double* const> to) = 0;
-  virtual void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) = 0;
+  virtual void update(Lane lane, const FlatUpdate& update, Tier tier, const OptimizerConfig& optimizer) = 0;
 
   // Recording: where can_record(), one thread may go through instructions [first, last) in program order
   // between the two calls, which writes down what they put on the device instead of doing it. replay() does

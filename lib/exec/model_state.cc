@@ -231,6 +231,14 @@ void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) 
   for (const Slice& slice : slices) pack(piece, slice, first);
 }
 
+/// What an optimizer's state begins with: its memory is zeros already.
+void ModelState::fill_constant(const StatePiece& piece, double number) {
+  if (number == 0.0) return;
+  fill(piece, DType::kF32, [number](const StatePiece&, const TensorInfo&, const Box& box, void* out) {
+    std::fill_n(static_cast<float*>(out), box.numel(), static_cast<float>(number));
+  });
+}
+
 /// What this rank has of magnitudes in pieces that are filled from `first`.
 void ModelState::measure_lengths(FirstWeights& first, const std::function<bool(const StatePiece&)>& is_read) const {
   std::map<TensorId, TensorPart> wanted;
@@ -254,8 +262,12 @@ void ModelState::measure_lengths(FirstWeights& first, const std::function<bool(c
 void ModelState::load(FirstWeights first) {
   first.require_fit(model_);
   measure_lengths(first, [](const StatePiece& piece) { return piece.state < 0; });
-  for (const StatePiece& piece : pieces_)
-    if (piece.state < 0) fill_first(piece, first);
+  for (const StatePiece& piece : pieces_) {
+    if (piece.state < 0)
+      fill_first(piece, first);
+    else
+      fill_constant(piece, options_.optimizer_states[static_cast<size_t>(piece.state)].first);
+  }
 }
 
 std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, FirstWeights first) {

@@ -83,6 +83,7 @@ class ModelState {
   void pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first);
   void measure_lengths(FirstWeights& first, const std::function<bool(const StatePiece&)>& is_read) const;
   void fill_first(const StatePiece& piece, const FirstWeights& first);
+  void fill_constant(const StatePiece& piece, double number);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);
   void collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,

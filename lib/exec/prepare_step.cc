@@ -19,9 +19,7 @@ StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
   step.scalars.dropout_key = dropout_key(seed, progress.step + 1);
   step.decide =
       step_policy({.gradient_multiple = scale.multiple, .clip_norm = config.gradient_clipping});
-  step.optimizer = optimizer_options(config.optimizer);
-  if (auto* sgd = std::get_if<SgdOptions>(&step.optimizer))
-    sgd->first_step = progress.updates() == 0;
+  step.optimizer = config.optimizer;
   return step;
 }
 

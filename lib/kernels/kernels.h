@@ -1,36 +1,19 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
 #include "base/dtype.h"
 #include "kernels/norm_blocks.h"
+#include "kernels/step_scalars.h"
+#include "optimizers/most_states.h"
 
 namespace ftrun {
 
 struct LayerGraph;
 struct Op;
-
-/// The scalars of a step that change from step to step. They live in one place that kernels read,
-/// so that programs and captured graphs never change.
-struct StepScalars {
-  /// 1 / counted tokens of the global batch, times the loss scale in fp16.
-  float loss_scale = 1.0F;
-  float learning_rate = 0.0F;
-  /// In double: 1 - beta2 of a beta2 rounded to float would be wrong in the fifth digit.
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  /// 1 - beta1^t and 1 - beta2^t of this step, computed in double (1 without bias correction).
-  float bias_correction1 = 1.0F;
-  float bias_correction2 = 1.0F;
-  /// Multiplies gradients before the update: min(1, clip / (norm + 1e-6)), or 1; in fp16 divided by
-  /// the loss scale that the gradients were made with (norm is the norm without it).
-  float gradient_scale = 1.0F;
-  /// Of this step's stochastic rounding: see rounding_key().
-  uint64_t rounding_key = 0;
-  /// Of this step's dropout: see dropout_key().
-  uint64_t dropout_key = 0;
-};
+struct OptimizerConfig;
 
 struct KernelContext {
   /// Gradients of parameters are added to what is there; false overwrites.
@@ -71,7 +54,7 @@ void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64
 /// to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
 void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count);
 
-/// What one Adam or SGD step reads and writes: flat ranges of `count` elements.
+/// What one optimizer step reads and writes: flat ranges of `count` elements.
 struct FlatUpdate {
   /// The parameters that are kept: F32, or BF16 rounded stochastically.
   void* parameters = nullptr;
@@ -79,10 +62,9 @@ struct FlatUpdate {
   /// F32, BF16 or F16.
   const void* gradients = nullptr;
   DType gradient_dtype = DType::kF32;
-  /// Adam: first and second moment. SGD: momentum buffer (null without momentum), and null. F32, or
-  /// BF16 rounded stochastically.
-  void* state1 = nullptr;
-  void* state2 = nullptr;
+  /// The optimizer's states in the order of optimizer_states(), null behind the last. F32, or BF16 rounded
+  /// stochastically.
+  std::array<void*, kMostOptimizerStates> states{};
   DType state_dtype = DType::kF32;
   /// When given, gets the new parameters in F32, BF16 or F16: what the layers compute with. Not the
   /// parameters' own memory.
@@ -103,28 +85,9 @@ uint64_t rounding_key(uint64_t seed, int64_t step);
 /// (kernels/dropout_mask.h) alone, so backward makes the mask again, and so does any layout of the ranks.
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
-struct AdamOptions {
-  float epsilon = 1e-8F;
-  float weight_decay = 0.0F;
-  /// True: AdamW (decoupled decay, Loshchilov & Hutter 2019). False: decay is added to the
-  /// gradient.
-  bool decoupled = true;
-};
-/// One Adam step (Kingma & Ba 2015, algorithm 1), with gradient_scale applied to g on the way:
-/// m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m/c1 / (sqrt(v/c2) + eps) + wd p).
-/// One pass: 28 bytes of traffic an element in fp32. Error(kUnsupported) for other dtypes.
-void adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars& scalars);
-
-struct SgdOptions {
-  float momentum = 0.0F;
-  float dampening = 0.0F;
-  float weight_decay = 0.0F;
-  bool nesterov = false;
-  /// The first step sets the momentum buffer to the gradient (torch.optim.SGD).
-  bool first_step = false;
-};
-/// torch.optim.SGD over flat ranges. Error(kUnsupported) as above.
-void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars& scalars);
+/// One step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale applied to the
+/// gradients on the way, in one pass over memory. Error(kUnsupported) for other dtypes.
+void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars& scalars);
 
 /// Threads kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);

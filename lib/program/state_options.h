@@ -14,6 +14,12 @@
 
 namespace ftrun {
 
+/// A state that the optimizer keeps of each element: how it is stored, and the number that it begins with.
+struct KeptState {
+  DType dtype = DType::kF32;
+  double first = 0.0;
+};
+
 /// How model states are kept and moved: what ZeRO stages, precisions and offload targets differ in.
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
@@ -39,18 +45,16 @@ struct StateOptions {
   bool reduce_scatter = true;
   /// Gradients travel in this dtype: their own, or another that they are converted to and from.
   DType communication = DType::kF32;
-  /// Of the weights the optimizer updates, and of its moments.
+  /// Of the weights the optimizer updates.
   DType master = DType::kF32;
-  DType states = DType::kF32;
   /// Where parameters (stage 3) and optimizer state (stages 1 to 3) lie between uses. Small units
   /// stay on the device.
   Tier parameter_tier = Tier::kDevice;
   Tier optimizer_tier = Tier::kDevice;
   /// Share of the optimizer state that goes to that tier (DeepSpeed's offload_optimizer.ratio).
   double optimizer_ratio = 1.0;
-  /// State ranges an update reads and writes beside the weights: Adam 2, SGD with momentum 1, SGD
-  /// 0.
-  int32_t optimizer_states = 2;
+  /// What an update reads and writes beside the weights.
+  std::vector<KeptState> optimizer_states{{}, {}};
   /// Elements of state in another tier that one update takes at a time.
   int64_t update_elements = int64_t{2} << 20;
   /// Gradients of units that backward makes one after another lie in one buffer until it has as many bytes. A

@@ -109,7 +109,8 @@ std::vector<StoredState> stored_states(const Partition& partition, const StateOp
   std::vector<StoredState> saved;
   for (const auto& [tensor, dtype] : masters) {
     saved.push_back({tensor, StatePiece::kParam, dtype});
-    for (int32_t state = 0; state < options.optimizer_states; ++state) saved.push_back({tensor, state, options.states});
+    for (size_t state = 0; state < options.optimizer_states.size(); ++state)
+      saved.push_back({tensor, static_cast<int32_t>(state), options.optimizer_states[state].dtype});
   }
   return saved;
 }
@@ -140,7 +141,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.gradient = {model.dtypes.gradients};
     spec.communication = {options.communication};
     spec.master = {master_dtype(unit, options)};
-    spec.states = {options.states};
+    for (const KeptState& state : options.optimizer_states) spec.states.push_back({state.dtype});
     spec.trainable = unit.trainable;
     if (spec.trainable) {
       // The last stage would wait in each micro-batch for the first one's share.

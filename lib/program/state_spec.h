@@ -78,7 +78,7 @@ struct StateSpec {
   StorageFormat gradient;
   StorageFormat communication;
   StorageFormat master;
-  StorageFormat states;
+  std::vector<StorageFormat> states;
   /// The optimizer updates weights of its own, from which those that layers read are made.
   bool has_master = false;
 };

@@ -8,6 +8,7 @@
 #include "model/families.h"
 #include "model/tensor_split.h"
 #include "model/tensors.h"
+#include "optimizers/optimizers.h"
 #include "program/pipeline_plan.h"
 #include "program/state_spec.h"
 #include "program/training_model.h"
@@ -15,9 +16,9 @@
 namespace ftrun {
 
 std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer) {
-  if (optimizer.type != OptimizerType::kSgd) return {"exp_avg", "exp_avg_sq"};
-  return optimizer.momentum == 0 ? std::vector<std::string>{}
-                                 : std::vector<std::string>{"momentum"};
+  std::vector<std::string> names;
+  for (const OptimizerState& state : optimizer_states(optimizer)) names.emplace_back(state.name);
+  return names;
 }
 
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
@@ -71,6 +72,15 @@ Tier tier_of(OffloadDevice device) {
   return device == OffloadDevice::kCpu ? Tier::kHost : Tier::kNvme;
 }
 
+std::vector<KeptState> kept_states(const Config& config) {
+  const bool narrow = config.bf16.enabled && config.bf16.bf16_optimizer_states;
+  std::vector<KeptState> kept;
+  for (const OptimizerState& state : optimizer_states(config.optimizer))
+    kept.push_back({narrow ? DType::kBF16 : DType::kF32,
+                    state.first == nullptr ? 0.0 : config.optimizer.*state.first});
+  return kept;
+}
+
 StateOptions state_options(const Config& config, const ModelDescription& model, int rank) {
   const RankMesh mesh = rank_mesh(config);
   const MeshPoint place = mesh.coordinate(rank);
@@ -87,11 +97,10 @@ StateOptions state_options(const Config& config, const ModelDescription& model, 
   state.reduce_scatter = config.zero.reduce_scatter;
   state.communication = dtype_of(communication_dtype(config));
   if (config.bf16.enabled && config.bf16.bf16_master_weights_and_grads) state.master = DType::kBF16;
-  if (config.bf16.enabled && config.bf16.bf16_optimizer_states) state.states = DType::kBF16;
   state.parameter_tier = tier_of(config.zero.offload_param.device);
   state.optimizer_tier = tier_of(config.zero.offload_optimizer.device);
   state.optimizer_ratio = config.zero.offload_optimizer.ratio;
-  state.optimizer_states = static_cast<int32_t>(optimizer_state_kinds(config.optimizer).size());
+  state.optimizer_states = kept_states(config);
   state.snapshots = saves_in_background(config);
   state.decays = decay_rule(config.train);
   return state;

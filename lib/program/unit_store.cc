@@ -164,11 +164,11 @@ void UnitStore::place_training_state() {
         part.wanted = spec.has_master;
         return part;
       });
-  for (int32_t s = 0; s < options_.optimizer_states; ++s)
-    moments_.push_back(place({.which = moments_buffer(s),
-                              .name = optimizer_buffer_name(s),
+  for (size_t s = 0; s < options_.optimizer_states.size(); ++s)
+    moments_.push_back(place({.which = moments_buffer(static_cast<int32_t>(s)),
+                              .name = optimizer_buffer_name(static_cast<int32_t>(s)),
                               .category = Category::kOptimizer,
-                              .format = specs_.front().states},
+                              .format = specs_.front().states[s]},
                              optimizer));
 }
 

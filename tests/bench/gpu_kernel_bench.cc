@@ -29,6 +29,7 @@
 #include "ops/kinds.h"
 #include "ops/lora/lora.h"
 #include "ops/norm/norm.h"
+#include "optimizers/optimizer_config.h"
 
 namespace ftrun {
 namespace {
@@ -269,9 +270,9 @@ class Bench {
     const StepScalars scalars;
     auto* const on_device = static_cast<StepScalars*>(allocate(sizeof scalars));
     gpu_.copy(on_device, &scalars, sizeof scalars, stream_);
-    const FlatUpdate update{.parameters = parameters, .gradients = gradients, .state1 = m, .state2 = v, .copy = copy, .count = count};
+    const FlatUpdate update{.parameters = parameters, .gradients = gradients, .states = {m, v}, .copy = copy, .count = count};
     const auto wide = static_cast<double>(count);
-    print("adam", milliseconds([&] { gpu_.adam_update(update, {}, on_device, stream_); }), 0, 30 * wide);
+    print("adam", milliseconds([&] { gpu_.optimizer_update(update, {}, on_device, stream_); }), 0, 30 * wide);
     void* const scratch = allocate(gpu_.sum_of_squares_scratch_bytes(count));
     auto* const sum = static_cast<double*>(allocate(8));
     print("sum_of_squares",

@@ -28,6 +28,7 @@
 #include "graph/workspace.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
+#include "optimizers/optimizer_config.h"
 #include "kernels/products.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
@@ -302,12 +303,11 @@ void Bench::optimizer() {
   const auto elements = static_cast<double>(kOptimizerElements);
   const FlatUpdate update{.parameters = data(p),
                           .gradients = data(g),
-                          .state1 = data(m),
-                          .state2 = data(v),
+                          .states = {data(m), data(v)},
                           .count = kOptimizerElements};
-  line("optimizer adam", time([&] { adam_update(update, {}, scalars_); }), 0.0, elements,
+  line("optimizer adam", time([&] { optimizer_update(update, {}, scalars_); }), 0.0, elements,
        28.0 * elements);
-  line("optimizer sgd momentum", time([&] { sgd_update(update, {.momentum = 0.9F}, scalars_); }),
+  line("optimizer sgd momentum", time([&] { optimizer_update(update, {.type = OptimizerType::kSgd, .momentum = 0.9}, scalars_); }),
        0.0, elements, 20.0 * elements);
   line("optimizer sum_of_squares",
        time([&] { sum_of_squares(data(g), DType::kF32, kOptimizerElements); }), 0.0, elements,
@@ -334,20 +334,19 @@ void Bench::mixed_optimizer() {
   FlatUpdate update{.parameters = data(p),
                     .gradients = data(g),
                     .gradient_dtype = DType::kBF16,
-                    .state1 = data(m),
-                    .state2 = data(v),
+                    .states = {data(m), data(v)},
                     .count = kOptimizerElements};
-  flat("mixed adam g16", 26.0, [&] { adam_update(update, {}, scalars_); });
+  flat("mixed adam g16", 26.0, [&] { optimizer_update(update, {}, scalars_); });
   update.copy = data(copy);
-  flat("mixed adam g16 copy", 28.0, [&] { adam_update(update, {}, scalars_); });
-  update.state1 = data(m16);
-  update.state2 = data(v16);
+  flat("mixed adam g16 copy", 28.0, [&] { optimizer_update(update, {}, scalars_); });
+  update.states[0] = data(m16);
+  update.states[1] = data(v16);
   update.state_dtype = DType::kBF16;
-  flat("mixed adam g16 m16 copy", 20.0, [&] { adam_update(update, {}, scalars_); });
+  flat("mixed adam g16 m16 copy", 20.0, [&] { optimizer_update(update, {}, scalars_); });
   update.parameters = data(p16);
   update.parameter_dtype = DType::kBF16;
   update.copy = nullptr;
-  flat("mixed adam all 16", 14.0, [&] { adam_update(update, {}, scalars_); });
+  flat("mixed adam all 16", 14.0, [&] { optimizer_update(update, {}, scalars_); });
 }
 
 void Bench::conversions() {

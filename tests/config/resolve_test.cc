@@ -164,7 +164,7 @@ TEST_CASE("defaults of optimizer and scheduler depend on what is written") {
                           .config;
   REQUIRE(warm.scheduler.warmup_max_lr == 0.1);
   REQUIRE(warm.scheduler.warmup_num_steps == 1000);
-  REQUIRE(warm.optimizer.decoupled_decay());
+  REQUIRE(warm.optimizer.adam_w_mode);
   const Config decay = resolved(
                            "{train_batch_size: 1, scheduler: {type: WarmupDecayLR, params: "
                            "{total_num_steps: 9}}}")

@@ -464,25 +464,16 @@ FlatUpdate EmulatedGpu::seen(const FlatUpdate& update) const {
   FlatUpdate there = update;
   there.parameters = seen(update.parameters);
   there.gradients = seen(update.gradients);
-  there.state1 = seen(update.state1);
-  there.state2 = seen(update.state2);
+  for (void*& state : there.states) state = seen(state);
   there.copy = seen(update.copy);
   return there;
 }
 
-void EmulatedGpu::adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars* scalars,
-                              DeviceStream stream) {
-  put(stream, [this, there = seen(update), options, at = seen(scalars)] {
-    if (operations_) return operations_->adam_update(there, options, at, operations_stream_);
-    ftrun::adam_update(there, options, *at);
-  });
-}
-
-void EmulatedGpu::sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars* scalars,
-                             DeviceStream stream) {
-  put(stream, [this, there = seen(update), options, at = seen(scalars)] {
-    if (operations_) return operations_->sgd_update(there, options, at, operations_stream_);
-    ftrun::sgd_update(there, options, *at);
+void EmulatedGpu::optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars* scalars,
+                                   DeviceStream stream) {
+  put(stream, [this, there = seen(update), config, at = seen(scalars)] {
+    if (operations_) return operations_->optimizer_update(there, config, at, operations_stream_);
+    ftrun::optimizer_update(there, config, *at);
   });
 }
 

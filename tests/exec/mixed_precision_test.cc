@@ -129,7 +129,7 @@ TrainingOutcome trained_plainly(const ModelConfig& model) {
       const int64_t tokens = static_cast<int64_t>(rig.batches.size()) * rig.plan.train.model.batch.tokens();
       run.scalars.loss_scale = 1 / static_cast<float>(tokens);
       run.decide = [](const StepSums& sums) { return StepDecision{.gradient_norm = sums.gradient_norm}; };
-      std::get<SgdOptions>(run.optimizer).first_step = step == 1;
+      run.scalars.update = step;
       rig.train_executor.run(run);
       outcome.losses.push_back(run.loss_sum);
       outcome.norms.push_back(run.gradient_norm);

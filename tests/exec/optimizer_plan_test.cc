@@ -9,36 +9,28 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("Adam's decay is added to the gradient unless adam_w_mode, AdamW's never is") {
-  OptimizerConfig config;
-  config.eps = 1e-6;
-  config.weight_decay = 0.25;
-  config.type = OptimizerType::kAdamW;
-  REQUIRE(std::get<AdamOptions>(optimizer_options(config)).decoupled);
-  config.adam_w_mode = false;
-  REQUIRE(std::get<AdamOptions>(optimizer_options(config)).decoupled);
-  config.type = OptimizerType::kAdam;
-  const AdamOptions adam = std::get<AdamOptions>(optimizer_options(config));
-  REQUIRE_FALSE(adam.decoupled);
-  REQUIRE(adam.epsilon == 1e-6F);
-  REQUIRE(adam.weight_decay == 0.25F);
-  config.adam_w_mode = true;
-  REQUIRE(std::get<AdamOptions>(optimizer_options(config)).decoupled);
+/// A parameter of 1 after one step with gradient 0.5 and rate 0.125.
+float stepped(const OptimizerConfig& config) {
+  float parameter = 1.0F, gradient = 0.5F, first = 0.0F, second = 0.0F;
+  StepScalars scalars = step_scalars_of(config, {}, 1);
+  scalars.learning_rate = 0.125F;
+  optimizer_update({.parameters = &parameter, .gradients = &gradient, .states = {&first, &second}, .count = 1}, config,
+                   scalars);
+  return parameter;
 }
 
-TEST_CASE("SGD takes all its parameters") {
+TEST_CASE("Adam's decay is added to the gradient unless adam_w_mode, AdamW's never is") {
   OptimizerConfig config;
-  config.type = OptimizerType::kSgd;
-  config.momentum = 0.5;
-  config.dampening = 0.25;
-  config.weight_decay = 0.125;
-  config.nesterov = true;
-  const SgdOptions sgd = std::get<SgdOptions>(optimizer_options(config));
-  REQUIRE(sgd.momentum == 0.5F);
-  REQUIRE(sgd.dampening == 0.25F);
-  REQUIRE(sgd.weight_decay == 0.125F);
-  REQUIRE(sgd.nesterov);
-  REQUIRE_FALSE(sgd.first_step);
+  config.weight_decay = 0.25;
+  config.type = OptimizerType::kAdamW;
+  const float decoupled = stepped(config);
+  REQUIRE(decoupled == Approx(1 - 0.125 * 0.25 - 0.125).epsilon(1e-5));
+  config.adam_w_mode = false;
+  REQUIRE(stepped(config) == decoupled);
+  config.type = OptimizerType::kAdam;
+  REQUIRE(stepped(config) == Approx(1 - 0.125).epsilon(1e-5));
+  config.adam_w_mode = true;
+  REQUIRE(stepped(config) == decoupled);
 }
 
 TEST_CASE(
@@ -51,6 +43,7 @@ TEST_CASE(
   for (const int64_t k : {1, 2, 1000}) {
     const StepScalars scalars = step_scalars_of(config, constant, k);
     REQUIRE(scalars.learning_rate == 0.125F);
+    REQUIRE(scalars.update == k);
     REQUIRE(scalars.beta1 == 0.9);
     REQUIRE(scalars.beta2 == 0.999);
     REQUIRE(scalars.bias_correction1 ==

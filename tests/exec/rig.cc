@@ -230,7 +230,7 @@ StepRun RankRig::prepared(int64_t step) {
   run.scalars.loss_scale = kLossScale * gradient_multiple;
   run.scalars.dropout_key = dropout_key(11, step);
   run.decide = step_policy({.gradient_multiple = gradient_multiple, .clip_norm = kClipNorm});
-  run.optimizer = optimizer_options(config.optimizer);
+  run.optimizer = config.optimizer;
   return run;
 }
 

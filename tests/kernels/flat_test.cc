@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/copy.h"
+#include "optimizers/optimizer_config.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -209,12 +210,13 @@ TEST_CASE("dtypes that flat kernels do not know are refused by name") {
           "the CPU kernels know no gradients in U8");
   REQUIRE(
       message([&] {
-        adam_update(
-            {.parameters = p, .gradients = p, .state1 = p, .state2 = p, .state_dtype = DType::kF16},
+        optimizer_update(
+            {.parameters = p, .gradients = p, .states = {p, p}, .state_dtype = DType::kF16},
             {}, {});
       }) == "the optimizers keep no moments in F16");
   REQUIRE(message([&] {
-            sgd_update({.parameters = p, .parameter_dtype = DType::kF16, .gradients = p}, {}, {});
+            optimizer_update({.parameters = p, .parameter_dtype = DType::kF16, .gradients = p},
+                             {.type = OptimizerType::kSgd}, {});
           }) == "the optimizers keep no parameters in F16");
 }
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "optimizers/optimizer_config.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -33,15 +34,18 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 /// The first or second optimizer with some decay.
 void step(bool adam, const FlatUpdate& update, const StepScalars& scalars) {
   if (adam)
-    adam_update(update, {.weight_decay = 0.1F}, scalars);
+    optimizer_update(update, {.weight_decay = 0.1}, scalars);
   else
-    sgd_update(update, {.momentum = 0.9F, .weight_decay = 0.1F, .nesterov = true}, scalars);
+    optimizer_update(update,
+                     {.type = OptimizerType::kSgd, .weight_decay = 0.1, .momentum = 0.9, .nesterov = true},
+                     scalars);
 }
 
 StepScalars scalars_of(int step) {
   StepScalars s;
   s.learning_rate = 3e-3F;
   s.gradient_scale = 0.5F;
+  s.update = step + 2;  // not the first, which only sets SGD's momentum
   s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
   s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
   s.rounding_key = rounding_key(17, step);
@@ -65,8 +69,7 @@ TEST_CASE(
                {.parameters = p.data(),
                 .gradients = g.data(),
                 .gradient_dtype = gradient,
-                .state1 = m.data(),
-                .state2 = v.data(),
+                .states = {m.data(), v.data()},
                 .copy = c.data(),
                 .copy_dtype = copy,
                 .count = kMixedCount},
@@ -74,8 +77,7 @@ TEST_CASE(
           step(adam,
                {.parameters = p2.data(),
                 .gradients = wide.data(),
-                .state1 = m2.data(),
-                .state2 = v2.data(),
+                .states = {m2.data(), v2.data()},
                 .count = kMixedCount},
                scalars_of(0));
           REQUIRE(same_bits(p, p2));
@@ -102,8 +104,7 @@ TEST_CASE("20 steps on bf16 gradients give what torch.optim makes of the same gr
            {.parameters = p.data(),
             .gradients = gradients[static_cast<size_t>(i)].data(),
             .gradient_dtype = DType::kBF16,
-            .state1 = m.data(),
-            .state2 = v.data(),
+            .states = {m.data(), v.data()},
             .count = kMixedCount},
            scalars_of(i));
     const Floats expected = oracle_adam(c, true, 0.9, 0.999, 1e-8);
@@ -117,12 +118,12 @@ TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
     for (const size_t shift : {0, 1, 5}) {
       Floats p = floats(kMixedCount, 2), copy(kMixedCount + 16, 0.0F);
       const Floats g = floats(kMixedCount, 1);
-      sgd_update({.parameters = p.data(),
+      optimizer_update({.parameters = p.data(),
                   .gradients = g.data(),
                   .copy = copy.data() + shift,
                   .copy_dtype = DType::kF32,
                   .count = kMixedCount},
-                 {.weight_decay = 0.1F}, scalars_of(0));
+                 {.type = OptimizerType::kSgd, .weight_decay = 0.1}, scalars_of(0));
       REQUIRE(std::memcmp(copy.data() + shift, p.data(), p.size() * sizeof(float)) == 0);
       REQUIRE(copy[shift + kMixedCount] == 0.0F);
     }
@@ -147,8 +148,7 @@ struct State {
           .parameter_dtype = DType::kBF16,
           .gradients = g.data() + begin,
           .gradient_dtype = DType::kBF16,
-          .state1 = m.data() + begin,
-          .state2 = v.data() + begin,
+          .states = {m.data() + begin, v.data() + begin},
           .state_dtype = DType::kBF16,
           .count = end - begin,
           .first_index = first_index + begin},
@@ -168,8 +168,7 @@ struct Exact {
          {.parameters = p.data(),
           .gradients = s.g.data(),
           .gradient_dtype = DType::kBF16,
-          .state1 = m.data(),
-          .state2 = v.data(),
+          .states = {m.data(), v.data()},
           .count = static_cast<int64_t>(p.size())},
          scalars);
   }
@@ -274,11 +273,11 @@ TEST_CASE("steps too small for bf16 move parameters by what they add up to") {
     StepScalars scalars;
     scalars.learning_rate = 1.0F;
     scalars.rounding_key = rounding_key(3, i);
-    sgd_update({.parameters = p.data(),
+    optimizer_update({.parameters = p.data(),
                 .parameter_dtype = DType::kBF16,
                 .gradients = g.data(),
                 .count = kMany},
-               {}, scalars);
+               {.type = OptimizerType::kSgd}, scalars);
   }
   double sum = 0.0;
   for (const float x : widened(p, DType::kBF16)) sum += static_cast<double>(x);
@@ -291,11 +290,11 @@ TEST_CASE("NaN and infinity stay what they are in bf16 state") {
     const Floats g{1.0F, -INFINITY, INFINITY, NAN};
     StepScalars scalars;
     scalars.learning_rate = 1.0F;
-    sgd_update({.parameters = p.data(),
+    optimizer_update({.parameters = p.data(),
                 .parameter_dtype = DType::kBF16,
                 .gradients = g.data(),
                 .count = 4},
-               {}, scalars);
+               {.type = OptimizerType::kSgd}, scalars);
     const Floats out = widened(p, DType::kBF16);
     REQUIRE(std::isnan(out[0]));
     REQUIRE(out[1] == INFINITY);
@@ -312,8 +311,7 @@ TEST_CASE("a bf16 copy of bf16 parameters is the parameters") {
         .parameter_dtype = DType::kBF16,
         .gradients = state.g.data(),
         .gradient_dtype = DType::kBF16,
-        .state1 = state.m.data(),
-        .state2 = state.v.data(),
+        .states = {state.m.data(), state.v.data()},
         .state_dtype = DType::kBF16,
         .copy = copy.data(),
         .count = kMixedCount},

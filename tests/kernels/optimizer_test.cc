@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 
+#include "optimizers/optimizer_config.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int kSteps = 20;
 constexpr int64_t kCount = 1003;
+using Floats = std::vector<float>;
 
 OptimizerCase optimizer_case(double decay) {
   OptimizerCase c{floats(kCount, 1), {}, 3e-3, decay};
@@ -38,14 +40,14 @@ TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
           s.gradient_scale = 0.25F;
           std::vector<float> g = c.gradients[static_cast<size_t>(step)];
           for (float& x : g) x *= 4.0F;
-          const AdamOptions options{.weight_decay = static_cast<float>(decay),
-                                    .decoupled = decoupled};
-          adam_update({.parameters = p.data(),
+          const OptimizerConfig config{.type = decoupled ? OptimizerType::kAdamW : OptimizerType::kAdam,
+                                       .weight_decay = decay,
+                                       .adam_w_mode = false};
+          optimizer_update({.parameters = p.data(),
                        .gradients = g.data(),
-                       .state1 = m.data(),
-                       .state2 = v.data(),
+                       .states = {m.data(), v.data()},
                        .count = kCount},
-                      options, s);
+                      config, s);
         }
         CAPTURE(decay, decoupled);
         const auto expected = oracle_adam(c, decoupled, 0.9, 0.999, 1e-8);
@@ -56,32 +58,106 @@ TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
 
 TEST_CASE("20 SGD steps give torch.optim's parameters") {
   struct Variant {
-    float momentum, dampening;
+    double momentum, dampening;
     bool nesterov;
     double decay;
   };
   for_each_isa([] {
     for (const Variant& variant :
-         {Variant{0, 0, false, 0.0}, Variant{0, 0, false, 0.05}, Variant{0.9F, 0, false, 0.0},
-          Variant{0.9F, 0.3F, false, 0.01}, Variant{0.9F, 0, true, 0.01}}) {
+         {Variant{0, 0, false, 0.0}, Variant{0, 0, false, 0.05}, Variant{0.9, 0, false, 0.0},
+          Variant{0.9, 0.3, false, 0.01}, Variant{0.9, 0, true, 0.01}}) {
       const OptimizerCase c = optimizer_case(variant.decay);
       std::vector<float> p = c.parameters, buffer(kCount, NAN);
       for (int step = 0; step < kSteps; ++step) {
         StepScalars s;
         s.learning_rate = static_cast<float>(c.learning_rate);
-        const SgdOptions options{variant.momentum, variant.dampening,
-                                 static_cast<float>(variant.decay), variant.nesterov, step == 0};
-        sgd_update({.parameters = p.data(),
+        s.update = step + 1;
+        const OptimizerConfig config{.type = OptimizerType::kSgd,
+                                     .weight_decay = variant.decay,
+                                     .momentum = variant.momentum,
+                                     .dampening = variant.dampening,
+                                     .nesterov = variant.nesterov};
+        optimizer_update({.parameters = p.data(),
                     .gradients = c.gradients[static_cast<size_t>(step)].data(),
-                    .state1 = variant.momentum == 0.0F ? nullptr : buffer.data(),
+                    .states = {variant.momentum == 0.0 ? nullptr : buffer.data()},
                     .count = kCount},
-                   options, s);
+                   config, s);
       }
       CAPTURE(variant.momentum, variant.dampening, variant.nesterov, variant.decay);
-      const auto expected = oracle_sgd(c, static_cast<double>(variant.momentum),
-                                       static_cast<double>(variant.dampening), variant.nesterov);
+      const auto expected = oracle_sgd(c, variant.momentum, variant.dampening, variant.nesterov);
       REQUIRE(relative_error(array_of(p), array_of(expected)) < 1e-6);
     }
+  });
+}
+
+/// The parameters after steps as DeepSpeed's FusedLion makes them, in double.
+std::vector<float> lion_in_double(const OptimizerCase& c, double beta1, double beta2) {
+  std::vector<double> p(c.parameters.begin(), c.parameters.end()), m(p.size(), 0.0);
+  for (const std::vector<float>& gradients : c.gradients)
+    for (size_t i = 0; i < p.size(); ++i) {
+      const double g = static_cast<double>(gradients[i]), direction = beta1 * m[i] + (1 - beta1) * g;
+      const double after_decay = p[i] * (1 - c.learning_rate * c.weight_decay);
+      p[i] = after_decay - c.learning_rate * static_cast<double>((direction > 0) - (direction < 0));
+      m[i] = beta2 * m[i] + (1 - beta2) * g;
+    }
+  return {p.begin(), p.end()};
+}
+
+TEST_CASE("20 Lion steps give the parameters of its formula in double") {
+  for_each_isa([] {
+    for (const double decay : {0.0, 0.1}) {
+      const OptimizerCase c = optimizer_case(decay);
+      std::vector<float> p = c.parameters, m(kCount, 0.0F);
+      for (const std::vector<float>& g : c.gradients) {
+        StepScalars s;
+        s.learning_rate = static_cast<float>(c.learning_rate);
+        s.beta1 = 0.9;
+        s.beta2 = 0.99;
+        optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {m.data()}, .count = kCount},
+                         {.type = OptimizerType::kLion, .weight_decay = decay}, s);
+      }
+      CAPTURE(decay);
+      REQUIRE(relative_error(array_of(p), array_of(lion_in_double(c, 0.9, 0.99))) < 1e-6);
+    }
+  });
+}
+
+TEST_CASE("20 Adagrad steps give torch.optim's parameters") {
+  struct Variant {
+    double lr_decay, first, decay;
+  };
+  for_each_isa([] {
+    for (const Variant& variant : {Variant{0, 0, 0}, Variant{0.1, 0, 0}, Variant{0, 0.5, 0}, Variant{0.1, 0.5, 0.1}}) {
+      const OptimizerCase c = optimizer_case(variant.decay);
+      std::vector<float> p = c.parameters, sum(kCount, static_cast<float>(variant.first));
+      for (int step = 0; step < kSteps; ++step) {
+        StepScalars s;
+        s.learning_rate = static_cast<float>(c.learning_rate);
+        s.update = step + 1;
+        optimizer_update({.parameters = p.data(),
+                          .gradients = c.gradients[static_cast<size_t>(step)].data(),
+                          .states = {sum.data()},
+                          .count = kCount},
+                         {.type = OptimizerType::kAdagrad,
+                          .eps = 1e-10,
+                          .weight_decay = variant.decay,
+                          .lr_decay = variant.lr_decay},
+                         s);
+      }
+      CAPTURE(variant.lr_decay, variant.first, variant.decay);
+      REQUIRE(relative_error(array_of(p), array_of(oracle_adagrad(c, variant.lr_decay, variant.first))) < 1e-6);
+    }
+  });
+}
+
+TEST_CASE("Lion leaves a parameter without gradient and moment where it is") {
+  for_each_isa([] {
+    Floats p(20, 0.5F), g(20, 0.0F), m(20, 0.0F);
+    StepScalars s;
+    s.learning_rate = 0.1F;
+    optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {m.data()}, .count = 20},
+                     {.type = OptimizerType::kLion}, s);
+    REQUIRE(p == Floats(20, 0.5F));
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -254,6 +255,13 @@ std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double da
                                             .dampening(dampening)
                                             .nesterov(nesterov)
                                             .weight_decay(c.weight_decay));
+}
+
+std::vector<float> oracle_adagrad(const OptimizerCase& c, double lr_decay, double initial_accumulator_value) {
+  return optimize<torch::optim::Adagrad>(c, torch::optim::AdagradOptions(c.learning_rate)
+                                                .lr_decay(lr_decay)
+                                                .initial_accumulator_value(initial_accumulator_value)
+                                                .weight_decay(c.weight_decay));
 }
 
 }  // namespace ftrun::test

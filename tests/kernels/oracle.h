@@ -51,10 +51,11 @@ struct OptimizerCase {
   double learning_rate = 1e-3;
   double weight_decay = 0.0;
 };
-/// Parameters after all steps of torch.optim's Adam, AdamW and SGD.
+/// Parameters after all steps of torch.optim's Adam, AdamW, SGD and Adagrad.
 std::vector<float> oracle_adam(const OptimizerCase& c, bool decoupled, double beta1, double beta2,
                                double epsilon);
 std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double dampening,
                               bool nesterov);
+std::vector<float> oracle_adagrad(const OptimizerCase& c, double lr_decay, double initial_accumulator_value);
 
 }  // namespace ftrun::test

@@ -5,6 +5,7 @@
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/norm/norm.h"
+#include "optimizers/optimizer_config.h"
 #include "products_rig.h"
 
 #include <catch2/catch.hpp>
@@ -111,11 +112,11 @@ void run_optimizer(Results& results) {
   scalars.learning_rate = 1e-2F;
   const FlatUpdate update{.parameters = p.data(),
                           .gradients = g.data(),
-                          .state1 = m.data(),
-                          .state2 = v.data(),
+                          .states = {m.data(), v.data()},
                           .count = 200003};
-  adam_update(update, {.weight_decay = 0.1F}, scalars);
-  sgd_update(update, {.momentum = 0.9F}, scalars);
+  optimizer_update(update, {.weight_decay = 0.1}, scalars);
+  scalars.update = 2;
+  optimizer_update(update, {.type = OptimizerType::kSgd, .momentum = 0.9}, scalars);
   const auto* const bytes = reinterpret_cast<const std::byte*>(p.data());
   results.emplace_back(bytes, bytes + p.size() * sizeof(float));
 }

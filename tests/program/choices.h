@@ -140,8 +140,8 @@ inline StepOptions random_options(std::mt19937_64& random, const Built& built, M
   const ModelDtypes& dtypes = built.model.dtypes;
   state.communication = pick(random, {dtypes.gradients, dtypes.compute, DType::kF32});
   state.master = dtypes.compute == DType::kBF16 && random() % 3 == 0 ? DType::kBF16 : DType::kF32;
-  state.states = random() % 4 == 0 ? DType::kBF16 : DType::kF32;
-  state.optimizer_states = static_cast<int32_t>(random() % 3);
+  const DType kept = random() % 4 == 0 ? DType::kBF16 : DType::kF32;
+  state.optimizer_states.assign(random() % 3, {kept});
   state.decays = decays_matrices;
   choose_tiers(random, state);
   const auto size = [&] { return pick<int64_t>(random, {1, 5000, 10'000, 30'000, 1'000'000}); };

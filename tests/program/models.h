@@ -75,10 +75,10 @@ inline Built build(const ModelConfig& config, Mode mode = Mode::kTrain,
 }
 
 /// What most tests set of the state.
-inline StateOptions states(int32_t optimizer_states,
+inline StateOptions states(size_t optimizer_states,
                            std::function<bool(const TensorInfo&)> decays = {}) {
   StateOptions state;
-  state.optimizer_states = optimizer_states;
+  state.optimizer_states.resize(optimizer_states);
   state.decays = std::move(decays);
   return state;
 }

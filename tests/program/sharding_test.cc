@@ -69,7 +69,7 @@ TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitio
   for (int round = 0; round < sweep_rounds(120); ++round) {
     const auto& [choice, steps] = stepped_choice(round);
     INFO(choice.text());
-    for (int32_t state = StatePiece::kParam; state < choice.options.state.optimizer_states;
+    for (int32_t state = StatePiece::kParam; state < std::ssize(choice.options.state.optimizer_states);
          ++state) {
       std::vector<Coverage> saved(static_cast<size_t>(choice.mesh.tensor),
                                   Coverage(choice.built.partition));
@@ -112,7 +112,7 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : choice.built.partition.units) {
       const bool cut = state.stage > 0 && choice.mesh.shards > 1 && is_cut(unit, choice);
-      for (int32_t s = 0; s < state.optimizer_states; ++s)
+      for (int32_t s = 0; s < std::ssize(state.optimizer_states); ++s)
         REQUIRE(held[{s, unit.id}] == unit.padded * choice.mesh.tensor *
                                           (cut ? choice.mesh.replicas : choice.mesh.data()));
     }

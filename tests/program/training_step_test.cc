@@ -58,7 +58,7 @@ std::vector<Case> random_cases(uint64_t seed, int count) {
   for (int i = 0; i < count; ++i) {
     Case c{build(random_config(random), Mode::kTrain, kGranularities[i % 3], {1 + i % 2, 4}), {}};
     c.options.micro_batches = 1 + i % 4;
-    c.options.state.optimizer_states = static_cast<int32_t>(random() % 3);
+    c.options.state.optimizer_states.resize(random() % 3);
     c.options.bucket_elements = int64_t{1} << (random() % 20);
     c.options.overlap = random() % 2 == 0;
     c.options.state.gradient_buffer_bytes = random() % 2 == 0 ? 1 : 1 << 16;
@@ -188,10 +188,10 @@ TEST_CASE("updates cover every parameter once, each with its own gradient, state
     for (const size_t i : all_of(program, InstrKind::kUpdate)) {
       const Instr& instr = program.instrs[i];
       REQUIRE(instr.if_finite);
-      REQUIRE(static_cast<int>(instr.writes.size()) == 1 + c.options.state.optimizer_states);
+      REQUIRE(instr.writes.size() == 1 + c.options.state.optimizer_states.size());
       const auto tensors = tensors_of(c.built, parameters, instr.writes[0]);
       REQUIRE(tensors == tensors_of(c.built, gradients, {-1, gradient_offset(program, instr.reads[0]), instr.reads[0].bytes}));
-      for (int32_t s = 0; s < c.options.state.optimizer_states; ++s) {
+      for (int32_t s = 0; s < std::ssize(c.options.state.optimizer_states); ++s) {
         const Range& state = instr.writes[static_cast<size_t>(1 + s)];
         REQUIRE(program.at(state.buffer).name == optimizer_buffer_name(s));
         REQUIRE(state.offset == instr.writes[0].offset);

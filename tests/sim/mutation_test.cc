@@ -38,7 +38,7 @@ Choice base_choice(Mesh mesh = {2, 1}) {
   choice.options.gather_bucket_elements = 10'000;
   choice.options.state.update_elements = kUnitBlock;
   choice.options.state.decays = decays_matrices;
-  choice.options.state.optimizer_states = 1;
+  choice.options.state.optimizer_states.resize(1);
   return choice;
 }
 

@@ -31,7 +31,7 @@ inline Outcome run_steps(const Choice& choice, std::vector<Step> steps, std::mt1
     out.fault = interpreter.run(random, one);
     if (!out.fault.empty()) return out;
   }
-  for (int32_t kind = StatePiece::kParam; kind < choice.options.state.optimizer_states; ++kind)
+  for (int32_t kind = StatePiece::kParam; kind < std::ssize(choice.options.state.optimizer_states); ++kind)
     out.states.push_back(interpreter.state(kind, out.fault));
   out.loss = interpreter.loss(choice.mesh.ranks() - 1);
   return out;

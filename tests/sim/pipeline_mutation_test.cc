@@ -29,7 +29,7 @@ MutatedCase staged(PipelineSchedule kind, int zero, bool overlap, Mesh mesh, int
   choice.options.gather_bucket_elements = 10'000;
   choice.options.state.stage = zero;
   choice.options.state.decays = decays_matrices;
-  choice.options.state.optimizer_states = 1;
+  choice.options.state.optimizer_states.resize(1);
   while (!fits(kind, mesh.stages, choice.options.micro_batches)) ++choice.options.micro_batches;
   std::mt19937_64 random(7);
   const int fixed = fixed_chunks(kind);

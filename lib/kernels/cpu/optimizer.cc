@@ -13,6 +13,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
+#include "kernels/update_states.h"
 
 namespace ftrun {
 
@@ -22,21 +23,25 @@ constexpr int64_t kFlatGrain = 1 << 16;
 /// Conversions of at least this many elements write around the caches.
 constexpr int64_t kStreamedElements = 1 << 22;
 
-AdamStep adam_step(const AdamOptions& options, const StepScalars& s) {
-  const double decay = options.weight_decay;
-  AdamStep step;
-  step.gradient_scale = s.gradient_scale;
-  step.beta1 = static_cast<float>(s.beta1);
-  step.one_minus_beta1 = static_cast<float>(1.0 - s.beta1);
-  step.beta2 = static_cast<float>(s.beta2);
-  step.one_minus_beta2 = static_cast<float>(1.0 - s.beta2);
-  step.step_size = static_cast<float>(static_cast<double>(s.learning_rate) / s.bias_correction1);
-  step.inverse_sqrt_correction2 =
-      static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.bias_correction2)));
-  step.epsilon = options.epsilon;
-  step.keep = options.decoupled ? static_cast<float>(1.0 - s.learning_rate * decay) : 1.0F;
-  step.l2 = options.decoupled ? 0.0F : options.weight_decay;
-  return step;
+double square_root(double v) { return std::sqrt(v); }
+#define FTRUN_UPDATE_FUNCTION
+#define FTRUN_UPDATE_RULES
+#include "optimizers/list.inc"
+#undef FTRUN_UPDATE_RULES
+#undef FTRUN_UPDATE_FUNCTION
+
+/// Calls `body(rule)` with the rule of this step.
+template <class Body>
+void with_rule(const OptimizerConfig& config, const StepScalars& scalars, Body body) {
+  switch (config.type) {
+#define FTRUN_OPTIMIZER(enumerator, name, rule) \
+  case OptimizerType::k##enumerator:            \
+    return body(rule::of(config, scalars));
+#include "optimizers/list.inc"
+#undef FTRUN_OPTIMIZER
+    default:
+      bug("an optimizer is refused when its config is resolved");
+  }
 }
 
 FlatType flat_type(DType dtype, std::string_view what) {
@@ -75,23 +80,12 @@ T* advanced(T* p, int64_t elements, DType dtype) {
 FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t rounding_key) {
   return {.parameters = advanced(u.parameters, begin, u.parameter_dtype),
           .gradients = advanced(u.gradients, begin, u.gradient_dtype),
-          .state1 = advanced(u.state1, begin, u.state_dtype),
-          .state2 = advanced(u.state2, begin, u.state_dtype),
+          .states = {advanced(u.states[0], begin, u.state_dtype), advanced(u.states[1], begin, u.state_dtype)},
           .copy = advanced(u.copy, begin, u.copy_dtype),
           .copy_type = flat_type(u.copy_dtype, "copies of parameters"),
           .count = end - begin,
           .first_index = u.first_index + begin,
           .rounding_key = rounding_key};
-}
-
-/// Runs the kernel that `table` has for the update's dtypes.
-template <class Table, class Step>
-void run_update(const Table& table, const FlatUpdate& u, const Step& step, uint64_t key) {
-  require(u.first_index >= 0, "first index of a flat update");
-  const auto kernel = table[state_index(u.parameter_dtype, "parameters")][flat_index(
-      u.gradient_dtype, "gradients")][state_index(u.state_dtype, "moments")];
-  parallel_ranges(u.count, kFlatGrain,
-                  [&](int64_t begin, int64_t end) { kernel(part_of(u, begin, end, key), step); });
 }
 
 }  // namespace
@@ -150,23 +144,19 @@ uint64_t rounding_key(uint64_t seed, int64_t step) {
   return splitmix64(splitmix64(seed) ^ static_cast<uint64_t>(step));
 }
 
-void adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars& scalars) {
-  require(update.state1 != nullptr && update.state2 != nullptr, "Adam needs its moments");
-  run_update(flat_kernels().adam, update, adam_step(options, scalars), scalars.rounding_key);
-}
-
-void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars& scalars) {
-  require(update.state1 != nullptr || options.momentum == 0.0F, "momentum needs its buffer");
-  const SgdStep step{.gradient_scale = scalars.gradient_scale,
-                     .learning_rate = scalars.learning_rate,
-                     .momentum = options.momentum,
-                     .one_minus_dampening = 1.0F - options.dampening,
-                     .l2 = options.weight_decay,
-                     .nesterov = options.nesterov,
-                     .first_step = options.first_step};
-  FlatUpdate used = update;
-  if (options.momentum == 0.0F) used.state1 = nullptr;
-  run_update(flat_kernels().sgd, used, step, scalars.rounding_key);
+void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars& scalars) {
+  require(update.first_index >= 0, "first index of a flat update");
+  const FlatUpdate used = with_states_of(update, config);
+  const auto states = static_cast<size_t>(optimizer_states(config).size());
+  const UpdateKernel kernel =
+      flat_kernels().update[static_cast<size_t>(config.type)][states].of[state_index(
+          used.parameter_dtype, "parameters")][flat_index(used.gradient_dtype, "gradients")][state_index(
+          used.state_dtype, "moments")];
+  with_rule(config, scalars, [&](const auto& rule) {
+    parallel_ranges(used.count, kFlatGrain, [&](int64_t begin, int64_t end) {
+      kernel(part_of(used, begin, end, scalars.rounding_key), &rule);
+    });
+  });
 }
 
 }  // namespace ftrun

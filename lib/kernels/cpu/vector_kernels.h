@@ -3,7 +3,10 @@
 #include <cstdint>
 
 #include "kernels/norm_blocks.h"
+#include "kernels/step_scalars.h"
 #include "ops/attention/workspace.h"
+#include "optimizers/most_states.h"
+#include "optimizers/optimizer_config.h"
 
 namespace ftrun {
 
@@ -51,26 +54,6 @@ struct RowMaxSum {
   double sum;
 };
 
-/// Coefficients of one Adam step, ready to multiply.
-struct AdamStep {
-  float gradient_scale;
-  float beta1, one_minus_beta1;
-  float beta2, one_minus_beta2;
-  /// lr / bias_correction1 and 1 / sqrt(bias_correction2).
-  float step_size, inverse_sqrt_correction2;
-  float epsilon;
-  /// 1 - lr * decay when decoupled, else 1; and the decay added to the gradient, else 0.
-  float keep, l2;
-};
-
-struct SgdStep {
-  float gradient_scale;
-  float learning_rate;
-  float momentum, one_minus_dampening;
-  float l2;
-  bool nesterov, first_step;
-};
-
 /// Types of flat ranges: the index in the tables of FlatKernels.
 enum class FlatType : uint8_t { kF32, kBF16, kF16 };
 inline constexpr int kFlatTypes = 3;
@@ -81,9 +64,8 @@ inline constexpr int kStateTypes = 2;
 struct FlatRange {
   void* parameters;
   const void* gradients;
-  /// Adam's moments; SGD's momentum buffer (null without momentum) and null.
-  void* state1;
-  void* state2;
+  /// The optimizer's states, null behind the last.
+  void* states[kMostOptimizerStates];
   /// Null, or gets the new parameters rounded to copy_type.
   void* copy;
   FlatType copy_type;
@@ -94,6 +76,13 @@ struct FlatRange {
   uint64_t rounding_key;
 };
 
+/// One step of an optimizer by the types of parameters, gradients and states; null where a rule has not that many
+/// states.
+using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
+struct UpdateKernels {
+  UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
+};
+
 /// The vector code on flat ranges, by the types of what it reads and writes.
 struct FlatKernels {
   /// Of at most kNormGroup elements.
@@ -102,9 +91,8 @@ struct FlatKernels {
   void (*convert[kFlatTypes][kFlatTypes])(const void* from, void* to, int64_t count, bool streams);
   /// [to][from]: to += from.
   void (*add_into[kFlatTypes][kFlatTypes])(void* to, const void* from, int64_t count);
-  /// [parameters][gradients][state]
-  void (*adam[kStateTypes][kFlatTypes][kStateTypes])(const FlatRange& range, const AdamStep& step);
-  void (*sgd[kStateTypes][kFlatTypes][kStateTypes])(const FlatRange& range, const SgdStep& step);
+  /// By OptimizerType and number of states, with the type's rule (optimizers/NAME/update.inc) of the step.
+  UpdateKernels update[kOfferedOptimizers][kMostOptimizerStates + 1];
   /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper half. `count` is a
   /// multiple of 32.
   void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out, int64_t count);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/module_entry.h"
 #include "kernels/cuda/run_op.h"
 #include "kernels/device.h"
+#include "kernels/update_states.h"
 
 namespace ftrun::cuda {
 
@@ -235,19 +236,10 @@ class CudaKernels final : public DeviceKernels {
     cuda::sum_of_squares(dtype, g, count, accumulate, sum, static_cast<double*>(scratch), native(stream));
   }
 
-  void adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars* scalars,
-                   DeviceStream stream) override {
-    require(update.state1 != nullptr && update.state2 != nullptr, "Adam needs both moments");
+  void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars* scalars,
+                        DeviceStream stream) override {
     check_update(update, scalars);
-    adam(update, options, scalars, native(stream));
-  }
-  void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars* scalars,
-                  DeviceStream stream) override {
-    require(update.state1 != nullptr || options.momentum == 0.0F, "momentum needs its buffer");
-    check_update(update, scalars);
-    FlatUpdate used = update;
-    if (options.momentum == 0.0F) used.state1 = nullptr;
-    sgd(used, options, scalars, native(stream));
+    cuda::optimizer_update(with_states_of(update, config), config, scalars, native(stream));
   }
 
   void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,

@@ -62,7 +62,8 @@ WeightGradient weight_gradient_of(const Operation& op, size_t i);
 // --- optimizer.cu --------------------------------------------------------------------------------
 void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* group_sums,
                     cudaStream_t stream);
-void adam(const FlatUpdate& u, const AdamOptions& options, const StepScalars* scalars, cudaStream_t stream);
-void sgd(const FlatUpdate& u, const SgdOptions& options, const StepScalars* scalars, cudaStream_t stream);
+/// `u.states` are those that the optimizer keeps (with_states_of).
+void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
+                      cudaStream_t stream);
 
 }  // namespace ftrun::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/rounding_noise.h"
+#include "optimizers/optimizer_config.h"
 
 namespace ftrun::cuda {
 
@@ -53,26 +54,13 @@ __global__ void total_squares(const double* sums, int64_t groups, bool accumulat
   if (threadIdx.x == 0) *total = (accumulate ? *total : 0.0) + parts[0];
 }
 
-/// Coefficients of one Adam step, ready to multiply (as on the CPU).
-struct AdamStep {
-  float gradient_scale, beta1, one_minus_beta1, beta2, one_minus_beta2;
-  float step_size, inverse_sqrt_correction2, epsilon, keep, l2;
-};
-
-__device__ inline AdamStep adam_step(const AdamOptions& options, const StepScalars& s) {
-  return {s.gradient_scale,
-          static_cast<float>(s.beta1),
-          static_cast<float>(1.0 - s.beta1),
-          static_cast<float>(s.beta2),
-          static_cast<float>(1.0 - s.beta2),
-          static_cast<float>(static_cast<double>(s.learning_rate) / static_cast<double>(s.bias_correction1)),
-          static_cast<float>(1.0 / sqrt(static_cast<double>(s.bias_correction2))),
-          options.epsilon,
-          options.decoupled ? static_cast<float>(1.0 - static_cast<double>(s.learning_rate) *
-                                                           static_cast<double>(options.weight_decay))
-                            : 1.0F,
-          options.decoupled ? 0.0F : options.weight_decay};
-}
+#define FTRUN_UPDATE_FUNCTION __device__ inline
+__device__ inline float square_root(float v) { return sqrtf(v); }
+__device__ inline double square_root(double v) { return sqrt(v); }
+#define FTRUN_UPDATE_RULES
+#include "optimizers/list.inc"
+#undef FTRUN_UPDATE_RULES
+#undef FTRUN_UPDATE_FUNCTION
 
 /// Calls `body(i)` for every V-th element.
 template <int V, class Body>
@@ -109,8 +97,7 @@ inline constexpr bool kRounds = sizeof(T) < sizeof(float);
 /// The random numbers of V elements from `index` on among all parameters.
 template <bool Draws, int V>
 struct Noise {
-  /// First moment, second moment, parameter.
-  uint32_t mean[V], square[V], parameter[V];
+  uint32_t states[kMostOptimizerStates][V], parameter[V];
 
   __device__ void draw(uint64_t rounding_key, int64_t index) {
     if constexpr (Draws) {
@@ -120,8 +107,8 @@ struct Noise {
         const int64_t place = (index + k) % kNoiseStretch;
         if (k == 0 || place == 0) keys = rounding_keys(rounding_key, (index + k) / kNoiseStretch);
         const RoundingNoise noise = rounding_noise(keys, static_cast<uint32_t>(place));
-        mean[k] = noise.first;
-        square[k] = noise.first >> 16;
+        states[0][k] = noise.first;
+        states[1][k] = noise.first >> 16;
         parameter[k] = noise.second;
       }
     }
@@ -133,8 +120,7 @@ template <class P, class G, class M>
 struct UpdateRange {
   P* p;
   const G* g;
-  M* state1;
-  M* state2;
+  M* states[kMostOptimizerStates];
   /// Null, or of copy_dtype.
   void* copy;
   DType copy_dtype;
@@ -152,55 +138,31 @@ struct UpdateRange {
   }
 };
 
-template <class P, class G, class M, int V>
-__global__ void adam_elements(UpdateRange<P, G, M> range, const StepScalars* scalars, AdamOptions options) {
-  __shared__ AdamStep shared;
-  if (threadIdx.x == 0) shared = adam_step(options, *scalars);
+template <class Rule, int States, class P, class G, class M, int V>
+__global__ void update_elements(UpdateRange<P, G, M> range, const StepScalars* scalars, OptimizerConfig config) {
+  __shared__ Rule shared;
+  if (threadIdx.x == 0) shared = Rule::of(config, *scalars);
   __syncthreads();
-  const AdamStep step = shared;
+  const Rule rule = shared;
   const uint64_t rounding_key = scalars->rounding_key;
   for_elements<V>(range.count, [&](int64_t i) {
     Noise<kRounds<P> || kRounds<M>, V> noise;
     noise.draw(rounding_key, range.first_index + i);
-    Floats<V> param = load<V>(range.p + i), mean = load<V>(range.state1 + i), square = load<V>(range.state2 + i);
+    Floats<V> param = load<V>(range.p + i), states[kMostOptimizerStates];
+#pragma unroll
+    for (int s = 0; s < States; ++s) states[s] = load<V>(range.states[s] + i);
     const Floats<V> gradient = load<V>(range.g + i);
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      const float grad = gradient[k] * step.gradient_scale + param[k] * step.l2;
-      mean[k] = mean[k] * step.beta1 + grad * step.one_minus_beta1;
-      square[k] = square[k] * step.beta2 + grad * grad * step.one_minus_beta2;
-      const float denominator = sqrtf(square[k]) * step.inverse_sqrt_correction2 + step.epsilon;
-      param[k] = param[k] * step.keep - mean[k] * step.step_size / denominator;
-    }
-    store_state(range.state1 + i, mean, noise.mean);
-    store_state(range.state2 + i, square, noise.square);
-    range.store_copy(i, store_state(range.p + i, param, noise.parameter));
-  });
-}
-
-template <class P, class G, class M, int V>
-__global__ void sgd_elements(UpdateRange<P, G, M> range, const StepScalars* scalars, SgdOptions options) {
-  const float scale = scalars->gradient_scale, rate = scalars->learning_rate;
-  const uint64_t rounding_key = scalars->rounding_key;
-  for_elements<V>(range.count, [&](int64_t i) {
-    Noise<kRounds<P> || kRounds<M>, V> noise;
-    noise.draw(rounding_key, range.first_index + i);
-    Floats<V> param = load<V>(range.p + i), grad = load<V>(range.g + i);
+      float kept[kMostOptimizerStates];
 #pragma unroll
-    for (int k = 0; k < V; ++k) grad[k] = grad[k] * scale + param[k] * options.weight_decay;
-    if (range.state1 != nullptr) {
-      Floats<V> kept = grad;
-      if (!options.first_step) {
-        const Floats<V> old = load<V>(range.state1 + i);
+      for (int s = 0; s < States; ++s) kept[s] = states[s][k];
+      rule.template update<States>(param[k], gradient[k], kept);
 #pragma unroll
-        for (int k = 0; k < V; ++k) kept[k] = old[k] * options.momentum + grad[k] * (1.0F - options.dampening);
-      }
-      store_state(range.state1 + i, kept, noise.mean);
-#pragma unroll
-      for (int k = 0; k < V; ++k) grad[k] = options.nesterov ? grad[k] + kept[k] * options.momentum : kept[k];
+      for (int s = 0; s < States; ++s) states[s][k] = kept[s];
     }
 #pragma unroll
-    for (int k = 0; k < V; ++k) param[k] = param[k] - grad[k] * rate;
+    for (int s = 0; s < States; ++s) store_state(range.states[s] + i, states[s], noise.states[s]);
     range.store_copy(i, store_state(range.p + i, param, noise.parameter));
   });
 }
@@ -217,7 +179,7 @@ void with_state_type(DType dtype, Body body) {
 /// Calls `body(range, elements at a time)`.
 template <class Body>
 void with_range(const FlatUpdate& u, Body body) {
-  const bool fit = vectors_fit<float>(u.count, u.parameters, u.gradients, u.state1, u.state2, u.copy);
+  const bool fit = vectors_fit<float>(u.count, u.parameters, u.gradients, u.states[0], u.states[1], u.copy);
   with_state_type(u.parameter_dtype, [&](auto p) {
     with_state_type(u.state_dtype, [&](auto m) {
       with_type(u.gradient_dtype, [&](auto g) {
@@ -225,8 +187,8 @@ void with_range(const FlatUpdate& u, Body body) {
         using G = decltype(g);
         using M = decltype(m);
         const UpdateRange<P, G, M> range{static_cast<P*>(u.parameters), static_cast<const G*>(u.gradients),
-                                         static_cast<M*>(u.state1), static_cast<M*>(u.state2), u.copy,
-                                         u.copy_dtype, u.count, u.first_index};
+                                         {static_cast<M*>(u.states[0]), static_cast<M*>(u.states[1])},
+                                         u.copy, u.copy_dtype, u.count, u.first_index};
         if (fit)
           body(range, std::integral_constant<int, 4>{});
         else
@@ -239,6 +201,23 @@ void with_range(const FlatUpdate& u, Body body) {
 Launch update_launch(int64_t items, cudaStream_t stream) {
   const int64_t wanted = divide_up(items, kUpdateThreads);
   return {blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kUpdateThreads, 0, stream};
+}
+
+template <class Rule, int States>
+void update_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
+  with_range(u, [&]<class P, class G, class M>(const UpdateRange<P, G, M>& range, auto v) {
+    constexpr int V = decltype(v)::value;
+    launch(update_launch(u.count / V, stream), update_elements<Rule, States, P, G, M, V>, range, scalars, config);
+  });
+}
+
+/// Starts the kernel for as many states as the run keeps.
+template <class Rule, int States = Rule::kLeastStates>
+void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
+  const bool more = States < static_cast<int>(kMostOptimizerStates) && u.states[States] != nullptr;
+  if constexpr (States < Rule::kMostStates)
+    if (more) return update_with<Rule, States + 1>(u, config, scalars, stream);
+  update_by<Rule, States>(u, config, scalars, stream);
 }
 
 }  // namespace
@@ -255,18 +234,17 @@ void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, 
          accumulate, sum);
 }
 
-void adam(const FlatUpdate& u, const AdamOptions& options, const StepScalars* scalars, cudaStream_t stream) {
-  with_range(u, [&]<class P, class G, class M>(const UpdateRange<P, G, M>& range, auto v) {
-    constexpr int V = decltype(v)::value;
-    launch(update_launch(u.count / V, stream), adam_elements<P, G, M, V>, range, scalars, options);
-  });
-}
-
-void sgd(const FlatUpdate& u, const SgdOptions& options, const StepScalars* scalars, cudaStream_t stream) {
-  with_range(u, [&]<class P, class G, class M>(const UpdateRange<P, G, M>& range, auto v) {
-    constexpr int V = decltype(v)::value;
-    launch(update_launch(u.count / V, stream), sgd_elements<P, G, M, V>, range, scalars, options);
-  });
+void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
+                      cudaStream_t stream) {
+  switch (config.type) {
+#define FTRUN_OPTIMIZER(enumerator, name, rule) \
+  case OptimizerType::k##enumerator:            \
+    return update_with<rule>(u, config, scalars, stream);
+#include "optimizers/list.inc"
+#undef FTRUN_OPTIMIZER
+    default:
+      bug("an optimizer is refused when its config is resolved");
+  }
 }
 
 }  // namespace ftrun::cuda

@@ -117,12 +117,19 @@ ModelConfig model() {
 }
 
 std::string optimizer_text(const OptimizerConfig& config) {
-  if (config.type > OptimizerType::kSgd) return "";
-  const auto options = optimizer_options(config);
-  if (const auto* adam = std::get_if<AdamOptions>(&options))
-    return cat("adam ", adam->epsilon, " ", adam->weight_decay, " ", adam->decoupled);
-  const auto& sgd = std::get<SgdOptions>(options);
-  return cat("sgd ", sgd.momentum, " ", sgd.dampening, " ", sgd.weight_decay, " ", sgd.nesterov);
+  if (!optimizer_of(config.type).offered()) return "";
+  // Numbers so small that eps shows in them too.
+  std::string text;
+  for (int64_t k = 1; k < 4; ++k) {
+    float parameter = 0.75F, gradient = 3e-8F, first = 2e-8F, second = 1e-16F;
+    StepScalars scalars;
+    scalars.learning_rate = 0.01F;
+    scalars.update = k;
+    optimizer_update({.parameters = &parameter, .gradients = &gradient, .states = {&first, &second}, .count = 1},
+                     config, scalars);
+    for (const float number : {parameter, first, second}) text += number_text(static_cast<double>(number)) + " ";
+  }
+  return text;
 }
 
 /// The scalars of steps all along a run.

@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "cuda_rig.h"
 #include "ops/kinds.h"
+#include "optimizers/most_states.h"
+#include "optimizers/optimizers.h"
 
 #include <catch2/catch.hpp>
 
@@ -37,6 +39,7 @@ const std::vector<int64_t> kCounts{1003, 4096};
 StepScalars scalars_of(int step) {
   StepScalars s;
   s.learning_rate = 3e-3F;
+  s.update = step + 1;
   s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
   s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
   s.gradient_scale = 0.25F;
@@ -53,16 +56,18 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
         std::vector<float> p = as_floats(floats(count, 1));
         std::vector<float> m(static_cast<size_t>(count), 0.0F), v = m;
         const DeviceBytes dp = on_device(p), dm = on_device(m), dv = on_device(v), copy(2 * count);
-        const AdamOptions options{.weight_decay = 0.1F, .decoupled = decoupled};
+        const OptimizerConfig options{.type = decoupled ? OptimizerType::kAdamW : OptimizerType::kAdam,
+                                      .weight_decay = 0.1,
+                                      .adam_w_mode = false};
         for (int step = 0; step < 5; ++step) {
           const StepScalars s = scalars_of(step);
           const Array g = rounded(floats(count, 100 + static_cast<uint64_t>(step)), dtype);
           const DeviceBytes dg = on_device(g, dtype), ds = on_device(std::vector<StepScalars>{s});
           const std::vector<float> cpu_g = as_floats(g);
-          adam_update({.parameters = p.data(), .gradients = cpu_g.data(), .state1 = m.data(), .state2 = v.data(),
+          optimizer_update({.parameters = p.data(), .gradients = cpu_g.data(), .states = {m.data(), v.data()},
                        .count = count}, options, s);
-          gpu().adam_update({.parameters = dp.as<float>(), .gradients = dg.data(), .gradient_dtype = dtype,
-                             .state1 = dm.as<float>(), .state2 = dv.as<float>(), .copy = copy.data(),
+          gpu().optimizer_update({.parameters = dp.as<float>(), .gradients = dg.data(), .gradient_dtype = dtype,
+                             .states = {dm.as<float>(), dv.as<float>()}, .copy = copy.data(),
                              .count = count}, options, ds.as<StepScalars>(), stream());
           gpu().synchronize(stream());
         }
@@ -75,28 +80,63 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
 }
 
 TEST_CASE("cuda: SGD steps give the CPU's parameters") {
-  for (const SgdOptions variant : {SgdOptions{}, SgdOptions{.weight_decay = 0.05F}, SgdOptions{.momentum = 0.9F},
-                                   SgdOptions{.momentum = 0.9F, .dampening = 0.3F, .weight_decay = 0.01F},
-                                   SgdOptions{.momentum = 0.9F, .weight_decay = 0.01F, .nesterov = true}})
+  constexpr OptimizerType kSgd = OptimizerType::kSgd;
+  for (const OptimizerConfig& options :
+       {OptimizerConfig{.type = kSgd}, OptimizerConfig{.type = kSgd, .weight_decay = 0.05},
+        OptimizerConfig{.type = kSgd, .momentum = 0.9},
+        OptimizerConfig{.type = kSgd, .weight_decay = 0.01, .momentum = 0.9, .dampening = 0.3},
+        OptimizerConfig{.type = kSgd, .weight_decay = 0.01, .momentum = 0.9, .nesterov = true}})
     for (const int64_t count : kCounts) {
-      CAPTURE(count, variant.momentum, variant.dampening, variant.nesterov);
+      CAPTURE(count, options.momentum, options.dampening, options.nesterov);
       std::vector<float> p = as_floats(floats(count, 1)), buffer(static_cast<size_t>(count), NAN);
       const DeviceBytes dp = on_device(p), db = on_device(buffer);
       for (int step = 0; step < 5; ++step) {
-        SgdOptions options = variant;
-        options.first_step = step == 0;
         const StepScalars s = scalars_of(step);
         const std::vector<float> g = as_floats(floats(count, 100 + static_cast<uint64_t>(step)));
         const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
-        const bool momentum = options.momentum != 0.0F;
-        sgd_update({.parameters = p.data(), .gradients = g.data(), .state1 = momentum ? buffer.data() : nullptr,
+        const bool momentum = options.momentum != 0.0;
+        optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {momentum ? buffer.data() : nullptr},
                     .count = count}, options, s);
-        gpu().sgd_update({.parameters = dp.as<float>(), .gradients = dg.data(),
-                          .state1 = momentum ? db.as<float>() : nullptr, .count = count},
+        gpu().optimizer_update({.parameters = dp.as<float>(), .gradients = dg.data(),
+                          .states = {momentum ? db.as<float>() : nullptr}, .count = count},
                          options, ds.as<StepScalars>(), stream());
         gpu().synchronize(stream());
       }
       REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
+    }
+}
+
+TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") {
+  for (size_t type = 0; type < kOfferedOptimizers; ++type)
+    for (const int64_t count : kCounts) {
+      OptimizerConfig config = optimizer_of(static_cast<OptimizerType>(type)).defaults;
+      config.type = static_cast<OptimizerType>(type);
+      config.weight_decay = 0.1;
+      config.momentum = 0.9;
+      config.lr_decay = 0.25;
+      const size_t kept = optimizer_states(config).size();
+      CAPTURE(name_of(config.type), count);
+      std::vector<float> p = as_floats(floats(count, 1));
+      std::vector<std::vector<float>> states(kMostOptimizerStates, std::vector<float>(static_cast<size_t>(count), 0.25F));
+      const DeviceBytes dp = on_device(p), first = on_device(states[0]), second = on_device(states[1]);
+      for (int step = 0; step < 5; ++step) {
+        const StepScalars s = scalars_of(step);
+        const std::vector<float> g = as_floats(floats(count, 100 + static_cast<uint64_t>(step)));
+        const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
+        optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {states[0].data(), states[1].data()},
+                          .count = count}, config, s);
+        gpu().optimizer_update({.parameters = dp.as<float>(), .gradients = dg.data(),
+                                .states = {first.as<float>(), second.as<float>()}, .count = count},
+                               config, ds.as<StepScalars>(), stream());
+        gpu().synchronize(stream());
+      }
+      REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
+      const DeviceBytes* found[] = {&first, &second};
+      for (size_t s = 0; s < kMostOptimizerStates; ++s) {
+        REQUIRE(relative_error(read(*found[s], DType::kF32), array_of(states[s])) < 1e-6);
+        const bool changed = states[s] != std::vector<float>(static_cast<size_t>(count), 0.25F);
+        REQUIRE(changed == (s < kept && count > 0));
+      }
     }
 }
 
@@ -135,8 +175,8 @@ RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
   if (!on_gpu) {
     u.parameters = r.parameters.data();
     u.gradients = gradients.data();
-    u.state1 = r.state1.data();
-    u.state2 = r.state2.data();
+    u.states[0] = r.state1.data();
+    u.states[1] = r.state2.data();
     u.copy = r.copy.data();
     step(u);
     return r;
@@ -145,8 +185,8 @@ RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
                     copy = on_device(r.copy);
   u.parameters = p.data();
   u.gradients = g.data();
-  u.state1 = m.data();
-  u.state2 = v.data();
+  u.states[0] = m.data();
+  u.states[1] = v.data();
   u.copy = copy.data();
   step(u);
   gpu().synchronize(stream());
@@ -183,22 +223,22 @@ TEST_CASE("cuda: state in 16 bits is rounded by the processor's random bits") {
   for (const RoundedStep& c : kRoundedSteps) {
     CAPTURE(dtype_name(c.parameter), dtype_name(c.gradient), dtype_name(c.state), dtype_name(c.copy));
     // Every product of it is by a power of 2.
-    const SgdOptions sgd{.momentum = 0.5F, .nesterov = true};
-    const RoundedResult expected = after_step(c, false, [&](const FlatUpdate& u) { sgd_update(u, sgd, s); });
+    const OptimizerConfig sgd{.type = OptimizerType::kSgd, .momentum = 0.5, .nesterov = true};
+    const RoundedResult expected = after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, s); });
     const RoundedResult found =
-        after_step(c, true, [&](const FlatUpdate& u) { gpu().sgd_update(u, sgd, ds.as<StepScalars>(), stream()); });
+        after_step(c, true, [&](const FlatUpdate& u) { gpu().optimizer_update(u, sgd, ds.as<StepScalars>(), stream()); });
     REQUIRE((found.parameters == expected.parameters));
     REQUIRE((found.state1 == expected.state1));
     REQUIRE((found.copy == expected.copy));
     StepScalars other = s;
     ++other.rounding_key;
-    const RoundedResult otherwise = after_step(c, false, [&](const FlatUpdate& u) { sgd_update(u, sgd, other); });
+    const RoundedResult otherwise = after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, other); });
     REQUIRE((differing(otherwise.state1, expected.state1, c.state) > 1000) == (c.state == DType::kBF16));
 
-    const AdamOptions adam{.weight_decay = 0.5F};
-    const RoundedResult by_adam = after_step(c, false, [&](const FlatUpdate& u) { adam_update(u, adam, s); });
+    const OptimizerConfig adam{.weight_decay = 0.5};
+    const RoundedResult by_adam = after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, adam, s); });
     const RoundedResult on_gpu =
-        after_step(c, true, [&](const FlatUpdate& u) { gpu().adam_update(u, adam, ds.as<StepScalars>(), stream()); });
+        after_step(c, true, [&](const FlatUpdate& u) { gpu().optimizer_update(u, adam, ds.as<StepScalars>(), stream()); });
     REQUIRE((on_gpu.state1 == by_adam.state1));
     REQUIRE((on_gpu.state2 == by_adam.state2));
     // A root, a quotient and a difference may end in other last bits of fp32, and few of these cross where bf16 is rounded.
@@ -216,7 +256,7 @@ TEST_CASE("cuda: how updates of state in 16 bits are cut shows in no bit") {
   const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
   const RoundedStep c = kRoundedSteps[2];
   const RoundedResult whole = after_step(
-      c, true, [&](const FlatUpdate& u) { gpu().adam_update(u, {}, ds.as<StepScalars>(), stream()); });
+      c, true, [&](const FlatUpdate& u) { gpu().optimizer_update(u, {}, ds.as<StepScalars>(), stream()); });
   const RoundedResult cut = after_step(c, true, [&](const FlatUpdate& u) {
     for (int64_t begin = 0, count = 0; begin < u.count; begin += count) {
       count = std::min<int64_t>(u.count - begin, begin % 3 == 0 ? 4096 : 999);
@@ -226,12 +266,12 @@ TEST_CASE("cuda: how updates of state in 16 bits are cut shows in no bit") {
       FlatUpdate part = u;
       part.parameters = at(u.parameters, u.parameter_dtype);
       part.gradients = at(u.gradients, u.gradient_dtype);
-      part.state1 = at(u.state1, u.state_dtype);
-      part.state2 = at(u.state2, u.state_dtype);
+      part.states[0] = at(u.states[0], u.state_dtype);
+      part.states[1] = at(u.states[1], u.state_dtype);
       part.copy = at(u.copy, u.copy_dtype);
       part.count = count;
       part.first_index = u.first_index + begin;
-      gpu().adam_update(part, {}, ds.as<StepScalars>(), stream());
+      gpu().optimizer_update(part, {}, ds.as<StepScalars>(), stream());
     }
   });
   REQUIRE((cut.parameters == whole.parameters));

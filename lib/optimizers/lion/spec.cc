@@ -1,0 +1,20 @@
+#include "optimizers/entries.h"
+
+// Lion: one moment of each element, and steps of one size.
+
+namespace ftrun::optimizers {
+namespace {
+
+using namespace parameters;
+
+constexpr std::string_view kLionAliases[]{"lion_32bit"};
+constexpr OptimizerParameter kLionParameters[]{kLr, kBetas, kWeightDecay};
+constexpr OptimizerState kLionMoment[]{{"exp_avg"}};
+
+std::span<const OptimizerState> lion_moment(const OptimizerConfig&) { return kLionMoment; }
+
+}  // namespace
+
+constinit const Optimizer kLion{.aliases = kLionAliases, .parameters = kLionParameters, .states = lion_moment};
+
+}  // namespace ftrun::optimizers

@@ -1,0 +1,74 @@
+#include "optimizers/optimizers.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "optimizers/entries.h"
+
+namespace ftrun {
+namespace {
+
+constexpr std::array<const Optimizer*, kNamedOptimizers> kEntries{
+#define FTRUN_OPTIMIZER(enumerator, name, rule) &optimizers::k##enumerator,
+#define FTRUN_REFUSED_OPTIMIZER(enumerator, name) &optimizers::k##enumerator,
+#include "optimizers/list.inc"
+#undef FTRUN_OPTIMIZER
+#undef FTRUN_REFUSED_OPTIMIZER
+};
+
+/// The types that messages list in this place: one that varies no other, then those that vary it.
+std::vector<OptimizerType> with_variants(size_t first) {
+  std::vector<OptimizerType> types{static_cast<OptimizerType>(first)};
+  for (size_t i = 0; i < kEntries.size(); ++i)
+    if (kEntries[i]->variant_of == kEntries[first]) types.push_back(static_cast<OptimizerType>(i));
+  return types;
+}
+
+}  // namespace
+
+bool Optimizer::has(std::string_view parameter) const {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [&](const OptimizerParameter& own) { return own.name == parameter; });
+}
+
+const Optimizer& optimizer_of(OptimizerType type) { return *kEntries.at(static_cast<size_t>(type)); }
+
+std::span<const OptimizerState> optimizer_states(const OptimizerConfig& config) {
+  const Optimizer& optimizer = optimizer_of(config.type);
+  require(optimizer.offered(), "an optimizer is refused when its config is resolved");
+  return optimizer.states(config);
+}
+
+const std::vector<OptimizerParameter>& all_optimizer_parameters() {
+  static const std::vector<OptimizerParameter> kAll = [] {
+    std::vector<OptimizerParameter> all;
+    for (const Optimizer* optimizer : kEntries)
+      for (const OptimizerParameter& own : optimizer->parameters)
+        if (std::none_of(all.begin(), all.end(), [&](const OptimizerParameter& other) {
+              return std::string_view(other.name) == own.name;
+            }))
+          all.push_back(own);
+    return all;
+  }();
+  return kAll;
+}
+
+std::vector<std::string> types_with(std::string_view parameter) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < kEntries.size(); ++i) {
+    if (kEntries[i]->variant_of != nullptr) continue;
+    for (const OptimizerType type : with_variants(i))
+      if (optimizer_of(type).has(parameter)) names.emplace_back(name_of(type));
+  }
+  return names;
+}
+
+std::vector<OptimizerAlias> optimizer_aliases() {
+  std::vector<OptimizerAlias> all;
+  for (size_t i = 0; i < kEntries.size(); ++i)
+    for (const std::string_view alias : kEntries[i]->aliases)
+      all.push_back({alias, name_of(static_cast<OptimizerType>(i))});
+  return all;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "optimizers/optimizer_config.h"
+
+namespace ftrun {
+
+/// A key of optimizer.params that is kept, and the member of OptimizerConfig that holds it.
+struct OptimizerParameter {
+  const char* name = "";
+  /// Its text in docs/config.md.
+  const char* doc = "";
+  std::variant<double OptimizerConfig::*, bool OptimizerConfig::*, std::array<double, 2> OptimizerConfig::*> member;
+  /// Numbers are at least `least` and less than `bound`.
+  std::optional<double> least = {};
+  std::optional<double> bound = {};
+};
+
+/// Parameters that several optimizers have.
+namespace parameters {
+inline constexpr OptimizerParameter kLr{"lr", "Learning rate.", &OptimizerConfig::lr, 0};
+inline constexpr OptimizerParameter kBetas{
+    "betas", "Decay rates of the two moments.", &OptimizerConfig::betas, 0, 1};
+inline constexpr OptimizerParameter kEps{
+    "eps", "Added to the root of the second moment.", &OptimizerConfig::eps, 0};
+inline constexpr OptimizerParameter kWeightDecay{
+    "weight_decay", "Weight decay.", &OptimizerConfig::weight_decay, 0};
+inline constexpr OptimizerParameter kBiasCorrection{
+    "bias_correction", "Divide the moments by 1 - beta^t.", &OptimizerConfig::bias_correction};
+inline constexpr OptimizerParameter kMomentum{
+    "momentum", "Share of the last update that is kept.", &OptimizerConfig::momentum, 0};
+inline constexpr OptimizerParameter kDampening{
+    "dampening", "Dampening of momentum.", &OptimizerConfig::dampening};
+inline constexpr OptimizerParameter kNesterov{"nesterov", "Nesterov momentum.", &OptimizerConfig::nesterov};
+}  // namespace parameters
+
+/// A number that an optimizer keeps of each element.
+struct OptimizerState {
+  /// Its name in checkpoints.
+  const char* name = "";
+  /// The parameter that it begins with; null: it begins with 0.
+  double OptimizerConfig::*first = nullptr;
+};
+
+/// Values of parameters that do not go together.
+struct OptimizerFault {
+  /// The key of optimizer.params to point at.
+  std::string parameter;
+  std::string message;
+  std::string remedy;
+};
+
+/// All that planning knows of an optimizer. Its arithmetic is NAME/update.inc.
+struct Optimizer {
+  /// Other names that configs know it by (torch's, Hugging Face's, bitsandbytes'), in small letters.
+  std::span<const std::string_view> aliases = {};
+  /// In the order in which messages list them.
+  std::span<const OptimizerParameter> parameters = {};
+  /// Values of those parameters that a config leaves out: DeepSpeed's.
+  OptimizerConfig defaults = {.lr = 1e-3};
+  /// States that a run keeps, in the order in which the rule has them. Null: the optimizer is refused.
+  std::span<const OptimizerState> (*states)(const OptimizerConfig& config) = nullptr;
+  /// What is wrong with values that are right each by itself; null: nothing can be.
+  std::optional<OptimizerFault> (*fault)(const OptimizerConfig& config) = nullptr;
+  /// The optimizer that a refused one varies: messages list it behind that one.
+  const Optimizer* variant_of = nullptr;
+
+  bool offered() const { return states != nullptr; }
+  bool has(std::string_view parameter) const;
+};
+
+/// The entry of a type.
+const Optimizer& optimizer_of(OptimizerType type);
+
+/// States that a run of the optimizer, which is offered, keeps of each element.
+std::span<const OptimizerState> optimizer_states(const OptimizerConfig& config);
+
+/// Every parameter that some optimizer has, each once, in the order of the entries.
+const std::vector<OptimizerParameter>& all_optimizer_parameters();
+
+/// Names of the types that have a parameter: each is followed by those that vary it (Adam by OneBitAdam).
+std::vector<std::string> types_with(std::string_view parameter);
+
+/// Classes of torch.optim beside those that are types: a config that names one is told so.
+std::span<const std::string_view> torch_optimizer_classes();
+
+/// An alias and the name of the type that it stands for.
+struct OptimizerAlias {
+  std::string_view alias;
+  std::string_view name;
+};
+std::vector<OptimizerAlias> optimizer_aliases();
+
+}  // namespace ftrun

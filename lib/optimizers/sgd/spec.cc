@@ -1,0 +1,29 @@
+#include "optimizers/entries.h"
+
+// Stochastic gradient descent as torch.optim.SGD has it, with or without momentum.
+
+namespace ftrun::optimizers {
+namespace {
+
+using namespace parameters;
+
+constexpr OptimizerParameter kSgdParameters[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
+constexpr OptimizerState kMomentumBuffer[]{{"momentum"}};
+
+std::span<const OptimizerState> buffer(const OptimizerConfig& config) {
+  if (config.momentum == 0) return {};
+  return kMomentumBuffer;
+}
+
+/// torch.optim.SGD refuses the same.
+std::optional<OptimizerFault> nesterov_fault(const OptimizerConfig& config) {
+  if (!config.nesterov || (config.momentum > 0 && config.dampening == 0)) return std::nullopt;
+  return OptimizerFault{"nesterov", "optimizer.params.nesterov needs a momentum above 0 and dampening 0",
+                        "set momentum, for example 0.9, and remove dampening, or remove nesterov"};
+}
+
+}  // namespace
+
+constinit const Optimizer kSgd{.parameters = kSgdParameters, .states = buffer, .fault = nesterov_fault};
+
+}  // namespace ftrun::optimizers

@@ -1,0 +1,104 @@
+"""Every optimizer trains to the same numbers on any number of ranks, at any ZeRO stage and wherever its states lie, is
+resumed bit by bit, and is known by the names that other programs give it."""
+import pathlib
+import tempfile
+
+import numpy as np
+
+from safetensors.numpy import load_file
+
+from runner import ShardedJob, case, copy_without_last, exported, ftrun, must, preload, run_cases, same_run, steps
+
+# What each needs to be seen at work in a few steps.
+OPTIMIZERS = {
+    "Lion": {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1},
+    "Adagrad": {"lr": 1e-2, "lr_decay": 0.1, "initial_accumulator_value": 0.01, "weight_decay": 0.01},
+}
+CPU = {"device": "cpu"}
+
+with tempfile.TemporaryDirectory() as scratch:
+    preload()
+    NVME = {"device": "nvme", "nvme_path": str(pathlib.Path(scratch) / "nvme")}
+    job = ShardedJob(scratch, vocab_size=500)
+
+    def settings_of(name, **changes):
+        return {"optimizer": {"type": name, "params": OPTIMIZERS[name]}} | changes
+
+    def near_weights(one, other, bound):
+        a, b = exported(one), exported(other)
+        assert a.keys() == b.keys()
+        for tensor in a:
+            difference = np.linalg.norm(a[tensor].astype(np.float64) - b[tensor])
+            assert difference <= bound * np.linalg.norm(b[tensor]), (tensor, difference)
+
+    @case
+    def layouts_train_as_one_process():
+        layouts = {
+            "stage-0": {"ranks": 2}, "stage-1": {"ranks": 3, "stage": 1}, "stage-3": {"ranks": 3, "stage": 3},
+            "tensor": {"ranks": 2, "parallel": {"tensor": 2}, "accumulation": 1},
+            "pipeline": {"ranks": 2, "parallel": {"pipeline": 2}, "accumulation": 3},
+        }
+        for name in OPTIMIZERS:
+            one = job.train(f"{name}-one", 1, **settings_of(name))
+            before = load_file(job.model / "model.safetensors")
+            assert all(np.abs(after - before[tensor]).max() > 1e-4 for tensor, after in exported(one).items()), name
+            for layout, given in layouts.items():
+                given = dict(given)
+                ranks = given.pop("ranks")
+                if "parallel" in given:  # all samples are on one data-parallel rank
+                    given["train_micro_batch_size_per_gpu"] = job.SAMPLES // given["accumulation"]
+                    given["gradient_accumulation_steps"] = given.pop("accumulation")
+                other = job.train(f"{name}-{layout}", ranks, **settings_of(name, **given))
+                for a, b in zip(steps(one), steps(other)):
+                    assert abs(a["loss"] - b["loss"]) <= 2e-5 * a["loss"], (name, layout, a["loss"], b["loss"])
+                near_weights(other, one, 2e-2 if name == "Lion" else 1e-4)
+            for tier, zero in {"host": {"offload_optimizer": CPU}, "disk": {"offload_optimizer": NVME}}.items():
+                away = job.train(f"{name}-{tier}", 3, **settings_of(name, stage=3, zero=zero))
+                same_run(job.out(f"{name}-stage-3"), away)
+
+    @case
+    def a_first_step_follows_from_the_gradient():
+        """SGD's first step gives the gradient; where states lie and in how many parts must not change what they begin with."""
+        once = {"train": {"steps": 1}, "scheduler": {"type": "constant"}}
+        job.train("gradient", 1, **once, optimizer={"type": "SGD", "params": {"lr": 1.0}})
+        before = load_file(job.model / "model.safetensors")
+        gradient = {name: before[name] - after for name, after in exported(job.out("gradient")).items()}
+        first = {
+            "Lion": lambda w, g, p: w * (1 - p["lr"] * p["weight_decay"]) - p["lr"] * np.sign(g),
+            "Adagrad": lambda w, g, p: w - p["lr"] * (g + p["weight_decay"] * w) / np.sqrt(
+                p["initial_accumulator_value"] + (g + p["weight_decay"] * w) ** 2),
+        }
+        homes = {"whole": (1, {}), "sharded": (3, {"stage": 3}), "host": (3, {"stage": 3, "zero": {"offload_optimizer": CPU}}),
+                 "disk": (2, {"stage": 1, "zero": {"offload_optimizer": NVME}})}
+        for name, formula in first.items():
+            for home, (ranks, given) in homes.items():
+                found = exported(job.train(f"{name}-first-{home}", ranks, **settings_of(name, **once, **given)))
+                for tensor, weights in found.items():
+                    # What is next to nothing has no sure sign.
+                    sure = np.abs(gradient[tensor]) > 1e-5
+                    expected = formula(before[tensor], gradient[tensor], OPTIMIZERS[name])
+                    assert sure.mean() > 0.2, (tensor, sure.mean())
+                    assert np.allclose(weights[sure], expected[sure], rtol=0, atol=2e-6), (name, home, tensor)
+
+    @case
+    def a_resumed_run_is_bit_by_bit_the_one_that_was_not_stopped():
+        for name in OPTIMIZERS:
+            saving = settings_of(name, stage=1, checkpoint={"every": 1, "keep_last": 0})
+            whole = job.train(f"{name}-saving", 2, **saving)
+            copy_without_last(whole, job.out(f"{name}-resumed"), 4)
+            job.train(f"{name}-resumed", 2, "--resume", "auto", **saving)
+            same_run(whole, job.out(f"{name}-resumed"))
+
+    @case
+    def names_of_other_programs_are_read():
+        for alias, name in {"lion_32bit": "Lion", "adamw_torch": "AdamW", "ADAMW_TORCH_FUSED": "AdamW", "lion": "Lion"}.items():
+            shown = must(ftrun("check", "--config", job.config(f"alias-{alias}", optimizer={"type": alias, "params": {"lr": 1e-3}})))
+            assert f"type: {name}" in shown.stdout, (alias, shown.stdout)
+
+    @case
+    def a_parameter_of_another_optimizer_is_refused():
+        refused = ftrun("check", "--config", job.config("foreign", optimizer={"type": "Lion", "params": {"eps": 1e-8}}))
+        assert refused.returncode != 0
+        assert "optimizer.params.eps: Lion has no such parameter\n  remedy: its parameters are lr, betas, weight_decay" in refused.stderr, refused.stderr
+
+    run_cases()

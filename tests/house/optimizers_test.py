@@ -1,0 +1,66 @@
+"""Fails where a source outside lib/optimizers names an optimizer: all that is known of one is in its folder there, and
+its name in the list. Comments and messages to people may speak of one."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(sys.argv[1])
+# Keys that DeepSpeed has for some of its optimizers are read, checked and not kept.
+ALLOWED = {"lib/config/schema_optimizer.cc", "lib/config/schema_deepspeed.cc"}
+LINE = re.compile(r'^FTRUN_(?:REFUSED_)?OPTIMIZER\((\w+), "([\w.]+)"', re.M)
+
+
+def names():
+    found = {name for pair in LINE.findall((ROOT / "lib/optimizers/list.inc").read_text()) for name in pair}
+    return found - {"Torch", "torch.optim"}
+
+
+def pattern_of(all_names):
+    """The names as identifiers and texts hold them: kLamb, LambRule, lamb_update, LAMB, but not lambda."""
+    words = sorted({form for name in all_names for form in (name, name.lower(), name.upper())}, key=len, reverse=True)
+    return re.compile(r"(?:(?<![A-Za-z])|(?<=\bk))(?:" + "|".join(map(re.escape, words)) + r")(?![a-z])")
+
+
+def code_of(path):
+    text = path.read_text()
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
+
+
+def faults(sources):
+    pattern = pattern_of(names())
+    found = []
+    for path in sources:
+        if str(path.relative_to(ROOT)) in ALLOWED:
+            continue
+        for number, line in enumerate(code_of(path).splitlines(), 1):
+            if word := pattern.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: names {word.group(0)}, which lib/optimizers alone may")
+    return found
+
+
+def sources():
+    for folder in ("lib", "apps"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".h", ".cc", ".cu", ".cuh", ".inc") and "optimizers" not in path.relative_to(ROOT).parts:
+                yield path
+
+
+def self_check():
+    """The check must be able to fail."""
+    assert len(names()) >= 10, f"only {sorted(names())} found in list.inc"
+    pattern = pattern_of(names())
+    for text in ("OptimizerType::kSgd", "adam_update(", 'type == "Muon"', "SgdOptions", "kAdamW", "is_sgd"):
+        assert pattern.search(text), text
+    for text in ("lambda", "million", "[lambda_part]", "onebit"):
+        assert not pattern.search(text), text
+
+
+def main():
+    self_check()
+    all_sources = list(sources())
+    found = faults(all_sources)
+    print("\n".join(found) or f"optimizers: {len(all_sources)} sources, none names one")
+    sys.exit(1 if found else 0)
+
+
+main()

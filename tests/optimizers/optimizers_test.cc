@@ -1,0 +1,99 @@
+#include "optimizers/optimizers.h"
+
+#include <algorithm>
+#include <set>
+
+#include "optimizers/most_states.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+std::vector<OptimizerType> all_types() {
+  std::vector<OptimizerType> types;
+  for (size_t i = 0; i < kNamedOptimizers; ++i) types.push_back(static_cast<OptimizerType>(i));
+  return types;
+}
+
+OptimizerConfig usual(OptimizerType type) {
+  OptimizerConfig config = optimizer_of(type).defaults;
+  config.type = type;
+  return config;
+}
+
+TEST_CASE("optimizers that are offered come before those that are refused") {
+  for (const OptimizerType type : all_types()) {
+    CAPTURE(name_of(type));
+    REQUIRE(optimizer_of(type).offered() == (static_cast<size_t>(type) < kOfferedOptimizers));
+  }
+}
+
+TEST_CASE("a name or alias stands for one optimizer") {
+  std::set<std::string_view> words;
+  for (const OptimizerType type : all_types()) REQUIRE(words.insert(name_of(type)).second);
+  for (const auto& [alias, name] : optimizer_aliases()) {
+    CAPTURE(alias);
+    REQUIRE(words.insert(alias).second);
+    REQUIRE(words.contains(name));
+    REQUIRE(std::all_of(alias.begin(), alias.end(), [](char c) { return c < 'A' || c > 'Z'; }));
+  }
+}
+
+TEST_CASE("the defaults of an optimizer's parameters are in their ranges, and fault no other") {
+  for (const OptimizerType type : all_types()) {
+    CAPTURE(name_of(type));
+    const Optimizer& optimizer = optimizer_of(type);
+    for (const OptimizerParameter& parameter : optimizer.parameters) {
+      CAPTURE(parameter.name);
+      REQUIRE(std::string_view(parameter.doc) != "");
+      const auto* number = std::get_if<double OptimizerConfig::*>(&parameter.member);
+      if (number == nullptr) continue;
+      REQUIRE(optimizer.defaults.*(*number) >= parameter.least.value_or(0));
+      REQUIRE(optimizer.defaults.*(*number) < parameter.bound.value_or(100));
+    }
+    if (optimizer.fault != nullptr) REQUIRE_FALSE(optimizer.fault(usual(type)));
+  }
+}
+
+TEST_CASE("every optimizer has a learning rate and weight decay, which a run's other sections set too") {
+  for (const OptimizerType type : all_types()) {
+    if (type == OptimizerType::kTorch) continue;
+    CAPTURE(name_of(type));
+    REQUIRE(optimizer_of(type).has(parameters::kLr.name));
+    REQUIRE(optimizer_of(type).has(parameters::kWeightDecay.name));
+  }
+}
+
+TEST_CASE("the states of an optimizer have names of their own, and are no more than a rule updates") {
+  for (const OptimizerType type : all_types()) {
+    if (!optimizer_of(type).offered()) continue;
+    CAPTURE(name_of(type));
+    const auto states = optimizer_states(usual(type));
+    REQUIRE(states.size() <= kMostOptimizerStates);
+    std::set<std::string_view> names;
+    for (const OptimizerState& state : states) REQUIRE(names.insert(state.name).second);
+  }
+}
+
+TEST_CASE("SGD keeps a buffer where it has momentum") {
+  OptimizerConfig sgd = usual(OptimizerType::kSgd);
+  REQUIRE(optimizer_states(sgd).empty());
+  sgd.momentum = 0.9;
+  REQUIRE(optimizer_states(sgd).size() == 1);
+  sgd.nesterov = true;
+  REQUIRE_FALSE(optimizer_of(sgd.type).fault(sgd));
+  sgd.dampening = 0.1;
+  REQUIRE(optimizer_of(sgd.type).fault(sgd)->parameter == "nesterov");
+}
+
+TEST_CASE("the types with a parameter are listed with their variants behind them") {
+  REQUIRE(types_with("adam_w_mode") == std::vector<std::string>{"AdamW", "Adam"});
+  REQUIRE(types_with("nesterov") == std::vector<std::string>{"SGD", "MuSGD"});
+  const std::vector<std::string> corrected = types_with("bias_correction");
+  REQUIRE(std::vector<std::string>(corrected.begin(), corrected.begin() + 3) ==
+          std::vector<std::string>{"AdamW", "Adam", "OneBitAdam"});
+}
+
+}  // namespace
+}  // namespace ftrun
