@@ -150,9 +150,16 @@ struct ReductionConfig {
 };
 
 enum class SchedulerType {
+  // transformers': linear warm-up from 0 (kWarmupStableDecay: of a shape, from its lowest rate).
   kConstant,
   kLinear,
-  kCosine,  // ftrun's own, with linear warm-up from 0
+  kCosine,
+  kCosineWithRestarts,
+  kPolynomial,
+  kInverseSqrt,
+  kCosineWithMinLr,
+  kWarmupStableDecay,
+  // DeepSpeed's.
   kWarmupLR,
   kWarmupDecayLR,
   kWarmupCosineLR,
@@ -162,16 +169,32 @@ enum class SchedulerType {
 };
 template <>
 struct EnumNames<SchedulerType> {
-  static constexpr std::array<std::string_view, 9> kNames{
-      "constant", "linear",        "cosine",
-      "WarmupLR", "WarmupDecayLR", "WarmupCosineLR",
-      "OneCycle", "LRRangeTest",   "torch.optim.lr_scheduler"};
+  static constexpr std::array<std::string_view, 14> kNames{"constant",
+                                                           "linear",
+                                                           "cosine",
+                                                           "cosine_with_restarts",
+                                                           "polynomial",
+                                                           "inverse_sqrt",
+                                                           "cosine_with_min_lr",
+                                                           "warmup_stable_decay",
+                                                           "WarmupLR",
+                                                           "WarmupDecayLR",
+                                                           "WarmupCosineLR",
+                                                           "OneCycle",
+                                                           "LRRangeTest",
+                                                           "torch.optim.lr_scheduler"};
 };
 
-enum class WarmupShape { kLog, kLinear };
+enum class WarmupShape { kLog, kLinear, kCosine, kOneMinusSqrt };
 template <>
 struct EnumNames<WarmupShape> {
-  static constexpr std::array<std::string_view, 2> kNames{"log", "linear"};
+  static constexpr std::array<std::string_view, 4> kNames{"log", "linear", "cosine", "1-sqrt"};
+};
+
+enum class DecayShape { kCosine, kLinear, kOneMinusSqrt };
+template <>
+struct EnumNames<DecayShape> {
+  static constexpr std::array<std::string_view, 3> kNames{"cosine", "linear", "1-sqrt"};
 };
 
 /// scheduler. Steps are optimizer steps. Values that a type does not use keep their defaults.
@@ -182,12 +205,23 @@ struct SchedulerConfig {
   double warmup_max_lr = 0.001;
   /// Resolved: 1000 for DeepSpeed's types, 0 for ftrun's own, where the config is silent.
   int64_t warmup_num_steps = 0;
+  /// Resolved: linear for warmup_stable_decay, log for DeepSpeed's, where the config is silent.
   WarmupShape warmup_type = WarmupShape::kLog;
   /// Resolved: the run's number of steps where the config is silent; 0 = known with the data.
   int64_t total_num_steps = 0;
   double warmup_min_ratio = 0.0;  // WarmupCosineLR, of the optimizer's lr
   double cos_min_ratio = 1e-4;    // WarmupCosineLR, of the optimizer's lr
-  double min_lr = 0.0;            // linear, cosine: what they end at
+  double min_lr = 0.0;            // linear, cosine, cosine_with_min_lr: what they end at
+  double min_lr_rate = 0.0;       // cosine_with_min_lr, of the optimizer's lr
+  /// Waves of the cosine. Resolved: 1 for cosine_with_restarts, else 0.5, where the config is silent.
+  double num_cycles = 0.5;
+  double lr_end = 1e-7;           // polynomial, from here
+  double power = 1.0;
+  int64_t timescale = 0;          // inverse_sqrt; 0 = the warm-up's steps, or 10,000 without one
+  int64_t num_decay_steps = 0;    // warmup_stable_decay, from here
+  int64_t num_stable_steps = -1;  // -1 = what warm-up and decay leave of total_num_steps
+  DecayShape decay_type = DecayShape::kCosine;
+  double min_lr_ratio = 0.0;      // of the optimizer's lr
   double cycle_min_lr = 0.0;      // OneCycle, from here
   double cycle_max_lr = 0.0;
   double decay_lr_rate = 0.0;
@@ -207,6 +241,11 @@ struct SchedulerConfig {
   bool lr_range_test_staircase = false;
   bool operator==(const SchedulerConfig&) const = default;
 };
+
+/// The rate that the cosine of cosine_with_min_lr falls to.
+inline double lowest_cosine_rate(const SchedulerConfig& schedule, double lr) {
+  return schedule.min_lr_rate > 0 ? lr * schedule.min_lr_rate : schedule.min_lr;
+}
 
 /// csv_monitor
 struct CsvMonitorConfig {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -96,7 +98,7 @@ void resolve_optimizer(Resolving& r) {
 namespace {
 
 bool own_type(SchedulerType type) {
-  return type <= SchedulerType::kCosine;
+  return type < SchedulerType::kWarmupLR;
 }
 
 bool warms_up(SchedulerType type) {
@@ -162,7 +164,15 @@ void resolve_total(Resolving& r) {
 /// The rate that a schedule stays at when its steps are over.
 double last_rate(const Config& c) {
   const SchedulerConfig& s = c.scheduler;
-  if (s.type == SchedulerType::kWarmupCosineLR) return c.optimizer.lr * s.cos_min_ratio;
+  const double lr = c.optimizer.lr;
+  if (s.type == SchedulerType::kWarmupCosineLR) return lr * s.cos_min_ratio;
+  if (s.type == SchedulerType::kCosineWithRestarts) return 0;
+  if (s.type == SchedulerType::kPolynomial) return s.lr_end;
+  if (s.type == SchedulerType::kWarmupStableDecay) return lr * s.min_lr_ratio;
+  if (s.type == SchedulerType::kCosineWithMinLr) {
+    const double wave = (1.0 + std::cos(2.0 * std::numbers::pi * s.num_cycles)) / 2.0;
+    return lowest_cosine_rate(s, lr) + (lr - lowest_cosine_rate(s, lr)) * wave;
+  }
   return s.type == SchedulerType::kWarmupDecayLR ? s.warmup_min_lr : s.min_lr;
 }
 
@@ -194,6 +204,62 @@ void resolve_cycle(Resolving& r) {
     s.cycle_second_step_size = s.cycle_first_step_size;
   if (!r.given("scheduler.params.cycle_second_stair_count"))
     s.cycle_second_stair_count = s.cycle_first_stair_count;
+}
+
+void resolve_min_lr(Resolving& r) {
+  const bool as_share = r.given("scheduler.params.min_lr_rate"), as_rate = r.given("scheduler.params.min_lr");
+  if (!as_share && !as_rate)
+    r.error("scheduler", "scheduler.params.min_lr is missing: cosine_with_min_lr needs it or min_lr_rate",
+            "write min_lr: 1e-6, or min_lr_rate: 0.1 for a tenth of the optimizer's lr");
+  if (as_share && as_rate && r.config.scheduler.min_lr != 0)
+    r.error("scheduler.params.min_lr_rate", "scheduler.params.min_lr_rate and min_lr exclude each other",
+            "keep one of the two");
+}
+
+void resolve_polynomial(Resolving& r) {
+  const double lr = r.config.optimizer.lr, end = r.config.scheduler.lr_end;
+  if (end < lr) return;
+  r.error(r.given("scheduler.params.lr_end") ? "scheduler.params.lr_end" : "scheduler",
+          cat("scheduler.params.lr_end ", number_text(end), " is not below the optimizer's lr ", number_text(lr)),
+          "set a smaller lr_end, or constant as the type");
+}
+
+void resolve_stable_decay(Resolving& r) {
+  SchedulerConfig& s = r.config.scheduler;
+  if (!r.given("scheduler.params.warmup_type")) s.warmup_type = WarmupShape::kLinear;
+  if (s.warmup_type == WarmupShape::kLog)
+    r.error("scheduler.params.warmup_type", "scheduler.params.warmup_type: expected one of linear, cosine, 1-sqrt for warmup_stable_decay, found log");
+  if (!r.given("scheduler.params.num_decay_steps"))
+    r.error("scheduler", "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it",
+            "write the steps of the decay: a tenth of the run's is usual");
+  if (s.num_stable_steps >= 0) {
+    s.total_num_steps = s.warmup_num_steps + s.num_stable_steps + s.num_decay_steps;
+  } else {
+    resolve_total(r);
+    if (s.total_num_steps != 0 && s.warmup_num_steps + s.num_decay_steps > s.total_num_steps)
+      r.error("scheduler.params.num_decay_steps",
+              cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " + num_decay_steps ", s.num_decay_steps,
+                  " > total_num_steps ", s.total_num_steps),
+              "make one of them shorter, or the run longer");
+  }
+  if (s.total_num_steps != 0) note_decay(r);
+}
+
+/// What some of transformers' types take beside warm-up and total.
+void resolve_own_type(Resolving& r) {
+  SchedulerConfig& s = r.config.scheduler;
+  if (s.type == SchedulerType::kCosineWithRestarts && !r.given("scheduler.params.num_cycles")) s.num_cycles = 1.0;
+  if (s.type == SchedulerType::kCosineWithMinLr) resolve_min_lr(r);
+  if (s.type == SchedulerType::kPolynomial) resolve_polynomial(r);
+  if (s.type == SchedulerType::kWarmupStableDecay) resolve_stable_decay(r);
+}
+
+/// DeepSpeed's warm-ups are logarithmic or linear.
+void check_warmup_type(Resolving& r) {
+  const SchedulerConfig& s = r.config.scheduler;
+  if (own_type(s.type) || s.warmup_type == WarmupShape::kLog || s.warmup_type == WarmupShape::kLinear) return;
+  r.error("scheduler.params.warmup_type", cat("scheduler.params.warmup_type: expected one of log, linear for ", name_of(s.type),
+                                              ", found ", name_of(s.warmup_type)));
 }
 
 void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_t hidden,
@@ -229,8 +295,12 @@ void resolve_scheduler(Resolving& r) {
   if (s.type == SchedulerType::kWarmupLR || s.type == SchedulerType::kWarmupDecayLR)
     resolve_rates(r);
   if (s.type == SchedulerType::kOneCycle) resolve_cycle(r);
+  check_warmup_type(r);
+  resolve_own_type(r);
   const bool decays = s.type == SchedulerType::kWarmupDecayLR || s.type == SchedulerType::kLinear ||
-                      s.type == SchedulerType::kWarmupCosineLR || s.type == SchedulerType::kCosine;
+                      s.type == SchedulerType::kWarmupCosineLR || s.type == SchedulerType::kCosine ||
+                      s.type == SchedulerType::kCosineWithRestarts || s.type == SchedulerType::kPolynomial ||
+                      s.type == SchedulerType::kCosineWithMinLr;
   if (decays) resolve_total(r);
   if (decays) note_decay(r);
   note_rise(r);

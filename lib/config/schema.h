@@ -106,6 +106,7 @@ struct Field {
   }
   Field& or_weighted() { return weighted = true, *this; }
   Field& or_named() { return named = true, *this; }
+  Field& synonym(const char* word, const char* choice) { return synonyms.emplace_back(word, choice), *this; }
   Field& in_any_case() { return any_case = true, *this; }
   Field& of(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }

@@ -123,17 +123,21 @@ void declare_scheduler(Schema& s) {
       part);
   scheduler
       .key("type", &SchedulerConfig::type,
-           "DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or "
-           "ftrun's constant, linear, cosine.")
-      .in_any_case();
+           "DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or Hugging Face's "
+           "constant (also constant_with_warmup), linear, cosine, cosine_with_restarts, polynomial, inverse_sqrt, "
+           "cosine_with_min_lr, warmup_stable_decay (also wsd).")
+      .in_any_case()
+      .synonym("constant_with_warmup", "constant")
+      .synonym("wsd", "warmup_stable_decay");
 
   auto params = section(
       s, {.path = "scheduler.params", .doc = "Parameters of the scheduler.", .vocabulary = kDs},
       part);
   using C = SchedulerConfig;
   const Types warmup{"WarmupLR", "WarmupDecayLR"};
-  const Types all_warmup{"WarmupLR", "WarmupDecayLR", "WarmupCosineLR",
-                         "constant", "linear",        "cosine"};
+  const std::string stable_decay = "warmup_stable_decay", restarts = "cosine_with_restarts", least = "cosine_with_min_lr";
+  const Types all_warmup{"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "constant", "linear", "cosine",
+                         restarts, "polynomial", "inverse_sqrt", least, stable_decay};
   const Types cycle{"OneCycle"};
   const Types range_test{"LRRangeTest"};
   params.key("warmup_min_lr", &C::warmup_min_lr, "Learning rate at the start.")
@@ -150,13 +154,14 @@ void declare_scheduler(Schema& s) {
       .of(all_warmup)
       .defaults_to("1000; for ftrun's types 0");
   params.key("warmup_type", &C::warmup_type, "Shape of the warm-up.")
-      .of({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"});
+      .of({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", stable_decay})
+      .defaults_to("log; warmup_stable_decay: linear");
   params.key("total_num_steps", &C::total_num_steps, "Steps until the end of the decay.")
       .at_least(1)
       .in("steps")
       .unset_is_zero()
       .defaults_to("the run's steps")
-      .of({"WarmupDecayLR", "WarmupCosineLR", "linear", "cosine"});
+      .of({"WarmupDecayLR", "WarmupCosineLR", "linear", "cosine", restarts, "polynomial", least, stable_decay});
   params.key("warmup_min_ratio", &C::warmup_min_ratio, "Start, as a share of optimizer.params.lr.")
       .at_least(0)
       .of({"WarmupCosineLR"});
@@ -165,7 +170,36 @@ void declare_scheduler(Schema& s) {
       .of({"WarmupCosineLR"});
   params.key("min_lr", &C::min_lr, "Learning rate at the end.")
       .at_least(0)
-      .of({"linear", "cosine"});
+      .of({"linear", "cosine", least});
+  params.key("min_lr_rate", &C::min_lr_rate, "The same as a share of optimizer.params.lr; one of the two is needed.")
+      .range(0, 1)
+      .unset_is_zero()
+      .of({least});
+  params.key("num_cycles", &C::num_cycles, "Waves of the cosine; of cosine_with_restarts half waves, each from the top.")
+      .above(0)
+      .of({restarts, least, stable_decay})
+      .defaults_to("0.5; cosine_with_restarts: 1");
+  params.key("lr_end", &C::lr_end, "Learning rate at the end, below optimizer.params.lr.").at_least(0).of({"polynomial"});
+  params.key("power", &C::power, "Power of what is left of the decay.").above(0).of({"polynomial"});
+  params.key("timescale", &C::timescale, "Steps after which the rate falls as the inverse root.")
+      .at_least(1)
+      .in("steps")
+      .unset_is_zero()
+      .of({"inverse_sqrt"})
+      .defaults_to("warmup_num_steps, or 10000 without warm-up");
+  params.key("num_decay_steps", &C::num_decay_steps, "Steps of the decay; needed.")
+      .at_least(0)
+      .in("steps")
+      .of({stable_decay});
+  params.key("num_stable_steps", &C::num_stable_steps,
+             "Steps between warm-up and decay; -1: what these leave of total_num_steps.")
+      .at_least(-1)
+      .in("steps")
+      .of({stable_decay});
+  params.key("decay_type", &C::decay_type, "Shape of the decay.").of({stable_decay});
+  params.key("min_lr_ratio", &C::min_lr_ratio, "Where warm-up begins and decay ends, as a share of optimizer.params.lr.")
+      .range(0, 1)
+      .of({stable_decay});
   params.key("cycle_min_lr", &C::cycle_min_lr, "Lowest learning rate; needed.")
       .at_least(0)
       .of(cycle);

@@ -88,18 +88,58 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
   return rate;
 }
 
-/// transformers' schedules: factor of the k-th step counted from 0.
+/// A cosine that begins at 1, `waves` of it along p from 0 to 1.
+double cosine(double waves, double p) { return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0; }
+
+/// What a decay of transformers' schedules has left at p of it, 0 to 1: of the way from the highest rate to the lowest.
+double left_of(const SchedulerConfig& s, double p) {
+  switch (s.type) {
+    case SchedulerType::kLinear:
+      return 1.0 - p;
+    case SchedulerType::kPolynomial:
+      return std::pow(1.0 - p, s.power);
+    case SchedulerType::kCosineWithRestarts:
+      return p >= 1.0 ? 0.0 : cosine(0.5, std::fmod(s.num_cycles * p, 1.0));
+    case SchedulerType::kCosineWithMinLr:
+      return cosine(s.num_cycles, p);
+    default:
+      return cosine(0.5, p);
+  }
+}
+
+/// transformers' schedules at the k-th step, whose steps count from 0.
 double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
-  const int64_t at = k - 1;
-  if (at < s.warmup_num_steps)
-    return lr * real(at) / real(std::max<int64_t>(1, s.warmup_num_steps));
+  const int64_t at = k - 1, warmup = s.warmup_num_steps;
+  if (at < warmup) return lr * real(at) / real(std::max<int64_t>(1, warmup));
   if (s.type == SchedulerType::kConstant) return lr;
-  const double p =
-      std::min(1.0, real(at - s.warmup_num_steps) /
-                        real(std::max<int64_t>(1, s.total_num_steps - s.warmup_num_steps)));
-  const double left =
-      s.type == SchedulerType::kLinear ? 1.0 - p : (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
-  return s.min_lr + (lr - s.min_lr) * left;
+  if (s.type == SchedulerType::kInverseSqrt) {
+    const int64_t scale = s.timescale > 0 ? s.timescale : warmup > 0 ? warmup : 10'000;
+    return lr / std::sqrt(real(at - warmup + scale) / real(scale));
+  }
+  const double p = std::min(1.0, real(at - warmup) / real(std::max<int64_t>(1, s.total_num_steps - warmup)));
+  const double lowest = s.type == SchedulerType::kPolynomial           ? s.lr_end
+                        : s.type == SchedulerType::kCosineWithRestarts ? 0.0
+                                                                       : lowest_cosine_rate(s, lr);
+  return lowest + (lr - lowest) * left_of(s, p);
+}
+
+/// transformers' warmup_stable_decay at the k-th step.
+double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
+  const int64_t at = k - 1, warmup = s.warmup_num_steps;
+  const int64_t stable = s.num_stable_steps >= 0 ? s.num_stable_steps : s.total_num_steps - warmup - s.num_decay_steps;
+  const auto above_lowest = [&](double share) { return lr * (share * (1.0 - s.min_lr_ratio) + s.min_lr_ratio); };
+  if (at < warmup) {
+    const double p = real(at) / real(warmup);
+    return above_lowest(s.warmup_type == WarmupShape::kCosine         ? 1.0 - cosine(0.5, p)
+                        : s.warmup_type == WarmupShape::kOneMinusSqrt ? 1.0 - std::sqrt(1.0 - p)
+                                                                      : p);
+  }
+  if (at < warmup + stable) return lr;
+  if (at >= warmup + stable + s.num_decay_steps) return above_lowest(0.0);
+  const double p = real(at - warmup - stable) / real(s.num_decay_steps);
+  return above_lowest(s.decay_type == DecayShape::kLinear         ? 1.0 - p
+                      : s.decay_type == DecayShape::kOneMinusSqrt ? 1.0 - std::sqrt(p)
+                                                                  : cosine(s.num_cycles, p));
 }
 
 }  // namespace
@@ -112,7 +152,13 @@ ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const Optimizer
     case SchedulerType::kConstant:
     case SchedulerType::kLinear:
     case SchedulerType::kCosine:
+    case SchedulerType::kCosineWithRestarts:
+    case SchedulerType::kPolynomial:
+    case SchedulerType::kInverseSqrt:
+    case SchedulerType::kCosineWithMinLr:
       return {own_schedule(lr_schedule, optimizer.lr, k), {}, {}};
+    case SchedulerType::kWarmupStableDecay:
+      return {warmup_stable_decay(lr_schedule, optimizer.lr, k), {}, {}};
     case SchedulerType::kWarmupLR:
       return {warmup_lr(lr_schedule, i), {}, {}};
     case SchedulerType::kWarmupDecayLR:

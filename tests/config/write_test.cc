@@ -80,11 +80,15 @@ TEST_CASE("every optimizer and scheduler has an effective config that reads back
   }
   for (size_t i = 0; i + 1 < EnumNames<SchedulerType>::kNames.size(); ++i) {
     const std::string type(EnumNames<SchedulerType>::kNames[i]);
-    const std::string params = type == "OneCycle" ? "{cycle_min_lr: 0.1, cycle_max_lr: 1}" : "{}";
-    require_stable(resolve(config_of(cat("{train_batch_size: 1, scheduler: {type: ", type,
-                                         ", params: ", params, "}}")),
-                           {}),
-                   {});
+    const std::vector<std::string> params = type == "OneCycle"              ? Lines{"{cycle_min_lr: 0.1, cycle_max_lr: 1}"}
+                                            : type == "cosine_with_min_lr"  ? Lines{"{min_lr: 1e-6}", "{min_lr_rate: 0.1}"}
+                                            : type == "warmup_stable_decay" ? Lines{"{num_decay_steps: 2}", "{num_decay_steps: 2, num_stable_steps: 3}"}
+                                                                            : Lines{"{}"};
+    for (const std::string& given : params)
+      require_stable(resolve(config_of(cat("{train_batch_size: 1, scheduler: {type: ", type,
+                                           ", params: ", given, "}}")),
+                             {}),
+                     {});
   }
 }
 

@@ -4,6 +4,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <catch2/catch.hpp>
 
@@ -106,6 +108,61 @@ TEST_CASE("linear, cosine and constant rise over the warm-up and end where they 
   REQUIRE(scheduled_rate(s, optimizer, 5).learning_rate == Approx(0.55));
   REQUIRE(scheduled_rate(s, optimizer, 7).learning_rate == Approx(0.1));
   REQUIRE(scheduled_rate(s, optimizer, 100).learning_rate == Approx(0.1));
+}
+
+TEST_CASE("warmup_stable_decay has the rates of transformers") {
+  OptimizerConfig optimizer;
+  optimizer.lr = 1.0;
+  SchedulerConfig s;
+  s.type = SchedulerType::kWarmupStableDecay;
+  s.warmup_type = WarmupShape::kLinear;
+  s.warmup_num_steps = 2;
+  s.num_decay_steps = 4;
+  s.min_lr_ratio = 0.1;
+  const auto rates = [&] {
+    std::vector<double> all;
+    for (int64_t k = 1; k <= 12; ++k) all.push_back(scheduled_rate(s, optimizer, k).learning_rate);
+    return all;
+  };
+  const std::vector<double> ends{0.1, 0.1};
+  const auto require_rates = [&](const std::vector<double>& decay) {
+    std::vector<double> expected{0.1, 0.55, 1, 1, 1, 1, 1};
+    expected.insert(expected.end(), decay.begin(), decay.end());
+    expected.insert(expected.end(), ends.begin(), ends.end());
+    const std::vector<double> found = rates();
+    REQUIRE(found.size() == expected.size());
+    for (size_t i = 0; i < found.size(); ++i) REQUIRE(found[i] == Approx(expected[i]).epsilon(1e-7));
+  };
+  for (const bool by_total : {false, true}) {
+    s.num_stable_steps = by_total ? -1 : 4;
+    s.total_num_steps = by_total ? 10 : 0;
+    s.decay_type = DecayShape::kCosine;
+    require_rates({.86819805, .55, .23180195});
+    s.decay_type = DecayShape::kLinear;
+    require_rates({.775, .55, .325});
+    s.decay_type = DecayShape::kOneMinusSqrt;
+    require_rates({.55, .36360390, .22057714});
+  }
+}
+
+TEST_CASE("schedules stay at their last rate, but for inverse_sqrt") {
+  OptimizerConfig optimizer;
+  optimizer.lr = 1.0;
+  SchedulerConfig s;
+  s.warmup_num_steps = 2;
+  s.total_num_steps = 6;
+  s.min_lr = 0.25;
+  s.lr_end = 0.125;
+  for (const auto& [type, last] : {std::pair{SchedulerType::kCosineWithRestarts, 0.0},
+                                   {SchedulerType::kPolynomial, 0.125},
+                                   {SchedulerType::kCosineWithMinLr, 0.25}}) {
+    s.type = type;
+    CAPTURE(name_of(type));
+    for (const int64_t k : {7, 8, 100}) REQUIRE(scheduled_rate(s, optimizer, k).learning_rate == Approx(last).margin(1e-12));
+  }
+  s.type = SchedulerType::kInverseSqrt;
+  REQUIRE(scheduled_rate(s, optimizer, 9).learning_rate == Approx(0.5));
+  REQUIRE(scheduled_rate(s, optimizer, 33).learning_rate == Approx(0.25));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "exec/loss_scaler.h"
 #include "exec/optimizer_plan.h"
 #include "exec/sample_options.h"
+#include "optimizers/optimizers.h"
 #include "places.h"
 #include "program/step_plan.h"
 
