@@ -78,10 +78,18 @@ const std::vector<Base>& bases() {
       {"AdamW", optimizer("AdamW", "weight_decay: 0.5")},
       {"Adam", optimizer("Adam", "weight_decay: 0.5")},
       {"SGD", optimizer("SGD", "momentum: 0.5")},
+      {"Lion", optimizer("Lion", "weight_decay: 0.5")},
+      {"Adagrad", optimizer("Adagrad", "weight_decay: 0.5")},
       {"own optimizer", kBatch + "train: {learning_rate: 0.5, weight_decay: 0.5, steps: 40}\n"},
       {"constant", scheduler("constant", "")},
       {"linear over the run", scheduler("linear", "")},
       {"linear", scheduler("linear", "total_num_steps: 30")},
+      {"cosine_with_restarts", scheduler("cosine_with_restarts", "")},
+      {"polynomial", scheduler("polynomial", "power: 2")},
+      {"inverse_sqrt", scheduler("inverse_sqrt", "")},
+      {"cosine_with_min_lr", scheduler("cosine_with_min_lr", "min_lr: 0.125")},
+      {"cosine_with_min_lr, a share", scheduler("cosine_with_min_lr", "min_lr_rate: 0.125")},
+      {"warmup_stable_decay", scheduler("warmup_stable_decay", "warmup_num_steps: 9, num_decay_steps: 8")},
       {"WarmupLR", scheduler("WarmupLR", "warmup_num_steps: 20")},
       {"WarmupDecayLR", scheduler("WarmupDecayLR", "warmup_num_steps: 20, total_num_steps: 30")},
       {"WarmupCosineLR", scheduler("WarmupCosineLR", "warmup_num_steps: 20, total_num_steps: 30")},
@@ -119,17 +127,20 @@ ModelConfig model() {
 
 std::string optimizer_text(const OptimizerConfig& config) {
   if (!optimizer_of(config.type).offered()) return "";
-  // Numbers so small that eps shows in them too.
+  // Gradients and states so small that eps shows, and a parameter that each term shows in.
   std::string text;
-  for (int64_t k = 1; k < 4; ++k) {
-    float parameter = 0.75F, gradient = 3e-8F, first = 2e-8F, second = 1e-16F;
-    StepScalars scalars;
-    scalars.learning_rate = 0.01F;
-    scalars.update = k;
-    optimizer_update({.parameters = &parameter, .gradients = &gradient, .states = {&first, &second}, .count = 1},
-                     config, scalars);
-    for (const float number : {parameter, first, second}) text += number_text(static_cast<double>(number)) + " ";
-  }
+  const auto states = optimizer_states(config);
+  for (const float begin : {0.75F, 3e-8F})
+    for (int64_t k = 1; k < 4; ++k) {
+      float parameter = begin, gradient = 3e-8F, first = 2e-8F, second = 1e-16F;
+      if (!states.empty() && states[0].first != nullptr) first = static_cast<float>(config.*states[0].first);
+      StepScalars scalars;
+      scalars.learning_rate = 0.01F;
+      scalars.update = k;
+      optimizer_update({.parameters = &parameter, .gradients = &gradient, .states = {&first, &second}, .count = 1},
+                       config, scalars);
+      for (const float number : {parameter, first, second}) text += number_text(static_cast<double>(number)) + " ";
+    }
   return text;
 }
 
@@ -408,8 +419,9 @@ bool runnable(const Field& field) {
   if (field.action != Action::kImplement) return false;
   if (field.types.empty()) return true;
   // Parameters of optimizers that are refused whole.
-  const std::set<std::string> refused{"Lamb", "OneBitLamb", "Adagrad", "Lion", "Muon", "OneBitAdam",
-                                      "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD"};
+  std::set<std::string> refused;
+  for (size_t i = kOfferedOptimizers; i < kNamedOptimizers; ++i)
+    refused.emplace(name_of(static_cast<OptimizerType>(i)));
   return std::any_of(field.types.begin(), field.types.end(),
                      [&](const std::string& type) { return !refused.contains(type); });
 }
