@@ -10,6 +10,8 @@
   documents  the same in rows of several documents, of few tokens too and more than cuDNN's lists hold
   adapters   LoRA, LoRA on NF4 and on INT8, DoRA and DoRA on NF4: losses repeat, and are within 5e-3 of the processor's
   precisions fp16 with loss scaling, and moments and master weights in bf16: losses repeat, and are within 5e-3 of the processor's
+  optimizers Lion, Adagrad, and SGD with momentum: losses repeat, and are within 5e-3 of the processor's
+  multipliers  the same of a Granite model
   resume     a GPU's checkpoint continues on the processor, its next loss within 5e-3 of the GPU's own
   long       two layers of an 8B model at 32,768 tokens: finite, and the same losses twice
   messages   no visible GPU, one that is not there, a batch that does not fit: exit codes and what is said
@@ -162,6 +164,21 @@ def precisions(runs):
         beside_processor(runs, "precisions", name, **more)
 
 
+def optimizers(runs):
+    for name, params in (("Lion", {"lr": 1e-4}), ("Adagrad", {"lr": 1e-2, "initial_accumulator_value": 0.1}),
+                         ("SGD", {"lr": 0.1, "momentum": 0.9})):
+        beside_processor(runs, "optimizers", name, optimizer={"type": name, "params": params})
+
+
+def multipliers(runs):
+    shape = runs.shape
+    runs.shape = f"{shape}-granite"
+    try:
+        beside_processor(runs, "multipliers", "multipliers")
+    finally:
+        runs.shape = shape
+
+
 def resume(runs):
     whole = runs.losses("resume-whole", runs.args.device, runs.shape, 4, 256)
     runs.losses("resume", runs.args.device, runs.shape, 3, 256, checkpoint={"every": 3})
@@ -198,7 +215,8 @@ def has_gpu():
 
 def main():
     checks = {check.__name__: check
-              for check in (repeat, recorded, processor, cudnn, documents, adapters, precisions, resume, long, messages)}
+              for check in (repeat, recorded, processor, cudnn, documents, adapters, precisions, optimizers, multipliers, resume, long,
+                            messages)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checks", nargs="+", choices=checks)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/ftrun")

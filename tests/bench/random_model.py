@@ -4,7 +4,7 @@
   tests/bench/random_model.py --shape NAME --out FOLDER
 
 For machines that no weights can be carried to. The same shape gives the same bytes. Norm weights are 1, all others
-have either sign and sizes between 2^-7 and 2^-5. Llama models with a head of their own, and one Qwen2, whose head is its
+have either sign and sizes between 2^-7 and 2^-5. Llama and Granite models with a head of their own, and one Qwen2, whose head is its
 embedding and whose query, key and value have biases.
 """
 import argparse
@@ -16,6 +16,8 @@ import struct
 # hidden, feed-forward, layers, query heads, key/value heads, head size, vocabulary
 SHAPES = {
     "tiny": (64, 96, 2, 4, 2, 16, 512),
+    "tiny-granite": (64, 96, 2, 4, 2, 16, 512),
+    "small-granite": (576, 1536, 6, 9, 3, 64, 49152),
     "small": (576, 1536, 6, 9, 3, 64, 49152),
     "smollm2": (576, 1536, 30, 9, 3, 64, 49152),
     "8b-two-layers": (4096, 14336, 2, 32, 8, 128, 128256),
@@ -54,6 +56,14 @@ def tensors(shape):
     yield "model.norm.weight", (hidden,)
     if not is_qwen(shape):
         yield "lm_head.weight", (vocabulary, hidden)
+
+
+# Of a Granite model.
+MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625, "logits_scaling": 8.0}
+
+
+def is_granite(shape):
+    return shape.endswith("granite")
 
 
 def is_qwen(shape):
@@ -95,13 +105,14 @@ def write_weights(path, shape):
 
 def config(shape):
     hidden, feed_forward, layers, query, kv, head, vocabulary = SHAPES[shape]
-    family = "Qwen2" if is_qwen(shape) else "Llama"
+    family = "Qwen2" if is_qwen(shape) else "Granite" if is_granite(shape) else "Llama"
     return {
         "architectures": [f"{family}ForCausalLM"], "model_type": family.lower(), "vocab_size": vocabulary, "hidden_size": hidden,
         "intermediate_size": feed_forward, "num_hidden_layers": layers, "num_attention_heads": query,
         "num_key_value_heads": kv, "head_dim": head, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": is_qwen(shape), "attention_bias": False,
         "attention_dropout": 0.0, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16",
+        **(MULTIPLIERS if is_granite(shape) else {}),
     }
 
 
