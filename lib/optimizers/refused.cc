@@ -1,7 +1,7 @@
 #include "optimizers/entries.h"
 
-// Optimizers that DeepSpeed or bitsandbytes have and that are not offered. Their parameters are read and checked, so that a file is
-// told of its other faults too.
+// Optimizers that DeepSpeed or bitsandbytes have and that are not offered. Their parameters are
+// read and checked, so that a file is told of its other faults too.
 
 namespace ftrun::optimizers {
 namespace {
@@ -10,7 +10,11 @@ using namespace parameters;
 
 constexpr OptimizerParameter kLikeAdam[]{kLr, kBetas, kEps, kWeightDecay, kBiasCorrection};
 constexpr OptimizerParameter kLikeLamb[]{
-    kLr, kBetas, kEps, kWeightDecay, kBiasCorrection,
+    kLr,
+    kBetas,
+    kEps,
+    kWeightDecay,
+    kBiasCorrection,
     {"max_coeff", "Largest trust ratio.", &OptimizerConfig::max_coeff},
     {"min_coeff", "Smallest trust ratio.", &OptimizerConfig::min_coeff}};
 constexpr OptimizerParameter kLikeSgd[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
@@ -38,8 +42,9 @@ constinit const Optimizer kTorch{};
 namespace ftrun {
 
 std::span<const std::string_view> torch_optimizer_classes() {
-  static constexpr std::string_view kClasses[]{"ASGD",  "Adadelta", "Adafactor", "Adamax", "LBFGS",
-                                               "NAdam", "RAdam",    "RMSprop",   "Rprop",  "SparseAdam"};
+  static constexpr std::string_view kClasses[]{"ASGD",  "Adadelta",  "Adafactor", "Adamax",
+                                               "LBFGS", "NAdam",     "RAdam",     "RMSprop",
+                                               "Rprop", "SparseAdam"};
   return kClasses;
 }
 
