@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "config/schema_tables.h"
@@ -27,7 +29,8 @@ std::string type_text() {
   Types offered, others;
   for (size_t i = 0; i < kNamedOptimizers; ++i)
     if (const auto type = static_cast<OptimizerType>(i); optimizer_of(type).offered()) offered.emplace_back(name_of(type));
-  for (const auto& [alias, name] : optimizer_aliases()) others.push_back(cat(alias, " (", name, ")"));
+  for (const auto& [alias, name] : optimizer_aliases())
+    if (std::find(offered.begin(), offered.end(), name) != offered.end()) others.push_back(cat(alias, " (", name, ")"));
   return cat(join(offered, ", "), ". As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. Read too: ",
              join(others, ", "), ".");
 }

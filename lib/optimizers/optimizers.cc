@@ -31,7 +31,9 @@ bool Optimizer::has(std::string_view parameter) const {
                      [&](const OptimizerParameter& own) { return own.name == parameter; });
 }
 
-const Optimizer& optimizer_of(OptimizerType type) { return *kEntries.at(static_cast<size_t>(type)); }
+const Optimizer& optimizer_of(OptimizerType type) {
+  return *kEntries.at(static_cast<size_t>(type));
+}
 
 std::span<const OptimizerState> optimizer_states(const OptimizerConfig& config) {
   const Optimizer& optimizer = optimizer_of(config.type);

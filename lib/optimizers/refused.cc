@@ -1,7 +1,7 @@
 #include "optimizers/entries.h"
 
-// Optimizers that DeepSpeed has and that are not offered. Their parameters are read and checked, so that a file is
-// told of its other faults too.
+// Optimizers that DeepSpeed or bitsandbytes have and that are not offered. Their parameters are
+// read and checked, so that a file is told of its other faults too.
 
 namespace ftrun::optimizers {
 namespace {
@@ -10,10 +10,16 @@ using namespace parameters;
 
 constexpr OptimizerParameter kLikeAdam[]{kLr, kBetas, kEps, kWeightDecay, kBiasCorrection};
 constexpr OptimizerParameter kLikeLamb[]{
-    kLr, kBetas, kEps, kWeightDecay, kBiasCorrection,
+    kLr,
+    kBetas,
+    kEps,
+    kWeightDecay,
+    kBiasCorrection,
     {"max_coeff", "Largest trust ratio.", &OptimizerConfig::max_coeff},
     {"min_coeff", "Smallest trust ratio.", &OptimizerConfig::min_coeff}};
 constexpr OptimizerParameter kLikeSgd[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
+constexpr OptimizerParameter kOfAdamW8bit[]{kLr, kBetas, kEps, kWeightDecay};
+constexpr std::string_view kAdamW8bitAliases[]{"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"};
 constexpr OptimizerParameter kOfMuon[]{kLr, kBetas, kEps, kWeightDecay, kMomentum};
 
 }  // namespace
@@ -26,6 +32,8 @@ constinit const Optimizer kZeroOneAdam{.parameters = kLikeAdam, .variant_of = &k
 constinit const Optimizer kMuAdam{.parameters = kLikeAdam, .variant_of = &kAdam};
 constinit const Optimizer kMuAdamW{.parameters = kLikeAdam, .variant_of = &kAdam};
 constinit const Optimizer kMuSgd{.parameters = kLikeSgd, .variant_of = &kSgd};
+constinit const Optimizer kAdamW8bit{
+    .aliases = kAdamW8bitAliases, .parameters = kOfAdamW8bit, .variant_of = &kAdamW};
 // A class of torch.optim that is not built here, whose parameters are PyTorch's.
 constinit const Optimizer kTorch{};
 
@@ -34,8 +42,9 @@ constinit const Optimizer kTorch{};
 namespace ftrun {
 
 std::span<const std::string_view> torch_optimizer_classes() {
-  static constexpr std::string_view kClasses[]{"ASGD",  "Adadelta", "Adafactor", "Adamax", "LBFGS",
-                                               "NAdam", "RAdam",    "RMSprop",   "Rprop",  "SparseAdam"};
+  static constexpr std::string_view kClasses[]{"ASGD",  "Adadelta",  "Adafactor", "Adamax",
+                                               "LBFGS", "NAdam",     "RAdam",     "RMSprop",
+                                               "Rprop", "SparseAdam"};
   return kClasses;
 }
 

@@ -8,16 +8,22 @@ namespace {
 using namespace parameters;
 
 constexpr OptimizerParameter kAdagradParameters[]{
-    kLr, kEps, kWeightDecay,
+    kLr,
+    kEps,
+    kWeightDecay,
     {"lr_decay", "Decay of the learning rate.", &OptimizerConfig::lr_decay, 0},
-    {"initial_accumulator_value", "Start of the sum of squares.", &OptimizerConfig::initial_accumulator_value, 0}};
+    {"initial_accumulator_value", "Start of the sum of squares.",
+     &OptimizerConfig::initial_accumulator_value, 0}};
 constexpr OptimizerState kAdagradSum[]{{"sum", &OptimizerConfig::initial_accumulator_value}};
 
-std::span<const OptimizerState> adagrad_sum(const OptimizerConfig&) { return kAdagradSum; }
+std::span<const OptimizerState> adagrad_sum(const OptimizerConfig&) {
+  return kAdagradSum;
+}
 
 }  // namespace
 
-constinit const Optimizer kAdagrad{
-    .parameters = kAdagradParameters, .defaults = {.lr = 1e-2, .eps = 1e-10}, .states = adagrad_sum};
+constinit const Optimizer kAdagrad{.parameters = kAdagradParameters,
+                                   .defaults = {.lr = 1e-2, .eps = 1e-10},
+                                   .states = adagrad_sum};
 
 }  // namespace ftrun::optimizers

@@ -11,10 +11,13 @@ constexpr std::string_view kLionAliases[]{"lion_32bit"};
 constexpr OptimizerParameter kLionParameters[]{kLr, kBetas, kWeightDecay};
 constexpr OptimizerState kLionMoment[]{{"exp_avg"}};
 
-std::span<const OptimizerState> lion_moment(const OptimizerConfig&) { return kLionMoment; }
+std::span<const OptimizerState> lion_moment(const OptimizerConfig&) {
+  return kLionMoment;
+}
 
 }  // namespace
 
-constinit const Optimizer kLion{.aliases = kLionAliases, .parameters = kLionParameters, .states = lion_moment};
+constinit const Optimizer kLion{
+    .aliases = kLionAliases, .parameters = kLionParameters, .states = lion_moment};
 
 }  // namespace ftrun::optimizers

@@ -18,12 +18,14 @@ std::span<const OptimizerState> buffer(const OptimizerConfig& config) {
 /// torch.optim.SGD refuses the same.
 std::optional<OptimizerFault> nesterov_fault(const OptimizerConfig& config) {
   if (!config.nesterov || (config.momentum > 0 && config.dampening == 0)) return std::nullopt;
-  return OptimizerFault{"nesterov", "optimizer.params.nesterov needs a momentum above 0 and dampening 0",
+  return OptimizerFault{"nesterov",
+                        "optimizer.params.nesterov needs a momentum above 0 and dampening 0",
                         "set momentum, for example 0.9, and remove dampening, or remove nesterov"};
 }
 
 }  // namespace
 
-constinit const Optimizer kSgd{.parameters = kSgdParameters, .states = buffer, .fault = nesterov_fault};
+constinit const Optimizer kSgd{
+    .parameters = kSgdParameters, .states = buffer, .fault = nesterov_fault};
 
 }  // namespace ftrun::optimizers
