@@ -27,6 +27,8 @@ struct Warp {
   int living = 0;
 };
 
+enum class Awaited { kNothing, kBarrier, kCollective };
+
 /// Its stack is entered once, and then lives as long as the process: a switch of whole contexts asks the kernel each time
 /// for the mask of signals, which took most of the tests' time.
 struct Thread {
@@ -37,6 +39,9 @@ struct Thread {
   int number = 0;
   bool ended = true;
   unsigned collectives = 0;
+  Awaited awaited = Awaited::kNothing;
+  /// The barriers that were open before the awaited one, or the awaited collective's turn.
+  int64_t which = 0;
 };
 
 struct Block {
@@ -60,8 +65,28 @@ Block block;
   std::abort();
 }
 
+/// A thread is switched to only when what it waits for has come: most switches would find that it has not.
+bool can_go_on(const Thread& thread) {
+  switch (thread.awaited) {
+    case Awaited::kNothing: return true;
+    case Awaited::kBarrier: return block.barriers != thread.which;
+    case Awaited::kCollective: break;
+  }
+  const Warp& warp = block.warps[static_cast<size_t>(thread.number / 32)];
+  return warp.arrived[thread.which] >= warp.living;
+}
+
 void yield() {
   if (_setjmp(block.running->place) == 0) _longjmp(block.scheduler, 1);
+}
+
+/// Lets other threads run until what is `awaited` has come.
+void wait_for(Awaited awaited, int64_t which) {
+  Thread& thread = *block.running;
+  thread.awaited = awaited;
+  thread.which = which;
+  if (!can_go_on(thread)) yield();
+  thread.awaited = Awaited::kNothing;
 }
 
 void open_barrier() {
@@ -107,14 +132,25 @@ void start_thread(Thread& thread, int number, Size size) {
   thread.index = Size(n % size.x, n / size.x % size.y, n / (size.x * size.y));
   thread.ended = false;
   thread.collectives = 0;
+  thread.awaited = Awaited::kNothing;
   ++block.warps[static_cast<size_t>(number / 32)].living;
 }
 
-/// Another order in every round: a prime step from a changing start.
-size_t in_shuffled_order(size_t i, size_t count, size_t round) {
-  constexpr size_t kSteps[] = {1009, 2003, 3001, 4001, 5003};
-  return (i * kSteps[round % 5] + round * 7919) % count;
-}
+/// Another order of `count` threads in every round: a prime step from a changing start.
+class ShuffledOrder {
+ public:
+  ShuffledOrder(size_t count, size_t round) : count_(count), step_(kSteps[round % 5] % count), next_(round * 7919 % count) {}
+  size_t next() {
+    const size_t found = next_;
+    next_ += step_;
+    if (next_ >= count_) next_ -= count_;
+    return found;
+  }
+
+ private:
+  static constexpr size_t kSteps[] = {1009, 2003, 3001, 4001, 5003};
+  size_t count_, step_, next_;
+};
 
 /// Some warps stand still for many rounds while others run ahead as far as barriers let them.
 bool stands_still(int warp, size_t round) {
@@ -131,9 +167,10 @@ void run_block(int count, Size size) {
   bool all = false;
   for (size_t round = 0; block.living > 0; ++round) {
     const int64_t before = block.progress;
-    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-      Thread& thread = block.threads[in_shuffled_order(i, static_cast<size_t>(count), round)];
-      if (thread.ended || (!all && stands_still(thread.number / 32, round))) continue;
+    ShuffledOrder order(static_cast<size_t>(count), round);
+    for (int i = 0; i < count; ++i) {
+      Thread& thread = block.threads[order.next()];
+      if (thread.ended || (!all && stands_still(thread.number / 32, round)) || !can_go_on(thread)) continue;
       block.running = &thread;
       thread_index = thread.index;
       go_on_with(thread);
@@ -173,7 +210,7 @@ void* shared_memory() { return block.shared.data(); }
 void block_barrier() {
   const int64_t own = block.barriers;
   if (++block.at_barrier == block.living) return open_barrier();
-  while (block.barriers == own) yield();
+  wait_for(Awaited::kBarrier, own);
 }
 
 int lane() { return block.running->number % 32; }
@@ -184,7 +221,7 @@ const Exchanged& exchange(const void* value, size_t bytes) {
   std::memcpy(warp.values[turn][lane()], value, bytes);
   ++block.progress;
   if (++warp.arrived[turn] == warp.living) warp.arrived[(turn + 2) % 4] = 0;
-  while (warp.arrived[turn] < warp.living) yield();
+  wait_for(Awaited::kCollective, turn);
   return warp.values[turn];
 }
 

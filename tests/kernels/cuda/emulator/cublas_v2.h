@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
 
@@ -36,6 +38,16 @@ struct EmulatedMatrix {
   }
 };
 
+/// `count` lines of `k` elements that lie beside each other: each is multiplied with many, and converted once.
+template <class At>
+std::vector<double> lines_of(int count, int k, const At& at) {
+  std::vector<double> lines(static_cast<size_t>(count) * static_cast<size_t>(k));
+  double* next = lines.data();
+  for (int line = 0; line < count; ++line)
+    for (int i = 0; i < k; ++i) *next++ = static_cast<double>(at(line, i));
+  return lines;
+}
+
 /// c[m,n] = alpha op(a) op(b) + beta c, summed in fp64.
 inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
                                    const void* alpha, const void* a, cudaDataType_t a_type, int lda, const void* b,
@@ -46,11 +58,14 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
     ++emulator::runtime().unaligned_products;
   if (m >= 64 && n >= 64 && k >= 64 && (m % 8 != 0 || n % 8 != 0 || k % 8 != 0))
     ++emulator::runtime().odd_products;
+  const std::vector<double> rows = lines_of(m, k, [&](int row, int i) { return left.at(row, i); });
+  const std::vector<double> columns = lines_of(n, k, [&](int column, int i) { return right.at(i, column); });
   const float keep = *static_cast<const float*>(beta);
   for (int column = 0; column < n; ++column)
     for (int row = 0; row < m; ++row) {
       double sum = 0.0;
-      for (int i = 0; i < k; ++i) sum += static_cast<double>(left.at(row, i)) * static_cast<double>(right.at(i, column));
+      const double *const a_row = rows.data() + static_cast<size_t>(row) * k, *const b_column = columns.data() + static_cast<size_t>(column) * k;
+      for (int i = 0; i < k; ++i) sum += a_row[i] * b_column[i];
       auto result = static_cast<float>(static_cast<double>(*static_cast<const float*>(alpha)) * sum);
       if (keep != 0.0F) result += keep * out.at(row, column);
       const int64_t place = out.place(row, column);

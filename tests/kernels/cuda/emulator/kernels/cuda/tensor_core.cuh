@@ -31,17 +31,19 @@ void multiply(FragmentC& c, const FragmentA& a, const FragmentB& b) {
     FragmentB b;
   };
   const auto& all = emulator::exchange(Both{a, b});
-  float left[16][16], right[16][8];
-  for (int lane = 0; lane < 32; ++lane) {
-    const auto own = emulator::from_lane<Both>(all, lane);
-    const int group = lane / 4, pair = lane % 4 * 2;
-    for (int i = 0; i < 8; ++i)
-      left[group + (i / 2 % 2 == 0 ? 0 : 8)][pair + i % 2 + (i < 4 ? 0 : 8)] = element_of<T>(own.a.r, i);
-    for (int i = 0; i < 4; ++i) right[pair + i % 2 + (i < 2 ? 0 : 8)][group] = element_of<T>(own.b.r, i);
-  }
+  // Rows group and group + 8 of A are held by the four lanes of this group, columns pair and pair + 1 of B by those of two.
   const int group = emulator::lane() / 4, pair = emulator::lane() % 4 * 2;
+  float rows[2][16], columns[2][16];
+  for (int t = 0; t < 4; ++t) {
+    const auto left = emulator::from_lane<Both>(all, group * 4 + t).a;
+    for (int i = 0; i < 8; ++i) rows[i / 2 % 2][2 * t + i % 2 + i / 4 * 8] = element_of<T>(left.r, i);
+    for (int column = 0; column < 2; ++column) {
+      const auto right = emulator::from_lane<Both>(all, (pair + column) * 4 + t).b;
+      for (int i = 0; i < 4; ++i) columns[column][2 * t + i % 2 + i / 2 * 8] = element_of<T>(right.r, i);
+    }
+  }
   for (int i = 0; i < 4; ++i)
-    for (int k = 0; k < 16; ++k) c.r[i] += left[group + i / 2 * 8][k] * right[k][pair + i % 2];
+    for (int k = 0; k < 16; ++k) c.r[i] += rows[i / 2][k] * columns[i % 2][k];
 }
 
 template <class T>
