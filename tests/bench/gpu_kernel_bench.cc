@@ -30,11 +30,11 @@
 #include "ops/lora/lora.h"
 #include "ops/norm/norm.h"
 #include "optimizers/optimizer_config.h"
+#include "without_gpu.h"
 
 namespace ftrun {
 namespace {
 
-constexpr int kSkipped = 77;
 /// Calls that are timed at once, and rounds of them; the least round counts.
 constexpr int kCalls = 5, kRounds = 5;
 /// Elements of the random block that fills operands, repeated; no power of two, so that rows differ.
@@ -392,8 +392,7 @@ int run(const Options& options) {
     gpu = open_cuda_kernels(0, {.cudnn = options.cudnn});
     with_documents = open_cuda_kernels(0, {.cudnn = options.cudnn, .documents = true});
   } catch (const Error& error) {
-    std::printf("no GPU: %s\n", error.message().c_str());
-    return kSkipped;
+    return testing::exit_code_without_gpu(error);
   }
   std::fprintf(stderr, "on %s, attention: %s\n", gpu->info().name.c_str(), gpu->attention().c_str());
   Bench bench(*gpu, options.rounds), bench_of_documents(*with_documents, options.rounds);

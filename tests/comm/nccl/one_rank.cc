@@ -10,11 +10,11 @@
 #include "comm/nccl_environment.h"
 #include "comm/open.h"
 #include "kernels/device.h"
+#include "without_gpu.h"
 
 namespace ftrun {
 namespace {
 
-constexpr int kSkipped = 77;
 constexpr int64_t kCount = 1 << 20;
 
 struct Rig {
@@ -123,8 +123,7 @@ int run() {
   try {
     gpu = open_cuda_kernels(0);
   } catch (const Error& error) {
-    std::printf("skipped: no GPU: %s\n", error.message().c_str());
-    return kSkipped;
+    return testing::exit_code_without_gpu(error);
   }
   std::printf("on %s\n", gpu->info().name.c_str());
   Rig rig(*gpu);

@@ -4,17 +4,14 @@
 #include "base/error.h"
 #include "catch_runner.h"
 #include "cuda_rig.h"
-
-/// What CTest counts as skipped.
-constexpr int kSkipped = 77;
+#include "without_gpu.h"
 
 int main(int argc, char** argv) {
   std::unique_ptr<ftrun::DeviceKernels> kernels;
   try {
     kernels = ftrun::open_cuda_kernels(0);
   } catch (const ftrun::Error& error) {
-    std::cout << "skipped: " << error.message() << "\n";
-    return kSkipped;
+    return ftrun::testing::exit_code_without_gpu(error);
   }
   std::cout << "on " << kernels->info().name << "\n";
   ftrun::test::set_gpu(kernels.get());
