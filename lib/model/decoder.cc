@@ -293,7 +293,8 @@ class SplitProducts {
   /// term of it, by tokens where hidden states are.
   ValueId whole(OpKind kind, char letter, ValueId x) {
     if (split_.degree == 1 || !result_is_term(kind, 0, letter)) return x;
-    return by_tokens() ? ops::reduce_scatter(g_, x, split_.degree) : ops::all_reduce(g_, x, split_.degree);
+    return by_tokens() ? ops::reduce_scatter(g_, x, split_.degree)
+                       : ops::all_reduce(g_, x, split_.degree);
   }
 
  private:
@@ -312,13 +313,16 @@ class SplitProducts {
       DropoutAttrs dropout = lora.dropout;
       dropout.gradient_ranks = attrs.gradient_ranks;
       dropout.rest = true;
-      rest = ops::linear(g_, ops::dropout(g_, x, dropout), weight, -1, {.gradient_ranks = attrs.gradient_ranks, .weight_gradient = false});
+      rest = ops::linear(g_, ops::dropout(g_, x, dropout), weight, -1,
+                         {.gradient_ranks = attrs.gradient_ranks, .weight_gradient = false});
       dropout.rest = false;
       kept = ops::dropout(g_, x, dropout);
     }
-    const ValueId z = ops::lora(g_, kept, ops::linear(g_, kept, weight, -1, product), lora.down, lora.up, lora.attrs, product);
+    const ValueId of_base = ops::linear(g_, kept, weight, -1, product);
+    const ValueId z = ops::lora(g_, kept, of_base, lora.down, lora.up, lora.attrs, product);
     ValueId squares = ops::dora_squared_lengths(g_, weight, lora.down, lora.up, lora.attrs);
-    if (split_.degree > 1 && result_is_term(OpKind::kDoraSquaredLengths, 0, shared_by)) squares = ops::all_reduce(g_, squares, split_.degree);
+    if (split_.degree > 1 && result_is_term(OpKind::kDoraSquaredLengths, 0, shared_by))
+      squares = ops::all_reduce(g_, squares, split_.degree);
     DoraAttrs dora = lora.dora;
     dora.adds_bias = attrs.adds_bias;
     const ValueId y = ops::dora_scale(g_, z, squares, lora.magnitudes, bias, dora);

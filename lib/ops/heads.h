@@ -17,6 +17,7 @@ struct HeadAttrs {
 };
 
 /// Adds what the letters Q, R, A, H and d of OpSpec::shapes stand for.
-void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size, std::map<std::string, int64_t>& letters);
+void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
+                      std::map<std::string, int64_t>& letters);
 
 }  // namespace ftrun

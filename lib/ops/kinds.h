@@ -7,9 +7,10 @@
 
 namespace ftrun {
 
-/// The closed set of operations (ops/kinds.inc). A gradient kind exists for each forward kind; kinds ending in
-/// "Wgrad" add to (or overwrite, see KernelContext::accumulate) gradients of parameters and write nothing else.
-/// Those gradients have the graph's gradient dtype (ModelDtypes).
+/// The closed set of operations (ops/kinds.inc). A gradient kind exists for each forward kind;
+/// kinds ending in "Wgrad" add to (or overwrite, see KernelContext::accumulate) gradients of
+/// parameters and write nothing else. Those gradients have the graph's gradient dtype
+/// (ModelDtypes).
 enum class OpKind : uint8_t {
 #define FTRUN_OP(kind, name) kind,
 #define FTRUN_COLLECTIVE(kind, name) kind,

@@ -24,14 +24,22 @@ class Offsets {
 };
 
 /// The aligned offset after `bytes` at `offset`.
-inline int64_t after(int64_t offset, int64_t bytes) { return offset + round_up(bytes, kStorageAlignment); }
+inline int64_t after(int64_t offset, int64_t bytes) {
+  return offset + round_up(bytes, kStorageAlignment);
+}
 
 /// Elements of 16 bits, which are computed with in 32.
-inline bool is_narrow(int64_t element_bytes) { return element_bytes < dtype_bytes(DType::kF32); }
+inline bool is_narrow(int64_t element_bytes) {
+  return element_bytes < dtype_bytes(DType::kF32);
+}
 
 /// Bytes of what elements are computed with.
-inline int64_t wide_bytes(int64_t element_bytes) { return std::max(element_bytes, dtype_bytes(DType::kF32)); }
+inline int64_t wide_bytes(int64_t element_bytes) {
+  return std::max(element_bytes, dtype_bytes(DType::kF32));
+}
 
-inline int64_t blocks_of(int64_t count, int64_t block) { return (count + block - 1) / block; }
+inline int64_t blocks_of(int64_t count, int64_t block) {
+  return (count + block - 1) / block;
+}
 
 }  // namespace ftrun

@@ -17,7 +17,9 @@ struct OptimizerParameter {
   const char* name = "";
   /// Its text in docs/config.md.
   const char* doc = "";
-  std::variant<double OptimizerConfig::*, bool OptimizerConfig::*, std::array<double, 2> OptimizerConfig::*> member;
+  std::variant<double OptimizerConfig::*, bool OptimizerConfig::*,
+               std::array<double, 2> OptimizerConfig::*>
+      member;
   /// Numbers are at least `least` and less than `bound`.
   std::optional<double> least = {};
   std::optional<double> bound = {};
@@ -26,19 +28,20 @@ struct OptimizerParameter {
 /// Parameters that several optimizers have.
 namespace parameters {
 inline constexpr OptimizerParameter kLr{"lr", "Learning rate.", &OptimizerConfig::lr, 0};
-inline constexpr OptimizerParameter kBetas{
-    "betas", "Decay rates of the two moments.", &OptimizerConfig::betas, 0, 1};
-inline constexpr OptimizerParameter kEps{
-    "eps", "Added to the root of the second moment.", &OptimizerConfig::eps, 0};
-inline constexpr OptimizerParameter kWeightDecay{
-    "weight_decay", "Weight decay.", &OptimizerConfig::weight_decay, 0};
+inline constexpr OptimizerParameter kBetas{"betas", "Decay rates of the two moments.",
+                                           &OptimizerConfig::betas, 0, 1};
+inline constexpr OptimizerParameter kEps{"eps", "Added to the root of the second moment.",
+                                         &OptimizerConfig::eps, 0};
+inline constexpr OptimizerParameter kWeightDecay{"weight_decay", "Weight decay.",
+                                                 &OptimizerConfig::weight_decay, 0};
 inline constexpr OptimizerParameter kBiasCorrection{
     "bias_correction", "Divide the moments by 1 - beta^t.", &OptimizerConfig::bias_correction};
-inline constexpr OptimizerParameter kMomentum{
-    "momentum", "Share of the last update that is kept.", &OptimizerConfig::momentum, 0};
-inline constexpr OptimizerParameter kDampening{
-    "dampening", "Dampening of momentum.", &OptimizerConfig::dampening};
-inline constexpr OptimizerParameter kNesterov{"nesterov", "Nesterov momentum.", &OptimizerConfig::nesterov};
+inline constexpr OptimizerParameter kMomentum{"momentum", "Share of the last update that is kept.",
+                                              &OptimizerConfig::momentum, 0};
+inline constexpr OptimizerParameter kDampening{"dampening", "Dampening of momentum.",
+                                               &OptimizerConfig::dampening};
+inline constexpr OptimizerParameter kNesterov{"nesterov", "Nesterov momentum.",
+                                              &OptimizerConfig::nesterov};
 }  // namespace parameters
 
 /// A number that an optimizer keeps of each element.
@@ -59,13 +62,15 @@ struct OptimizerFault {
 
 /// All that planning knows of an optimizer. Its arithmetic is NAME/update.inc.
 struct Optimizer {
-  /// Other names that configs know it by (torch's, Hugging Face's, bitsandbytes'), in small letters.
+  /// Other names that configs know it by (torch's, Hugging Face's, bitsandbytes'), in small
+  /// letters.
   std::span<const std::string_view> aliases = {};
   /// In the order in which messages list them.
   std::span<const OptimizerParameter> parameters = {};
   /// Values of those parameters that a config leaves out: DeepSpeed's.
   OptimizerConfig defaults = {.lr = 1e-3};
-  /// States that a run keeps, in the order in which the rule has them. Null: the optimizer is refused.
+  /// States that a run keeps, in the order in which the rule has them. Null: the optimizer is
+  /// refused.
   std::span<const OptimizerState> (*states)(const OptimizerConfig& config) = nullptr;
   /// What is wrong with values that are right each by itself; null: nothing can be.
   std::optional<OptimizerFault> (*fault)(const OptimizerConfig& config) = nullptr;
@@ -85,7 +90,8 @@ std::span<const OptimizerState> optimizer_states(const OptimizerConfig& config);
 /// Every parameter that some optimizer has, each once, in the order of the entries.
 const std::vector<OptimizerParameter>& all_optimizer_parameters();
 
-/// Names of the types that have a parameter: each is followed by those that vary it (Adam by OneBitAdam).
+/// Names of the types that have a parameter: each is followed by those that vary it (Adam by
+/// OneBitAdam).
 std::vector<std::string> types_with(std::string_view parameter);
 
 /// Classes of torch.optim beside those that are types: a config that names one is told so.

@@ -71,7 +71,7 @@ struct ModelShape {
   int64_t hidden, query_heads, kv_heads, head_size, feed_forward, vocabulary, tokens;
 };
 
-// The letters of graph/op.h.
+// The letters of graph/op_spec.h.
 const ModelShape kLarge{"8B", 4096, 32, 8, 128, 14336, 128256, 4096};
 const ModelShape kSmall{"135M", 576, 9, 3, 64, 1536, 49152, 8192};
 const ModelShape kToyLarge{"8B", 64, 4, 2, 128, 96, 160, 128};

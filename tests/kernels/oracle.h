@@ -23,7 +23,7 @@ struct Array {
 struct OracleCase {
   OpKind kind;
   OpAttrs attrs;
-  /// Floating-point inputs in the order of graph/op.h.
+  /// Floating-point inputs in the order of ops/KIND.
   std::vector<Array> inputs;
   /// Tokens, starts or labels.
   std::vector<int32_t> ints;

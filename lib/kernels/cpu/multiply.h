@@ -28,7 +28,8 @@ void copy_rows(const S* from, S* to, int64_t rows, int64_t width) {
   });
 }
 
-/// The product `p`, in panels of the operation's scratch where its operands or its result are in 16 bits.
+/// The product `p`, in panels of the operation's scratch where its operands or its result are in 16
+/// bits.
 template <class S, class R>
 void multiply(const OpCall& call, const Product<S, R>& p) {
   if constexpr (kIsNarrow<S> || kIsNarrow<R>) {
@@ -36,7 +37,8 @@ void multiply(const OpCall& call, const Product<S, R>& p) {
   } else {
     const Gemm& shape = p.shape;
     if (p.bias != nullptr) fill_rows(p.c, p.bias, shape.m, shape.n);
-    gemm(shape, p.a, p.lda(), p.b, p.ldb(), p.accumulate || p.bias != nullptr ? 1.0 : 0.0, p.c, p.ldc());
+    gemm(shape, p.a, p.lda(), p.b, p.ldb(), p.accumulate || p.bias != nullptr ? 1.0 : 0.0, p.c,
+         p.ldc());
   }
 }
 

@@ -3,9 +3,9 @@
 #include "kernels/cpu/op_call.h"
 #include "kernels/cpu/vector_kernels.h"
 
-// The operations on the CPU (ops/KIND/cpu.cc) for activations of type S (float, double, BFloat16, Float16); operands
-// as in ops/KIND. 16-bit operands are computed with in fp32 and rounded once a result. Results have the same bits for
-// any number of threads.
+// The operations on the CPU (ops/KIND/cpu.cc) for activations of type S (float, double, BFloat16,
+// Float16); operands as in ops/KIND. 16-bit operands are computed with in fp32 and rounded once a
+// result. Results have the same bits for any number of threads.
 namespace ftrun::cpu {
 
 #define FTRUN_OP(kind, name) \

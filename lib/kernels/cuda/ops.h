@@ -3,11 +3,12 @@
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/operation.h"
 
-// The operations on a GPU (ops/KIND/gpu.cu and gpu.cc): each enqueues its kernels on the operation's stream.
+// The operations on a GPU (ops/KIND/gpu.cu and gpu.cc): each enqueues its kernels on the
+// operation's stream.
 namespace ftrun::cuda {
 
 #define FTRUN_OP(kind, name) void run_##name(const Operation& op, const Libraries& libraries);
-#define FTRUN_PREPARED_OP(kind, name)                                \
+#define FTRUN_PREPARED_OP(kind, name)                               \
   void run_##name(const Operation& op, const Libraries& libraries); \
   void prepare_##name(const LayerGraph& graph, const Op& op, const Libraries& libraries);
 #define FTRUN_COLLECTIVE(kind, name)

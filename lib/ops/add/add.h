@@ -7,7 +7,8 @@ namespace ftrun {
 class GraphBuilder;
 
 // add
-//   in: a, b (same shape)                          out: a+b               (out may be a)
+//   in:  a, b (same shape)
+//   out: a+b (out may be a)
 
 namespace ops {
 ValueId add(GraphBuilder& g, ValueId a, ValueId b);

@@ -9,11 +9,14 @@ namespace ftrun {
 class GraphBuilder;
 
 // attention
-//   Causal softmax attention inside each row. Token t attends to u with max(starts[t], t-window+1)
-//   <= u <= t, all indices inside its row of T tokens, along which starts never falls. Query head h uses key/value head h*K/H.
-//   in: qkv[N,(H+2K)d], starts I32[N]              out: a[N,H*d], lse F32[H,N] (log-sum-exp of scaled scores)
+//   Causal softmax attention inside each row. Token t attends to u with max(starts[t],
+//   t-window+1) <= u <= t, all indices inside its row of T tokens, along which starts never
+//   falls. Query head h uses key/value head h*K/H.
+//   in:  qkv[N,(H+2K)d], starts I32[N]
+//   out: a[N,H*d], lse F32[H,N] (log-sum-exp of scaled scores)
 // attention_dgrad
-//   in: da[N,H*d], qkv[N,(H+2K)d], a[N,H*d], lse F32[H,N], starts I32[N]   out: dqkv[N,(H+2K)d]
+//   in:  da[N,H*d], qkv[N,(H+2K)d], a[N,H*d], lse F32[H,N], starts I32[N]
+//   out: dqkv[N,(H+2K)d]
 
 struct AttentionAttrs {
   int64_t query_heads = 0;

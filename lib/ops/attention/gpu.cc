@@ -12,26 +12,33 @@ constexpr int64_t kMostHeadSize = 256;
 
 void require_head_size(int64_t head_size) {
   if (head_size > kMostHeadSize)
-    throw Error(ExitCode::kUnsupported,
-                cat("attention heads of ", head_size, " elements are too large for the CUDA kernels"),
-                cat("they go up to ", kMostHeadSize));
+    throw Error(
+        ExitCode::kUnsupported,
+        cat("attention heads of ", head_size, " elements are too large for the CUDA kernels"),
+        cat("they go up to ", kMostHeadSize));
 }
 
-/// Of the GPUs that the kernels are compiled for, those of 8.6 and 8.9 have less than heads above 128 need.
+/// Of the GPUs that the kernels are compiled for, those of 8.6 and 8.9 have less than heads above
+/// 128 need.
 void require_own(const LayerGraph& graph, const Op& op, bool backward, const DeviceInfo& gpu) {
   const int64_t head_size = op.attrs.get<AttentionAttrs>().head_size;
   require_head_size(head_size);
   const DType dtype = graph.at(op.out[0]).dtype;
   const bool narrow = dtype != DType::kF32;
-  const SharedMemory needed =
-      narrow ? attention_shared_narrow(head_size, backward) : attention_shared_f32(head_size, backward);
+  const SharedMemory needed = narrow ? attention_shared_narrow(head_size, backward)
+                                     : attention_shared_f32(head_size, backward);
   if (needed.bytes <= gpu.block_shared_bytes) return;
-  throw Error(ExitCode::kUnsupported,
-              cat(backward ? "the gradient of attention" : "attention", " with heads of ", head_size, " elements in ",
-                  !narrow ? "fp32" : dtype == DType::kF16 ? "fp16" : "bf16", " needs ", needed.bytes, " bytes of shared memory a block (", needed.text,
-                  "); ", gpu.name, " of compute capability ", gpu.compute_major, ".", gpu.compute_minor, " has ",
-                  gpu.block_shared_bytes),
-              "train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
+  throw Error(
+      ExitCode::kUnsupported,
+      cat(backward ? "the gradient of attention" : "attention", " with heads of ", head_size,
+          " elements in ",
+          !narrow                ? "fp32"
+          : dtype == DType::kF16 ? "fp16"
+                                 : "bf16",
+          " needs ", needed.bytes, " bytes of shared memory a block (", needed.text, "); ",
+          gpu.name, " of compute capability ", gpu.compute_major, ".", gpu.compute_minor, " has ",
+          gpu.block_shared_bytes),
+      "train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
 }
 
 Attention attention_of(const Operation& op, bool backward) {
@@ -74,11 +81,13 @@ void run_own(const Operation& op, const Attention& a, bool backward) {
   if (op.dtype() == DType::kF32)
     backward ? attention_backward_f32(a, op.stream()) : attention_forward_f32(a, op.stream());
   else
-    backward ? attention_backward_narrow(op.dtype(), a, op.stream()) : attention_forward_narrow(op.dtype(), a, op.stream());
+    backward ? attention_backward_narrow(op.dtype(), a, op.stream())
+             : attention_forward_narrow(op.dtype(), a, op.stream());
 }
 
 /// Rows by cuDNN; documents too, but for those of one token and those that no list holds.
-void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttention& cudnn, bool documents) {
+void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttention& cudnn,
+                  bool documents) {
   const auto compute = [&](const DocumentLists* lists) {
     backward ? cudnn.backward(a, lists, op.stream()) : cudnn.forward(a, lists, op.stream());
   };
@@ -91,15 +100,17 @@ void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttentio
   run_own(op, a, backward);
 }
 
-/// Makes the plan of cuDNN where it computes the operation. Error(kUnsupported) with the arithmetic when ours needs more
-/// shared memory a block than the GPU has, or a head size that no kernel takes.
+/// Makes the plan of cuDNN where it computes the operation. Error(kUnsupported) with the arithmetic
+/// when ours needs more shared memory a block than the GPU has, or a head size that no kernel
+/// takes.
 void prepare(const LayerGraph& graph, const Op& op, bool backward, const Libraries& libraries) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const Value& made = graph.at(op.out[0]);
   const int64_t tokens = made.dims[0];
-  const bool computes = libraries.cudnn != nullptr &&
-                        cudnn_computes(libraries.gpu, attrs, made.dtype, tokens, libraries.documents) &&
-                        (libraries.cudnn->required() || cudnn_pays(attrs, libraries.documents));
+  const bool computes =
+      libraries.cudnn != nullptr &&
+      cudnn_computes(libraries.gpu, attrs, made.dtype, tokens, libraries.documents) &&
+      (libraries.cudnn->required() || cudnn_pays(attrs, libraries.documents));
   if (computes) libraries.cudnn->prepare(attrs, tokens, libraries.documents, backward);
   const bool computes_all =
       computes && !libraries.documents && libraries.cudnn->has_plan(attrs, tokens, false, backward);
@@ -122,7 +133,8 @@ void run_attention(const Operation& op, const Libraries& libraries) {
   a.starts = op.ints_in(1);
   a.a = op.out(0);
   a.lse = op.floats_out(1);
-  if (by_cudnn(op, a, false, libraries)) return run_by_cudnn(op, a, false, *libraries.cudnn, libraries.documents);
+  if (by_cudnn(op, a, false, libraries))
+    return run_by_cudnn(op, a, false, *libraries.cudnn, libraries.documents);
   run_own(op, a, false);
 }
 
@@ -135,7 +147,8 @@ void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
   a.lse = const_cast<float*>(op.floats_in(3));
   a.starts = op.ints_in(4);
   a.dqkv = op.out(0);
-  if (by_cudnn(op, a, true, libraries)) return run_by_cudnn(op, a, true, *libraries.cudnn, libraries.documents);
+  if (by_cudnn(op, a, true, libraries))
+    return run_by_cudnn(op, a, true, *libraries.cudnn, libraries.documents);
   run_own(op, a, true);
 }
 

@@ -9,7 +9,8 @@
 #include "ops/attention/attention.h"
 #include "ops/attention/gpu_workspace.h"
 
-// gpu_prologue.cu, gpu_documents.cu, gpu_f32.cu, gpu_narrow.cu: each function enqueues its kernels on `stream`.
+// gpu_prologue.cu, gpu_documents.cu, gpu_f32.cu, gpu_narrow.cu: each function enqueues its kernels
+// on `stream`.
 namespace ftrun::cuda {
 
 struct Attention {
@@ -23,11 +24,13 @@ struct Attention {
   void* dqkv;
   AttentionAttrs attrs;
   int64_t tokens;
-  /// Scratch, as ops/attention/gpu_workspace.h lays it out: I32[N], I32[batch rows, blocks], F32[H, N].
+  /// Scratch, as ops/attention/gpu_workspace.h lays it out: I32[N], I32[batch rows, blocks], F32[H,
+  /// N].
   int32_t* lowest;
   int32_t* first_block;
   float* delta;
-  /// I32: tokens before this one are computed elsewhere, and blocks of them leave at once. Null: none are.
+  /// I32: tokens before this one are computed elsewhere, and blocks of them leave at once. Null:
+  /// none are.
   const int32_t* uncovered;
 };
 /// Shared memory of a block of the kernel that asks for most.
@@ -45,7 +48,8 @@ void attention_backward_f32(const Attention& a, cudaStream_t stream);
 void attention_forward_narrow(DType dtype, const Attention& a, cudaStream_t stream);
 void attention_backward_narrow(DType dtype, const Attention& a, cudaStream_t stream);
 
-/// Lists of the documents that a library computes as sequences, in the scratch as GpuAttentionWorkspace lays it out.
+/// Lists of the documents that a library computes as sequences, in the scratch as
+/// GpuAttentionWorkspace lays it out.
 struct DocumentLists {
   struct Group {
     int64_t most_tokens, slots;
@@ -58,8 +62,9 @@ struct DocumentLists {
   int count;
   int32_t* uncovered;
 };
-/// Writes the lists of a.starts; a.lowest is scratch. Documents of one token are in none. From the first document on that
-/// no list holds, and everywhere where starts are not those of documents, nothing is listed.
+/// Writes the lists of a.starts; a.lowest is scratch. Documents of one token are in none. From the
+/// first document on that no list holds, and everywhere where starts are not those of documents,
+/// nothing is listed.
 void list_documents(const Attention& a, const DocumentLists& lists, cudaStream_t stream);
 /// Attention and its gradient of the documents of one token before a.uncovered, in bf16.
 void single_tokens_forward(const Attention& a, cudaStream_t stream);

@@ -9,7 +9,8 @@
 namespace ftrun {
 
 std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_tokens) {
-  // Below kShort one group is cheaper than several launches; lengths are multiples of kStep, as tiles are.
+  // Below kShort one group is cheaper than several launches; lengths are multiples of kStep, as
+  // tiles are.
   constexpr int64_t kShort = 256, kStep = 64, kShare = 4;
   const int64_t rows = tokens / row_tokens;
   std::vector<GpuDocumentGroup> groups;
@@ -19,11 +20,13 @@ std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_to
     groups.push_back({.most_tokens = most, .slots = rows * (row_tokens / (next + 1))});
     most = next;
   }
-  groups.push_back({.most_tokens = most, .slots = rows * kShare * ((row_tokens + most - 1) / most)});
+  groups.push_back(
+      {.most_tokens = most, .slots = rows * kShare * ((row_tokens + most - 1) / most)});
   return groups;
 }
 
-GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs, bool backward) {
+GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
+                                              bool backward) {
   require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0, "attention rows of tokens");
   const int64_t blocks = (attrs.row_tokens + kAttentionBlock - 1) / kAttentionBlock;
   GpuAttentionWorkspace w;
@@ -39,7 +42,8 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
   w.groups = gpu_document_groups(tokens, attrs.row_tokens);
   for (GpuDocumentGroup& group : w.groups) {
     group.lengths = list(group.slots);
-    for (int64_t* offsets : {&group.qkv_offsets, &group.out_offsets, &group.token_offsets}) *offsets = list(group.slots + 1);
+    for (int64_t* offsets : {&group.qkv_offsets, &group.out_offsets, &group.token_offsets})
+      *offsets = list(group.slots + 1);
   }
   if (!backward) return w;
   w.delta = w.bytes;

@@ -8,26 +8,31 @@ namespace ftrun {
 
 struct AttentionAttrs;
 
-/// Documents of more than the next group's `most_tokens` and at most this one's, and how many of them a list holds.
+/// Documents of more than the next group's `most_tokens` and at most this one's, and how many of
+/// them a list holds.
 struct GpuDocumentGroup {
   int64_t most_tokens = 0;
   int64_t slots = 0;
-  /// Byte offsets in the scratch. I32[slots]: lengths in tokens, 0 where there is no document. I32[slots + 1] each: where
-  /// a document begins, in elements of qkv, in elements of the result, and in tokens.
+  /// Byte offsets in the scratch. I32[slots]: lengths in tokens, 0 where there is no document.
+  /// I32[slots + 1] each: where a document begins, in elements of qkv, in elements of the result,
+  /// and in tokens.
   int64_t lengths = -1;
   int64_t qkv_offsets = -1;
   int64_t out_offsets = -1;
   int64_t token_offsets = -1;
 };
-/// A library that computes a fixed number of sequences of a fixed largest length gets the documents of rows of
-/// `row_tokens` in these groups, longest first. Each group but the last holds all documents of its lengths that the rows
-/// can have; the last one holds those of a quarter of its length on average.
+/// A library that computes a fixed number of sequences of a fixed largest length gets the documents
+/// of rows of `row_tokens` in these groups, longest first. Each group but the last holds all
+/// documents of its lengths that the rows can have; the last one holds those of a quarter of its
+/// length on average.
 std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_tokens);
 inline constexpr size_t kMostGpuDocumentGroups = 16;
 
-/// Byte offsets in the scratch of attention and attention_dgrad; -1 for what the operation does not use.
+/// Byte offsets in the scratch of attention and attention_dgrad; -1 for what the operation does not
+/// use.
 struct GpuAttentionWorkspace {
-  /// I32[N]: first token each token attends to; I32[batch rows, blocks]: first key block of a query block.
+  /// I32[N]: first token each token attends to; I32[batch rows, blocks]: first key block of a query
+  /// block.
   int64_t lowest = -1;
   int64_t first_block = -1;
   /// F32[H, N]: da . a of each head and token.
@@ -37,6 +42,7 @@ struct GpuAttentionWorkspace {
   std::vector<GpuDocumentGroup> groups = {};
   int64_t bytes = 0;
 };
-GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs, bool backward);
+GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
+                                              bool backward);
 
 }  // namespace ftrun

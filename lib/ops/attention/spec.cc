@@ -44,8 +44,8 @@ double attention_dgrad_flops(const LayerGraph& graph, const Op& op) {
 }
 
 int64_t attention_bytes(const Value& qkv, const Op& op, bool backward) {
-  return attention_workspace(qkv.dims[0], op.attrs.get<AttentionAttrs>(),
-                             dtype_bytes(qkv.dtype), backward)
+  return attention_workspace(qkv.dims[0], op.attrs.get<AttentionAttrs>(), dtype_bytes(qkv.dtype),
+                             backward)
       .bytes;
 }
 
@@ -67,7 +67,8 @@ int64_t attention_dgrad_gpu_workspace(const LayerGraph& graph, const Op& op) {
   return gpu_attention_workspace(tokens, op.attrs.get<AttentionAttrs>(), true).bytes;
 }
 
-/// cuDNN's gradient of attention keeps that of the queries in fp32, and sums of a query, in up to two copies.
+/// cuDNN's gradient of attention keeps that of the queries in fp32, and sums of a query, in up to
+/// two copies.
 int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const int64_t tokens = graph.at(op.in[0]).dims[0];
@@ -92,7 +93,8 @@ ValueId ops::attention(GraphBuilder& g, ValueId qkv, ValueId starts, AttentionAt
   require(g.at(qkv).dims == Dims{g.tokens(), width}, "attention operand");
   require(attrs.query_heads % attrs.kv_heads == 0, "query heads are a multiple of key/value heads");
   const ValueId a = g.temp("attention.out", {g.tokens(), attrs.query_heads * attrs.head_size});
-  const ValueId lse = g.add_value("attention.lse", g.statistics(), {attrs.query_heads, g.tokens()}, ValueRole::kTemp);
+  const ValueId lse = g.add_value("attention.lse", g.statistics(), {attrs.query_heads, g.tokens()},
+                                  ValueRole::kTemp);
   g.emit(OpKind::kAttention, {qkv, starts}, {a, lse}, attrs);
   return a;
 }

@@ -12,7 +12,8 @@ struct AttentionAttrs;
 inline constexpr int64_t kAttentionBlock = 64;
 
 /// Byte offsets in the scratch of attention and attention_dgrad; -1 for what an operation does not
-/// use. Tiles are as large as in the type that is computed with, never 16 bits; what lies in them is the instruction set's.
+/// use. Tiles are as large as in the type that is computed with, never 16 bits; what lies in them
+/// is the instruction set's.
 struct AttentionWorkspace {
   /// Head size rounded up to whole vectors.
   int64_t padded_head = 0;

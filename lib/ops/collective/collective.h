@@ -11,11 +11,14 @@ class GraphBuilder;
 // Communication among the t ranks of a tensor-parallel group (TensorGroupAttrs::ranks).
 //
 // tensor_all_reduce
-//   in: x                                          out: sum of x over the ranks, same shape   (out may be x)
+//   in:  x
+//   out: sum of x over the ranks, same shape (out may be x)
 // tensor_all_gather
-//   in: x[R,...]                                   out: y[tR,...] or [t,R,...], the ranks' blocks in their order
+//   in:  x[R,...]
+//   out: y[tR,...] or [t,R,...], the ranks' blocks in their order
 // tensor_reduce_scatter
-//   in: x[tR,...]                                  out: y[R,...], this rank's block of the sum over the ranks
+//   in:  x[tR,...]
+//   out: y[R,...], this rank's block of the sum over the ranks
 
 /// Of the collectives: ranks of the tensor-parallel group.
 struct TensorGroupAttrs {

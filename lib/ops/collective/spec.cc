@@ -38,10 +38,10 @@ void reduce_scatter_gradients(Derivation& d, const Op& op) {
   d.add_term(op.in[0], dx);
 }
 
-ValueId collective(GraphBuilder& g, OpKind kind, ValueId x, std::string name, Dims dims, int64_t ranks) {
+ValueId collective(GraphBuilder& g, OpKind kind, ValueId x, std::string name, Dims dims,
+                   int64_t ranks) {
   require(ranks > 1, "a collective has ranks");
-  const ValueId y =
-      g.add_value(std::move(name), g.at(x).dtype, std::move(dims), ValueRole::kTemp);
+  const ValueId y = g.add_value(std::move(name), g.at(x).dtype, std::move(dims), ValueRole::kTemp);
   g.emit(kind, {x}, {y}, TensorGroupAttrs{ranks});
   return y;
 }
@@ -53,8 +53,7 @@ Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks) {
 }
 
 ValueId ops::all_reduce(GraphBuilder& g, ValueId x, int64_t ranks) {
-  return collective(g, OpKind::kTensorAllReduce, x, g.at(x).name + ".summed", g.at(x).dims,
-                    ranks);
+  return collective(g, OpKind::kTensorAllReduce, x, g.at(x).name + ".summed", g.at(x).dims, ranks);
 }
 
 ValueId ops::all_gather(GraphBuilder& g, ValueId x, int64_t ranks) {

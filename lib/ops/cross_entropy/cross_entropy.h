@@ -9,26 +9,32 @@ namespace ftrun {
 class GraphBuilder;
 
 // linear_cross_entropy
-//   The head's product and the loss in one, in chunks of tokens so that logits are never whole in
-//   memory. Loss of token n is (lse(logits) - logits[label]), times StepScalars::loss_scale in the
-//   gradients; labels < 0 do not count.
-//   in: x[N,D], w[V,D], labels I32[N]              out: loss F64[2] (adds {sum of losses, counted tokens; without
-//   gradients: tokens whose label is the first of the largest logits}),
-//     and, when attrs.with_gradients: dx[N,D], [dw[V,D]] (a gradient of a parameter: see Wgrad above)
+//   The head's product and the loss in one, in chunks of tokens so that logits are never whole
+//   in memory. Loss of token n is (lse(logits) - logits[label]), times StepScalars::loss_scale
+//   in the gradients; labels < 0 do not count.
+//   in:  x[N,D], w[V,D], labels I32[N]
+//   out: loss F64[2] (adds {sum of losses, counted tokens; without gradients: tokens whose label
+//        is the first of the largest logits}), and, when attrs.with_gradients: dx[N,D],
+//        [dw[V,D]] (a gradient of a parameter: see Wgrad above)
 // vocabulary_logits
-//   The same where each of t tensor-parallel ranks has V rows of the vocabulary (VocabularyAttrs), in two operations a
-//   chunk of C tokens, between which the ranks exchange their statistics and nothing as large as the logits.
-//   `logits`, `statistics`, `label_logit` are F32 (F64 in an F64 graph); how tokens lie in them, and in what form the
-//   logits are left for the second operation, is the device's choice.
-//   in: x[N,D], w[V,D], labels I32[N]              out: logits[C,V], statistics[C,2]: largest logit, sum of
-//     exp(logit - largest); label_logit[C] of the tokens whose label is a row of w
+//   The same where each of t tensor-parallel ranks has V rows of the vocabulary
+//   (VocabularyAttrs), in two operations a chunk of C tokens, between which the ranks exchange
+//   their statistics and nothing as large as the logits. `logits`, `statistics`, `label_logit`
+//   are F32 (F64 in an F64 graph); how tokens lie in them, and in what form the logits are left
+//   for the second operation, is the device's choice.
+//   in:  x[N,D], w[V,D], labels I32[N]
+//   out: logits[C,V], statistics[C,2]: largest logit, sum of exp(logit - largest);
+//        label_logit[C] of the tokens whose label is a row of w
 // vocabulary_cross_entropy
-//   The log-sum-exp from all ranks' statistics, in the order of the ranks; adds to the loss the tokens whose label is a
-//   row of w. With gradients it adds to dw and writes the chunk's rows of dx, a share of a sum over the ranks; logits are
-//   overwritten. Chunks after the first name loss, dx and dw among their inputs too, and add to dw whatever
-//   KernelContext::accumulate says.
-//   in: x[N,D], w[V,D], labels I32[N], logits[C,V], statistics[tC,2], label_logit[C], [loss, [dx, dw]]
-//   out: loss F64[2], and, when attrs.with_gradients: dx[N,D], dw[V,D], logits[C,V] (the same value as the input)
+//   The log-sum-exp from all ranks' statistics, in the order of the ranks; adds to the loss the
+//   tokens whose label is a row of w. With gradients it adds to dw and writes the chunk's rows
+//   of dx, a share of a sum over the ranks; logits are overwritten. Chunks after the first name
+//   loss, dx and dw among their inputs too, and add to dw whatever KernelContext::accumulate
+//   says.
+//   in:  x[N,D], w[V,D], labels I32[N], logits[C,V], statistics[tC,2], label_logit[C], [loss,
+//        [dx, dw]]
+//   out: loss F64[2], and, when attrs.with_gradients: dx[N,D], dw[V,D], logits[C,V] (the same
+//        value as the input)
 
 struct CrossEntropyAttrs {
   bool with_gradients = true;
@@ -49,12 +55,13 @@ struct VocabularyAttrs {
 };
 
 namespace ops {
-/// Returns the F64[2] loss value (an output at Port::kLoss). With gradients it also produces the gradient by `x`, so
-/// the backward lists start from it.
+/// Returns the F64[2] loss value (an output at Port::kLoss). With gradients it also produces the
+/// gradient by `x`, so the backward lists start from it.
 ValueId linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                              const CrossEntropyAttrs& attrs);
-/// The same of one of `ranks` tensor-parallel ranks, whose `weight` is the rank-th block of the rows. A chunk's
-/// exchange may run beside the product of the chunk after it; logits of two chunks are in memory at once.
+/// The same of one of `ranks` tensor-parallel ranks, whose `weight` is the rank-th block of the
+/// rows. A chunk's exchange may run beside the product of the chunk after it; logits of two chunks
+/// are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                                  const CrossEntropyAttrs& attrs, int64_t ranks, int64_t rank);
 }  // namespace ops

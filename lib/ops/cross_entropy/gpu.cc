@@ -26,35 +26,33 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
   const int64_t skip = g.first * hidden * dtype_bytes(op.dtype());
   if (op.has_out(2)) {
     const auto [dw, dw_dtype] = op.gradient(2);
-    matmul.run_in_whole_rows(
-        {.transpose_a = true,
-         .m = vocabulary,
-         .n = hidden,
-         .k = g.count,
-         .a = g.data,
-         .b = static_cast<const std::byte*>(op.in(0)) + skip,
-         .c = dw,
-         .beta = g.adds_to_weight ? 1.0F : 0.0F,
-         .a_stride = g.stride,
-         .dtype = op.dtype(),
-         .out_dtype = dw_dtype},
-        Matmul::Rows::kM, op.stream());
+    matmul.run_in_whole_rows({.transpose_a = true,
+                              .m = vocabulary,
+                              .n = hidden,
+                              .k = g.count,
+                              .a = g.data,
+                              .b = static_cast<const std::byte*>(op.in(0)) + skip,
+                              .c = dw,
+                              .beta = g.adds_to_weight ? 1.0F : 0.0F,
+                              .a_stride = g.stride,
+                              .dtype = op.dtype(),
+                              .out_dtype = dw_dtype},
+                             Matmul::Rows::kM, op.stream());
   }
-  matmul.run_in_whole_rows(
-      {.m = g.count,
-       .n = hidden,
-       .k = vocabulary,
-       .a = g.data,
-       .b = op.in(1),
-       .c = static_cast<std::byte*>(op.out(1)) + skip,
-       .a_stride = g.stride,
-       .dtype = op.dtype(),
-       .out_dtype = op.dtype()},
-      Matmul::Rows::kK, op.stream());
+  matmul.run_in_whole_rows({.m = g.count,
+                            .n = hidden,
+                            .k = vocabulary,
+                            .a = g.data,
+                            .b = op.in(1),
+                            .c = static_cast<std::byte*>(op.out(1)) + skip,
+                            .a_stride = g.stride,
+                            .dtype = op.dtype(),
+                            .out_dtype = op.dtype()},
+                           Matmul::Rows::kK, op.stream());
 }
 
-/// All tokens are multiplied, masked ones too: how many count is known only on the device. Their rows of
-/// dlogits are 0.
+/// All tokens are multiplied, masked ones too: how many count is known only on the device. Their
+/// rows of dlogits are 0.
 class LinearCrossEntropy {
  public:
   LinearCrossEntropy(const Operation& op, Matmul& matmul)
@@ -82,18 +80,17 @@ class LinearCrossEntropy {
     auto* const losses = op_.workspace<double>(place_.losses);
     int32_t* const correct =
         attrs_.with_gradients ? nullptr : op_.workspace<int32_t>(place_.correct);
-    matmul_.run_in_whole_rows(
-        {.transpose_b = true,
-         .m = count,
-         .n = vocabulary_,
-         .k = hidden_,
-         .a = x,
-         .b = op_.in(1),
-         .c = logits_,
-         .c_stride = place_.row,
-         .dtype = op_.dtype(),
-         .out_dtype = op_.dtype()},
-        Matmul::Rows::kN, op_.stream());
+    matmul_.run_in_whole_rows({.transpose_b = true,
+                               .m = count,
+                               .n = vocabulary_,
+                               .k = hidden_,
+                               .a = x,
+                               .b = op_.in(1),
+                               .c = logits_,
+                               .c_stride = place_.row,
+                               .dtype = op_.dtype(),
+                               .out_dtype = op_.dtype()},
+                              Matmul::Rows::kN, op_.stream());
     softmax_loss(op_.dtype(),
                  {.logits = logits_,
                   .labels = labels,
@@ -149,17 +146,16 @@ void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
   rows.label_logit = op.floats_out(2);
   const int64_t hidden = op.in_dims(0)[1];
   const int64_t skip = op.attrs<VocabularyAttrs>().first_token * hidden * dtype_bytes(op.dtype());
-  libraries.matmul.run_in_whole_rows(
-      {.transpose_b = true,
-       .m = rows.rows,
-       .n = rows.vocabulary,
-       .k = hidden,
-       .a = static_cast<const std::byte*>(op.in(0)) + skip,
-       .b = op.in(1),
-       .c = rows.logits,
-       .dtype = op.dtype(),
-       .out_dtype = DType::kF32},
-      Matmul::Rows::kN, op.stream());
+  libraries.matmul.run_in_whole_rows({.transpose_b = true,
+                                      .m = rows.rows,
+                                      .n = rows.vocabulary,
+                                      .k = hidden,
+                                      .a = static_cast<const std::byte*>(op.in(0)) + skip,
+                                      .b = op.in(1),
+                                      .c = rows.logits,
+                                      .dtype = op.dtype(),
+                                      .out_dtype = DType::kF32},
+                                     Matmul::Rows::kN, op.stream());
   vocabulary_statistics(rows, op.floats_out(1), op.stream());
 }
 

@@ -7,12 +7,13 @@
 #include "base/dtype.h"
 #include "kernels/kernels.h"
 
-// Each function enqueues its kernels on `stream`. `dtype` is that of the activations, F32, BF16 or F16.
+// Each function enqueues its kernels on `stream`. `dtype` is that of the activations, F32, BF16 or
+// F16.
 namespace ftrun::cuda {
 
 struct SoftmaxLoss {
-  /// [rows, vocabulary], row_stride elements from a row to the next; with gradients it becomes (softmax - onehot) * loss_scale,
-  /// 0 for masked rows.
+  /// [rows, vocabulary], row_stride elements from a row to the next; with gradients it becomes
+  /// (softmax - onehot) * loss_scale, 0 for masked rows.
   void* logits;
   const int32_t* labels;
   /// F64[rows], written.

@@ -24,7 +24,8 @@ void vocabulary_letters(const Op& op, std::map<std::string, int64_t>& letters) {
 }
 
 double linear_cross_entropy_flops(const LayerGraph& graph, const Op& op) {
-  return product_flops(graph, op.in[0], op.in[1]) * static_cast<double>(op.out.size());  // logits, dx, dw
+  return product_flops(graph, op.in[0], op.in[1]) *
+         static_cast<double>(op.out.size());  // logits, dx, dw
 }
 
 double vocabulary_logits_flops(const LayerGraph& graph, const Op& op) {
@@ -59,13 +60,15 @@ int64_t linear_cross_entropy_workspace(const LayerGraph& graph, const Op& op) {
 int64_t vocabulary_logits_workspace(const LayerGraph& graph, const Op& op) {
   const Value& w = graph.at(op.in[1]);
   const int64_t bytes = dtype_bytes(w.dtype);
-  return vocabulary_workspace(graph.at(op.out[0]).dims[0], w.dims[1], w.dims[0], bytes, bytes).bytes;
+  return vocabulary_workspace(graph.at(op.out[0]).dims[0], w.dims[1], w.dims[0], bytes, bytes)
+      .bytes;
 }
 
 int64_t vocabulary_cross_entropy_workspace(const LayerGraph& graph, const Op& op) {
   const Dims& w = graph.at(op.in[1]).dims;
   const HeadBytes bytes = head_bytes(graph, op);
-  return vocabulary_workspace(graph.at(op.in[3]).dims[0], w[1], w[0], bytes.element, bytes.gradient).bytes;
+  return vocabulary_workspace(graph.at(op.in[3]).dims[0], w[1], w[0], bytes.element, bytes.gradient)
+      .bytes;
 }
 
 int64_t linear_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op& op) {
@@ -81,11 +84,11 @@ int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op
   return gpu_vocabulary_workspace(chunk_tokens, attrs.with_gradients).bytes;
 }
 
-// The head's kernel made the gradient by its input while it had the logits, [N,D]. It is saved whole
-// although a chunk's rows are done with the chunk: backward begins with this layer, and what it makes
-// of them, d_x, is as large and read whole by the layer before. The most that lives at once is in
-// the forward list, where a chunk's logits lie beside it, and passing rows on early would add d_x
-// there.
+// The head's kernel made the gradient by its input while it had the logits, [N,D]. It is saved
+// whole although a chunk's rows are done with the chunk: backward begins with this layer, and what
+// it makes of them, d_x, is as large and read whole by the layer before. The most that lives at
+// once is in the forward list, where a chunk's logits lie beside it, and passing rows on early
+// would add d_x there.
 void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
   require(op.out.size() == 3, "a head without gradients has no backward");
   d.save(op.out[1]);
@@ -96,8 +99,8 @@ void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
 // once they are all there. With sequence parallelism a rank needs N / t of the rows afterwards. A
 // reduce-scatter a chunk would leave it these alone, but a chunk is a range of tokens, most of
 // them of one rank's block: the blocks of equal size that a reduce-scatter hands out would take
-// chunks of every t-th part of each block, and the weight's gradient would sum tokens in that order,
-// which is not the order of the head on one rank.
+// chunks of every t-th part of each block, and the weight's gradient would sum tokens in that
+// order, which is not the order of the head on one rank.
 void vocabulary_cross_entropy_gradients(Derivation& d, const Op& op) {
   require(op.out.size() > 1, "a head without gradients has no backward");
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
@@ -118,7 +121,8 @@ struct SplitChunk {
   ValueId logits = -1, statistics = -1, label_logit = -1;
 };
 
-SplitChunk begin_chunk(GraphBuilder& g, const SplitHead& head, const std::string& suffix, int64_t tokens) {
+SplitChunk begin_chunk(GraphBuilder& g, const SplitHead& head, const std::string& suffix,
+                       int64_t tokens) {
   const auto value = [&](const char* name, Dims dims) {
     return g.add_value(name + suffix, g.statistics(), std::move(dims), ValueRole::kTemp);
   };
@@ -141,7 +145,7 @@ void end_chunk(GraphBuilder& g, const SplitHead& head, const SplitChunk& chunk) 
 }  // namespace
 
 ValueId ops::linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                           const CrossEntropyAttrs& attrs) {
+                                  const CrossEntropyAttrs& attrs) {
   require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
   const ValueId loss = g.add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
   std::vector<ValueId> out{loss};
@@ -154,8 +158,7 @@ ValueId ops::linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, Va
 }
 
 ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                      const CrossEntropyAttrs& attrs, int64_t ranks,
-                                               int64_t rank) {
+                                      const CrossEntropyAttrs& attrs, int64_t ranks, int64_t rank) {
   require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.

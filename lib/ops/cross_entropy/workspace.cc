@@ -25,7 +25,8 @@ void take_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int6
   w.panel = offsets.take(w.panel_rows * hidden * wide_bytes(bytes.element));
 }
 
-/// Tensor cores' loads want rows that begin at multiples of 16 bytes; of 128 bytes, a row begins a line of the cache.
+/// Tensor cores' loads want rows that begin at multiples of 16 bytes; of 128 bytes, a row begins a
+/// line of the cache.
 constexpr int64_t kHeadRowElements = 64;
 
 }  // namespace
@@ -62,8 +63,8 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
   return w;
 }
 
-GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
-                                    int64_t element_bytes) {
+GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
+                                    const CrossEntropyAttrs& attrs, int64_t element_bytes) {
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   GpuHeadWorkspace w =
       gpu_vocabulary_workspace(std::min(attrs.chunk_tokens, tokens), attrs.with_gradients);

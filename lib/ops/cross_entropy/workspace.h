@@ -30,8 +30,8 @@ CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, in
                                               const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                               int64_t gradient_bytes = 4);
 
-/// The same of vocabulary_logits and vocabulary_cross_entropy, whose logits are values of the graph:
-/// `tokens` is the chunk, and `logits` is -1.
+/// The same of vocabulary_logits and vocabulary_cross_entropy, whose logits are values of the
+/// graph: `tokens` is the chunk, and `logits` is -1.
 CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
                                            int64_t element_bytes, int64_t gradient_bytes = 4);
 
@@ -39,22 +39,25 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
 struct GpuHeadWorkspace {
   /// Tokens of a chunk: the attribute, or all there are.
   int64_t chunk = 0;
-  /// Elements from a row of logits to the next: V rounded up, so that every row begins where wide loads may, whatever V is.
+  /// Elements from a row of logits to the next: V rounded up, so that every row begins where wide
+  /// loads may, whatever V is.
   int64_t row = 0;
-  /// F64[chunk]; without gradients I32[chunk]: which tokens are predicted; [chunk, row] in the dtype of x and w.
+  /// F64[chunk]; without gradients I32[chunk]: which tokens are predicted; [chunk, row] in the
+  /// dtype of x and w.
   int64_t losses = -1;
   int64_t correct = -1;
   int64_t logits = -1;
   int64_t bytes = 0;
 };
-GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
-                                    int64_t element_bytes);
+GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
+                                    const CrossEntropyAttrs& attrs, int64_t element_bytes);
 /// The same of vocabulary_cross_entropy, whose logits are values of the graph: `tokens` is the
 /// chunk, and `logits` is -1.
 GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients);
 
-/// Tokens of a chunk of the head on a GPU: each chunk reads and writes the whole gradient of the head's
-/// matrix, so few large ones are wanted: 4,096 tokens, less where their logits would take more than 512 MiB.
+/// Tokens of a chunk of the head on a GPU: each chunk reads and writes the whole gradient of the
+/// head's matrix, so few large ones are wanted: 4,096 tokens, less where their logits would take
+/// more than 512 MiB.
 int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes);
 
 }  // namespace ftrun

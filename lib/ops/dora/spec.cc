@@ -25,11 +25,14 @@ void dora_letters(const Op& op, std::map<std::string, int64_t>& letters) {
 // B A of each row, and its square.
 double dora_squared_lengths_flops(const LayerGraph& graph, const Op& op) {
   double elements = 0;
-  for (const LoraPart& part : lora_parts(graph, op)) elements += static_cast<double>(part.columns * (part.rank + 1));
+  for (const LoraPart& part : lora_parts(graph, op))
+    elements += static_cast<double>(part.columns * (part.rank + 1));
   return 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements;
 }
 
-int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) { return dora_workspace(graph, op).bytes; }
+int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) {
+  return dora_workspace(graph, op).bytes;
+}
 
 int64_t dora_squared_lengths_gpu_workspace(const LayerGraph& graph, const Op& op) {
   const Value& down = graph.at(op.in[1]);
@@ -71,7 +74,8 @@ DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op) {
   return w;
 }
 
-GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes, bool is_packed) {
+GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes,
+                                    bool is_packed) {
   constexpr int64_t kMostElements = int64_t{4} << 20, kLeastRows = 64;
   GpuDoraWorkspace w;
   w.rows = std::min(columns, std::max(kMostElements / inputs, kLeastRows));
@@ -82,21 +86,25 @@ GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t ele
   return w;
 }
 
-ValueId ops::dora_squared_lengths(GraphBuilder& g, ValueId weight, ValueId down, const std::vector<ValueId>& up, const LoraAttrs& attrs) {
+ValueId ops::dora_squared_lengths(GraphBuilder& g, ValueId weight, ValueId down,
+                                  const std::vector<ValueId>& up, const LoraAttrs& attrs) {
   int64_t rows = 0;
   for (size_t p = 0; p < up.size(); ++p) {
     const int64_t part = g.at(up[p]).dims[0];
-    require(attrs.parts.at(p).first_column + part <= g.at(weight).dims[0], "a part of the product's weight");
+    require(attrs.parts.at(p).first_column + part <= g.at(weight).dims[0],
+            "a part of the product's weight");
     rows += part;
   }
-  const ValueId squares = g.add_value(g.at(weight).name + ".squared_lengths", g.statistics(), {rows}, ValueRole::kTemp);
+  const ValueId squares =
+      g.add_value(g.at(weight).name + ".squared_lengths", g.statistics(), {rows}, ValueRole::kTemp);
   std::vector<ValueId> in{weight, down};
   in.insert(in.end(), up.begin(), up.end());
   g.emit(OpKind::kDoraSquaredLengths, std::move(in), {squares}, attrs);
   return squares;
 }
 
-ValueId ops::dora_scale(GraphBuilder& g, ValueId z, ValueId squares, ValueId magnitudes, ValueId bias, const DoraAttrs& attrs) {
+ValueId ops::dora_scale(GraphBuilder& g, ValueId z, ValueId squares, ValueId magnitudes,
+                        ValueId bias, const DoraAttrs& attrs) {
   for (const DoraAttrs::Part& part : attrs.parts)
     require(part.first_column + part.columns <= g.at(z).dims[1], "a part of the product's results");
   const ValueId y = g.temp(g.at(z).name + ".dora", Dims(g.at(z).dims));

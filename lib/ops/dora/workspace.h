@@ -7,7 +7,8 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// Byte offsets in the scratch of dora_squared_lengths, -1 for what it does not use; all of the type that is computed with.
+/// Byte offsets in the scratch of dora_squared_lengths, -1 for what it does not use; all of the
+/// type that is computed with.
 struct DoraWorkspace {
   /// Rows of W that are looked at together.
   int64_t rows = 0;
@@ -23,12 +24,14 @@ DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op);
 struct GpuDoraWorkspace {
   /// Of the matrix at a time.
   int64_t rows = 0;
-  /// F32[rows, I]: scale B A; [rows, I] in the dtype of the activations: the weight where that is packed.
+  /// F32[rows, I]: scale B A; [rows, I] in the dtype of the activations: the weight where that is
+  /// packed.
   int64_t delta = 0;
   int64_t weight = -1;
   int64_t bytes = 0;
 };
 /// Of a part with `columns` rows of the weight at most.
-GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes, bool is_packed);
+GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes,
+                                    bool is_packed);
 
 }  // namespace ftrun

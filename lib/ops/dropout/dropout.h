@@ -9,9 +9,11 @@ namespace ftrun {
 class GraphBuilder;
 
 // dropout
-//   Inverted dropout (Srivastava et al. 2014): an element is 0 with the probability p of DropoutAttrs and else divided by
-//   1 - p. Which ones is a function of where they stand in training (kernels/dropout_mask.h), so this is its own gradient.
-//   in: x[N,I]                                     out: y[N,I]            (out may be x)
+//   Inverted dropout (Srivastava et al. 2014): an element is 0 with the probability p of
+//   DropoutAttrs and else divided by 1 - p. Which ones is a function of where they stand in
+//   training (kernels/dropout_mask.h), so this is its own gradient.
+//   in:  x[N,I]
+//   out: y[N,I] (out may be x)
 
 struct DropoutAttrs {
   /// Of an element to become 0; below 1.

@@ -29,18 +29,22 @@ struct DropoutRows {
 
 // One block a token. y may be x.
 template <class T, int V>
-__global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows, const StepScalars* scalars) {
-  const uint64_t row_key = dropout_row_key(scalars->dropout_key, rows.layer, rows.site, rows.first_token + blockIdx.x);
+__global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows,
+                             const StepScalars* scalars) {
+  const uint64_t row_key =
+      dropout_row_key(scalars->dropout_key, rows.layer, rows.site, rows.first_token + blockIdx.x);
   const T* const from = x + blockIdx.x * width;
   T* const to = y + blockIdx.x * width;
   for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
     Floats<V> v = load<V>(from + i);
     const int64_t first = rows.first_column + i;
-    const DropoutKeys begins = dropout_keys(row_key, first), ends = dropout_keys(row_key, first + V - 1);
+    const DropoutKeys begins = dropout_keys(row_key, first),
+                      ends = dropout_keys(row_key, first + V - 1);
     const int64_t next_stretch = (first / kDropoutStretch + 1) * kDropoutStretch;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      const uint32_t bits = dropout_bits(first + k < next_stretch ? begins : ends, static_cast<uint32_t>(first + k));
+      const uint32_t bits =
+          dropout_bits(first + k < next_stretch ? begins : ends, static_cast<uint32_t>(first + k));
       const float kept = bits >= rows.least_kept ? v[k] * rows.scale : 0.0F;
       v[k] = rows.rest ? v[k] - rounded<T>(kept) : kept;
     }
@@ -60,8 +64,10 @@ void dropout(DType dtype, const Dropout& d, cudaStream_t stream) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(d.width, d.x, d.y), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(d.count), static_cast<unsigned>(threads_for(d.width / V, kPointwiseThreads)), 0, stream},
-             dropout_rows<T, V>, static_cast<const T*>(d.x), static_cast<T*>(d.y), d.width, rows, d.scalars);
+      launch({blocks(d.count), static_cast<unsigned>(threads_for(d.width / V, kPointwiseThreads)),
+              0, stream},
+             dropout_rows<T, V>, static_cast<const T*>(d.x), static_cast<T*>(d.y), d.width, rows,
+             d.scalars);
     });
   });
 }

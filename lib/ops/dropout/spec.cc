@@ -22,7 +22,8 @@ void dropout_gradients(Derivation& d, const Op& op) {
 }  // namespace
 
 ValueId ops::dropout(GraphBuilder& g, ValueId x, const DropoutAttrs& attrs) {
-  require(attrs.probability > 0 && attrs.probability < 1 && attrs.first_column >= 0, "a dropout of some elements");
+  require(attrs.probability > 0 && attrs.probability < 1 && attrs.first_column >= 0,
+          "a dropout of some elements");
   const ValueId y = g.temp(g.at(x).name + ".dropout", Dims(g.at(x).dims));
   g.emit(OpKind::kDropout, {x}, {y}, attrs);
   return y;

@@ -10,9 +10,11 @@ class GraphBuilder;
 
 // embed
 //   With RowsAttrs the table is some rows of a larger one: tokens of other rows give zeros.
-//   in: tokens I32[N], table[V,D]                  out: x[N,D]
+//   in:  tokens I32[N], table[V,D]
+//   out: x[N,D]
 // embed_wgrad
-//   in: tokens I32[N], dx[N,D]                     out: dtable[V,D]
+//   in:  tokens I32[N], dx[N,D]
+//   out: dtable[V,D]
 
 /// Rows [first_row, first_row + rows given) of a matrix of `all_rows`.
 struct RowsAttrs {
@@ -23,10 +25,12 @@ struct RowsAttrs {
   bool operator==(const RowsAttrs&) const = default;
 };
 
-/// The rows of an embed or embed_wgrad whose table has `rows`: all unless its attributes say otherwise.
+/// The rows of an embed or embed_wgrad whose table has `rows`: all unless its attributes say
+/// otherwise.
 RowsAttrs given_rows(const Op& op, int64_t rows);
 
-/// Makes an embed_wgrad of a table of `rows` leave out the gradient of row `token`; other operations stay as they are.
+/// Makes an embed_wgrad of a table of `rows` leave out the gradient of row `token`; other
+/// operations stay as they are.
 void leave_out_row_gradient(Op& op, int64_t rows, int64_t token);
 
 namespace ops {

@@ -4,13 +4,14 @@
 
 namespace ftrun {
 
-/// Tokens of one row of the embedding that one block adds to the row's gradient; more are added in parts.
+/// Tokens of one row of the embedding that one block adds to the row's gradient; more are added in
+/// parts.
 inline constexpr int kEmbedPart = 128;
 /// Lists whose lengths are counted on the device: tokens, parts, rows.
 inline constexpr int kEmbedLists = 3;
 
-/// Byte offsets in the scratch of embed_wgrad for rows that are met more than kEmbedPart times; all -1 where too few tokens come
-/// for that.
+/// Byte offsets in the scratch of embed_wgrad for rows that are met more than kEmbedPart times; all
+/// -1 where too few tokens come for that.
 struct GpuEmbedWorkspace {
   /// At most so many parts and such rows.
   int64_t parts = 0;

@@ -9,8 +9,8 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// `whole`, by input 1, as it is or as products by parts of it that are unpacked one after another: some columns of the
-/// result each.
+/// `whole`, by input 1, as it is or as products by parts of it that are unpacked one after another:
+/// some columns of the result each.
 void multiply_by_weight(const Operation& op, Product whole, Matmul& matmul) {
   const PackedFormat& format = op.packed(1);
   if (!format) {
@@ -26,9 +26,13 @@ void multiply_by_weight(const Operation& op, Product whole, Matmul& matmul) {
     part.c = op.element(whole.c, first);
     part.c_stride = whole.n;
     if (whole.transpose_b)
-      unpack(op.dtype(), {format, op.records(1), op.workspace<void>(), whole.k, first, part.n, 0, whole.k}, op.stream());
+      unpack(op.dtype(),
+             {format, op.records(1), op.workspace<void>(), whole.k, first, part.n, 0, whole.k},
+             op.stream());
     else
-      unpack(op.dtype(), {format, op.records(1), op.workspace<void>(), whole.n, 0, whole.k, first, part.n}, op.stream());
+      unpack(op.dtype(),
+             {format, op.records(1), op.workspace<void>(), whole.n, 0, whole.k, first, part.n},
+             op.stream());
     matmul.run(part, op.stream());
   }
 }
@@ -70,16 +74,16 @@ void run_linear_dgrad(const Operation& op, const Libraries& libraries) {
 void run_linear_wgrad(const Operation& op, const Libraries& libraries) {
   const auto [dw, dtype] = op.gradient(0);
   libraries.matmul.run({.transpose_a = true,
-              .m = op.in_dims(0)[1],
-              .n = op.in_dims(1)[1],
-              .k = op.in_dims(0)[0],
-              .a = op.in(0),
-              .b = op.in(1),
-              .c = dw,
-              .beta = op.accumulate() ? 1.0F : 0.0F,
-              .dtype = op.dtype(),
-              .out_dtype = dtype},
-             op.stream());
+                        .m = op.in_dims(0)[1],
+                        .n = op.in_dims(1)[1],
+                        .k = op.in_dims(0)[0],
+                        .a = op.in(0),
+                        .b = op.in(1),
+                        .c = dw,
+                        .beta = op.accumulate() ? 1.0F : 0.0F,
+                        .dtype = op.dtype(),
+                        .out_dtype = dtype},
+                       op.stream());
 }
 
 void run_bias_wgrad(const Operation& op, const Libraries& /*libraries*/) {

@@ -9,20 +9,25 @@ namespace ftrun {
 class GraphBuilder;
 
 // linear
-//   in: x[N,I], w[O,I], [b[O]]                     out: y[N,O] = x w^T + b
+//   in:  x[N,I], w[O,I], [b[O]]
+//   out: y[N,O] = x w^T + b
 // linear_dgrad
-//   in: dy[N,O], w[O,I], [e[N,I]]                  out: dx[N,I] = dy w [+ e]   (out may be e)
+//   in:  dy[N,O], w[O,I], [e[N,I]]
+//   out: dx[N,I] = dy w [+ e] (out may be e)
 // linear_wgrad
-//   in: dy[N,O], x[N,I]                            out: dw[O,I] = dy^T x
+//   in:  dy[N,O], x[N,I]
+//   out: dw[O,I] = dy^T x
 // bias_wgrad
-//   in: dy[N,O]                                    out: db[O] = sum over N
+//   in:  dy[N,O]
+//   out: db[O] = sum over N
 
 /// A linear of a tensor-parallel layer; products that know nothing of other ranks have NoAttrs.
 struct LinearAttrs {
-  /// Ranks that have other rows of w (column parallelism of the transposed product): the gradient by
-  /// x that each makes is a share of a sum over them. 1: it is whole.
+  /// Ranks that have other rows of w (column parallelism of the transposed product): the gradient
+  /// by x that each makes is a share of a sum over them. 1: it is whole.
   int64_t gradient_ranks = 1;
-  /// False: b is given and gets its gradient, but another rank adds it, since the results are summed.
+  /// False: b is given and gets its gradient, but another rank adds it, since the results are
+  /// summed.
   bool adds_bias = true;
   /// False: w never trains, and another product of the layer has it too.
   bool weight_gradient = true;
@@ -33,7 +38,8 @@ struct LinearAttrs {
 bool adds_bias(const Op& op);
 
 namespace ops {
-ValueId linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias = -1, const LinearAttrs& attrs = {});
+ValueId linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias = -1,
+               const LinearAttrs& attrs = {});
 }  // namespace ops
 
 }  // namespace ftrun

@@ -47,12 +47,13 @@ int64_t packed_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
 }
 
 void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x) {
-  if (op.attrs.get_or<LinearAttrs>().weight_gradient) d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
+  if (op.attrs.get_or<LinearAttrs>().weight_gradient)
+    d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
   if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
 }
 
-/// The gradient by x that other operations made is added by the product. Where ranks have made shares of it, so has
-/// every other product of x: their sum is what is summed over the ranks, once.
+/// The gradient by x that other operations made is added by the product. Where ranks have made
+/// shares of it, so has every other product of x: their sum is what is summed over the ranks, once.
 void linear_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.needed(op.in[0]);
@@ -78,7 +79,8 @@ bool adds_bias(const Op& op) {
   return op.in.size() > 2 && op.attrs.get_or<LinearAttrs>().adds_bias;
 }
 
-ValueId ops::linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias, const LinearAttrs& attrs) {
+ValueId ops::linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias,
+                    const LinearAttrs& attrs) {
   const Dims w = g.at(weight).dims;  // a copy: the new value moves the others
   require(g.at(x).dims[1] == w[1], "linear input width");
   const ValueId y = g.temp(g.at(weight).name + ".out", {g.at(x).dims[0], w[0]});

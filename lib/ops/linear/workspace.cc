@@ -23,7 +23,8 @@ ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t oper
 }
 
 int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k) {
-  return product_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype), dtype_bytes(graph.at(op.out[0]).dtype),
+  return product_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype),
+                           dtype_bytes(graph.at(op.out[0]).dtype),
                            static_cast<bool>(graph.at(op.in[1]).packed))
       .bytes;
 }

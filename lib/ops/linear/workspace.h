@@ -23,11 +23,12 @@ struct ProductWorkspace {
 ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
                                    int64_t result_bytes, bool packed = false);
 
-/// Bytes of the panels of a product by in 1 whose result is out 0; `m`, `n`, `k` as in product_workspace().
+/// Bytes of the panels of a product by in 1 whose result is out 0; `m`, `n`, `k` as in
+/// product_workspace().
 int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k);
 
-/// A product by a packed weight unpacks it part by part: columns of the result that one part gives, of n, for a product of
-/// depth k. Large parts, so that products stay large ones.
+/// A product by a packed weight unpacks it part by part: columns of the result that one part gives,
+/// of n, for a product of depth k. Large parts, so that products stay large ones.
 int64_t gpu_panel_columns(int64_t n, int64_t k);
 
 }  // namespace ftrun

@@ -9,36 +9,36 @@ void run_lora_up(const Operation& op, const Libraries& libraries) {
   op.copy_to_result(0, tokens * outputs);
   for (size_t p = 0; p < parts.size(); ++p)
     libraries.matmul.run({.transpose_b = true,
-                .m = tokens,
-                .n = parts[p].columns,
-                .k = parts[p].rank,
-                .a = op.element(op.in(1), parts[p].first_rank),
-                .b = op.in(2 + p),
-                .c = op.element(op.out(0), parts[p].first_column),
-                .alpha = static_cast<float>(parts[p].scale),
-                .beta = 1.0F,
-                .a_stride = lora_ranks(parts),
-                .c_stride = outputs,
-                .dtype = op.dtype(),
-                .out_dtype = op.dtype()},
-               op.stream());
+                          .m = tokens,
+                          .n = parts[p].columns,
+                          .k = parts[p].rank,
+                          .a = op.element(op.in(1), parts[p].first_rank),
+                          .b = op.in(2 + p),
+                          .c = op.element(op.out(0), parts[p].first_column),
+                          .alpha = static_cast<float>(parts[p].scale),
+                          .beta = 1.0F,
+                          .a_stride = lora_ranks(parts),
+                          .c_stride = outputs,
+                          .dtype = op.dtype(),
+                          .out_dtype = op.dtype()},
+                         op.stream());
 }
 
 void run_lora_up_dgrad(const Operation& op, const Libraries& libraries) {
   const std::vector<LoraPart> parts = lora_parts(op.graph(), op.op());
   for (size_t p = 0; p < parts.size(); ++p)
     libraries.matmul.run({.m = op.in_dims(0)[0],
-                .n = parts[p].rank,
-                .k = parts[p].columns,
-                .a = op.element(op.in(0), parts[p].first_column),
-                .b = op.in(1 + p),
-                .c = op.element(op.out(0), parts[p].first_rank),
-                .alpha = static_cast<float>(parts[p].scale),
-                .a_stride = op.in_dims(0)[1],
-                .c_stride = lora_ranks(parts),
-                .dtype = op.dtype(),
-                .out_dtype = op.dtype()},
-               op.stream());
+                          .n = parts[p].rank,
+                          .k = parts[p].columns,
+                          .a = op.element(op.in(0), parts[p].first_column),
+                          .b = op.in(1 + p),
+                          .c = op.element(op.out(0), parts[p].first_rank),
+                          .alpha = static_cast<float>(parts[p].scale),
+                          .a_stride = op.in_dims(0)[1],
+                          .c_stride = lora_ranks(parts),
+                          .dtype = op.dtype(),
+                          .out_dtype = op.dtype()},
+                         op.stream());
 }
 
 void run_lora_up_wgrad(const Operation& op, const Libraries& libraries) {
@@ -46,19 +46,19 @@ void run_lora_up_wgrad(const Operation& op, const Libraries& libraries) {
   for (size_t p = 0; p < parts.size(); ++p) {
     const auto [db, dtype] = op.gradient(p);
     libraries.matmul.run({.transpose_a = true,
-                .m = parts[p].columns,
-                .n = parts[p].rank,
-                .k = op.in_dims(0)[0],
-                .a = op.element(op.in(0), parts[p].first_column),
-                .b = op.element(op.in(1), parts[p].first_rank),
-                .c = db,
-                .alpha = static_cast<float>(parts[p].scale),
-                .beta = op.accumulate() ? 1.0F : 0.0F,
-                .a_stride = op.in_dims(0)[1],
-                .b_stride = lora_ranks(parts),
-                .dtype = op.dtype(),
-                .out_dtype = dtype},
-               op.stream());
+                          .m = parts[p].columns,
+                          .n = parts[p].rank,
+                          .k = op.in_dims(0)[0],
+                          .a = op.element(op.in(0), parts[p].first_column),
+                          .b = op.element(op.in(1), parts[p].first_rank),
+                          .c = db,
+                          .alpha = static_cast<float>(parts[p].scale),
+                          .beta = op.accumulate() ? 1.0F : 0.0F,
+                          .a_stride = op.in_dims(0)[1],
+                          .b_stride = lora_ranks(parts),
+                          .dtype = op.dtype(),
+                          .out_dtype = dtype},
+                         op.stream());
   }
 }
 

@@ -12,13 +12,17 @@ class GraphBuilder;
 struct LayerGraph;
 
 // lora_up
-//   Low-rank adapters (Hu et al. 2021, "LoRA") of up to three parts of a product's results y (LoraAttrs): part p has P_p
-//   neighbouring columns of y, rank r_p, and the next r_p columns of h = x a^T (a linear); J = r_1 + r_2 + r_3.
-//   in: y[N,O], h[N,J], b_1[P_1,r_1], [b_2], [b_3]  out: y, to part p of which scale_p h_p b_p^T is added  (out may be in)
+//   Low-rank adapters (Hu et al. 2021, "LoRA") of up to three parts of a product's results y
+//   (LoraAttrs): part p has P_p neighbouring columns of y, rank r_p, and the next r_p columns of
+//   h = x a^T (a linear); J = r_1 + r_2 + r_3.
+//   in:  y[N,O], h[N,J], b_1[P_1,r_1], [b_2], [b_3]
+//   out: y, to part p of which scale_p h_p b_p^T is added (out may be in)
 // lora_up_dgrad
-//   in: dy[N,O], b_1[P_1,r_1], [b_2], [b_3]        out: dh[N,J]: dh_p = scale_p dy_p b_p
+//   in:  dy[N,O], b_1[P_1,r_1], [b_2], [b_3]
+//   out: dh[N,J]: dh_p = scale_p dy_p b_p
 // lora_up_wgrad
-//   in: dy[N,O], h[N,J]                            out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
+//   in:  dy[N,O], h[N,J]
+//   out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
 
 /// Of the low-rank adapters of one product: its parts that have one, by their columns.
 struct LoraAttrs {
@@ -51,9 +55,9 @@ int64_t most_columns(const std::vector<LoraPart>& parts);
 int64_t lora_ranks(const std::vector<LoraPart>& parts);
 
 namespace ops {
-/// A product's results `y` with low-rank adapters: see lora_up. `down` is [J,I] for the product's operand, of which
-/// (after dropout, where there is one) `x` is given; `up` holds b_p of each part of `attrs`. `y_attrs` as the
-/// product's own.
+/// A product's results `y` with low-rank adapters: see lora_up. `down` is [J,I] for the product's
+/// operand, of which (after dropout, where there is one) `x` is given; `up` holds b_p of each part
+/// of `attrs`. `y_attrs` as the product's own.
 ValueId lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up,
              const LoraAttrs& attrs, const LinearAttrs& y_attrs = {});
 }  // namespace ops

@@ -13,10 +13,14 @@ namespace {
 ValueId up_matrix(const Op& op, size_t part) {
   switch (op.kind) {
     case OpKind::kLoraUp:
-    case OpKind::kDoraSquaredLengths: return op.in.at(2 + part);
-    case OpKind::kLoraUpDgrad: return op.in.at(1 + part);
-    case OpKind::kLoraUpWgrad: return op.out.at(part);
-    default: bug("an operation of low-rank adapters");
+    case OpKind::kDoraSquaredLengths:
+      return op.in.at(2 + part);
+    case OpKind::kLoraUpDgrad:
+      return op.in.at(1 + part);
+    case OpKind::kLoraUpWgrad:
+      return op.out.at(part);
+    default:
+      bug("an operation of low-rank adapters");
   }
 }
 

@@ -19,11 +19,14 @@ namespace {
 
 double lora_flops(const LayerGraph& graph, const Op& op) {
   double elements = 0;
-  for (const LoraPart& part : lora_parts(graph, op)) elements += static_cast<double>(part.columns * part.rank);
+  for (const LoraPart& part : lora_parts(graph, op))
+    elements += static_cast<double>(part.columns * part.rank);
   return 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements;
 }
 
-int64_t lora_bytes(const LayerGraph& graph, const Op& op) { return lora_workspace(graph, op).bytes; }
+int64_t lora_bytes(const LayerGraph& graph, const Op& op) {
+  return lora_workspace(graph, op).bytes;
+}
 
 void lora_up_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
@@ -45,9 +48,12 @@ LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op) {
   const int64_t tokens = graph.at(op.in[0]).dims[0];
   const auto panels_of = [&](const LoraPart& part) {
     switch (op.kind) {
-      case OpKind::kLoraUp: return product_bytes(graph, op, tokens, part.columns, part.rank);
-      case OpKind::kLoraUpDgrad: return product_bytes(graph, op, tokens, part.rank, part.columns);
-      default: return product_bytes(graph, op, part.columns, part.rank, tokens);
+      case OpKind::kLoraUp:
+        return product_bytes(graph, op, tokens, part.columns, part.rank);
+      case OpKind::kLoraUpDgrad:
+        return product_bytes(graph, op, tokens, part.rank, part.columns);
+      default:
+        return product_bytes(graph, op, part.columns, part.rank, tokens);
     }
   };
   int64_t panels = 0;
@@ -60,13 +66,16 @@ LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op) {
   return w;
 }
 
-ValueId ops::lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up,
-                           const LoraAttrs& attrs, const LinearAttrs& y_attrs) {
-  require(!up.empty() && up.size() <= 3 && up.size() == attrs.parts.size(), "adapters of one to three parts");
+ValueId ops::lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down,
+                  const std::vector<ValueId>& up, const LoraAttrs& attrs,
+                  const LinearAttrs& y_attrs) {
+  require(!up.empty() && up.size() <= 3 && up.size() == attrs.parts.size(),
+          "adapters of one to three parts");
   int64_t ranks = 0;
   for (size_t p = 0; p < up.size(); ++p) {
     const Dims& b = g.at(up[p]).dims;
-    require(attrs.parts[p].first_column + b[0] <= g.at(y).dims[1], "a part of the product's results");
+    require(attrs.parts[p].first_column + b[0] <= g.at(y).dims[1],
+            "a part of the product's results");
     ranks += b[1];
   }
   require(g.at(down).dims[0] == ranks, "the ranks of all parts");

@@ -7,13 +7,17 @@ namespace ftrun {
 class GraphBuilder;
 
 // rms_norm
-//   in: x[N,D], w[D]                               out: y[N,D], rstd F32[N]
+//   in:  x[N,D], w[D]
+//   out: y[N,D], rstd F32[N]
 // add_rms_norm
-//   in: x[N,D], r[N,D], w[D]                       out: sum=x+r [N,D], y[N,D], rstd F32[N]
+//   in:  x[N,D], r[N,D], w[D]
+//   out: sum=x+r [N,D], y[N,D], rstd F32[N]
 // rms_norm_dgrad
-//   in: dy[N,D], x[N,D], rstd F32[N], w[D], [e[N,D]]  out: dx[N,D] (= gradient through the norm, + e)
+//   in:  dy[N,D], x[N,D], rstd F32[N], w[D], [e[N,D]]
+//   out: dx[N,D] (= gradient through the norm, + e)
 // rms_norm_wgrad
-//   in: dy[N,D], x[N,D], rstd F32[N]               out: dw[D]
+//   in:  dy[N,D], x[N,D], rstd F32[N]
+//   out: dw[D]
 
 struct NormAttrs {
   double epsilon = 1e-5;

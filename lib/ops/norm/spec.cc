@@ -12,9 +12,11 @@
 namespace ftrun {
 namespace {
 
-/// `e`, the gradient that already reached x past the norm, is added by the norm's own kernel. The weight's gradient is
-/// in the list of the input's: it is cheap, and deferred it would keep dy, which nothing else reads.
-void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd, ValueId weight) {
+/// `e`, the gradient that already reached x past the norm, is added by the norm's own kernel. The
+/// weight's gradient is in the list of the input's: it is cheap, and deferred it would keep dy,
+/// which nothing else reads.
+void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
+                    ValueId weight) {
   const ValueId dy = d.result_gradient(y);
   const ValueId e = d.gradient(x);
   const ValueId x_saved = d.needed(x);
@@ -48,19 +50,20 @@ Op norm_of_sum(const Op& op) {
 ValueId ops::rms_norm(GraphBuilder& g, ValueId x, ValueId weight, double epsilon) {
   require(g.at(x).dims[1] == g.at(weight).dims[0], "rms_norm width");
   const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
-  const ValueId rstd = g.add_value(g.at(weight).name + ".rstd", g.statistics(),
-                                 {g.at(x).dims[0]}, ValueRole::kTemp);
+  const ValueId rstd =
+      g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
   g.emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, NormAttrs{epsilon});
   return y;
 }
 
-ops::SumAndNorm ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight, double epsilon) {
+ops::SumAndNorm ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight,
+                                  double epsilon) {
   require(g.at(x).dims == g.at(r).dims, "add_rms_norm operands");
   require(g.at(x).dims[1] == g.at(weight).dims[0], "add_rms_norm width");
   const ValueId sum = g.temp(g.at(weight).name + ".sum", g.at(x).dims);
   const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
-  const ValueId rstd = g.add_value(g.at(weight).name + ".rstd", g.statistics(),
-                                 {g.at(x).dims[0]}, ValueRole::kTemp);
+  const ValueId rstd =
+      g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
   g.emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, NormAttrs{epsilon});
   return {sum, y};
 }

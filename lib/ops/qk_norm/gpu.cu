@@ -21,8 +21,8 @@ __device__ inline HeadOfToken head_of_warp(int64_t count, int heads, int head_si
   return {item / heads, static_cast<int>(item % heads), item * head_size, item < count * heads};
 }
 
-/// What a warp reads of a head at a time: 4 elements a lane where they can be moved at once, so that heads of
-/// 128 keep all lanes busy.
+/// What a warp reads of a head at a time: 4 elements a lane where they can be moved at once, so
+/// that heads of 128 keep all lanes busy.
 template <int V, class Body>
 __device__ void for_head(int head_size, Body body) {
   for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) body(i);
@@ -30,13 +30,15 @@ __device__ void for_head(int head_size, Body body) {
 
 // One warp a head. q and k heads are normalised, v heads copied.
 template <class T, int V>
-__global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, float* rstd, int64_t count, int q_heads,
-                              int k_heads, int head_size, float epsilon) {
+__global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, float* rstd,
+                              int64_t count, int q_heads, int k_heads, int head_size,
+                              float epsilon) {
   const HeadOfToken h = head_of_warp(count, q_heads + 2 * k_heads, head_size);
   if (!h.exists) return;
   const T* const x = qkv + h.at;
   T* const out = y + h.at;
-  if (h.head >= q_heads + k_heads) return for_head<V>(head_size, [&](int i) { store(out + i, load<V>(x + i)); });
+  if (h.head >= q_heads + k_heads)
+    return for_head<V>(head_size, [&](int i) { store(out + i, load<V>(x + i)); });
   float squares = 0.0F;
   for_head<V>(head_size, [&](int i) {
     const Floats<V> v = load<V>(x + i);
@@ -56,14 +58,16 @@ __global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, floa
 }
 
 template <class T, int V>
-__global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd, const T* wq, const T* wk, T* dqkv,
-                                    int64_t count, int q_heads, int k_heads, int head_size) {
+__global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd, const T* wq,
+                                    const T* wk, T* dqkv, int64_t count, int q_heads, int k_heads,
+                                    int head_size) {
   const HeadOfToken h = head_of_warp(count, q_heads + 2 * k_heads, head_size);
   if (!h.exists) return;
   const T* const d = dy + h.at;
   const T* const x = qkv + h.at;
   T* const out = dqkv + h.at;
-  if (h.head >= q_heads + k_heads) return for_head<V>(head_size, [&](int i) { store(out + i, load<V>(d + i)); });
+  if (h.head >= q_heads + k_heads)
+    return for_head<V>(head_size, [&](int i) { store(out + i, load<V>(d + i)); });
   const T* const w = h.head < q_heads ? wq : wk;
   float projection = 0.0F;
   for_head<V>(head_size, [&](int i) {
@@ -89,29 +93,31 @@ Launch head_launch(int64_t count, const HeadAttrs& heads, cudaStream_t stream) {
   return {blocks(divide_up(warps, kHeadThreads / 32)), kHeadThreads, 0, stream};
 }
 
-void qk_norm(DType dtype, const void* qkv, const void* wq, const void* wk, void* y, float* rstd, int64_t count,
-             const HeadAttrs& heads, cudaStream_t stream) {
+void qk_norm(DType dtype, const void* qkv, const void* wq, const void* wk, void* y, float* rstd,
+             int64_t count, const HeadAttrs& heads, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(heads.head_size, qkv, wq, wk, y), [&](auto v) {
       constexpr int V = decltype(v)::value > 1 ? 4 : 1;
       launch(head_launch(count, heads, stream), qk_norm_heads<T, V>, static_cast<const T*>(qkv),
              static_cast<const T*>(wq), static_cast<const T*>(wk), static_cast<T*>(y), rstd, count,
-             static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads), static_cast<int>(heads.head_size),
-             static_cast<float>(heads.epsilon));
+             static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
+             static_cast<int>(heads.head_size), static_cast<float>(heads.epsilon));
     });
   });
 }
 
-void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rstd, const void* wq, const void* wk,
-                   void* dqkv, int64_t count, const HeadAttrs& heads, cudaStream_t stream) {
+void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rstd, const void* wq,
+                   const void* wk, void* dqkv, int64_t count, const HeadAttrs& heads,
+                   cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(heads.head_size, dy, qkv, wq, wk, dqkv), [&](auto v) {
       constexpr int V = decltype(v)::value > 1 ? 4 : 1;
-      launch(head_launch(count, heads, stream), qk_norm_dgrad_heads<T, V>, static_cast<const T*>(dy),
-             static_cast<const T*>(qkv), rstd, static_cast<const T*>(wq), static_cast<const T*>(wk),
-             static_cast<T*>(dqkv), count, static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
+      launch(head_launch(count, heads, stream), qk_norm_dgrad_heads<T, V>,
+             static_cast<const T*>(dy), static_cast<const T*>(qkv), rstd, static_cast<const T*>(wq),
+             static_cast<const T*>(wk), static_cast<T*>(dqkv), count,
+             static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
              static_cast<int>(heads.head_size));
     });
   });
@@ -138,8 +144,8 @@ void run_qk_norm(const Operation& op, const Libraries& /*libraries*/) {
 }
 
 void run_qk_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
-  qk_norm_dgrad(op.dtype(), op.in(0), op.in(1), op.floats_in(2), op.in(3), op.in(4), op.out(0), op.in_dims(0)[0],
-                op.attrs<HeadAttrs>(), op.stream());
+  qk_norm_dgrad(op.dtype(), op.in(0), op.in(1), op.floats_in(2), op.in(3), op.in(4), op.out(0),
+                op.in_dims(0)[0], op.attrs<HeadAttrs>(), op.stream());
 }
 
 void run_qk_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {

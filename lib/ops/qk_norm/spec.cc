@@ -31,12 +31,15 @@ void qk_norm_gradients(Derivation& d, const Op& op) {
 
 }  // namespace
 
-ValueId ops::qk_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId weight_k, const HeadAttrs& heads) {
-  require(g.at(weight_q).dims == Dims{heads.head_size} && g.at(weight_k).dims == Dims{heads.head_size},
-          "qk_norm weights");
+ValueId ops::qk_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId weight_k,
+                     const HeadAttrs& heads) {
+  require(
+      g.at(weight_q).dims == Dims{heads.head_size} && g.at(weight_k).dims == Dims{heads.head_size},
+      "qk_norm weights");
   const ValueId y = g.temp("qk_norm.out", g.at(qkv).dims);
-  const ValueId rstd = g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), heads.query_heads + heads.kv_heads},
-                                 ValueRole::kTemp);
+  const ValueId rstd =
+      g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), heads.query_heads + heads.kv_heads},
+                  ValueRole::kTemp);
   g.emit(OpKind::kQkNorm, {qkv, weight_q, weight_k}, {y, rstd}, heads);
   return y;
 }

@@ -16,8 +16,8 @@ struct Frequencies {
 };
 
 // The angle is a product of fp32 numbers, as on the CPU.
-__global__ void rope_table_rows(const int32_t* positions, float* table, Frequencies frequencies, int half,
-                                double magnitude) {
+__global__ void rope_table_rows(const int32_t* positions, float* table, Frequencies frequencies,
+                                int half, double magnitude) {
   const int64_t n = blockIdx.x;
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
     const double angle = __fmul_rn(static_cast<float>(positions[n]), frequencies.e[i]);
@@ -28,8 +28,8 @@ __global__ void rope_table_rows(const int32_t* positions, float* table, Frequenc
 
 // One block a token; a thread rotates V pairs or copies V elements of v. y may be x.
 template <class T, int V>
-__global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied, int half,
-                          float sine_sign) {
+__global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied,
+                          int half, float sine_sign) {
   const int64_t n = blockIdx.x;
   const int head_size = 2 * half, rotated = rotated_heads * head_size;
   const int packs = half / V, pairs = rotated_heads * packs;
@@ -50,50 +50,60 @@ __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_head
     store(to + at + half, second);
   }
   if (x == y) return;
-  for (int i = threadIdx.x * V; i < copied; i += blockDim.x * V) store(to + rotated + i, load<V>(from + rotated + i));
+  for (int i = threadIdx.x * V; i < copied; i += blockDim.x * V)
+    store(to + rotated + i, load<V>(from + rotated + i));
 }
 
 void rope_table(const int32_t* positions, float* table, int64_t count, const RopeTableAttrs& attrs,
                 cudaStream_t stream) {
   const auto half = static_cast<int>(attrs.inverse_frequencies.size());
   if (half > kMostAngles)
-    throw Error(ExitCode::kUnsupported, cat("heads of ", 2 * half, " elements are too large for the CUDA kernels"),
+    throw Error(ExitCode::kUnsupported,
+                cat("heads of ", 2 * half, " elements are too large for the CUDA kernels"),
                 cat("they go up to ", 2 * kMostAngles));
   Frequencies frequencies{};
   for (int i = 0; i < half; ++i)
     frequencies.e[i] = static_cast<float>(attrs.inverse_frequencies[static_cast<size_t>(i)]);
-  launch({blocks(count), static_cast<unsigned>(threads_for(half, kPointwiseThreads)), 0, stream}, rope_table_rows, positions,
-         table, frequencies, half, attrs.magnitude);
+  launch({blocks(count), static_cast<unsigned>(threads_for(half, kPointwiseThreads)), 0, stream},
+         rope_table_rows, positions, table, frequencies, half, attrs.magnitude);
 }
 
 /// sine_sign -1 rotates back; y may be x.
-void rope(DType dtype, const void* x, const float* table, void* y, int64_t count, const HeadAttrs& heads,
-          float sine_sign, cudaStream_t stream) {
+void rope(DType dtype, const void* x, const float* table, void* y, int64_t count,
+          const HeadAttrs& heads, float sine_sign, cudaStream_t stream) {
   const int64_t half = heads.head_size / 2, rotated_heads = heads.query_heads + heads.kv_heads;
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(half, x, y), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(count), static_cast<unsigned>(threads_for(rotated_heads * half / V, kPointwiseThreads)), 0, stream},
-             rope_rows<T, V>, static_cast<const T*>(x), table, static_cast<T*>(y), static_cast<int>(rotated_heads),
-             static_cast<int>(heads.kv_heads * heads.head_size), static_cast<int>(half), sine_sign);
+      launch({blocks(count),
+              static_cast<unsigned>(threads_for(rotated_heads * half / V, kPointwiseThreads)), 0,
+              stream},
+             rope_rows<T, V>, static_cast<const T*>(x), table, static_cast<T*>(y),
+             static_cast<int>(rotated_heads), static_cast<int>(heads.kv_heads * heads.head_size),
+             static_cast<int>(half), sine_sign);
     });
   });
 }
 
 void rotate(const Operation& op, float sine_sign) {
-  rope(op.dtype(), op.in(0), op.floats_in(1), op.out(0), op.in_dims(0)[0], op.attrs<HeadAttrs>(), sine_sign,
-       op.stream());
+  rope(op.dtype(), op.in(0), op.floats_in(1), op.out(0), op.in_dims(0)[0], op.attrs<HeadAttrs>(),
+       sine_sign, op.stream());
 }
 
 }  // namespace
 
 void run_rope_table(const Operation& op, const Libraries& /*libraries*/) {
-  rope_table(op.ints_in(0), op.floats_out(0), op.in_dims(0)[0], op.attrs<RopeTableAttrs>(), op.stream());
+  rope_table(op.ints_in(0), op.floats_out(0), op.in_dims(0)[0], op.attrs<RopeTableAttrs>(),
+             op.stream());
 }
 
-void run_rope(const Operation& op, const Libraries& /*libraries*/) { rotate(op, 1.0F); }
+void run_rope(const Operation& op, const Libraries& /*libraries*/) {
+  rotate(op, 1.0F);
+}
 
-void run_rope_dgrad(const Operation& op, const Libraries& /*libraries*/) { rotate(op, -1.0F); }
+void run_rope_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+  rotate(op, -1.0F);
+}
 
 }  // namespace ftrun::cuda

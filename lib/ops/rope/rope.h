@@ -10,12 +10,15 @@ namespace ftrun {
 class GraphBuilder;
 
 // rope_table
-//   in: positions I32[N]                           out: rope F32[N,d]: cos of the d/2 angles, then sin
+//   in:  positions I32[N]
+//   out: rope F32[N,d]: cos of the d/2 angles, then sin
 // rope
 //   Rotates q and k (halves i and i+d/2 of a head, as Hugging Face's rotate_half); v is copied.
-//   in: qkv[N,(H+2K)d], rope F32[N,d]              out: y[N,(H+2K)d]      (out may be in)
+//   in:  qkv[N,(H+2K)d], rope F32[N,d]
+//   out: y[N,(H+2K)d] (out may be in)
 // rope_dgrad
-//   in: dy[N,(H+2K)d], rope F32[N,d]               out: dqkv[N,(H+2K)d]   (out may be dy)
+//   in:  dy[N,(H+2K)d], rope F32[N,d]
+//   out: dqkv[N,(H+2K)d] (out may be dy)
 
 struct RopeTableAttrs {
   /// d/2 angles per position (radians per token), already scaled as the family asks.
@@ -26,7 +29,8 @@ struct RopeTableAttrs {
 };
 
 namespace ops {
-ValueId rope_table(GraphBuilder& g, ValueId positions, std::vector<double> inverse_frequencies, double magnitude);
+ValueId rope_table(GraphBuilder& g, ValueId positions, std::vector<double> inverse_frequencies,
+                   double magnitude);
 ValueId rope(GraphBuilder& g, ValueId qkv, ValueId table, const HeadAttrs& heads);
 }  // namespace ops
 

@@ -16,7 +16,8 @@ namespace ftrun {
 namespace {
 
 void rope_table_letters(const Op& op, std::map<std::string, int64_t>& letters) {
-  letters["d"] = 2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().inverse_frequencies.size());
+  letters["d"] =
+      2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().inverse_frequencies.size());
 }
 
 void rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
@@ -34,10 +35,11 @@ void rope_gradients(Derivation& d, const Op& op) {
 }  // namespace
 
 ValueId ops::rope_table(GraphBuilder& g, ValueId positions, std::vector<double> inverse_frequencies,
-                                 double magnitude) {
+                        double magnitude) {
   const auto head_size = static_cast<int64_t>(inverse_frequencies.size()) * 2;
   const ValueId table = g.add_value("rope", DType::kF32, {g.tokens(), head_size}, ValueRole::kTemp);
-  g.emit(OpKind::kRopeTable, {positions}, {table}, RopeTableAttrs{std::move(inverse_frequencies), magnitude});
+  g.emit(OpKind::kRopeTable, {positions}, {table},
+         RopeTableAttrs{std::move(inverse_frequencies), magnitude});
   return table;
 }
 

@@ -27,8 +27,8 @@ void run_scale(const Operation& op, const Libraries& /*libraries*/) {
     auto* const y = static_cast<T*>(op.out(0));
     with_vectors<T>(vectors_fit<T>(count, x, y), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(divide_up(count / V, kPointwiseThreads)), kPointwiseThreads, 0, op.stream()}, scale_elements<T, V>, x,
-             y, count, factor);
+      launch({blocks(divide_up(count / V, kPointwiseThreads)), kPointwiseThreads, 0, op.stream()},
+             scale_elements<T, V>, x, y, count, factor);
     });
   });
 }

@@ -8,7 +8,8 @@ class GraphBuilder;
 
 // scale
 //   Its own gradient.
-//   in: x                                          out: y = factor x, same shape    (out may be x)
+//   in:  x
+//   out: y = factor x, same shape (out may be x)
 
 struct ScaleAttrs {
   double factor = 1.0;

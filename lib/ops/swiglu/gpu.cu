@@ -7,7 +7,9 @@ namespace ftrun::cuda {
 
 namespace {
 
-__device__ inline float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+__device__ inline float sigmoid(float x) {
+  return 1.0F / (1.0F + expf(-x));
+}
 
 template <class T, int V>
 __global__ void swiglu_rows(const T* gu, T* s, int64_t width) {
@@ -42,26 +44,29 @@ __global__ void swiglu_dgrad_rows(const T* ds, const T* gu, T* dgu, int64_t widt
 }
 
 /// `width` is F.
-void swiglu(DType dtype, const void* gu, void* s, int64_t count, int64_t width, cudaStream_t stream) {
+void swiglu(DType dtype, const void* gu, void* s, int64_t count, int64_t width,
+            cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(width, gu, s), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kPointwiseThreads)), 0, stream}, swiglu_rows<T, V>,
-             static_cast<const T*>(gu), static_cast<T*>(s), width);
+      launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kPointwiseThreads)), 0,
+              stream},
+             swiglu_rows<T, V>, static_cast<const T*>(gu), static_cast<T*>(s), width);
     });
   });
 }
 
-void swiglu_dgrad(DType dtype, const void* ds, const void* gu, void* dgu, int64_t count, int64_t width,
-                  cudaStream_t stream) {
+void swiglu_dgrad(DType dtype, const void* ds, const void* gu, void* dgu, int64_t count,
+                  int64_t width, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(width, ds, gu, dgu), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kPointwiseThreads)), 0, stream},
-             swiglu_dgrad_rows<T, V>, static_cast<const T*>(ds), static_cast<const T*>(gu), static_cast<T*>(dgu),
-             width);
+      launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kPointwiseThreads)), 0,
+              stream},
+             swiglu_dgrad_rows<T, V>, static_cast<const T*>(ds), static_cast<const T*>(gu),
+             static_cast<T*>(dgu), width);
     });
   });
 }
@@ -73,7 +78,8 @@ void run_swiglu(const Operation& op, const Libraries& /*libraries*/) {
 }
 
 void run_swiglu_dgrad(const Operation& op, const Libraries& /*libraries*/) {
-  swiglu_dgrad(op.dtype(), op.in(0), op.in(1), op.out(0), op.in_dims(0)[0], op.in_dims(0)[1], op.stream());
+  swiglu_dgrad(op.dtype(), op.in(0), op.in(1), op.out(0), op.in_dims(0)[0], op.in_dims(0)[1],
+               op.stream());
 }
 
 }  // namespace ftrun::cuda

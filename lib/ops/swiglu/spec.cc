@@ -19,8 +19,7 @@ void swiglu_gradients(Derivation& d, const Op& op) {
 }  // namespace
 
 ValueId ops::swiglu(GraphBuilder& g, ValueId gate_up) {
-  const ValueId s =
-      g.temp("swiglu.out", {g.at(gate_up).dims[0], g.at(gate_up).dims[1] / 2});
+  const ValueId s = g.temp("swiglu.out", {g.at(gate_up).dims[0], g.at(gate_up).dims[1] / 2});
   g.emit(OpKind::kSwiGlu, {gate_up}, {s});
   return s;
 }
