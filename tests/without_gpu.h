@@ -12,7 +12,7 @@ namespace ftrun::testing {
 /// this program, which no machine explains.
 inline int exit_code_without_gpu(const Error& error) {
   const bool unfit = error.message().find("undefined symbol") != std::string::npos;
-  std::printf("%s: %s\n", unfit ? "failed" : "skipped, no GPU", error.message().c_str());
+  std::printf("%s%s\n", unfit ? "failed: " : "skipped: no GPU: ", error.message().c_str());
   return unfit ? 1 : 77;
 }
 
