@@ -1,7 +1,9 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -241,6 +243,11 @@ struct SchedulerConfig {
   bool lr_range_test_staircase = false;
   bool operator==(const SchedulerConfig&) const = default;
 };
+
+/// Gives what is left of a cosine that begins at 1, `waves` of it along p from 0 to 1.
+inline double cosine_left(double waves, double p) {
+  return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
+}
 
 /// The rate that the cosine of cosine_with_min_lr falls to.
 inline double lowest_cosine_rate(const SchedulerConfig& schedule, double lr) {

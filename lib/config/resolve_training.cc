@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -170,8 +168,8 @@ double last_rate(const Config& c) {
   if (s.type == SchedulerType::kPolynomial) return s.lr_end;
   if (s.type == SchedulerType::kWarmupStableDecay) return lr * s.min_lr_ratio;
   if (s.type == SchedulerType::kCosineWithMinLr) {
-    const double wave = (1.0 + std::cos(2.0 * std::numbers::pi * s.num_cycles)) / 2.0;
-    return lowest_cosine_rate(s, lr) + (lr - lowest_cosine_rate(s, lr)) * wave;
+    const double lowest = lowest_cosine_rate(s, lr);
+    return lowest + (lr - lowest) * cosine_left(s.num_cycles, 1.0);
   }
   return s.type == SchedulerType::kWarmupDecayLR ? s.warmup_min_lr : s.min_lr;
 }
@@ -245,7 +243,7 @@ void resolve_stable_decay(Resolving& r) {
   if (s.total_num_steps != 0) note_decay(r);
 }
 
-/// What some of transformers' types take beside warm-up and total.
+/// Resolves what some of transformers' types take beside warm-up and total.
 void resolve_own_type(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   if (s.type == SchedulerType::kCosineWithRestarts && !r.given("scheduler.params.num_cycles")) s.num_cycles = 1.0;

@@ -55,7 +55,7 @@ struct Field {
   std::string name;
   FieldType type = FieldType::kBool;
   std::vector<std::string> choices;
-  /// Of kChoice: other words, in small letters and read in any case, and the choice that each stands for.
+  /// Synonyms of a kChoice: other words, in small letters and read in any case, each with its choice.
   std::vector<std::pair<std::string, std::string>> synonyms;
   std::string doc;
   std::string unit;

@@ -172,7 +172,7 @@ class Executor {
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
   /// Runs so far, the options that were recorded with the updates, and where the recorded micro-batches stand.
   int64_t runs_ = 0;
-  /// What a recording keeps of the optimizer; all else is in the scalars.
+  /// The optimizer that the recording was made with; all else of a step is in the scalars.
   std::optional<OptimizerConfig> recorded_;
   std::vector<int64_t> recorded_tokens_;
   bool looks_for_nonfinite_ = false;

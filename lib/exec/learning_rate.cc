@@ -88,10 +88,8 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
   return rate;
 }
 
-/// A cosine that begins at 1, `waves` of it along p from 0 to 1.
-double cosine(double waves, double p) { return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0; }
-
-/// What a decay of transformers' schedules has left at p of it, 0 to 1: of the way from the highest rate to the lowest.
+/// Gives what a decay of transformers' schedules has left at p of it (0 to 1), as a share of the way
+/// from the highest rate to the lowest.
 double left_of(const SchedulerConfig& s, double p) {
   switch (s.type) {
     case SchedulerType::kLinear:
@@ -99,11 +97,11 @@ double left_of(const SchedulerConfig& s, double p) {
     case SchedulerType::kPolynomial:
       return std::pow(1.0 - p, s.power);
     case SchedulerType::kCosineWithRestarts:
-      return p >= 1.0 ? 0.0 : cosine(0.5, std::fmod(s.num_cycles * p, 1.0));
+      return p >= 1.0 ? 0.0 : cosine_left(0.5, std::fmod(s.num_cycles * p, 1.0));
     case SchedulerType::kCosineWithMinLr:
-      return cosine(s.num_cycles, p);
+      return cosine_left(s.num_cycles, p);
     default:
-      return cosine(0.5, p);
+      return cosine_left(0.5, p);
   }
 }
 
@@ -130,7 +128,7 @@ double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
   const auto above_lowest = [&](double share) { return lr * (share * (1.0 - s.min_lr_ratio) + s.min_lr_ratio); };
   if (at < warmup) {
     const double p = real(at) / real(warmup);
-    return above_lowest(s.warmup_type == WarmupShape::kCosine         ? 1.0 - cosine(0.5, p)
+    return above_lowest(s.warmup_type == WarmupShape::kCosine         ? 1.0 - cosine_left(0.5, p)
                         : s.warmup_type == WarmupShape::kOneMinusSqrt ? 1.0 - std::sqrt(1.0 - p)
                                                                       : p);
   }
@@ -139,7 +137,7 @@ double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
   const double p = real(at - warmup - stable) / real(s.num_decay_steps);
   return above_lowest(s.decay_type == DecayShape::kLinear         ? 1.0 - p
                       : s.decay_type == DecayShape::kOneMinusSqrt ? 1.0 - std::sqrt(p)
-                                                                  : cosine(s.num_cycles, p));
+                                                                  : cosine_left(s.num_cycles, p));
 }
 
 }  // namespace

@@ -23,12 +23,12 @@ class GraphBuilder {
   /// A weight of products, packed where the graph's are (ModelDtypes::packed).
   ValueId product_weight(std::string name, Dims dims);
 
-  // What operations are emitted with (ops/KIND): their functions check operands and make the results.
+  // The functions of ops/KIND emit operations with these: they check operands and make results.
 
   int64_t tokens() const { return tokens_; }
   int64_t row_tokens() const { return row_tokens_; }
   const ModelDtypes& dtypes() const { return graph_.dtypes; }
-  /// Of rstd and lse, which are never kept in 16 bits.
+  /// The dtype of rstd and lse, which are never kept in 16 bits.
   DType statistics() const { return statistics_; }
   const Value& at(ValueId id) const { return graph_.at(id); }
   ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role, Port port = Port::kNone);

@@ -11,7 +11,7 @@ struct LayerGraph;
 /// Floating-point operations of one operation (multiply and add count as two); causal attention
 /// counts the half that is computed.
 double flops(const LayerGraph& graph, const Op& op);
-/// Those of a product of each row of `x` with all of `w`.
+/// Floating-point operations of a product of each row of `x` with all of `w`.
 double product_flops(const LayerGraph& graph, ValueId x, ValueId w);
 /// Bytes read plus written, each operand once.
 int64_t traffic_bytes(const LayerGraph& graph, const Op& op);

@@ -13,7 +13,7 @@ namespace ftrun {
 /// Index of a value in its LayerGraph.
 using ValueId = int32_t;
 
-/// What an operation does: a place in the table of ops/kinds.inc, which alone names the kinds.
+/// A kind says what an operation does: a place in the list ops/kinds.inc, which alone names kinds.
 enum class OpKind : uint8_t;
 
 /// The attributes of a kind that has none.
@@ -31,20 +31,20 @@ class OpAttrs {
     requires(!std::is_same_v<A, OpAttrs>)
   OpAttrs(A attrs) : held_(std::make_shared<const Holder<A>>(std::move(attrs))) {}
 
-  /// Null where they are of another type.
+  /// Gives the value, or null where the attributes are of another type.
   template <class A>
   const A* get_if() const {
     const bool has = held_ != nullptr && held_->type == typeid(A);
     return has ? &static_cast<const Holder<A>*>(held_.get())->value : nullptr;
   }
-  /// std::bad_cast where they are of another type.
+  /// Gives the value; throws std::bad_cast where the attributes are of another type.
   template <class A>
   const A& get() const {
     const A* const attrs = get_if<A>();
     if (attrs == nullptr) throw std::bad_cast();
     return *attrs;
   }
-  /// The value, or that of an A by default where they are of another type.
+  /// Gives the value, or `other` where the attributes are of another type.
   template <class A>
   A get_or(A other = {}) const {
     const A* const attrs = get_if<A>();

@@ -21,9 +21,9 @@ double communication(const LayerGraph& graph, const Op& op);
 /// Bytes of scratch.
 namespace workspace_of {
 int64_t none(const LayerGraph& graph, const Op& op);
-/// Of kinds whose results are gradients summed over tokens: processors.
+/// Partial gradients on processors, of kinds whose results are gradients summed over tokens.
 int64_t partial_gradients(const LayerGraph& graph, const Op& op);
-/// The same on a GPU.
+/// Partial sums on a GPU, of the same kinds.
 int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op);
 }  // namespace workspace_of
 

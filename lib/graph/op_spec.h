@@ -16,7 +16,7 @@ namespace ftrun {
 /// The communication that an operation is among the tensor-parallel ranks; kNone: a kernel runs it.
 enum class TensorCollective : uint8_t { kNone, kAllReduce, kAllGather, kReduceScatter };
 
-/// What planning knows of a kind: its entry in the table (ops/KIND/spec.cc). What moves is each operand once, for
+/// An entry holds what planning knows of a kind: its place in the table (ops/KIND/spec.cc). What moves is each operand once, for
 /// every kind (traffic_bytes).
 struct OpSpec {
   /// "linear_dgrad", ...: unique.
@@ -44,7 +44,7 @@ struct OpSpec {
   /// The kind that a GPU computes together with this one, in one pass over the same first operands,
   /// where it comes next in a list.
   std::optional<OpKind> gpu_pair = std::nullopt;
-  /// What letters stand for by the attributes alone (heads, ranks t); null: nothing.
+  /// Tells what letters stand for by the attributes alone (heads, ranks t); null: nothing.
   void (*letters)(const Op&, std::map<std::string, int64_t>&) = nullptr;
   /// The cheaper operation that makes the other results where backward has result 0; null: the operation itself
   /// is run again.

@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "graph/layer_graph.h"
+#include "graph/offsets.h"
 #include "graph/op_spec.h"
 
 namespace ftrun {
 
 int64_t gpu_partials(int64_t tokens) {
-  return std::clamp((tokens + kGpuPartialRows - 1) / kGpuPartialRows, int64_t{1}, kMostGpuPartials);
+  return std::clamp(blocks_of(tokens, kGpuPartialRows), int64_t{1}, kMostGpuPartials);
 }
 
 namespace workspace_of {
@@ -22,7 +23,7 @@ int64_t partial_gradients(const LayerGraph& graph, const Op& op) {
   int64_t width = 0;
   for (const ValueId gradient : op.out) width += element_count(graph.at(gradient).dims);
   const Value& dy = graph.at(op.in[0]);
-  return (dy.dims[0] + kWgradRows - 1) / kWgradRows * width * std::max(dtype_bytes(dy.dtype), dtype_bytes(DType::kF32));
+  return blocks_of(dy.dims[0], kWgradRows) * width * wide_bytes(dtype_bytes(dy.dtype));
 }
 
 int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op) {

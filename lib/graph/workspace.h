@@ -21,7 +21,7 @@ inline constexpr int64_t kWgradRows = 64;
 inline constexpr int64_t kMostGpuPartials = 256;
 /// Rows of tokens that a partial sum takes at least.
 inline constexpr int64_t kGpuPartialRows = 8;
-/// Of `tokens`.
+/// Partial sums of a gradient over `tokens`.
 int64_t gpu_partials(int64_t tokens);
 
 }  // namespace ftrun

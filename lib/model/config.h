@@ -47,11 +47,11 @@ struct ModelConfig {
   bool mlp_bias = false;
   /// RMS norm of each query and key head before the rotation.
   bool qk_norm = false;
-  /// What multiplies the embedding's rows, what attention and MLP add to the hidden states, and the logits.
+  /// Factors of the embedding's rows, of what attention and MLP add to the hidden states, of logits.
   double embedding_scale = 1.0;
   double residual_scale = 1.0;
   double logit_scale = 1.0;
-  /// What multiplies the scores of attention; none: 1 / sqrt(head_size).
+  /// The factor of attention's scores; none: 1 / sqrt(head_size).
   std::optional<double> attention_scale;
   double attention_dropout = 0.0;
   RopeConfig rope;

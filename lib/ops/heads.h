@@ -4,6 +4,8 @@
 #include <map>
 #include <string>
 
+#include "graph/op.h"
+
 namespace ftrun {
 
 /// Layout of qkv rows: H query heads, then K key heads, then K value heads, each of d elements.
@@ -11,7 +13,7 @@ struct HeadAttrs {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
-  /// Of qk_norm alone.
+  /// The epsilon of qk_norm; others have none.
   double epsilon = 1e-6;
   bool operator==(const HeadAttrs&) const = default;
 };
@@ -19,5 +21,8 @@ struct HeadAttrs {
 /// Adds what the letters Q, R, A, H and d of OpSpec::shapes stand for.
 void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
                       std::map<std::string, int64_t>& letters);
+
+/// OpSpec::letters of an operation with HeadAttrs.
+void head_letters(const Op& op, std::map<std::string, int64_t>& letters);
 
 }  // namespace ftrun

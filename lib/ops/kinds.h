@@ -17,14 +17,14 @@ enum class OpKind : uint8_t {
 #include "ops/kinds.inc"
 };
 
-/// Their number.
+/// The number of kinds.
 inline constexpr int kOpKinds = 0
 #define FTRUN_OP(kind, name) +1
 #define FTRUN_COLLECTIVE(kind, name) +1
 #include "ops/kinds.inc"
     ;
 
-/// What planning knows of each, from ops/KIND/spec.cc.
+/// The entries of the kinds, from ops/KIND/spec.cc.
 namespace specs {
 #define FTRUN_OP(kind, name) extern const OpSpec name;
 #define FTRUN_COLLECTIVE(kind, name) extern const OpSpec name;

@@ -15,7 +15,7 @@ namespace ftrun {
 /// A key of optimizer.params that is kept, and the member of OptimizerConfig that holds it.
 struct OptimizerParameter {
   const char* name = "";
-  /// Its text in docs/config.md.
+  /// The parameter's text in docs/config.md.
   const char* doc = "";
   std::variant<double OptimizerConfig::*, bool OptimizerConfig::*,
                std::array<double, 2> OptimizerConfig::*>
@@ -46,7 +46,7 @@ inline constexpr OptimizerParameter kNesterov{"nesterov", "Nesterov momentum.",
 
 /// A number that an optimizer keeps of each element.
 struct OptimizerState {
-  /// Its name in checkpoints.
+  /// The state's name in checkpoints.
   const char* name = "";
   /// The parameter that it begins with; null: it begins with 0.
   double OptimizerConfig::*first = nullptr;
@@ -65,14 +65,14 @@ struct Optimizer {
   /// Other names that configs know it by (torch's, Hugging Face's, bitsandbytes'), in small
   /// letters.
   std::span<const std::string_view> aliases = {};
-  /// In the order in which messages list them.
+  /// Parameters in the order in which messages list them.
   std::span<const OptimizerParameter> parameters = {};
   /// Values of those parameters that a config leaves out: DeepSpeed's.
   OptimizerConfig defaults = {.lr = 1e-3};
   /// States that a run keeps, in the order in which the rule has them. Null: the optimizer is
   /// refused.
   std::span<const OptimizerState> (*states)(const OptimizerConfig& config) = nullptr;
-  /// What is wrong with values that are right each by itself; null: nothing can be.
+  /// Finds what is wrong with values that are right each by itself; null: nothing can be.
   std::optional<OptimizerFault> (*fault)(const OptimizerConfig& config) = nullptr;
   /// The optimizer that a refused one varies: messages list it behind that one.
   const Optimizer* variant_of = nullptr;

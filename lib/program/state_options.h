@@ -45,7 +45,7 @@ struct StateOptions {
   bool reduce_scatter = true;
   /// Gradients travel in this dtype: their own, or another that they are converted to and from.
   DType communication = DType::kF32;
-  /// Of the weights the optimizer updates.
+  /// The dtype of the weights that the optimizer updates.
   DType master = DType::kF32;
   /// Where parameters (stage 3) and optimizer state (stages 1 to 3) lie between uses. Small units
   /// stay on the device.
@@ -53,7 +53,7 @@ struct StateOptions {
   Tier optimizer_tier = Tier::kDevice;
   /// Share of the optimizer state that goes to that tier (DeepSpeed's offload_optimizer.ratio).
   double optimizer_ratio = 1.0;
-  /// What an update reads and writes beside the weights.
+  /// The states that an update reads and writes beside the weights.
   std::vector<KeptState> optimizer_states{{}, {}};
   /// Elements of state in another tier that one update takes at a time.
   int64_t update_elements = int64_t{2} << 20;

@@ -7,25 +7,18 @@ import pathlib
 import re
 import sys
 
+from sources import sources_below, without_comments
+
 ROOT = pathlib.Path(sys.argv[1])
 NAMES = re.compile(r"\bOpKind::k[A-Z]\w*|\bspecs::\w+")
 MAY_NAME = ("lib/ops", "lib/model")
-SUFFIXES = (".h", ".cc", ".cu", ".cuh", ".inc")
 ENTRY = re.compile(r"^FTRUN_(OP|PREPARED_OP|COLLECTIVE)\((k\w+), (\w+)\)$", re.M)
-
-
-def sources():
-    for top in ("lib", "apps"):
-        for path in sorted((ROOT / top).rglob("*")):
-            if path.suffix in SUFFIXES:
-                yield path.relative_to(ROOT).as_posix(), path.read_text()
 
 
 def faults_of(name, text):
     if name.startswith(MAY_NAME):
         return
-    code = re.sub(r"//[^\n]*", "", text)
-    for found in sorted(set(NAMES.findall(code))):
+    for found in sorted(set(NAMES.findall(without_comments(text)))):
         yield f"{name}: names {found}; give the operation's entry (ops/KIND/spec.cc) a field and ask for that"
 
 
@@ -39,7 +32,8 @@ def self_check(entries):
 def main():
     entries = ENTRY.findall((ROOT / "lib/ops/kinds.inc").read_text())
     self_check(entries)
-    faults = [fault for name, text in sources() for fault in faults_of(name, text)]
+    faults = [fault for path in sources_below(ROOT)
+              for fault in faults_of(path.relative_to(ROOT).as_posix(), path.read_text())]
     print("\n".join(faults) or f"kinds: {len(entries)} operations, no fault")
     sys.exit(1 if faults else 0)
 

@@ -4,6 +4,8 @@ import pathlib
 import re
 import sys
 
+from sources import sources_below, without_comments
+
 ROOT = pathlib.Path(sys.argv[1])
 # Keys that DeepSpeed has for some of its optimizers are read, checked and not kept.
 ALLOWED = {"lib/config/schema_optimizer.cc", "lib/config/schema_deepspeed.cc"}
@@ -21,28 +23,16 @@ def pattern_of(all_names):
     return re.compile(r"(?:(?<![A-Za-z])|(?<=\bk))(?:" + "|".join(map(re.escape, words)) + r")(?![a-z])")
 
 
-def code_of(path):
-    text = path.read_text()
-    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
-
-
 def faults(sources):
     pattern = pattern_of(names())
     found = []
     for path in sources:
         if str(path.relative_to(ROOT)) in ALLOWED:
             continue
-        for number, line in enumerate(code_of(path).splitlines(), 1):
+        for number, line in enumerate(without_comments(path.read_text()).splitlines(), 1):
             if word := pattern.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: names {word.group(0)}, which lib/optimizers alone may")
     return found
-
-
-def sources():
-    for folder in ("lib", "apps"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".h", ".cc", ".cu", ".cuh", ".inc") and "optimizers" not in path.relative_to(ROOT).parts:
-                yield path
 
 
 def self_check():
@@ -57,7 +47,7 @@ def self_check():
 
 def main():
     self_check()
-    all_sources = list(sources())
+    all_sources = [path for path in sources_below(ROOT) if "optimizers" not in path.relative_to(ROOT).parts]
     found = faults(all_sources)
     print("\n".join(found) or f"optimizers: {len(all_sources)} sources, none names one")
     sys.exit(1 if found else 0)

@@ -8,7 +8,7 @@
 #include "base/packed_format.h"
 #include "kernels/kernels.h"
 
-// What operations share on a GPU: each function enqueues its kernels on `stream`. `dtype` is
+// Kernels that operations share on a GPU: each function enqueues its kernels on `stream`. `dtype` is
 // that of the activations, F32, BF16 or F16. Letters as in graph/op_spec.h.
 namespace ftrun::cuda {
 
@@ -56,7 +56,7 @@ int64_t weight_gradient_parts(const WeightGradient& g);
 int64_t weight_gradient_tokens(const WeightGradient& g);
 void add_partials(const WeightGradient& g, cudaStream_t stream);
 class Operation;
-/// What every sum over tokens of an operation has: of operand 0, to result i.
+/// Fills what every sum over tokens has: of operand 0, to result i.
 WeightGradient weight_gradient_of(const Operation& op, size_t i);
 
 // --- optimizer.cu --------------------------------------------------------------------------------

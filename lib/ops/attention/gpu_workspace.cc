@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/workspace.h"
-#include "ops/offsets.h"
+#include "graph/offsets.h"
 
 namespace ftrun {
 
@@ -21,23 +21,19 @@ std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_to
     most = next;
   }
   groups.push_back(
-      {.most_tokens = most, .slots = rows * kShare * ((row_tokens + most - 1) / most)});
+      {.most_tokens = most, .slots = rows * kShare * blocks_of(row_tokens, most)});
   return groups;
 }
 
 GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
                                               bool backward) {
   require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0, "attention rows of tokens");
-  const int64_t blocks = (attrs.row_tokens + kAttentionBlock - 1) / kAttentionBlock;
+  const int64_t blocks = blocks_of(attrs.row_tokens, kAttentionBlock);
   GpuAttentionWorkspace w;
-  w.lowest = 0;
-  w.first_block = after(w.lowest, tokens * dtype_bytes(DType::kI32));
-  w.bytes = after(w.first_block, tokens / attrs.row_tokens * blocks * dtype_bytes(DType::kI32));
-  const auto list = [&w](int64_t count) {
-    const int64_t offset = w.bytes;
-    w.bytes = after(offset, count * dtype_bytes(DType::kI32));
-    return offset;
-  };
+  Offsets places;
+  const auto list = [&places](int64_t count) { return places.take(count * dtype_bytes(DType::kI32)); };
+  w.lowest = list(tokens);
+  w.first_block = list(tokens / attrs.row_tokens * blocks);
   w.uncovered = list(1);
   w.groups = gpu_document_groups(tokens, attrs.row_tokens);
   for (GpuDocumentGroup& group : w.groups) {
@@ -45,9 +41,8 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
     for (int64_t* offsets : {&group.qkv_offsets, &group.out_offsets, &group.token_offsets})
       *offsets = list(group.slots + 1);
   }
-  if (!backward) return w;
-  w.delta = w.bytes;
-  w.bytes = after(w.delta, attrs.query_heads * tokens * dtype_bytes(DType::kF32));
+  if (backward) w.delta = places.take(attrs.query_heads * tokens * dtype_bytes(DType::kF32));
+  w.bytes = places.bytes();
   return w;
 }
 

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "ops/attention/attention.h"
-#include "ops/offsets.h"
+#include "graph/offsets.h"
 
 namespace ftrun {
 namespace {

@@ -20,7 +20,7 @@ class GraphBuilder;
 //   in:  x[tR,...]
 //   out: y[R,...], this rank's block of the sum over the ranks
 
-/// Of the collectives: ranks of the tensor-parallel group.
+/// Attributes of the collectives: the tensor-parallel group.
 struct TensorGroupAttrs {
   int64_t ranks = 1;
   bool operator==(const TensorGroupAttrs&) const = default;

@@ -43,7 +43,7 @@ struct CrossEntropyAttrs {
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
 
-/// Of vocabulary_logits and vocabulary_cross_entropy.
+/// Attributes of vocabulary_logits and vocabulary_cross_entropy.
 struct VocabularyAttrs {
   bool with_gradients = true;
   /// Tensor-parallel ranks and this one: w is rows [rank V, (rank + 1) V) of ranks V.
@@ -55,11 +55,11 @@ struct VocabularyAttrs {
 };
 
 namespace ops {
-/// Returns the F64[2] loss value (an output at Port::kLoss). With gradients it also produces the
+/// Emits the head and returns the F64[2] loss value (an output at Port::kLoss). With gradients it also produces the
 /// gradient by `x`, so the backward lists start from it.
 ValueId linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                              const CrossEntropyAttrs& attrs);
-/// The same of one of `ranks` tensor-parallel ranks, whose `weight` is the rank-th block of the
+/// Emits the loss of one of `ranks` tensor-parallel ranks, whose `weight` is the rank-th block of the
 /// rows. A chunk's exchange may run beside the product of the chunk after it; logits of two chunks
 /// are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,

@@ -38,7 +38,7 @@ double vocabulary_cross_entropy_flops(const LayerGraph& graph, const Op& op) {
                            : static_cast<double>(graph.at(op.in[3]).dims[0]);
 }
 
-/// Of the elements of x and w, and of dw where result 2 is it.
+/// Bytes of the elements of x and w, and of dw where result 2 is it.
 struct HeadBytes {
   int64_t element;
   int64_t gradient;
@@ -115,7 +115,7 @@ struct SplitHead {
   std::vector<ValueId> operands, results;
   VocabularyAttrs attrs;
 };
-/// What a chunk's first operation made; statistics of all ranks.
+/// A chunk's values after its first operation; statistics of all ranks.
 struct SplitChunk {
   VocabularyAttrs attrs;
   ValueId logits = -1, statistics = -1, label_logit = -1;

@@ -6,23 +6,26 @@
 #include "base/error.h"
 #include "base/round_up.h"
 #include "ops/cross_entropy/cross_entropy.h"
-#include "ops/offsets.h"
+#include "graph/offsets.h"
 
 namespace ftrun {
 namespace {
 
-/// Of the elements of x and w, and of dw.
-struct PanelBytes {
-  int64_t element;
-  int64_t gradient;
-};
-
 void take_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int64_t vocabulary,
-                const PanelBytes& bytes) {
+                int64_t element_bytes, int64_t gradient_bytes) {
   constexpr int64_t kPanelElements = 1 << 20, kLeastRows = 64;
-  if (!is_narrow(bytes.element) && !is_narrow(bytes.gradient)) return;
+  if (!is_narrow(element_bytes) && !is_narrow(gradient_bytes)) return;
   w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kLeastRows));
-  w.panel = offsets.take(w.panel_rows * hidden * wide_bytes(bytes.element));
+  w.panel = offsets.take(w.panel_rows * hidden * wide_bytes(element_bytes));
+}
+
+/// The places of the loss alone, without logits.
+GpuHeadWorkspace take_losses(Offsets& offsets, int64_t tokens, bool with_gradients) {
+  GpuHeadWorkspace w;
+  w.chunk = tokens;
+  w.losses = offsets.take(tokens * dtype_bytes(DType::kF64));
+  if (!with_gradients) w.correct = offsets.take(tokens * dtype_bytes(DType::kI32));
+  return w;
 }
 
 /// Tensor cores' loads want rows that begin at multiples of 16 bytes; of 128 bytes, a row begins a
@@ -45,7 +48,7 @@ CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, in
   w.losses = offsets.take(w.chunk * dtype_bytes(DType::kF64));
   w.rows = offsets.take(row_bytes * hidden);
   w.logits = offsets.take(row_bytes * vocabulary);
-  take_panel(w, offsets, hidden, vocabulary, {element_bytes, gradient_bytes});
+  take_panel(w, offsets, hidden, vocabulary, element_bytes, gradient_bytes);
   w.bytes = offsets.bytes();
   return w;
 }
@@ -58,7 +61,7 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
   w.counted = offsets.take(tokens * dtype_bytes(DType::kI32));
   w.losses = offsets.take(tokens * dtype_bytes(DType::kF64));
   w.rows = offsets.take(tokens * hidden * wide_bytes(element_bytes));
-  take_panel(w, offsets, hidden, vocabulary, {element_bytes, gradient_bytes});
+  take_panel(w, offsets, hidden, vocabulary, element_bytes, gradient_bytes);
   w.bytes = offsets.bytes();
   return w;
 }
@@ -66,22 +69,19 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
                                     const CrossEntropyAttrs& attrs, int64_t element_bytes) {
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
-  GpuHeadWorkspace w =
-      gpu_vocabulary_workspace(std::min(attrs.chunk_tokens, tokens), attrs.with_gradients);
+  Offsets offsets;
+  const int64_t chunk = std::min(attrs.chunk_tokens, tokens);
+  GpuHeadWorkspace w = take_losses(offsets, chunk, attrs.with_gradients);
   w.row = round_up(vocabulary, kHeadRowElements);
-  w.logits = w.bytes;
-  w.bytes = after(w.logits, w.chunk * w.row * element_bytes);
+  w.logits = offsets.take(w.chunk * w.row * element_bytes);
+  w.bytes = offsets.bytes();
   return w;
 }
 
 GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients) {
-  GpuHeadWorkspace w;
-  w.chunk = tokens;
-  w.losses = 0;
-  w.bytes = after(w.losses, tokens * dtype_bytes(DType::kF64));
-  if (with_gradients) return w;
-  w.correct = w.bytes;
-  w.bytes = after(w.correct, tokens * dtype_bytes(DType::kI32));
+  Offsets offsets;
+  GpuHeadWorkspace w = take_losses(offsets, tokens, with_gradients);
+  w.bytes = offsets.bytes();
   return w;
 }
 

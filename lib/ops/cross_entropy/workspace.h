@@ -30,7 +30,7 @@ CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, in
                                               const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                               int64_t gradient_bytes = 4);
 
-/// The same of vocabulary_logits and vocabulary_cross_entropy, whose logits are values of the
+/// The places of vocabulary_logits and vocabulary_cross_entropy, whose logits are values of the
 /// graph: `tokens` is the chunk, and `logits` is -1.
 CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
                                            int64_t element_bytes, int64_t gradient_bytes = 4);
@@ -51,7 +51,7 @@ struct GpuHeadWorkspace {
 };
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
                                     const CrossEntropyAttrs& attrs, int64_t element_bytes);
-/// The same of vocabulary_cross_entropy, whose logits are values of the graph: `tokens` is the
+/// The places of vocabulary_cross_entropy on a GPU, whose logits are values of the graph: `tokens` is the
 /// chunk, and `logits` is -1.
 GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients);
 

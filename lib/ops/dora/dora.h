@@ -29,7 +29,7 @@ class GraphBuilder;
 //   in:  dy[N,O], z[N,O], q[M]
 //   out: dm[M] = sum over N of dy z / sqrt(q)
 
-/// Of dora_scale and its gradients: the parts of a product that have magnitudes.
+/// Attributes of dora_scale and its gradients: the parts of a product that have magnitudes.
 struct DoraAttrs {
   struct Part {
     int64_t first_column = 0;

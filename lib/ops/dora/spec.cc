@@ -13,7 +13,7 @@
 #include "graph/op_parts.h"
 #include "ops/dora/workspace.h"
 #include "ops/kinds.h"
-#include "ops/offsets.h"
+#include "graph/offsets.h"
 
 namespace ftrun {
 namespace {
@@ -79,10 +79,10 @@ GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t ele
   constexpr int64_t kMostElements = int64_t{4} << 20, kLeastRows = 64;
   GpuDoraWorkspace w;
   w.rows = std::min(columns, std::max(kMostElements / inputs, kLeastRows));
-  w.bytes = after(w.delta, w.rows * inputs * dtype_bytes(DType::kF32));
-  if (!is_packed) return w;
-  w.weight = w.bytes;
-  w.bytes = after(w.weight, w.rows * inputs * element_bytes);
+  Offsets offsets;
+  w.delta = offsets.take(w.rows * inputs * dtype_bytes(DType::kF32));
+  if (is_packed) w.weight = offsets.take(w.rows * inputs * element_bytes);
+  w.bytes = offsets.bytes();
   return w;
 }
 

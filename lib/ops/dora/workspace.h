@@ -22,7 +22,7 @@ DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op);
 
 /// Byte offsets in the scratch of dora_squared_lengths on a GPU.
 struct GpuDoraWorkspace {
-  /// Of the matrix at a time.
+  /// Rows of the matrix at a time.
   int64_t rows = 0;
   /// F32[rows, I]: scale B A; [rows, I] in the dtype of the activations: the weight where that is
   /// packed.
@@ -30,7 +30,7 @@ struct GpuDoraWorkspace {
   int64_t weight = -1;
   int64_t bytes = 0;
 };
-/// Of a part with `columns` rows of the weight at most.
+/// Places for parts with `columns` rows of the weight at most.
 GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes,
                                     bool is_packed);
 

@@ -16,13 +16,13 @@ class GraphBuilder;
 //   out: y[N,I] (out may be x)
 
 struct DropoutAttrs {
-  /// Of an element to become 0; below 1.
+  /// The probability of an element to become 0; below 1.
   double probability = 0;
   /// Which dropout of the layer it is: each has its own mask.
   int64_t site = 0;
   /// Place of column 0 in the rows of all tensor-parallel ranks.
   int64_t first_column = 0;
-  /// What is left of x without what dropout makes of it: x - y.
+  /// True for the rest that dropout takes away: x - y.
   bool rest = false;
   /// As LinearAttrs has it, where no product reads x itself.
   int64_t gradient_ranks = 1;

@@ -20,7 +20,7 @@ class GraphBuilder;
 struct RowsAttrs {
   int64_t first_row = 0;
   int64_t all_rows = 0;
-  /// Of embed_wgrad: a token whose row gets no gradient from the tokens that are read; -1: none.
+  /// The token, of embed_wgrad, whose row gets no gradient from the tokens that are read; -1: none.
   int64_t without_gradient = -1;
   bool operator==(const RowsAttrs&) const = default;
 };

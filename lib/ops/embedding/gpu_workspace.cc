@@ -1,7 +1,7 @@
 #include "ops/embedding/gpu_workspace.h"
 
 #include "base/dtype.h"
-#include "ops/offsets.h"
+#include "graph/offsets.h"
 
 namespace ftrun {
 
@@ -12,15 +12,14 @@ GpuEmbedWorkspace gpu_embed_workspace(int64_t tokens, int64_t width) {
   w.rows = tokens / kEmbedPart;
   w.parts = 2 * w.rows;
   const int64_t word = dtype_bytes(DType::kI32);
-  w.used = 0;
-  w.order = after(w.used, kEmbedLists * word);
-  w.part_place = after(w.order, tokens * word);
-  w.part_count = after(w.part_place, w.parts * word);
-  w.part_next = after(w.part_count, w.parts * word);
-  w.row = after(w.part_next, w.parts * word);
-  w.row_part = after(w.row, w.rows * word);
-  w.sums = after(w.row_part, w.rows * word);
-  w.bytes = after(w.sums, w.parts * width * dtype_bytes(DType::kF32));
+  Offsets offsets;
+  w.used = offsets.take(kEmbedLists * word);
+  w.order = offsets.take(tokens * word);
+  for (int64_t* list : {&w.part_place, &w.part_count, &w.part_next})
+    *list = offsets.take(w.parts * word);
+  for (int64_t* list : {&w.row, &w.row_part}) *list = offsets.take(w.rows * word);
+  w.sums = offsets.take(w.parts * width * dtype_bytes(DType::kF32));
+  w.bytes = offsets.bytes();
   return w;
 }
 

@@ -13,7 +13,7 @@ inline constexpr int kEmbedLists = 3;
 /// Byte offsets in the scratch of embed_wgrad for rows that are met more than kEmbedPart times; all
 /// -1 where too few tokens come for that.
 struct GpuEmbedWorkspace {
-  /// At most so many parts and such rows.
+  /// The most parts and such rows that there can be.
   int64_t parts = 0;
   int64_t rows = 0;
   /// I32[kEmbedLists]: used places of the lists; I32[N]: tokens.

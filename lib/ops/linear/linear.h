@@ -34,7 +34,7 @@ struct LinearAttrs {
   bool operator==(const LinearAttrs&) const = default;
 };
 
-/// Whether a linear adds the bias it is given.
+/// True where a linear adds the bias that it is given.
 bool adds_bias(const Op& op);
 
 namespace ops {

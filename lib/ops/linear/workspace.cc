@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "graph/layer_graph.h"
-#include "ops/offsets.h"
+#include "graph/offsets.h"
 
 namespace ftrun {
 

@@ -24,10 +24,10 @@ struct LayerGraph;
 //   in:  dy[N,O], h[N,J]
 //   out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
 
-/// Of the low-rank adapters of one product: its parts that have one, by their columns.
+/// Attributes of the low-rank adapters of one product: its parts that have one, by their columns.
 struct LoraAttrs {
   struct Part {
-    /// Where the part begins in a row of the product's results.
+    /// The column where the part begins in a row of the product's results.
     int64_t first_column = 0;
     double scale = 1.0;
     bool operator==(const Part&) const = default;
@@ -48,7 +48,7 @@ struct LoraPart {
 /// The parts of an operation with LoraAttrs, in their order.
 std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op);
 
-/// Of the widest one.
+/// Columns of the widest part.
 int64_t most_columns(const std::vector<LoraPart>& parts);
 
 /// J: elements of a row of h.

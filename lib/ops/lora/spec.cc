@@ -12,7 +12,7 @@
 #include "ops/kinds.h"
 #include "ops/linear/workspace.h"
 #include "ops/lora/workspace.h"
-#include "ops/offsets.h"
+#include "graph/offsets.h"
 
 namespace ftrun {
 namespace {

@@ -1,8 +1,5 @@
 #include "ops/qk_norm/qk_norm.h"
 
-#include <map>
-#include <string>
-
 #include "base/error.h"
 #include "graph/builder.h"
 #include "graph/derivation.h"
@@ -11,11 +8,6 @@
 
 namespace ftrun {
 namespace {
-
-void qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters) {
-  const auto& a = op.attrs.get<HeadAttrs>();
-  add_head_letters(a.query_heads, a.kv_heads, a.head_size, letters);
-}
 
 /// The weights' gradients are in the list of the input's, as those of other norms.
 void qk_norm_gradients(Derivation& d, const Op& op) {
@@ -50,7 +42,7 @@ constinit const OpSpec qk_norm{
     .name = "qk_norm",
     .shapes = "N,Q d d -> N,Q N,R",
     .shared_by = "H",
-    .letters = qk_norm_letters,
+    .letters = head_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = qk_norm_gradients,
 };
@@ -59,7 +51,7 @@ constinit const OpSpec qk_norm_dgrad{
     .name = "qk_norm_dgrad",
     .shapes = "N,Q N,Q N,R d d -> N,Q",
     .shared_by = "H",
-    .letters = qk_norm_letters,
+    .letters = head_letters,
     .gpu_workspace = workspace_of::none,
 };
 
@@ -67,7 +59,7 @@ constinit const OpSpec qk_norm_wgrad{
     .name = "qk_norm_wgrad",
     .shapes = "N,Q N,Q N,R -> d d",
     .shared_by = "H",
-    .letters = qk_norm_letters,
+    .letters = head_letters,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
 };

@@ -20,11 +20,6 @@ void rope_table_letters(const Op& op, std::map<std::string, int64_t>& letters) {
       2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().inverse_frequencies.size());
 }
 
-void rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
-  const auto& a = op.attrs.get<HeadAttrs>();
-  add_head_letters(a.query_heads, a.kv_heads, a.head_size, letters);
-}
-
 void rope_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId dx = d.new_gradient(op.in[0]);
@@ -65,7 +60,7 @@ constinit const OpSpec rope{
     .shapes = "N,Q N,d -> N,Q",
     .shared_by = "H",
     .in_place = 0,
-    .letters = rope_letters,
+    .letters = head_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = rope_gradients,
 };
@@ -75,7 +70,7 @@ constinit const OpSpec rope_dgrad{
     .shapes = "N,Q N,d -> N,Q",
     .shared_by = "H",
     .in_place = 0,
-    .letters = rope_letters,
+    .letters = head_letters,
     .gpu_workspace = workspace_of::none,
 };
 

@@ -23,21 +23,17 @@ class Offsets {
   int64_t bytes_ = 0;
 };
 
-/// The aligned offset after `bytes` at `offset`.
-inline int64_t after(int64_t offset, int64_t bytes) {
-  return offset + round_up(bytes, kStorageAlignment);
-}
-
-/// Elements of 16 bits, which are computed with in 32.
+/// True for elements of 16 bits, which are computed with in 32.
 inline bool is_narrow(int64_t element_bytes) {
   return element_bytes < dtype_bytes(DType::kF32);
 }
 
-/// Bytes of what elements are computed with.
+/// Gives the bytes of the numbers that such elements are computed with.
 inline int64_t wide_bytes(int64_t element_bytes) {
   return std::max(element_bytes, dtype_bytes(DType::kF32));
 }
 
+/// Blocks that hold `count` elements; the last one may be cut.
 inline int64_t blocks_of(int64_t count, int64_t block) {
   return (count + block - 1) / block;
 }
