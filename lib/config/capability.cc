@@ -43,7 +43,8 @@ auto text(const char* feature) {
 
 const Gap kGaps[] = {
     // Devices and tiers.
-    {"zero_optimization.offload_param.nvme_path", text("parameters and optimizer state on two disks"),
+    {"zero_optimization.offload_param.nvme_path",
+     text("parameters and optimizer state on two disks"),
      [](const Config& c) { return uses_two_disks(c.zero); }},
     {"zero_optimization.offload_param.device", text("quantized weights on a disk"),
      [](const Config& c) {
@@ -58,7 +59,8 @@ const Gap kGaps[] = {
      [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
      [](const Config& c) {
        // A class of PyTorch is named already where it was read.
-       return !optimizer_of(c.optimizer.type).offered() && c.optimizer.type != OptimizerType::kTorch;
+       return !optimizer_of(c.optimizer.type).offered() &&
+              c.optimizer.type != OptimizerType::kTorch;
      }},
     {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),
      [](const Config& c) { return c.checkpoint.use_node_local_storage; }},

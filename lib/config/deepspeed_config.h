@@ -215,9 +215,10 @@ struct SchedulerConfig {
   double cos_min_ratio = 1e-4;    // WarmupCosineLR, of the optimizer's lr
   double min_lr = 0.0;            // linear, cosine, cosine_with_min_lr: what they end at
   double min_lr_rate = 0.0;       // cosine_with_min_lr, of the optimizer's lr
-  /// Waves of the cosine. Resolved: 1 for cosine_with_restarts, else 0.5, where the config is silent.
+  /// Waves of the cosine. Resolved: 1 for cosine_with_restarts, else 0.5, where the config is
+  /// silent.
   double num_cycles = 0.5;
-  double lr_end = 1e-7;           // polynomial, from here
+  double lr_end = 1e-7;  // polynomial, from here
   double power = 1.0;
   int64_t timescale = 0;          // inverse_sqrt; 0 = the warm-up's steps, or 10,000 without one
   int64_t num_decay_steps = 0;    // warmup_stable_decay, from here

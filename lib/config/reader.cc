@@ -30,8 +30,11 @@ bool torch_class(const std::string& path, const std::string& name) {
                                                     "ReduceLROnPlateau",
                                                     "SequentialLR",
                                                     "StepLR"};
-  const auto has = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
-  return path == "optimizer.type" ? has(torch_optimizer_classes()) : path == "scheduler.type" && has(kSchedulers);
+  const auto has = [&](const auto& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return path == "optimizer.type" ? has(torch_optimizer_classes())
+                                  : path == "scheduler.type" && has(kSchedulers);
 }
 
 bool applies(const Field& field, std::string_view type) {

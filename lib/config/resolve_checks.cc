@@ -254,7 +254,8 @@ void check_paths(Resolving& r) {
 void check_optimizer(Resolving& r) {
   const OptimizerConfig& optimizer = r.config.optimizer;
   const auto fault_of = optimizer_of(optimizer.type).fault;
-  const std::optional<OptimizerFault> fault = fault_of == nullptr ? std::nullopt : fault_of(optimizer);
+  const std::optional<OptimizerFault> fault =
+      fault_of == nullptr ? std::nullopt : fault_of(optimizer);
   if (fault) r.error(cat("optimizer.params.", fault->parameter), fault->message, fault->remedy);
 }
 

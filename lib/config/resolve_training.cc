@@ -39,7 +39,8 @@ void default_rate(Resolving& r) {
   }
 }
 
-/// Gives parameters that the config leaves out, but for those that stand in train too, the optimizer's own values.
+/// Gives parameters that the config leaves out, but for those that stand in train too, the
+/// optimizer's own values.
 void default_parameters(Resolving& r) {
   OptimizerConfig& o = r.config.optimizer;
   const Optimizer& optimizer = optimizer_of(o.type);
@@ -84,8 +85,9 @@ void resolve_optimizer(Resolving& r) {
     r.decide("optimizer.params.weight_decay", number_text(o.weight_decay), "train.weight_decay");
   default_parameters(r);
   if (r.config.origins.find("optimizer") == nullptr)
-    r.lines.push_back(cat("default: optimizer = ", name_of(o.type), ", lr ", number_text(o.lr), ", weight decay ",
-                          number_text(o.weight_decay), " (no optimizer section)"));
+    r.lines.push_back(cat("default: optimizer = ", name_of(o.type), ", lr ", number_text(o.lr),
+                          ", weight decay ", number_text(o.weight_decay),
+                          " (no optimizer section)"));
   if (r.config.origins.find("gradient_clipping") == nullptr || r.is_auto("gradient_clipping"))
     r.decide("gradient_clipping", number_text(r.config.gradient_clipping),
              "DeepSpeed's since 0.19.3 and Hugging Face's; 0 = no clipping");
@@ -205,20 +207,23 @@ void resolve_cycle(Resolving& r) {
 }
 
 void resolve_min_lr(Resolving& r) {
-  const bool as_share = r.given("scheduler.params.min_lr_rate"), as_rate = r.given("scheduler.params.min_lr");
+  const bool as_share = r.given("scheduler.params.min_lr_rate"),
+             as_rate = r.given("scheduler.params.min_lr");
   if (!as_share && !as_rate)
-    r.error("scheduler", "scheduler.params.min_lr is missing: cosine_with_min_lr needs it or min_lr_rate",
+    r.error("scheduler",
+            "scheduler.params.min_lr is missing: cosine_with_min_lr needs it or min_lr_rate",
             "write min_lr: 1e-6, or min_lr_rate: 0.1 for a tenth of the optimizer's lr");
   if (as_share && as_rate && r.config.scheduler.min_lr != 0)
-    r.error("scheduler.params.min_lr_rate", "scheduler.params.min_lr_rate and min_lr exclude each other",
-            "keep one of the two");
+    r.error("scheduler.params.min_lr_rate",
+            "scheduler.params.min_lr_rate and min_lr exclude each other", "keep one of the two");
 }
 
 void resolve_polynomial(Resolving& r) {
   const double lr = r.config.optimizer.lr, end = r.config.scheduler.lr_end;
   if (end < lr) return;
   r.error(r.given("scheduler.params.lr_end") ? "scheduler.params.lr_end" : "scheduler",
-          cat("scheduler.params.lr_end ", number_text(end), " is not below the optimizer's lr ", number_text(lr)),
+          cat("scheduler.params.lr_end ", number_text(end), " is not below the optimizer's lr ",
+              number_text(lr)),
           "set a smaller lr_end, or constant as the type");
 }
 
@@ -226,9 +231,12 @@ void resolve_stable_decay(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   if (!r.given("scheduler.params.warmup_type")) s.warmup_type = WarmupShape::kLinear;
   if (s.warmup_type == WarmupShape::kLog)
-    r.error("scheduler.params.warmup_type", "scheduler.params.warmup_type: expected one of linear, cosine, 1-sqrt for warmup_stable_decay, found log");
+    r.error("scheduler.params.warmup_type",
+            "scheduler.params.warmup_type: expected one of linear, cosine, 1-sqrt for "
+            "warmup_stable_decay, found log");
   if (!r.given("scheduler.params.num_decay_steps"))
-    r.error("scheduler", "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it",
+    r.error("scheduler",
+            "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it",
             "write the steps of the decay: a tenth of the run's is usual");
   if (s.num_stable_steps >= 0) {
     s.total_num_steps = s.warmup_num_steps + s.num_stable_steps + s.num_decay_steps;
@@ -236,8 +244,8 @@ void resolve_stable_decay(Resolving& r) {
     resolve_total(r);
     if (s.total_num_steps != 0 && s.warmup_num_steps + s.num_decay_steps > s.total_num_steps)
       r.error("scheduler.params.num_decay_steps",
-              cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " + num_decay_steps ", s.num_decay_steps,
-                  " > total_num_steps ", s.total_num_steps),
+              cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " + num_decay_steps ",
+                  s.num_decay_steps, " > total_num_steps ", s.total_num_steps),
               "make one of them shorter, or the run longer");
   }
   if (s.total_num_steps != 0) note_decay(r);
@@ -246,7 +254,8 @@ void resolve_stable_decay(Resolving& r) {
 /// Resolves what some of transformers' types take beside warm-up and total.
 void resolve_own_type(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
-  if (s.type == SchedulerType::kCosineWithRestarts && !r.given("scheduler.params.num_cycles")) s.num_cycles = 1.0;
+  if (s.type == SchedulerType::kCosineWithRestarts && !r.given("scheduler.params.num_cycles"))
+    s.num_cycles = 1.0;
   if (s.type == SchedulerType::kCosineWithMinLr) resolve_min_lr(r);
   if (s.type == SchedulerType::kPolynomial) resolve_polynomial(r);
   if (s.type == SchedulerType::kWarmupStableDecay) resolve_stable_decay(r);
@@ -255,9 +264,12 @@ void resolve_own_type(Resolving& r) {
 /// DeepSpeed's warm-ups are logarithmic or linear.
 void check_warmup_type(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
-  if (own_type(s.type) || s.warmup_type == WarmupShape::kLog || s.warmup_type == WarmupShape::kLinear) return;
-  r.error("scheduler.params.warmup_type", cat("scheduler.params.warmup_type: expected one of log, linear for ", name_of(s.type),
-                                              ", found ", name_of(s.warmup_type)));
+  if (own_type(s.type) || s.warmup_type == WarmupShape::kLog ||
+      s.warmup_type == WarmupShape::kLinear)
+    return;
+  r.error("scheduler.params.warmup_type",
+          cat("scheduler.params.warmup_type: expected one of log, linear for ", name_of(s.type),
+              ", found ", name_of(s.warmup_type)));
 }
 
 void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_t hidden,
@@ -295,10 +307,11 @@ void resolve_scheduler(Resolving& r) {
   if (s.type == SchedulerType::kOneCycle) resolve_cycle(r);
   check_warmup_type(r);
   resolve_own_type(r);
-  const bool decays = s.type == SchedulerType::kWarmupDecayLR || s.type == SchedulerType::kLinear ||
-                      s.type == SchedulerType::kWarmupCosineLR || s.type == SchedulerType::kCosine ||
-                      s.type == SchedulerType::kCosineWithRestarts || s.type == SchedulerType::kPolynomial ||
-                      s.type == SchedulerType::kCosineWithMinLr;
+  const bool decays =
+      s.type == SchedulerType::kWarmupDecayLR || s.type == SchedulerType::kLinear ||
+      s.type == SchedulerType::kWarmupCosineLR || s.type == SchedulerType::kCosine ||
+      s.type == SchedulerType::kCosineWithRestarts || s.type == SchedulerType::kPolynomial ||
+      s.type == SchedulerType::kCosineWithMinLr;
   if (decays) resolve_total(r);
   if (decays) note_decay(r);
   note_rise(r);

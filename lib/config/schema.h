@@ -55,7 +55,8 @@ struct Field {
   std::string name;
   FieldType type = FieldType::kBool;
   std::vector<std::string> choices;
-  /// Synonyms of a kChoice: other words, in small letters and read in any case, each with its choice.
+  /// Synonyms of a kChoice: other words, in small letters and read in any case, each with its
+  /// choice.
   std::vector<std::pair<std::string, std::string>> synonyms;
   std::string doc;
   std::string unit;
@@ -106,7 +107,9 @@ struct Field {
   }
   Field& or_weighted() { return weighted = true, *this; }
   Field& or_named() { return named = true, *this; }
-  Field& synonym(const char* word, const char* choice) { return synonyms.emplace_back(word, choice), *this; }
+  Field& synonym(const char* word, const char* choice) {
+    return synonyms.emplace_back(word, choice), *this;
+  }
   Field& in_any_case() { return any_case = true, *this; }
   Field& of(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }

@@ -10,7 +10,8 @@ namespace {
 
 using Types = std::vector<std::string>;
 
-// "1e-08 (Adagrad 1e-10)": what most types have, then those that have another default. "" where all have the same.
+// "1e-08 (Adagrad 1e-10)": what most types have, then those that have another default. "" where all
+// have the same.
 std::string defaults_by_type(const OptimizerParameter& parameter) {
   const auto* member = std::get_if<double OptimizerConfig::*>(&parameter.member);
   if (member == nullptr) return "";
@@ -19,7 +20,8 @@ std::string defaults_by_type(const OptimizerParameter& parameter) {
   for (size_t i = 0; i < kNamedOptimizers; ++i) {
     const auto type = static_cast<OptimizerType>(i);
     const double own = optimizer_of(type).defaults.*(*member);
-    if (optimizer_of(type).has(parameter.name) && own != usual) others.push_back(cat(name_of(type), " ", number_text(own)));
+    if (optimizer_of(type).has(parameter.name) && own != usual)
+      others.push_back(cat(name_of(type), " ", number_text(own)));
   }
   return others.empty() ? "" : cat(number_text(usual), " (", join(others, ", "), ")");
 }
@@ -28,18 +30,22 @@ std::string defaults_by_type(const OptimizerParameter& parameter) {
 std::string type_text() {
   Types offered, others;
   for (size_t i = 0; i < kNamedOptimizers; ++i)
-    if (const auto type = static_cast<OptimizerType>(i); optimizer_of(type).offered()) offered.emplace_back(name_of(type));
+    if (const auto type = static_cast<OptimizerType>(i); optimizer_of(type).offered())
+      offered.emplace_back(name_of(type));
   for (const auto& [alias, name] : optimizer_aliases())
-    if (std::find(offered.begin(), offered.end(), name) != offered.end()) others.push_back(cat(alias, " (", name, ")"));
-  return cat(join(offered, ", "), ". As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. Read too: ",
+    if (std::find(offered.begin(), offered.end(), name) != offered.end())
+      others.push_back(cat(alias, " (", name, ")"));
+  return cat(join(offered, ", "),
+             ". As in DeepSpeed, Adam decays like AdamW unless adam_w_mode is false. Read too: ",
              join(others, ", "), ".");
 }
 
 // The row of a parameter that optimizers keep.
 template <typename OptimizerRows>
 void declare_parameter(OptimizerRows& params, const OptimizerParameter& parameter) {
-  Field& field = *std::visit(
-      [&](auto member) { return &params.key(parameter.name, member, parameter.doc); }, parameter.member);
+  Field& field =
+      *std::visit([&](auto member) { return &params.key(parameter.name, member, parameter.doc); },
+                  parameter.member);
   field.min = parameter.least;
   field.max = parameter.bound;
   field.below_max = parameter.bound.has_value();
@@ -83,10 +89,7 @@ void declare_optimizer(Schema& s) {
                                    "train.weight_decay, norms and biases exempt.",
                             .vocabulary = kDs},
                            part);
-  Field& type = optimizer
-                    .key("type", &OptimizerConfig::type,
-                         "")
-                    .in_any_case();
+  Field& type = optimizer.key("type", &OptimizerConfig::type, "").in_any_case();
   type.doc = type_text();
   for (const auto& [alias, name] : optimizer_aliases()) type.synonyms.emplace_back(alias, name);
   optimizer.unkept<bool>("legacy_fusion", false, "Of DeepSpeed's fused kernels.");
@@ -94,7 +97,8 @@ void declare_optimizer(Schema& s) {
   auto params = section(
       s, {.path = "optimizer.params", .doc = "Parameters of the optimizer.", .vocabulary = kDs},
       part);
-  for (const OptimizerParameter& parameter : all_optimizer_parameters()) declare_parameter(params, parameter);
+  for (const OptimizerParameter& parameter : all_optimizer_parameters())
+    declare_parameter(params, parameter);
   // Keys of DeepSpeed that are checked and not kept.
   const Types adam_like = types_with("bias_correction"), lamb_like = types_with("max_coeff");
   params.unkept<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels refuse it too.")
@@ -126,8 +130,10 @@ void declare_scheduler(Schema& s) {
       part);
   scheduler
       .key("type", &SchedulerConfig::type,
-           "DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or Hugging Face's "
-           "constant (also constant_with_warmup), linear, cosine, cosine_with_restarts, polynomial, inverse_sqrt, "
+           "DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or Hugging "
+           "Face's "
+           "constant (also constant_with_warmup), linear, cosine, cosine_with_restarts, "
+           "polynomial, inverse_sqrt, "
            "cosine_with_min_lr, warmup_stable_decay (also wsd).")
       .in_any_case()
       .synonym("constant_with_warmup", "constant")
@@ -138,9 +144,11 @@ void declare_scheduler(Schema& s) {
       part);
   using C = SchedulerConfig;
   const Types warmup{"WarmupLR", "WarmupDecayLR"};
-  const std::string stable_decay = "warmup_stable_decay", restarts = "cosine_with_restarts", least = "cosine_with_min_lr";
-  const Types all_warmup{"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "constant", "linear", "cosine",
-                         restarts, "polynomial", "inverse_sqrt", least, stable_decay};
+  const std::string stable_decay = "warmup_stable_decay", restarts = "cosine_with_restarts",
+                    least = "cosine_with_min_lr";
+  const Types all_warmup{"WarmupLR",     "WarmupDecayLR", "WarmupCosineLR", "constant",
+                         "linear",       "cosine",        restarts,         "polynomial",
+                         "inverse_sqrt", least,           stable_decay};
   const Types cycle{"OneCycle"};
   const Types range_test{"LRRangeTest"};
   params.key("warmup_min_lr", &C::warmup_min_lr, "Learning rate at the start.")
@@ -164,7 +172,8 @@ void declare_scheduler(Schema& s) {
       .in("steps")
       .unset_is_zero()
       .defaults_to("the run's steps")
-      .of({"WarmupDecayLR", "WarmupCosineLR", "linear", "cosine", restarts, "polynomial", least, stable_decay});
+      .of({"WarmupDecayLR", "WarmupCosineLR", "linear", "cosine", restarts, "polynomial", least,
+           stable_decay});
   params.key("warmup_min_ratio", &C::warmup_min_ratio, "Start, as a share of optimizer.params.lr.")
       .at_least(0)
       .of({"WarmupCosineLR"});
@@ -174,15 +183,21 @@ void declare_scheduler(Schema& s) {
   params.key("min_lr", &C::min_lr, "Learning rate at the end.")
       .at_least(0)
       .of({"linear", "cosine", least});
-  params.key("min_lr_rate", &C::min_lr_rate, "The same as a share of optimizer.params.lr; one of the two is needed.")
+  params
+      .key("min_lr_rate", &C::min_lr_rate,
+           "The same as a share of optimizer.params.lr; one of the two is needed.")
       .range(0, 1)
       .unset_is_zero()
       .of({least});
-  params.key("num_cycles", &C::num_cycles, "Waves of the cosine; of cosine_with_restarts half waves, each from the top.")
+  params
+      .key("num_cycles", &C::num_cycles,
+           "Waves of the cosine; of cosine_with_restarts half waves, each from the top.")
       .above(0)
       .of({restarts, least, stable_decay})
       .defaults_to("0.5; cosine_with_restarts: 1");
-  params.key("lr_end", &C::lr_end, "Learning rate at the end, below optimizer.params.lr.").at_least(0).of({"polynomial"});
+  params.key("lr_end", &C::lr_end, "Learning rate at the end, below optimizer.params.lr.")
+      .at_least(0)
+      .of({"polynomial"});
   params.key("power", &C::power, "Power of what is left of the decay.").above(0).of({"polynomial"});
   params.key("timescale", &C::timescale, "Steps after which the rate falls as the inverse root.")
       .at_least(1)
@@ -194,13 +209,16 @@ void declare_scheduler(Schema& s) {
       .at_least(0)
       .in("steps")
       .of({stable_decay});
-  params.key("num_stable_steps", &C::num_stable_steps,
-             "Steps between warm-up and decay; -1: what these leave of total_num_steps.")
+  params
+      .key("num_stable_steps", &C::num_stable_steps,
+           "Steps between warm-up and decay; -1: what these leave of total_num_steps.")
       .at_least(-1)
       .in("steps")
       .of({stable_decay});
   params.key("decay_type", &C::decay_type, "Shape of the decay.").of({stable_decay});
-  params.key("min_lr_ratio", &C::min_lr_ratio, "Where warm-up begins and decay ends, as a share of optimizer.params.lr.")
+  params
+      .key("min_lr_ratio", &C::min_lr_ratio,
+           "Where warm-up begins and decay ends, as a share of optimizer.params.lr.")
       .range(0, 1)
       .of({stable_decay});
   params.key("cycle_min_lr", &C::cycle_min_lr, "Lowest learning rate; needed.")

@@ -161,7 +161,8 @@ void Executor::drop_recordings() {
 }
 
 void Executor::run_recorded(const StepRun& step) {
-  if (!recorded_ || *recorded_ != step.optimizer || recorded_tokens_ != first_tokens(step)) record();
+  if (!recorded_ || *recorded_ != step.optimizer || recorded_tokens_ != first_tokens(step))
+    record();
   device_->stage_inputs();
   const Instr* decision = nullptr;
   for (const Instr& instr : program_.instrs) {

@@ -19,8 +19,8 @@
 #include "exec/rank_groups.h"
 #include "exec/votes.h"
 #include "kernels/kernels.h"
-#include "optimizers/optimizer_config.h"
 #include "model/description.h"
+#include "optimizers/optimizer_config.h"
 #include "program/program.h"
 
 namespace ftrun {

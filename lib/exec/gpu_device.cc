@@ -367,9 +367,11 @@ void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from, std:
   if (sum_ring_) sum_ring_->sent(stream);
 }
 
-void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier, const OptimizerConfig& optimizer) {
+void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,
+                       const OptimizerConfig& optimizer) {
   if (tier != Tier::kDevice) return host_.update(lane, update, tier, optimizer);
-  kernels().optimizer_update(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
+  kernels().optimizer_update(update, optimizer, device_scalars_.as<StepScalars>(),
+                             gpu_.stream(lane));
 }
 
 std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) {

@@ -80,7 +80,8 @@ class LaneDevice {
   /// *to[i] = sum of squares of from[i]; `to` lies on the device tier.
   virtual void sums_of_squares(Lane lane, std::span<const TypedSpan> from,
                                std::span<double* const> to) = 0;
-  virtual void update(Lane lane, const FlatUpdate& update, Tier tier, const OptimizerConfig& optimizer) = 0;
+  virtual void update(Lane lane, const FlatUpdate& update, Tier tier,
+                      const OptimizerConfig& optimizer) = 0;
 
   // Recording: where can_record(), one thread may go through instructions [first, last) in program order
   // between the two calls, which writes down what they put on the device instead of doing it. replay() does

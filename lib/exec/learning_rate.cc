@@ -88,8 +88,8 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
   return rate;
 }
 
-/// Gives what a decay of transformers' schedules has left at p of it (0 to 1), as a share of the way
-/// from the highest rate to the lowest.
+/// Gives what a decay of transformers' schedules has left at p of it (0 to 1), as a share of the
+/// way from the highest rate to the lowest.
 double left_of(const SchedulerConfig& s, double p) {
   switch (s.type) {
     case SchedulerType::kLinear:
@@ -114,7 +114,8 @@ double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
     const int64_t scale = s.timescale > 0 ? s.timescale : warmup > 0 ? warmup : 10'000;
     return lr / std::sqrt(real(at - warmup + scale) / real(scale));
   }
-  const double p = std::min(1.0, real(at - warmup) / real(std::max<int64_t>(1, s.total_num_steps - warmup)));
+  const double p =
+      std::min(1.0, real(at - warmup) / real(std::max<int64_t>(1, s.total_num_steps - warmup)));
   const double lowest = s.type == SchedulerType::kPolynomial           ? s.lr_end
                         : s.type == SchedulerType::kCosineWithRestarts ? 0.0
                                                                        : lowest_cosine_rate(s, lr);
@@ -124,8 +125,11 @@ double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
 /// transformers' warmup_stable_decay at the k-th step.
 double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
   const int64_t at = k - 1, warmup = s.warmup_num_steps;
-  const int64_t stable = s.num_stable_steps >= 0 ? s.num_stable_steps : s.total_num_steps - warmup - s.num_decay_steps;
-  const auto above_lowest = [&](double share) { return lr * (share * (1.0 - s.min_lr_ratio) + s.min_lr_ratio); };
+  const int64_t stable =
+      s.num_stable_steps >= 0 ? s.num_stable_steps : s.total_num_steps - warmup - s.num_decay_steps;
+  const auto above_lowest = [&](double share) {
+    return lr * (share * (1.0 - s.min_lr_ratio) + s.min_lr_ratio);
+  };
   if (at < warmup) {
     const double p = real(at) / real(warmup);
     return above_lowest(s.warmup_type == WarmupShape::kCosine         ? 1.0 - cosine_left(0.5, p)

@@ -234,9 +234,10 @@ void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) 
 /// What an optimizer's state begins with: its memory is zeros already.
 void ModelState::fill_constant(const StatePiece& piece, double number) {
   if (number == 0.0) return;
-  fill(piece, DType::kF32, [number](const StatePiece&, const TensorInfo&, const Box& box, void* out) {
-    std::fill_n(static_cast<float*>(out), box.numel(), static_cast<float>(number));
-  });
+  fill(piece, DType::kF32,
+       [number](const StatePiece&, const TensorInfo&, const Box& box, void* out) {
+         std::fill_n(static_cast<float*>(out), box.numel(), static_cast<float>(number));
+       });
 }
 
 /// What this rank has of magnitudes in pieces that are filled from `first`.

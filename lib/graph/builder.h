@@ -9,8 +9,9 @@
 
 namespace ftrun {
 
-/// Builds the forward list of a layer: add values, then operations in order by the functions of ops/KIND, which infer
-/// the shapes of results and check every operand; finish() derives the backward lists.
+/// Builds the forward list of a layer: add values, then operations in order by the functions of
+/// ops/KIND, which infer the shapes of results and check every operand; finish() derives the
+/// backward lists.
 class GraphBuilder {
  public:
   /// `tokens` is N of every activation.
@@ -31,7 +32,8 @@ class GraphBuilder {
   /// The dtype of rstd and lse, which are never kept in 16 bits.
   DType statistics() const { return statistics_; }
   const Value& at(ValueId id) const { return graph_.at(id); }
-  ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role, Port port = Port::kNone);
+  ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role,
+                    Port port = Port::kNone);
   /// A temporary of the activations' dtype.
   ValueId temp(const std::string& name, Dims dims);
   /// The gradient of a parameter that the forward list makes.

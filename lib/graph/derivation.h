@@ -12,8 +12,8 @@
 namespace ftrun {
 
 /// The backward lists of a graph while they are derived (see derive_backward): the forward list is
-/// walked in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations through the
-/// public part of this class.
+/// walked in reverse, and each kind's entry (ops/KIND/spec.cc) emits its gradient operations
+/// through the public part of this class.
 class Derivation {
  public:
   /// `kept`, by value: backward may read it from what forward left, should it need it.
@@ -49,8 +49,10 @@ class Derivation {
   // --- operations ---
 
   /// In the list of that name.
-  void emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = {});
-  void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = {});
+  void emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+                       OpAttrs attrs = {});
+  void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+                        OpAttrs attrs = {});
   /// In the list that reads it.
   void emit_for_reader(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs);
 

@@ -21,15 +21,15 @@ struct NoAttrs {
   bool operator==(const NoAttrs&) const = default;
 };
 
-/// Attributes of an operation: a value of the type that its kind has (ops/KIND), or none. Copies share the value,
-/// which never changes.
+/// Attributes of an operation: a value of the type that its kind has (ops/KIND), or none. Copies
+/// share the value, which never changes.
 class OpAttrs {
  public:
   OpAttrs() = default;
   OpAttrs(NoAttrs) {}
   template <class A>
-    requires(!std::is_same_v<A, OpAttrs>)
-  OpAttrs(A attrs) : held_(std::make_shared<const Holder<A>>(std::move(attrs))) {}
+  requires(!std::is_same_v<A, OpAttrs>) OpAttrs(A attrs)
+      : held_(std::make_shared<const Holder<A>>(std::move(attrs))) {}
 
   /// Gives the value, or null where the attributes are of another type.
   template <class A>
@@ -70,7 +70,9 @@ class OpAttrs {
   template <class A>
   struct Holder final : Held {
     explicit Holder(A attrs) : Held(typeid(A)), value(std::move(attrs)) {}
-    bool equals(const Held& other) const override { return value == static_cast<const Holder&>(other).value; }
+    bool equals(const Held& other) const override {
+      return value == static_cast<const Holder&>(other).value;
+    }
     A value;
   };
 

@@ -16,15 +16,16 @@ namespace ftrun {
 /// The communication that an operation is among the tensor-parallel ranks; kNone: a kernel runs it.
 enum class TensorCollective : uint8_t { kNone, kAllReduce, kAllGather, kReduceScatter };
 
-/// An entry holds what planning knows of a kind: its place in the table (ops/KIND/spec.cc). What moves is each operand once, for
-/// every kind (traffic_bytes).
+/// An entry holds what planning knows of a kind: its place in the table (ops/KIND/spec.cc). What
+/// moves is each operand once, for every kind (traffic_bytes).
 struct OpSpec {
   /// "linear_dgrad", ...: unique.
   std::string_view name;
-  /// Operands in letters: N = B*T tokens of a micro-batch (B rows of T tokens), D hidden, H query heads, K key/value
-  /// heads, d head size, F feed-forward, V vocabulary rows, C tokens of a chunk, I and O of a product. Dimensions of
-  /// an operand are joined by commas, [optional] operands come last. Q stands for (H+2K)d, R for H+K, A for H*d, G
-  /// for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS the blocks of t ranks of that shape.
+  /// Operands in letters: N = B*T tokens of a micro-batch (B rows of T tokens), D hidden, H query
+  /// heads, K key/value heads, d head size, F feed-forward, V vocabulary rows, C tokens of a chunk,
+  /// I and O of a product. Dimensions of an operand are joined by commas, [optional] operands come
+  /// last. Q stands for (H+2K)d, R for H+K, A for H*d, G for 2F, P for t*C, J for r1+r2+r3, M for
+  /// O1+O2+O3. S is any shape, tS the blocks of t ranks of that shape.
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may share the operation out, each rank with a
   /// part of every operand that has the letter, and the whole of the others (see result_is_term and
@@ -46,12 +47,14 @@ struct OpSpec {
   std::optional<OpKind> gpu_pair = std::nullopt;
   /// Tells what letters stand for by the attributes alone (heads, ranks t); null: nothing.
   void (*letters)(const Op&, std::map<std::string, int64_t>&) = nullptr;
-  /// The cheaper operation that makes the other results where backward has result 0; null: the operation itself
-  /// is run again.
+  /// The cheaper operation that makes the other results where backward has result 0; null: the
+  /// operation itself is run again.
   Op (*from_first_result)(const Op&) = nullptr;
-  /// The last result is a gradient of a parameter, which is left out where that is frozen; -1: none is.
+  /// The last result is a gradient of a parameter, which is left out where that is frozen; -1: none
+  /// is.
   int parameter_gradient = -1;
-  /// The result whose form is the device's own, so that devices' results cannot be compared; -1: none.
+  /// The result whose form is the device's own, so that devices' results cannot be compared; -1:
+  /// none.
   int private_result = -1;
   /// Bytes that a library of the GPU may keep beside the plan's scratch; null: none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
@@ -75,8 +78,8 @@ Op sum_of(ValueId a, ValueId b, ValueId sum);
 /// whole = the sum of `term` over the tensor-parallel ranks. ops/collective/spec.cc
 Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks);
 
-/// Whether list[i] and the operation after it are computed by a GPU in one pass (OpSpec::gpu_pair): the first one's
-/// scratch then lives until the second is done.
+/// Whether list[i] and the operation after it are computed by a GPU in one pass (OpSpec::gpu_pair):
+/// the first one's scratch then lives until the second is done.
 bool is_gpu_pair(std::span<const Op> list, size_t i);
 
 /// Of an operation that tensor-parallel ranks share out along `letter`: true when what each makes of

@@ -7,17 +7,20 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-// The scratch memory of operations. The planner asks for the bytes; how an operation lays them out, which the kernels
-// rely on, is in ops/KIND. (Declarations only: the vector kernels include this file.)
+// The scratch memory of operations. The planner asks for the bytes; how an operation lays them out,
+// which the kernels rely on, is in ops/KIND. (Declarations only: the vector kernels include this
+// file.)
 
-/// Bytes of scratch an operation needs with `values`' shapes and the graph's kernels, which rely on exactly this.
+/// Bytes of scratch an operation needs with `values`' shapes and the graph's kernels, which rely on
+/// exactly this.
 int64_t workspace_bytes(const LayerGraph& graph, const Op& op);
 
 /// Rows summed into one partial gradient of a norm weight or bias; partial gradients are added in
 /// order.
 inline constexpr int64_t kWgradRows = 64;
 
-/// Partial sums on a GPU of gradients that are summed over tokens: more would leave the sum over them a long one.
+/// Partial sums on a GPU of gradients that are summed over tokens: more would leave the sum over
+/// them a long one.
 inline constexpr int64_t kMostGpuPartials = 256;
 /// Rows of tokens that a partial sum takes at least.
 inline constexpr int64_t kGpuPartialRows = 8;

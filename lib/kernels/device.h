@@ -132,10 +132,10 @@ class DeviceKernels {
   virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
                               void* scratch, DeviceStream stream) = 0;
 
-  /// The device's optimizer_update (kernels.h), with the random bits of the processor's stochastic rounding. Ranges and
-  /// scalars are device memory.
-  virtual void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars* scalars,
-                                DeviceStream stream) = 0;
+  /// The device's optimizer_update (kernels.h), with the random bits of the processor's stochastic
+  /// rounding. Ranges and scalars are device memory.
+  virtual void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
+                                const StepScalars* scalars, DeviceStream stream) = 0;
 
   /// to[i] = from[i], between F32, BF16 and F16.
   virtual void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,

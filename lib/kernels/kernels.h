@@ -62,8 +62,8 @@ struct FlatUpdate {
   /// F32, BF16 or F16.
   const void* gradients = nullptr;
   DType gradient_dtype = DType::kF32;
-  /// The optimizer's states in the order of optimizer_states(), null behind the last. F32, or BF16 rounded
-  /// stochastically.
+  /// The optimizer's states in the order of optimizer_states(), null behind the last. F32, or BF16
+  /// rounded stochastically.
   std::array<void*, kMostOptimizerStates> states{};
   DType state_dtype = DType::kF32;
   /// When given, gets the new parameters in F32, BF16 or F16: what the layers compute with. Not the
@@ -85,9 +85,11 @@ uint64_t rounding_key(uint64_t seed, int64_t step);
 /// (kernels/dropout_mask.h) alone, so backward makes the mask again, and so does any layout of the ranks.
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
-/// One step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale applied to the
-/// gradients on the way, in one pass over memory. Error(kUnsupported) for other dtypes.
-void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars& scalars);
+/// One step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
+/// applied to the gradients on the way, in one pass over memory. Error(kUnsupported) for other
+/// dtypes.
+void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
+                      const StepScalars& scalars);
 
 /// Threads kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);

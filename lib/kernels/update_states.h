@@ -6,10 +6,12 @@
 
 namespace ftrun {
 
-/// The update with the states that the optimizer keeps and no others: an error where one of them is not given.
+/// The update with the states that the optimizer keeps and no others: an error where one of them is
+/// not given.
 inline FlatUpdate with_states_of(FlatUpdate update, const OptimizerConfig& config) {
   const size_t kept = optimizer_states(config).size();
-  for (size_t s = 0; s < kept; ++s) require(update.states[s] != nullptr, "an optimizer's step needs its states");
+  for (size_t s = 0; s < kept; ++s)
+    require(update.states[s] != nullptr, "an optimizer's step needs its states");
   for (size_t s = kept; s < update.states.size(); ++s) update.states[s] = nullptr;
   return update;
 }

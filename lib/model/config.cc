@@ -286,8 +286,9 @@ std::string config_text(const ModelConfig& config) {
       << config.hidden << "\nfeed_forward " << config.feed_forward << "\nlayers " << config.layers
       << "\nheads " << config.query_heads << " query, " << config.kv_heads << " key/value, of "
       << config.head_size << "\npositions " << config.max_positions << "\nnorm_epsilon "
-      << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config) << scales_text(config) << "\nrope "
-      << rope_text(config.rope) << "\nwindow " << windows_text(config.windows) << "\ndtype "
+      << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config)
+      << scales_text(config) << "\nrope " << rope_text(config.rope) << "\nwindow "
+      << windows_text(config.windows) << "\ndtype "
       << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
       << tokens_text(config) << "\n";
   return out.str();

@@ -47,7 +47,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   /// RMS norm of each query and key head before the rotation.
   bool qk_norm = false;
-  /// Factors of the embedding's rows, of what attention and MLP add to the hidden states, of logits.
+  /// Factors of the embedding's rows, of what attention and MLP add to the hidden states, of
+  /// logits.
   double embedding_scale = 1.0;
   double residual_scale = 1.0;
   double logit_scale = 1.0;

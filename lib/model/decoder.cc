@@ -284,8 +284,9 @@ class SplitProducts {
   ValueId row_parallel(ValueId x, ValueId weight, ValueId bias, const BlockParams::Lora& lora) {
     const bool adds_bias = bias < 0 || split_.index == 0;
     const LinearAttrs attrs{.adds_bias = adds_bias};
-    const ValueId y = lora.magnitudes >= 0 ? with_magnitudes(x, weight, bias, lora, attrs, 'I')
-                                           : adapted(x, ops::linear(g_, x, weight, bias, attrs), lora, attrs);
+    const ValueId y = lora.magnitudes >= 0
+                          ? with_magnitudes(x, weight, bias, lora, attrs, 'I')
+                          : adapted(x, ops::linear(g_, x, weight, bias, attrs), lora, attrs);
     return whole(OpKind::kLinear, 'I', y);
   }
 
@@ -345,7 +346,8 @@ ValueId build_attention(GraphBuilder& g, SplitProducts& products, const ModelCon
   const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon};
   ValueId qkv = products.column_parallel(norm, p.qkv, p.qkv_bias, p.qkv_lora);
   if (c.qk_norm) qkv = ops::qk_norm(g, qkv, p.q_norm, p.k_norm, heads);
-  return products.row_parallel(ops::attention(g, ops::rope(g, qkv, rope, heads), starts, attrs), p.o, p.o_bias, p.o_lora);
+  return products.row_parallel(ops::attention(g, ops::rope(g, qkv, rope, heads), starts, attrs),
+                               p.o, p.o_bias, p.o_lora);
 }
 
 struct BlockGraph {
@@ -366,18 +368,20 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
   const ValueId rope = g.input(Port::kRope, DType::kF32, {n, c.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
   const BlockParams p = add_block_params(g, c, adapter, train ? dropout : 0, split);
-  const AttentionAttrs attrs{.query_heads = c.query_heads,
-                             .kv_heads = c.kv_heads,
-                             .head_size = c.head_size,
-                             .row_tokens = batch.row_tokens,
-                             .scale = c.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size))),
-                             .window = window};
+  const AttentionAttrs attrs{
+      .query_heads = c.query_heads,
+      .kv_heads = c.kv_heads,
+      .head_size = c.head_size,
+      .row_tokens = batch.row_tokens,
+      .scale = c.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size))),
+      .window = window};
   const ValueId norm = ops::rms_norm(g, x, p.input_norm, c.norm_epsilon);
   const ValueId attention = build_attention(g, products, c, p, norm, rope, starts, attrs);
   const ValueId attended = ops::scale(g, attention, c.residual_scale);
   const auto middle = ops::add_rms_norm(g, x, attended, p.post_norm, c.norm_epsilon);
   const ValueId gate_up = products.column_parallel(middle.norm, p.gate_up, p.gate_up_bias, p.gate_up_lora);
-  const ValueId down = products.row_parallel(ops::swiglu(g, gate_up), p.down, p.down_bias, p.down_lora);
+  const ValueId down =
+      products.row_parallel(ops::swiglu(g, gate_up), p.down, p.down_bias, p.down_lora);
   g.output(ops::add(g, middle.sum, ops::scale(g, down, c.residual_scale)), Port::kHidden);
   return {g.finish(train, recompute), p};
 }
@@ -477,7 +481,8 @@ class DecoderBuilder {
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
     RowsAttrs rows;
     if (split_.degree > 1) rows = {split_.index * local_.vocab_rows, c_.vocab_rows};
-    const ValueId x = SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', ops::embed(g, tokens, weight, rows));
+    const ValueId x =
+        SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', ops::embed(g, tokens, weight, rows));
     g.output(ops::scale(g, x, c_.embedding_scale), Port::kHidden);
     output_rope_table(g, positions);
     out_.layers.push_back(
@@ -495,7 +500,8 @@ class DecoderBuilder {
   }
 
   void output_rope_table(GraphBuilder& g, ValueId positions) const {
-    g.output(ops::rope_table(g, positions, inverse_frequencies(c_.rope, c_.head_size), 1.0), Port::kRope);
+    g.output(ops::rope_table(g, positions, inverse_frequencies(c_.rope, c_.head_size), 1.0),
+             Port::kRope);
   }
 
   void add_block(int64_t index) {
@@ -526,7 +532,8 @@ class DecoderBuilder {
     const ValueId norm = g.param("norm.weight", {c_.hidden});
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
     // The product is linear: its operand takes the scale, and logits never are whole in memory.
-    const ValueId scaled = ops::scale(g, ops::rms_norm(g, x, norm, c_.norm_epsilon), c_.logit_scale);
+    const ValueId scaled =
+        ops::scale(g, ops::rms_norm(g, x, norm, c_.norm_epsilon), c_.logit_scale);
     const ValueId y = SplitProducts(g, split_).all_tokens(scaled);
     CrossEntropyAttrs attrs{.with_gradients = train()};
     if (dtypes_.kernels == Kernels::kGpu)

@@ -12,8 +12,8 @@
 namespace ftrun {
 
 std::span<const Family> families() {
-  static const std::array<Family, 5> kFamilies{kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family,
-                                               kGraniteFamily};
+  static const std::array<Family, 5> kFamilies{kLlamaFamily, kMistralFamily, kQwen2Family,
+                                               kQwen3Family, kGraniteFamily};
   return kFamilies;
 }
 

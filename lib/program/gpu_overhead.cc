@@ -24,7 +24,8 @@ int64_t library_workspace(const StepPlan& plan) {
   int64_t most = 0;
   for (const LayerGraph& graph : plan.train.model.graphs)
     for (const Op& op : graph.backward)
-      if (const auto bytes = op_spec(op.kind).gpu_library_bytes) most = std::max(most, bytes(graph, op));
+      if (const auto bytes = op_spec(op.kind).gpu_library_bytes)
+        most = std::max(most, bytes(graph, op));
   return most;
 }
 
@@ -37,7 +38,8 @@ std::string for_groups(const char* what, int64_t bytes, int64_t groups) {
 std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan) {
   if (config.device != DeviceKind::kCuda) return {};
   std::vector<GpuOverhead> all{{"CUDA's context and kernels", kContext}, {"cuBLAS's workspace", kBlasWorkspace}};
-  if (config.kernels.attention == AttentionChoice::kCudnn) all.push_back({"cuDNN's workspace", library_workspace(plan)});
+  if (config.kernels.attention == AttentionChoice::kCudnn)
+    all.push_back({"cuDNN's workspace", library_workspace(plan)});
   const auto groups = static_cast<int64_t>(plan.train.program.groups.size());
   if (groups == 0) return all;
   all.push_back({for_groups("NCCL's buffers", kNcclBuffers, groups), groups * kNcclBuffers});

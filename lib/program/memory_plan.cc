@@ -120,7 +120,8 @@ StateFormula state_formula(const StepPlan& plan) {
   StateFormula formula;
   formula.weights = static_cast<double>(dtype_bytes(dtypes.compute));
   formula.gradients = static_cast<double>(dtype_bytes(dtypes.gradients));
-  for (const KeptState& kept : state.optimizer_states) formula.moments += static_cast<double>(dtype_bytes(kept.dtype));
+  for (const KeptState& kept : state.optimizer_states)
+    formula.moments += static_cast<double>(dtype_bytes(kept.dtype));
   const std::vector<StateSpec> specs = state_specs(plan.train.model, plan.partition, state, state_groups(state),
                                                    plan.options.micro_batches);
   const bool master =

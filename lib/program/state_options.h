@@ -14,7 +14,8 @@
 
 namespace ftrun {
 
-/// A state that the optimizer keeps of each element: how it is stored, and the number that it begins with.
+/// A state that the optimizer keeps of each element: how it is stored, and the number that it
+/// begins with.
 struct KeptState {
   DType dtype = DType::kF32;
   double first = 0.0;

@@ -370,9 +370,9 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
     program_.instrs.push_back(std::move(instr));
   };
   if (sums && in != out) emit_for_layer(make_copy(program_, in, out));
-  const InstrKind kind = sums                                    ? InstrKind::kAllReduce
+  const InstrKind kind = sums                                         ? InstrKind::kAllReduce
                          : collective == TensorCollective::kAllGather ? InstrKind::kAllGather
-                                                                : InstrKind::kReduceScatter;
+                                                                      : InstrKind::kReduceScatter;
   emit_for_layer(make_collective(kind, {store_.groups().tensor, graph.at(op.in[0]).dtype},
                                  sums ? out : in, out));
 }

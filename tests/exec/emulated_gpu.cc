@@ -469,8 +469,8 @@ FlatUpdate EmulatedGpu::seen(const FlatUpdate& update) const {
   return there;
 }
 
-void EmulatedGpu::optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars* scalars,
-                                   DeviceStream stream) {
+void EmulatedGpu::optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
+                                   const StepScalars* scalars, DeviceStream stream) {
   put(stream, [this, there = seen(update), config, at = seen(scalars)] {
     if (operations_) return operations_->optimizer_update(there, config, at, operations_stream_);
     ftrun::optimizer_update(there, config, *at);

@@ -80,8 +80,8 @@ class EmulatedGpu final : public DeviceKernels {
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override;
   void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
                       DeviceStream stream) override;
-  void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars* scalars,
-                        DeviceStream stream) override;
+  void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
+                        const StepScalars* scalars, DeviceStream stream) override;
   void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                DeviceStream stream) override;
   void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,

@@ -131,7 +131,8 @@ TEST_CASE("warmup_stable_decay has the rates of transformers") {
     expected.insert(expected.end(), ends.begin(), ends.end());
     const std::vector<double> found = rates();
     REQUIRE(found.size() == expected.size());
-    for (size_t i = 0; i < found.size(); ++i) REQUIRE(found[i] == Approx(expected[i]).epsilon(1e-7));
+    for (size_t i = 0; i < found.size(); ++i)
+      REQUIRE(found[i] == Approx(expected[i]).epsilon(1e-7));
   };
   for (const bool by_total : {false, true}) {
     s.num_stable_steps = by_total ? -1 : 4;
@@ -158,7 +159,8 @@ TEST_CASE("schedules stay at their last rate, but for inverse_sqrt") {
                                    {SchedulerType::kCosineWithMinLr, 0.25}}) {
     s.type = type;
     CAPTURE(name_of(type));
-    for (const int64_t k : {7, 8, 100}) REQUIRE(scheduled_rate(s, optimizer, k).learning_rate == Approx(last).margin(1e-12));
+    for (const int64_t k : {7, 8, 100})
+      REQUIRE(scheduled_rate(s, optimizer, k).learning_rate == Approx(last).margin(1e-12));
   }
   s.type = SchedulerType::kInverseSqrt;
   REQUIRE(scheduled_rate(s, optimizer, 9).learning_rate == Approx(0.5));

@@ -14,8 +14,9 @@ float stepped(const OptimizerConfig& config) {
   float parameter = 1.0F, gradient = 0.5F, first = 0.0F, second = 0.0F;
   StepScalars scalars = step_scalars_of(config, {}, 1);
   scalars.learning_rate = 0.125F;
-  optimizer_update({.parameters = &parameter, .gradients = &gradient, .states = {&first, &second}, .count = 1}, config,
-                   scalars);
+  optimizer_update(
+      {.parameters = &parameter, .gradients = &gradient, .states = {&first, &second}, .count = 1},
+      config, scalars);
   return parameter;
 }
 

@@ -61,15 +61,18 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   ValueId qkv = ops::linear(g, norm, g.param("qkv", {width, s.hidden}), bias("qkv.b", width));
   if (s.qk_norm)
     qkv = ops::qk_norm(g, qkv, g.param("wq", {s.head_size}), g.param("wk", {s.head_size}), heads);
-  const ValueId attended = ops::attention(g, ops::rope(g, qkv, rope, heads), starts,
-                                       {s.query_heads, s.kv_heads, s.head_size, 0, 0.5, s.window});
+  const ValueId attended =
+      ops::attention(g, ops::rope(g, qkv, rope, heads), starts,
+                     {s.query_heads, s.kv_heads, s.head_size, 0, 0.5, s.window});
   const ValueId o = g.param("o", {s.hidden, s.query_heads * s.head_size});
   const ValueId out = ops::linear(g, attended, o, bias("o.b", s.hidden));
   const auto middle = ops::add_rms_norm(g, x, out, g.param("n2", {s.hidden}), 1e-5);
   const ValueId gate_up = g.param("gu", {2 * s.feed_forward, s.hidden});
-  const ValueId gated = ops::swiglu(g, ops::linear(g, middle.norm, gate_up, bias("gu.b", 2 * s.feed_forward)));
+  const ValueId gated =
+      ops::swiglu(g, ops::linear(g, middle.norm, gate_up, bias("gu.b", 2 * s.feed_forward)));
   const ValueId down = g.param("down", {s.hidden, s.feed_forward});
-  g.output(ops::add(g, middle.sum, ops::linear(g, gated, down, bias("down.b", s.hidden))), Port::kHidden);
+  g.output(ops::add(g, middle.sum, ops::linear(g, gated, down, bias("down.b", s.hidden))),
+           Port::kHidden);
   return g.finish(train, s.recompute);
 }
 
@@ -89,12 +92,15 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
   DropoutAttrs dropout{.probability = s.dropout, .site = 1, .rest = true, .gradient_ranks = ranks};
   ValueId kept = norm, rest = -1;
   if (s.dropout > 0) {
-    rest = ops::linear(g, ops::dropout(g, norm, dropout), qkv, -1, {.gradient_ranks = ranks, .weight_gradient = false});
+    rest = ops::linear(g, ops::dropout(g, norm, dropout), qkv, -1,
+                       {.gradient_ranks = ranks, .weight_gradient = false});
     dropout.rest = false;
     kept = ops::dropout(g, norm, dropout);
   }
-  const ValueId z = ops::lora(g, kept, ops::linear(g, kept, qkv, -1, product), down, up, attrs, product);
-  ValueId y = ops::dora_scale(g, z, ops::dora_squared_lengths(g, qkv, down, up, attrs), magnitudes, bias, {{{0, q}, {width - kv, kv}}});
+  const ValueId z =
+      ops::lora(g, kept, ops::linear(g, kept, qkv, -1, product), down, up, attrs, product);
+  ValueId y = ops::dora_scale(g, z, ops::dora_squared_lengths(g, qkv, down, up, attrs), magnitudes,
+                              bias, {{{0, q}, {width - kv, kv}}});
   if (rest >= 0) y = ops::add(g, rest, y);
   g.output(ops::add(g, x, ops::linear(g, y, g.param("o", {s.hidden, width}))), Port::kHidden);
   return g.finish(train, s.recompute);
@@ -109,8 +115,9 @@ inline LayerGraph adapted(const BlockShape& s, bool train = true) {
   const ValueId qkv = ops::linear(g, norm, g.param("qkv", {width, s.hidden}));
   const LoraAttrs attrs{{{0, 2.0}, {width - kv, 0.5}}};
   const ValueId kept = s.dropout > 0 ? ops::dropout(g, norm, {s.dropout, 1, 0}) : norm;
-  const ValueId all = ops::lora(g, kept, qkv, g.param("down", {5, s.hidden}),
-                             {g.param("q.up", {s.query_heads * s.head_size, 2}), g.param("v.up", {kv, 3})}, attrs);
+  const ValueId all = ops::lora(
+      g, kept, qkv, g.param("down", {5, s.hidden}),
+      {g.param("q.up", {s.query_heads * s.head_size, 2}), g.param("v.up", {kv, 3})}, attrs);
   g.output(ops::add(g, x, ops::linear(g, all, g.param("o", {s.hidden, width}))), Port::kHidden);
   return g.finish(train, s.recompute);
 }
@@ -120,9 +127,9 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
   const ValueId tokens = g.input(Port::kTokens, DType::kI32, {s.tokens()}, "tokens");
   const ValueId positions = g.input(Port::kPositions, DType::kI32, {s.tokens()}, "positions");
   g.output(ops::embed(g, tokens, g.param("table", {s.vocabulary, s.hidden})), Port::kHidden);
-  g.output(
-      ops::rope_table(g, positions, std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0),
-      Port::kRope);
+  g.output(ops::rope_table(g, positions,
+                           std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0),
+           Port::kRope);
   return g.finish(train);
 }
 
@@ -141,7 +148,7 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
   const ValueId y = ops::rms_norm(g, x, g.param("n", {s.hidden}), 1e-5);
   ops::linear_cross_entropy(g, y, g.param("w", {s.vocabulary, s.hidden}), labels,
-                         {.with_gradients = train, .chunk_tokens = chunk_tokens});
+                            {.with_gradients = train, .chunk_tokens = chunk_tokens});
   return g.finish(train);
 }
 
@@ -158,8 +165,9 @@ inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = tru
   const ValueId gated = ops::swiglu(g, ops::linear(g, norm, gate_up, bias, {.gradient_ranks = 2}));
   const ValueId down =
       ops::linear(g, gated, g.param("down", {s.hidden, s.feed_forward / 2}),
-               s.biases ? g.param("down.b", {s.hidden}) : -1, {.adds_bias = !s.biases});
-  g.output(ops::add(g, x, sequence ? ops::reduce_scatter(g, down, 2) : ops::all_reduce(g, down, 2)), Port::kHidden);
+                  s.biases ? g.param("down.b", {s.hidden}) : -1, {.adds_bias = !s.biases});
+  g.output(ops::add(g, x, sequence ? ops::reduce_scatter(g, down, 2) : ops::all_reduce(g, down, 2)),
+           Port::kHidden);
   return g.finish(train, s.recompute);
 }
 
@@ -172,8 +180,8 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
   const ValueId norm = ops::rms_norm(g, x, g.param("n", {s.hidden}), 1e-5);
   ops::vocabulary_cross_entropy(g, sequence ? ops::all_gather(g, norm, 2) : norm,
-                             g.param("w", {s.vocabulary / 2, s.hidden}), labels,
-                             {.with_gradients = train, .chunk_tokens = chunk_tokens}, 2, 1);
+                                g.param("w", {s.vocabulary / 2, s.hidden}), labels,
+                                {.with_gradients = train, .chunk_tokens = chunk_tokens}, 2, 1);
   return g.finish(train);
 }
 

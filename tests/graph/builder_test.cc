@@ -42,9 +42,10 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
   CHECK(refusal([](auto& g, ValueId x) {
           ops::add(g, x, ops::linear(g, x, g.param("w", {4, 16})));
         }) == "add operands");
-  CHECK(refusal([](auto& g, ValueId x) {
-          ops::add_rms_norm(g, x, ops::linear(g, x, g.param("w", {4, 16})), g.param("n", {16}), 1e-5);
-        }) == "add_rms_norm operands");
+  CHECK(
+      refusal([](auto& g, ValueId x) {
+        ops::add_rms_norm(g, x, ops::linear(g, x, g.param("w", {4, 16})), g.param("n", {16}), 1e-5);
+      }) == "add_rms_norm operands");
   CHECK(refusal([](auto& g, ValueId x) { ops::add_rms_norm(g, x, x, g.param("n", {4}), 1e-5); }) ==
         "add_rms_norm width");
   CHECK(refusal([](auto& g, ValueId x) {
@@ -54,16 +55,18 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
           ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {2, 1, 4, 0});
         }) == "rope table");
   CHECK(refusal([](auto& g, ValueId x) {
-          ops::attention(g, x, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 1, 4, 0, 1.0, 0});
+          ops::attention(g, x, g.input(Port::kStarts, DType::kI32, {8}, "starts"),
+                         {3, 1, 4, 0, 1.0, 0});
         }) == "attention operand");
   CHECK(
       refusal([](auto& g, ValueId) {
         const ValueId qkv = g.input(Port::kHidden, DType::kF32, {8, 28}, "qkv");
-        ops::attention(g, qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 2, 4, 0, 1.0, 0});
+        ops::attention(g, qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"),
+                       {3, 2, 4, 0, 1.0, 0});
       }) == "query heads are a multiple of key/value heads");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::linear_cross_entropy(g, x, g.param("w", {9, 15}),
-                                 g.input(Port::kLabels, DType::kI32, {8}, "labels"), {});
+                                    g.input(Port::kLabels, DType::kI32, {8}, "labels"), {});
         }) == "head width");
 }
 
@@ -91,8 +94,8 @@ TEST_CASE("an input that reaches no output, or unchanged, is refused when backwa
 TEST_CASE("a head without gradients has no backward") {
   CHECK(refusal([](auto& g, ValueId x) {
           const ValueId labels = g.input(Port::kLabels, DType::kI32, {8}, "labels");
-          ops::linear_cross_entropy(g, ops::rms_norm(g, x, g.param("n", {16}), 1e-5), g.param("w", {9, 16}),
-                                 labels, {.with_gradients = false});
+          ops::linear_cross_entropy(g, ops::rms_norm(g, x, g.param("n", {16}), 1e-5),
+                                    g.param("w", {9, 16}), labels, {.with_gradients = false});
           g.finish(true);
         }) == "a head without gradients has no backward");
 }

@@ -143,8 +143,8 @@ TEST_CASE("operands that are missing or too many are counted") {
 std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;
-  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}), adapted({.dropout = 0.5}),
-                              with_magnitudes({.biases = true}),
+  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}),
+                              adapted({.dropout = 0.5}), with_magnitudes({.biases = true}),
                               scaled({}), split_head({}, true), split_mlp({}, false)}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
@@ -212,7 +212,8 @@ TEST_CASE(
     if (op_spec(op.kind).in_place >= 0) in_place[op.kind] = op_spec(op.kind).in_place;
   }
   CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu,
-                                  OpKind::kDoraScale, OpKind::kDropout, OpKind::kScale, OpKind::kTensorAllGather});
+                                  OpKind::kDoraScale, OpKind::kDropout, OpKind::kScale,
+                                  OpKind::kTensorAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},

@@ -157,7 +157,9 @@ TEST_CASE("a sum over the ranks has a gradient unless it is one of lengths") {
   const ValueId w = h.param("w", {16, 16}), down = h.param("down", {2, 16}), up = h.param("up", {16, 2});
   const LoraAttrs attrs{{{0, 1.0}}};
   const ValueId squares = ops::all_reduce(h, ops::dora_squared_lengths(h, w, down, {up}, attrs), 2);
-  h.output(ops::dora_scale(h, ops::lora(h, y, ops::linear(h, y, w), down, {up}, attrs), squares, h.fp32_param("m", {16}), -1, {{{0, 16}}}), Port::kHidden);
+  h.output(ops::dora_scale(h, ops::lora(h, y, ops::linear(h, y, w), down, {up}, attrs), squares,
+                           h.fp32_param("m", {16}), -1, {{{0, 16}}}),
+           Port::kHidden);
   const LayerGraph lengths = h.finish(true);
   CHECK(list_text(lengths, lengths.backward).find("tensor_all_reduce") == std::string::npos);
 }

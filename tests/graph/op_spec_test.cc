@@ -20,9 +20,16 @@ using namespace fixtures;
 /// Graphs whose lists hold every kind, in 32 and in 16 bits.
 std::vector<LayerGraph> all_graphs() {
   const BlockShape narrow{.biases = true, .qk_norm = true, .dtypes = {DType::kBF16, DType::kBF16}};
-  std::vector<LayerGraph> graphs{block(narrow), block({.biases = true, .qk_norm = true}), embedding({}), head({}),
-                                 adapted({}), adapted(narrow), adapted({.dropout = 0.5}), with_magnitudes(narrow),
-                                 with_magnitudes({.biases = true}), scaled(narrow)};
+  std::vector<LayerGraph> graphs{block(narrow),
+                                 block({.biases = true, .qk_norm = true}),
+                                 embedding({}),
+                                 head({}),
+                                 adapted({}),
+                                 adapted(narrow),
+                                 adapted({.dropout = 0.5}),
+                                 with_magnitudes(narrow),
+                                 with_magnitudes({.biases = true}),
+                                 scaled(narrow)};
   for (const bool sequence : {true, false}) {
     graphs.push_back(split_mlp(narrow, sequence));
     graphs.push_back(split_head(narrow, sequence));

@@ -1,9 +1,9 @@
 #include <map>
 
 #include "blocks.h"
-#include "random_graph.h"
 #include "graph/check_graph.h"
 #include "ops/kinds.h"
+#include "random_graph.h"
 #include "sweep.h"
 
 #include <catch2/catch.hpp>

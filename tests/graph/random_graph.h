@@ -13,8 +13,8 @@
 
 namespace ftrun::fixtures {
 
-/// A graph of linears, norms, residual norms, additions, scalings and gated products over values of [N,D],
-/// each of which is read or added into the one output; `steps` operations or groups of them.
+/// A graph of linears, norms, residual norms, additions, scalings and gated products over values of
+/// [N,D], each of which is read or added into the one output; `steps` operations or groups of them.
 inline LayerGraph random_graph(std::mt19937_64& random, int steps,
                                const RecomputePolicy& recompute = {}) {
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
@@ -50,7 +50,8 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
         put(ops::scale(g, pick(), -0.5));
         break;
       case 3:
-        put(ops::linear(g, ops::swiglu(g, ops::linear(g, pick(), param({2 * width, d}))), param({d, width})));
+        put(ops::linear(g, ops::swiglu(g, ops::linear(g, pick(), param({2 * width, d}))),
+                        param({d, width})));
         break;
       default: {
         const auto [sum, norm] = ops::add_rms_norm(g, pick(), pick(), param({d}), 1e-5);

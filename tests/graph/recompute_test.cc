@@ -3,14 +3,14 @@
 #include <set>
 
 #include "blocks.h"
-#include "random_graph.h"
-#include "sweep.h"
 #include "graph/check_graph.h"
 #include "graph/cost.h"
 #include "graph/scratch.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/kinds.h"
 #include "ops/norm/norm.h"
+#include "random_graph.h"
+#include "sweep.h"
 
 #include <catch2/catch.hpp>
 

@@ -153,7 +153,8 @@ TEST_CASE(
   // An embedding has no gradient but its table's.
   GraphBuilder b("embed", 8, 4);
   const ValueId tokens = b.input(Port::kTokens, DType::kI32, {8}, "tokens");
-  b.output(ops::reduce_scatter(b, ops::embed(b, tokens, b.param("table", {5, 16}), {5, 10}), 2), Port::kHidden);
+  b.output(ops::reduce_scatter(b, ops::embed(b, tokens, b.param("table", {5, 16}), {5, 10}), 2),
+           Port::kHidden);
   const LayerGraph embed = b.finish(true);
   CHECK(embed.input_grad.empty());
   CHECK(list_text(embed, embed.weight_grad) ==
@@ -182,7 +183,8 @@ TEST_CASE(
   const ValueId all = ops::all_gather(b, ops::rms_norm(b, x, b.param("n", {16}), 1e-5), 2);
   const ValueId one = ops::linear(b, all, b.param("a", {8, 16}), -1, {.gradient_ranks = 2});
   const ValueId two = ops::linear(b, all, b.param("b", {8, 16}), -1, {.gradient_ranks = 2});
-  b.output(ops::reduce_scatter(b, ops::linear(b, ops::add(b, one, two), b.param("c", {16, 8})), 2), Port::kHidden);
+  b.output(ops::reduce_scatter(b, ops::linear(b, ops::add(b, one, two), b.param("c", {16, 8})), 2),
+           Port::kHidden);
   const LayerGraph g = b.finish(true);
   std::vector<std::string> kinds;
   for (const Op& op : g.backward) kinds.emplace_back(op_name(op.kind));

@@ -1,5 +1,5 @@
-#include "kernels/dropout_mask.h"
 #include "ops/dropout/dropout.h"
+#include "kernels/dropout_mask.h"
 #include "ops/kinds.h"
 
 #include <cmath>

@@ -208,12 +208,11 @@ TEST_CASE("dtypes that flat kernels do not know are refused by name") {
           "the CPU kernels know no addition in F64");
   REQUIRE(message([&] { sum_of_squares(p, DType::kU8, 4); }) ==
           "the CPU kernels know no gradients in U8");
-  REQUIRE(
-      message([&] {
-        optimizer_update(
-            {.parameters = p, .gradients = p, .states = {p, p}, .state_dtype = DType::kF16},
-            {}, {});
-      }) == "the optimizers keep no moments in F16");
+  REQUIRE(message([&] {
+            optimizer_update(
+                {.parameters = p, .gradients = p, .states = {p, p}, .state_dtype = DType::kF16}, {},
+                {});
+          }) == "the optimizers keep no moments in F16");
   REQUIRE(message([&] {
             optimizer_update({.parameters = p, .parameter_dtype = DType::kF16, .gradients = p},
                              {.type = OptimizerType::kSgd}, {});

@@ -36,9 +36,10 @@ void step(bool adam, const FlatUpdate& update, const StepScalars& scalars) {
   if (adam)
     optimizer_update(update, {.weight_decay = 0.1}, scalars);
   else
-    optimizer_update(update,
-                     {.type = OptimizerType::kSgd, .weight_decay = 0.1, .momentum = 0.9, .nesterov = true},
-                     scalars);
+    optimizer_update(
+        update,
+        {.type = OptimizerType::kSgd, .weight_decay = 0.1, .momentum = 0.9, .nesterov = true},
+        scalars);
 }
 
 StepScalars scalars_of(int step) {
@@ -119,11 +120,11 @@ TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
       Floats p = floats(kMixedCount, 2), copy(kMixedCount + 16, 0.0F);
       const Floats g = floats(kMixedCount, 1);
       optimizer_update({.parameters = p.data(),
-                  .gradients = g.data(),
-                  .copy = copy.data() + shift,
-                  .copy_dtype = DType::kF32,
-                  .count = kMixedCount},
-                 {.type = OptimizerType::kSgd, .weight_decay = 0.1}, scalars_of(0));
+                        .gradients = g.data(),
+                        .copy = copy.data() + shift,
+                        .copy_dtype = DType::kF32,
+                        .count = kMixedCount},
+                       {.type = OptimizerType::kSgd, .weight_decay = 0.1}, scalars_of(0));
       REQUIRE(std::memcmp(copy.data() + shift, p.data(), p.size() * sizeof(float)) == 0);
       REQUIRE(copy[shift + kMixedCount] == 0.0F);
     }
@@ -274,10 +275,10 @@ TEST_CASE("steps too small for bf16 move parameters by what they add up to") {
     scalars.learning_rate = 1.0F;
     scalars.rounding_key = rounding_key(3, i);
     optimizer_update({.parameters = p.data(),
-                .parameter_dtype = DType::kBF16,
-                .gradients = g.data(),
-                .count = kMany},
-               {.type = OptimizerType::kSgd}, scalars);
+                      .parameter_dtype = DType::kBF16,
+                      .gradients = g.data(),
+                      .count = kMany},
+                     {.type = OptimizerType::kSgd}, scalars);
   }
   double sum = 0.0;
   for (const float x : widened(p, DType::kBF16)) sum += static_cast<double>(x);
@@ -291,10 +292,10 @@ TEST_CASE("NaN and infinity stay what they are in bf16 state") {
     StepScalars scalars;
     scalars.learning_rate = 1.0F;
     optimizer_update({.parameters = p.data(),
-                .parameter_dtype = DType::kBF16,
-                .gradients = g.data(),
-                .count = 4},
-               {.type = OptimizerType::kSgd}, scalars);
+                      .parameter_dtype = DType::kBF16,
+                      .gradients = g.data(),
+                      .count = 4},
+                     {.type = OptimizerType::kSgd}, scalars);
     const Floats out = widened(p, DType::kBF16);
     REQUIRE(std::isnan(out[0]));
     REQUIRE(out[1] == INFINITY);

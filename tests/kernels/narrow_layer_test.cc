@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "rig.h"
 #include "graph/builder.h"
 #include "graph/scratch.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -13,6 +12,7 @@
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
 #include "ops/swiglu/swiglu.h"
+#include "rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -32,12 +32,17 @@ LayerGraph block(const ModelDtypes& dtypes) {
   const HeadAttrs heads{kQueryHeads, kKvHeads, kHead};
   const ValueId norm = ops::rms_norm(g, x, g.param("norm", {kHidden}), 1e-5);
   const ValueId qkv =
-      ops::rope(g, ops::linear(g, norm, g.param("qkv", {kQkv, kHidden}), g.param("bias", {kQkv})), rope, heads);
-  const ValueId a = ops::attention(g, qkv, starts, {kQueryHeads, kKvHeads, kHead, kRowTokens, 0.25});
-  const auto middle = ops::add_rms_norm(g, x, ops::linear(g, a, g.param("o", {kHidden, kQueryHeads * kHead})),
-                                     g.param("norm2", {kHidden}), 1e-5);
-  const ValueId gate_up = ops::linear(g, middle.norm, g.param("gate_up", {2 * kFeedForward, kHidden}));
-  const ValueId down = ops::linear(g, ops::swiglu(g, gate_up), g.param("down", {kHidden, kFeedForward}));
+      ops::rope(g, ops::linear(g, norm, g.param("qkv", {kQkv, kHidden}), g.param("bias", {kQkv})),
+                rope, heads);
+  const ValueId a =
+      ops::attention(g, qkv, starts, {kQueryHeads, kKvHeads, kHead, kRowTokens, 0.25});
+  const auto middle =
+      ops::add_rms_norm(g, x, ops::linear(g, a, g.param("o", {kHidden, kQueryHeads * kHead})),
+                        g.param("norm2", {kHidden}), 1e-5);
+  const ValueId gate_up =
+      ops::linear(g, middle.norm, g.param("gate_up", {2 * kFeedForward, kHidden}));
+  const ValueId down =
+      ops::linear(g, ops::swiglu(g, gate_up), g.param("down", {kHidden, kFeedForward}));
   g.output(ops::add(g, middle.sum, down), Port::kHidden);
   return g.finish(true);
 }

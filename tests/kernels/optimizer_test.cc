@@ -40,14 +40,15 @@ TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
           s.gradient_scale = 0.25F;
           std::vector<float> g = c.gradients[static_cast<size_t>(step)];
           for (float& x : g) x *= 4.0F;
-          const OptimizerConfig config{.type = decoupled ? OptimizerType::kAdamW : OptimizerType::kAdam,
-                                       .weight_decay = decay,
-                                       .adam_w_mode = false};
+          const OptimizerConfig config{
+              .type = decoupled ? OptimizerType::kAdamW : OptimizerType::kAdam,
+              .weight_decay = decay,
+              .adam_w_mode = false};
           optimizer_update({.parameters = p.data(),
-                       .gradients = g.data(),
-                       .states = {m.data(), v.data()},
-                       .count = kCount},
-                      config, s);
+                            .gradients = g.data(),
+                            .states = {m.data(), v.data()},
+                            .count = kCount},
+                           config, s);
         }
         CAPTURE(decay, decoupled);
         const auto expected = oracle_adam(c, decoupled, 0.9, 0.999, 1e-8);
@@ -78,10 +79,10 @@ TEST_CASE("20 SGD steps give torch.optim's parameters") {
                                      .dampening = variant.dampening,
                                      .nesterov = variant.nesterov};
         optimizer_update({.parameters = p.data(),
-                    .gradients = c.gradients[static_cast<size_t>(step)].data(),
-                    .states = {variant.momentum == 0.0 ? nullptr : buffer.data()},
-                    .count = kCount},
-                   config, s);
+                          .gradients = c.gradients[static_cast<size_t>(step)].data(),
+                          .states = {variant.momentum == 0.0 ? nullptr : buffer.data()},
+                          .count = kCount},
+                         config, s);
       }
       CAPTURE(variant.momentum, variant.dampening, variant.nesterov, variant.decay);
       const auto expected = oracle_sgd(c, variant.momentum, variant.dampening, variant.nesterov);
@@ -95,7 +96,8 @@ std::vector<float> lion_in_double(const OptimizerCase& c, double beta1, double b
   std::vector<double> p(c.parameters.begin(), c.parameters.end()), m(p.size(), 0.0);
   for (const std::vector<float>& gradients : c.gradients)
     for (size_t i = 0; i < p.size(); ++i) {
-      const double g = static_cast<double>(gradients[i]), direction = beta1 * m[i] + (1 - beta1) * g;
+      const double g = static_cast<double>(gradients[i]),
+                   direction = beta1 * m[i] + (1 - beta1) * g;
       const double after_decay = p[i] * (1 - c.learning_rate * c.weight_decay);
       p[i] = after_decay - c.learning_rate * static_cast<double>((direction > 0) - (direction < 0));
       m[i] = beta2 * m[i] + (1 - beta2) * g;
@@ -113,8 +115,9 @@ TEST_CASE("20 Lion steps give the parameters of its formula in double") {
         s.learning_rate = static_cast<float>(c.learning_rate);
         s.beta1 = 0.9;
         s.beta2 = 0.99;
-        optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {m.data()}, .count = kCount},
-                         {.type = OptimizerType::kLion, .weight_decay = decay}, s);
+        optimizer_update(
+            {.parameters = p.data(), .gradients = g.data(), .states = {m.data()}, .count = kCount},
+            {.type = OptimizerType::kLion, .weight_decay = decay}, s);
       }
       CAPTURE(decay);
       REQUIRE(relative_error(array_of(p), array_of(lion_in_double(c, 0.9, 0.99))) < 1e-6);
@@ -127,7 +130,8 @@ TEST_CASE("20 Adagrad steps give torch.optim's parameters") {
     double lr_decay, first, decay;
   };
   for_each_isa([] {
-    for (const Variant& variant : {Variant{0, 0, 0}, Variant{0.1, 0, 0}, Variant{0, 0.5, 0}, Variant{0.1, 0.5, 0.1}}) {
+    for (const Variant& variant :
+         {Variant{0, 0, 0}, Variant{0.1, 0, 0}, Variant{0, 0.5, 0}, Variant{0.1, 0.5, 0.1}}) {
       const OptimizerCase c = optimizer_case(variant.decay);
       std::vector<float> p = c.parameters, sum(kCount, static_cast<float>(variant.first));
       for (int step = 0; step < kSteps; ++step) {
@@ -145,7 +149,8 @@ TEST_CASE("20 Adagrad steps give torch.optim's parameters") {
                          s);
       }
       CAPTURE(variant.lr_decay, variant.first, variant.decay);
-      REQUIRE(relative_error(array_of(p), array_of(oracle_adagrad(c, variant.lr_decay, variant.first))) < 1e-6);
+      REQUIRE(relative_error(array_of(p),
+                             array_of(oracle_adagrad(c, variant.lr_decay, variant.first))) < 1e-6);
     }
   });
 }
@@ -155,8 +160,9 @@ TEST_CASE("Lion leaves a parameter without gradient and moment where it is") {
     Floats p(20, 0.5F), g(20, 0.0F), m(20, 0.0F);
     StepScalars s;
     s.learning_rate = 0.1F;
-    optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {m.data()}, .count = 20},
-                     {.type = OptimizerType::kLion}, s);
+    optimizer_update(
+        {.parameters = p.data(), .gradients = g.data(), .states = {m.data()}, .count = 20},
+        {.type = OptimizerType::kLion}, s);
     REQUIRE(p == Floats(20, 0.5F));
   });
 }

@@ -1,3 +1,4 @@
+#include "oracle.h"
 #include "ops/attention/attention.h"
 #include "ops/dora/dora.h"
 #include "ops/heads.h"
@@ -5,7 +6,6 @@
 #include "ops/lora/lora.h"
 #include "ops/norm/norm.h"
 #include "ops/scale/scale.h"
-#include "oracle.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -257,11 +257,13 @@ std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double da
                                             .weight_decay(c.weight_decay));
 }
 
-std::vector<float> oracle_adagrad(const OptimizerCase& c, double lr_decay, double initial_accumulator_value) {
-  return optimize<torch::optim::Adagrad>(c, torch::optim::AdagradOptions(c.learning_rate)
-                                                .lr_decay(lr_decay)
-                                                .initial_accumulator_value(initial_accumulator_value)
-                                                .weight_decay(c.weight_decay));
+std::vector<float> oracle_adagrad(const OptimizerCase& c, double lr_decay,
+                                  double initial_accumulator_value) {
+  return optimize<torch::optim::Adagrad>(c,
+                                         torch::optim::AdagradOptions(c.learning_rate)
+                                             .lr_decay(lr_decay)
+                                             .initial_accumulator_value(initial_accumulator_value)
+                                             .weight_decay(c.weight_decay));
 }
 
 }  // namespace ftrun::test

@@ -56,6 +56,7 @@ std::vector<float> oracle_adam(const OptimizerCase& c, bool decoupled, double be
                                double epsilon);
 std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double dampening,
                               bool nesterov);
-std::vector<float> oracle_adagrad(const OptimizerCase& c, double lr_decay, double initial_accumulator_value);
+std::vector<float> oracle_adagrad(const OptimizerCase& c, double lr_decay,
+                                  double initial_accumulator_value);
 
 }  // namespace ftrun::test

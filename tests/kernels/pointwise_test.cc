@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "ops/embedding/embedding.h"
 #include "ops/kinds.h"
-#include "ops/scale/scale.h"
 #include "ops/linear/linear.h"
+#include "ops/scale/scale.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -95,7 +95,8 @@ TEST_CASE("scale and its gradient agree with autograd, also in place") {
   for_each_backend([](DType dtype) {
     for (const std::vector<int64_t>& dims : {std::vector<int64_t>{1, 1}, {3, 7}, {65, 576}}) {
       const OracleCase c = stored(
-          {OpKind::kScale, ScaleAttrs{-0.22}, {random_array(dims, 1)}, {}, random_array(dims, 3)}, dtype);
+          {OpKind::kScale, ScaleAttrs{-0.22}, {random_array(dims, 1)}, {}, random_array(dims, 3)},
+          dtype);
       const OracleResult expected = oracle(c);
       Rig rig(dtype);
       const ValueId x = rig.input(c.inputs[0]), y = rig.output(dims);

@@ -17,10 +17,9 @@ using fixtures::kRemoved;
 using fixtures::refusal;
 using nlohmann::json;
 
-const std::vector<std::string> kNames{"llama2",       "llama3",         "smollm2_135m",
-                                      "llama_linear", "mistral_window", "mistral_nemo",
-                                      "qwen2",        "qwen2_window",   "qwen3",
-                                      "granite"};
+const std::vector<std::string> kNames{
+    "llama2",       "llama3", "smollm2_135m", "llama_linear", "mistral_window",
+    "mistral_nemo", "qwen2",  "qwen2_window", "qwen3",        "granite"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -76,9 +75,13 @@ TEST_CASE("a config's multipliers are read, shown and bounded") {
   CHECK(c.residual_scale == 0.22);
   CHECK(c.attention_scale == 0.015625);
   CHECK(c.logit_scale == 0.125);
-  CHECK(config_text(c).find("\nscales embedding 12, residual 0.22, logits 0.125, attention 0.015625\n") != std::string::npos);
+  CHECK(config_text(c).find(
+            "\nscales embedding 12, residual 0.22, logits 0.125, attention 0.015625\n") !=
+        std::string::npos);
   const ModelConfig plain = parse_model_config(
-      changed({{"embedding_multiplier", kRemoved}, {"attention_multiplier", kRemoved}}, "granite.v5"), "m");
+      changed({{"embedding_multiplier", kRemoved}, {"attention_multiplier", kRemoved}},
+              "granite.v5"),
+      "m");
   CHECK(plain.embedding_scale == 1.0);
   CHECK(plain.attention_scale == 1.0);
   CHECK(refusal(changed({{"logits_scaling", 0}, {"residual_multiplier", "much"}}, "granite.v5")) ==
@@ -285,7 +288,8 @@ TEST_CASE("features that are not there are named") {
        "(LlamaForCausalLM is)"},
       {{{"quantization_config", {{"bits", 4}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already; give the original model, which quantization quantizes while it is loaded"},
+       "3: config.json: quantization_config: the weights are quantized already; give the original "
+       "model, which quantization quantizes while it is loaded"},
       {{{"num_hidden_layers", 1}, {"layer_types", {"linear_attention"}}},
        llama,
        "3: config.json: layer_types: layer 0 is \"linear_attention\", which is not supported yet"},

@@ -56,7 +56,8 @@ TEST_CASE("the defaults of an optimizer's parameters are in their ranges, and fa
   }
 }
 
-TEST_CASE("every optimizer has a learning rate and weight decay, which a run's other sections set too") {
+TEST_CASE(
+    "every optimizer has a learning rate and weight decay, which a run's other sections set too") {
   for (const OptimizerType type : all_types()) {
     if (type == OptimizerType::kTorch) continue;
     CAPTURE(name_of(type));
@@ -65,7 +66,8 @@ TEST_CASE("every optimizer has a learning rate and weight decay, which a run's o
   }
 }
 
-TEST_CASE("the states of an optimizer have names of their own, and are no more than a rule updates") {
+TEST_CASE(
+    "the states of an optimizer have names of their own, and are no more than a rule updates") {
   for (const OptimizerType type : all_types()) {
     if (!optimizer_of(type).offered()) continue;
     CAPTURE(name_of(type));

@@ -23,7 +23,9 @@ constexpr int64_t kFlatGrain = 1 << 16;
 /// Conversions of at least this many elements write around the caches.
 constexpr int64_t kStreamedElements = 1 << 22;
 
-double square_root(double v) { return std::sqrt(v); }
+double square_root(double v) {
+  return std::sqrt(v);
+}
 #define FTRUN_UPDATE_FUNCTION
 #define FTRUN_UPDATE_RULES
 #include "optimizers/list.inc"
@@ -80,7 +82,8 @@ T* advanced(T* p, int64_t elements, DType dtype) {
 FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t rounding_key) {
   return {.parameters = advanced(u.parameters, begin, u.parameter_dtype),
           .gradients = advanced(u.gradients, begin, u.gradient_dtype),
-          .states = {advanced(u.states[0], begin, u.state_dtype), advanced(u.states[1], begin, u.state_dtype)},
+          .states = {advanced(u.states[0], begin, u.state_dtype),
+                     advanced(u.states[1], begin, u.state_dtype)},
           .copy = advanced(u.copy, begin, u.copy_dtype),
           .copy_type = flat_type(u.copy_dtype, "copies of parameters"),
           .count = end - begin,
@@ -144,14 +147,16 @@ uint64_t rounding_key(uint64_t seed, int64_t step) {
   return splitmix64(splitmix64(seed) ^ static_cast<uint64_t>(step));
 }
 
-void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars& scalars) {
+void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
+                      const StepScalars& scalars) {
   require(update.first_index >= 0, "first index of a flat update");
   const FlatUpdate used = with_states_of(update, config);
   const auto states = static_cast<size_t>(optimizer_states(config).size());
   const UpdateKernel kernel =
-      flat_kernels().update[static_cast<size_t>(config.type)][states].of[state_index(
-          used.parameter_dtype, "parameters")][flat_index(used.gradient_dtype, "gradients")][state_index(
-          used.state_dtype, "moments")];
+      flat_kernels()
+          .update[static_cast<size_t>(config.type)][states]
+          .of[state_index(used.parameter_dtype, "parameters")][flat_index(
+              used.gradient_dtype, "gradients")][state_index(used.state_dtype, "moments")];
   with_rule(config, scalars, [&](const auto& rule) {
     parallel_ranges(used.count, kFlatGrain, [&](int64_t begin, int64_t end) {
       kernel(part_of(used, begin, end, scalars.rounding_key), &rule);

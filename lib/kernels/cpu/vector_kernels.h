@@ -76,8 +76,8 @@ struct FlatRange {
   uint64_t rounding_key;
 };
 
-/// One step of an optimizer by the types of parameters, gradients and states; null where a rule has not that many
-/// states.
+/// One step of an optimizer by the types of parameters, gradients and states; null where a rule has
+/// not that many states.
 using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
@@ -91,7 +91,8 @@ struct FlatKernels {
   void (*convert[kFlatTypes][kFlatTypes])(const void* from, void* to, int64_t count, bool streams);
   /// [to][from]: to += from.
   void (*add_into[kFlatTypes][kFlatTypes])(void* to, const void* from, int64_t count);
-  /// By OptimizerType and number of states, with the type's rule (optimizers/NAME/update.inc) of the step.
+  /// By OptimizerType and number of states, with the type's rule (optimizers/NAME/update.inc) of
+  /// the step.
   UpdateKernels update[kOfferedOptimizers][kMostOptimizerStates + 1];
   /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper half. `count` is a
   /// multiple of 32.

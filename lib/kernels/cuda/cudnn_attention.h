@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/cuda/cudnn_graph.h"
-#include "ops/attention/gpu.h"
 #include "kernels/device.h"
+#include "ops/attention/gpu.h"
 
 // Attention as cuDNN 9 computes it, beside ours: Dao et al. 2022 and 2023 as graphs of products, a masked softmax and
 // their gradients, which cuDNN recognises and runs as one or a few kernels. Documents are sequences of their own, whose

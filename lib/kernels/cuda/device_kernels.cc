@@ -236,8 +236,8 @@ class CudaKernels final : public DeviceKernels {
     cuda::sum_of_squares(dtype, g, count, accumulate, sum, static_cast<double*>(scratch), native(stream));
   }
 
-  void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars* scalars,
-                        DeviceStream stream) override {
+  void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
+                        const StepScalars* scalars, DeviceStream stream) override {
     check_update(update, scalars);
     cuda::optimizer_update(with_states_of(update, config), config, scalars, native(stream));
   }

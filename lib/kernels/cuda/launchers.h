@@ -8,8 +8,8 @@
 #include "base/packed_format.h"
 #include "kernels/kernels.h"
 
-// Kernels that operations share on a GPU: each function enqueues its kernels on `stream`. `dtype` is
-// that of the activations, F32, BF16 or F16. Letters as in graph/op_spec.h.
+// Kernels that operations share on a GPU: each function enqueues its kernels on `stream`. `dtype`
+// is that of the activations, F32, BF16 or F16. Letters as in graph/op_spec.h.
 namespace ftrun::cuda {
 
 // --- pointwise.cu --------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ WeightGradient weight_gradient_of(const Operation& op, size_t i);
 void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* group_sums,
                     cudaStream_t stream);
 /// `u.states` are those that the optimizer keeps (with_states_of).
-void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
-                      cudaStream_t stream);
+void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config,
+                      const StepScalars* scalars, cudaStream_t stream);
 
 }  // namespace ftrun::cuda

@@ -35,8 +35,8 @@ Operation::Gradient Operation::gradient(size_t i) const {
 
 void Operation::copy_to_result(size_t in, int64_t elements) const {
   if (this->in(in) == out(0)) return;
-  check(cudaMemcpyAsync(out(0), this->in(in), static_cast<size_t>(elements * dtype_bytes(dtype_)), cudaMemcpyDefault,
-                        stream_),
+  check(cudaMemcpyAsync(out(0), this->in(in), static_cast<size_t>(elements * dtype_bytes(dtype_)),
+                        cudaMemcpyDefault, stream_),
         "copying what an operation adds to");
 }
 

@@ -84,7 +84,8 @@ void pack_keys_and_values(const Attention<S>& a, const S* qkv) {
     const int64_t count = a.block_tokens(block), size = a.attrs.head_size,
                   padded = a.place.padded_head;
     vec.pack_columns(from + a.key_column(head), a.width, count, size, padded, keys + task * a.tile);
-    vec.pack_rows(from + a.value_column(head), a.width, count, size, padded, values + task * a.tile);
+    vec.pack_rows(from + a.value_column(head), a.width, count, size, padded,
+                  values + task * a.tile);
   });
 }
 
@@ -109,9 +110,8 @@ void forward_tile(const Attention<S>& a, const S* qkv, S* out, Stat<S>* lse, int
       .out = out + first * out_stride + a.query_column(head),
       .out_stride = out_stride,
       .lse = lse + head * a.tokens + first,
-      .scratch = static_cast<Compute<S>*>(thread_scratch(
-          sizeof(Compute<S>) *
-          static_cast<size_t>(2 * a.tile + kForwardScratch))),
+      .scratch = static_cast<Compute<S>*>(
+          thread_scratch(sizeof(Compute<S>) * static_cast<size_t>(2 * a.tile + kForwardScratch))),
   });
 }
 
@@ -173,7 +173,8 @@ void find_delta(const Backward<S>& b) {
 template <class T>
 struct KeyBlock {
   explicit KeyBlock(int64_t tile)
-      : keys(static_cast<T*>(thread_scratch(sizeof(T) * static_cast<size_t>(7 * tile + kBackwardScratch)))),
+      : keys(static_cast<T*>(
+            thread_scratch(sizeof(T) * static_cast<size_t>(7 * tile + kBackwardScratch)))),
         keys_transposed(keys + tile),
         values_transposed(keys + 2 * tile),
         dk(keys + 3 * tile),
@@ -247,7 +248,8 @@ void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int6
   const int64_t count = b.block_tokens(key_block), size = b.attrs.head_size;
   const int64_t padded = b.place.padded_head;
   S* const out = b.dqkv + b.first_token(row, key_block) * b.width;
-  vec.unpack_sum(key.dk, 1, 0, count, size, padded, b.attrs.scale, out + b.key_column(kv_head), b.width);
+  vec.unpack_sum(key.dk, 1, 0, count, size, padded, b.attrs.scale, out + b.key_column(kv_head),
+                 b.width);
   vec.unpack_sum(key.dv, 1, 0, count, size, padded, 1.0, out + b.value_column(kv_head), b.width);
 }
 

@@ -2,9 +2,9 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "graph/offsets.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/workspace.h"
-#include "graph/offsets.h"
 
 namespace ftrun {
 
@@ -20,8 +20,7 @@ std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_to
     groups.push_back({.most_tokens = most, .slots = rows * (row_tokens / (next + 1))});
     most = next;
   }
-  groups.push_back(
-      {.most_tokens = most, .slots = rows * kShare * blocks_of(row_tokens, most)});
+  groups.push_back({.most_tokens = most, .slots = rows * kShare * blocks_of(row_tokens, most)});
   return groups;
 }
 
@@ -31,7 +30,9 @@ GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAtt
   const int64_t blocks = blocks_of(attrs.row_tokens, kAttentionBlock);
   GpuAttentionWorkspace w;
   Offsets places;
-  const auto list = [&places](int64_t count) { return places.take(count * dtype_bytes(DType::kI32)); };
+  const auto list = [&places](int64_t count) {
+    return places.take(count * dtype_bytes(DType::kI32));
+  };
   w.lowest = list(tokens);
   w.first_block = list(tokens / attrs.row_tokens * blocks);
   w.uncovered = list(1);

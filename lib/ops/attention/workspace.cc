@@ -1,8 +1,8 @@
 #include "ops/attention/workspace.h"
 
 #include "base/error.h"
-#include "ops/attention/attention.h"
 #include "graph/offsets.h"
+#include "ops/attention/attention.h"
 
 namespace ftrun {
 namespace {

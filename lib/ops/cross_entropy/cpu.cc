@@ -20,9 +20,9 @@ namespace {
 /// The products of the head, of tokens that count alone: a chunk is some of them, gathered into the
 /// workspace when masked tokens lie between them. Logits are of the type T that is computed with;
 /// 16-bit operands and gradients go through the workspace's rows and panel of that type. Where the
-/// processor multiplies bf16 as it is stored, all three products are of bf16: the gradient of the logits
-/// is rounded to it, as all other gradients of activations are, and sums are fp32. A 16-bit dw is rounded
-/// once a chunk. Operands 0, 1, 2 are x, w and labels, results 1 and 2 dx and dw.
+/// processor multiplies bf16 as it is stored, all three products are of bf16: the gradient of the
+/// logits is rounded to it, as all other gradients of activations are, and sums are fp32. A 16-bit
+/// dw is rounded once a chunk. Operands 0, 1, 2 are x, w and labels, results 1 and 2 dx and dw.
 template <class S>
 class Head {
  public:
@@ -32,9 +32,11 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// `rows` lie in the workspace: tokens that are no neighbours, and 16-bit rows that are widened.
+    /// `rows` lie in the workspace: tokens that are no neighbours, and 16-bit rows that are
+    /// widened.
     bool gathered;
-    /// x of the tokens, in the type that is multiplied; of 16-bit rows as they are stored, `stored_rows`.
+    /// x of the tokens, in the type that is multiplied; of 16-bit rows as they are stored,
+    /// `stored_rows`.
     const T* rows;
     const S* stored_rows;
   };
@@ -97,7 +99,9 @@ class Head {
     } else if (direct_) {
       if (neighbours) return {token, count, false, nullptr, first};
       S* const rows = call_.workspace<S>(place_.rows);
-      for_rows(count, [&](int64_t i) { std::copy_n(x_ + token[i] * hidden_, hidden_, rows + i * hidden_); });
+      for_rows(count, [&](int64_t i) {
+        std::copy_n(x_ + token[i] * hidden_, hidden_, rows + i * hidden_);
+      });
       return {token, count, true, nullptr, rows};
     }
     T* const rows = call_.workspace<T>(place_.rows);
@@ -111,16 +115,16 @@ class Head {
   void find_logits(const Chunk& chunk) {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_)
-        return gemm({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_}, chunk.stored_rows, hidden_, w_,
-                    hidden_, 0.0, logits_, vocabulary_);
+        return gemm({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_},
+                    chunk.stored_rows, hidden_, w_, hidden_, 0.0, logits_, vocabulary_);
     for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
       gemm({Transpose::kNo, Transpose::kYes, chunk.count, rows, hidden_}, chunk.rows, hidden_, w,
            hidden_, 0.0, logits_ + row, vocabulary_);
     });
   }
 
-  /// Makes of a row of the logits' gradient what the products of the gradients read: rounded to bf16, in place, where
-  /// they multiply that.
+  /// Makes of a row of the logits' gradient what the products of the gradients read: rounded to
+  /// bf16, in place, where they multiply that.
   void round_gradient(T* row) const {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_) vector_kernels<S>().narrow(row, reinterpret_cast<S*>(row), vocabulary_);
@@ -131,8 +135,9 @@ class Head {
     const auto multiply = [&](int64_t row, int64_t rows, double beta, T* out) {
       if constexpr (std::is_same_v<S, BFloat16>)
         if (direct_)
-          return gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, rounded_gradients() + row,
-                      rounded_stride(), chunk.stored_rows, hidden_, beta, out, hidden_);
+          return gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count},
+                      rounded_gradients() + row, rounded_stride(), chunk.stored_rows, hidden_, beta,
+                      out, hidden_);
       gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, logits_ + row,
            vocabulary_, chunk.rows, hidden_, beta, out, hidden_);
     };
@@ -180,17 +185,19 @@ class Head {
 
   /// Rows of logits() after round_gradient().
   const S* rounded_gradients() const { return reinterpret_cast<const S*>(logits_); }
-  int64_t rounded_stride() const { return vocabulary_ * static_cast<int64_t>(sizeof(T) / sizeof(S)); }
+  int64_t rounded_stride() const {
+    return vocabulary_ * static_cast<int64_t>(sizeof(T) / sizeof(S));
+  }
 
   /// out[count,D] = dlogits w.
   void multiply_by_weight(const Chunk& chunk, T* out) {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_)
-        return gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, vocabulary_}, rounded_gradients(),
-                    rounded_stride(), w_, hidden_, 0.0, out, hidden_);
+        return gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, vocabulary_},
+                    rounded_gradients(), rounded_stride(), w_, hidden_, 0.0, out, hidden_);
     for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
-      gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, rows}, logits_ + row, vocabulary_, w, hidden_,
-           row > 0 ? 1.0 : 0.0, out, hidden_);
+      gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, rows}, logits_ + row, vocabulary_,
+           w, hidden_, row > 0 ? 1.0 : 0.0, out, hidden_);
     });
   }
 
@@ -303,7 +310,8 @@ class LinearCrossEntropy {
     return sums;
   }
 
-  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place, as the products read it.
+  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place,
+  /// as the products read it.
   RowLoss row_loss(T* row, int32_t label) {
     const auto& vec = vector_kernels<T>();
     const double at_label = row[label];
@@ -327,9 +335,9 @@ class LinearCrossEntropy {
 };
 
 /// What kVocabularyLogits and kVocabularyCrossEntropy share: the chunk's tokens that count are the
-/// first rows of its logits, statistics and label_logit; other rows are 0. Each of the two lists these
-/// tokens for itself: C labels, beside a product of C V D. Handed on, the list would be one more value
-/// of the graph, with a layout that every device has to agree on.
+/// first rows of its logits, statistics and label_logit; other rows are 0. Each of the two lists
+/// these tokens for itself: C labels, beside a product of C V D. Handed on, the list would be one
+/// more value of the graph, with a layout that every device has to agree on.
 template <class S>
 struct VocabularyChunk {
   using T = Compute<S>;
@@ -364,8 +372,8 @@ struct JoinedRow {
   double log_sum_exp() const { return max + std::log(sum); }
 };
 
-/// Whether label_logit, of row `own` of this rank's block, is the first of the largest logits of all
-/// ranks' blocks, whose statistics are of row i.
+/// Whether label_logit, of row `own` of this rank's block, is the first of the largest logits of
+/// all ranks' blocks, whose statistics are of row i.
 template <class T>
 bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statistics, int64_t rank,
                   int64_t ranks, int64_t rows, int64_t i) {

@@ -55,13 +55,13 @@ struct VocabularyAttrs {
 };
 
 namespace ops {
-/// Emits the head and returns the F64[2] loss value (an output at Port::kLoss). With gradients it also produces the
-/// gradient by `x`, so the backward lists start from it.
+/// Emits the head and returns the F64[2] loss value (an output at Port::kLoss). With gradients it
+/// also produces the gradient by `x`, so the backward lists start from it.
 ValueId linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                              const CrossEntropyAttrs& attrs);
-/// Emits the loss of one of `ranks` tensor-parallel ranks, whose `weight` is the rank-th block of the
-/// rows. A chunk's exchange may run beside the product of the chunk after it; logits of two chunks
-/// are in memory at once.
+/// Emits the loss of one of `ranks` tensor-parallel ranks, whose `weight` is the rank-th block of
+/// the rows. A chunk's exchange may run beside the product of the chunk after it; logits of two
+/// chunks are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                                  const CrossEntropyAttrs& attrs, int64_t ranks, int64_t rank);
 }  // namespace ops

@@ -5,8 +5,8 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/round_up.h"
-#include "ops/cross_entropy/cross_entropy.h"
 #include "graph/offsets.h"
+#include "ops/cross_entropy/cross_entropy.h"
 
 namespace ftrun {
 namespace {

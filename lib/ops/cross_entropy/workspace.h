@@ -51,8 +51,8 @@ struct GpuHeadWorkspace {
 };
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
                                     const CrossEntropyAttrs& attrs, int64_t element_bytes);
-/// The places of vocabulary_cross_entropy on a GPU, whose logits are values of the graph: `tokens` is the
-/// chunk, and `logits` is -1.
+/// The places of vocabulary_cross_entropy on a GPU, whose logits are values of the graph: `tokens`
+/// is the chunk, and `logits` is -1.
 GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients);
 
 /// Tokens of a chunk of the head on a GPU: each chunk reads and writes the whole gradient of the

@@ -29,16 +29,21 @@ template <class S>
 class ColumnFactors {
  public:
   using T = Compute<S>;
-  explicit ColumnFactors(const OpCall& call) : parts_(call.attrs<DoraAttrs>().parts), squares_(call.in<T>(1)), magnitudes_(call.in<T>(2)) {}
+  explicit ColumnFactors(const OpCall& call)
+      : parts_(call.attrs<DoraAttrs>().parts),
+        squares_(call.in<T>(1)),
+        magnitudes_(call.in<T>(2)) {}
 
   /// Of columns [first, first + count).
   void read(int64_t first, int64_t count, T* out) const {
     std::fill_n(out, count, T{1});
     int64_t before = 0;
     for (const DoraAttrs::Part& part : parts_) {
-      const int64_t begin = std::max(first, part.first_column), end = std::min(first + count, part.first_column + part.columns);
+      const int64_t begin = std::max(first, part.first_column),
+                    end = std::min(first + count, part.first_column + part.columns);
       const int64_t place = before + begin - part.first_column;
-      for (int64_t i = begin; i < end; ++i) out[i - first] = over_length(magnitudes_[place + i - begin], squares_[place + i - begin]);
+      for (int64_t i = begin; i < end; ++i)
+        out[i - first] = over_length(magnitudes_[place + i - begin], squares_[place + i - begin]);
       before += part.columns;
     }
   }
@@ -66,7 +71,8 @@ void scale_columns(const OpCall& call, const S* bias) {
       if (bias != nullptr) take_elements(bias + first, biases.data(), count);
       for (int64_t n = begin; n < end; ++n) {
         take_elements(from + n * width + first, row.data(), count);
-        for (size_t i = 0; i < static_cast<size_t>(count); ++i) row[i] = row[i] * factors[i] + biases[i];
+        for (size_t i = 0; i < static_cast<size_t>(count); ++i)
+          row[i] = row[i] * factors[i] + biases[i];
         put_elements(row.data(), to + n * width + first, count);
       }
     }
@@ -75,12 +81,14 @@ void scale_columns(const OpCall& call, const S* bias) {
 
 /// panel[rows, inputs] = rows of the weight, input 0, as products see them.
 template <class S>
-void take_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t inputs, Compute<S>* panel) {
+void take_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t inputs,
+                      Compute<S>* panel) {
   const int64_t grain = std::max<int64_t>(kConversionGrain / inputs, 1);
   if (const PackedFormat& format = call.packed(0)) {
     const PackedMatrix matrix{format, call.records(0), inputs};
     return parallel_ranges(rows, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) matrix.unpack_as<S>((first + r) * inputs, inputs, panel + r * inputs);
+      for (int64_t r = begin; r < end; ++r)
+        matrix.unpack_as<S>((first + r) * inputs, inputs, panel + r * inputs);
     });
   }
   const S* const w = call.in<S>(0) + first * inputs;
@@ -131,10 +139,11 @@ void dora_squared_lengths(const OpCall& call) {
       take_weight_rows<S>(call, part.first_column + row, rows, inputs, panel);
       take_elements(call.in<S>(2 + p) + row * part.rank, scaled, rows * part.rank);
       for (int64_t i = 0; i < rows * part.rank; ++i) scaled[i] *= static_cast<T>(part.scale);
-      gemm({Transpose::kNo, Transpose::kNo, rows, inputs, part.rank}, scaled, part.rank, a + part.first_rank * inputs, inputs, 1.0, panel,
-           inputs);
+      gemm({Transpose::kNo, Transpose::kNo, rows, inputs, part.rank}, scaled, part.rank,
+           a + part.first_rank * inputs, inputs, 1.0, panel, inputs);
       parallel_ranges(rows, 16, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) squares[row + r] = static_cast<T>(squared_length(panel + r * inputs, inputs));
+        for (int64_t r = begin; r < end; ++r)
+          squares[row + r] = static_cast<T>(squared_length(panel + r * inputs, inputs));
       });
     }
     squares += part.columns;
@@ -143,7 +152,8 @@ void dora_squared_lengths(const OpCall& call) {
 
 template <class S>
 void dora_scale(const OpCall& call) {
-  scale_columns<S>(call, call.has_in(3) && call.attrs<DoraAttrs>().adds_bias ? call.in<S>(3) : nullptr);
+  scale_columns<S>(call,
+                   call.has_in(3) && call.attrs<DoraAttrs>().adds_bias ? call.in<S>(3) : nullptr);
 }
 
 template <class S>
@@ -172,7 +182,8 @@ void dora_scale_wgrad(const OpCall& call) {
     }
     for (int64_t i = 0; i < all; ++i) sums[i] = over_length(sums[i], squares[i]);
   });
-  call.with_gradient<S>(0, [&](auto* dm) { add_partials(partials, tokens, all, all, dm, call.accumulate()); });
+  call.with_gradient<S>(
+      0, [&](auto* dm) { add_partials(partials, tokens, all, all, dm, call.accumulate()); });
 }
 
 FTRUN_FOR_STORAGE_TYPES(dora_squared_lengths)

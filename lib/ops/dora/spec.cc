@@ -10,10 +10,10 @@
 #include "graph/builder.h"
 #include "graph/derivation.h"
 #include "graph/layer_graph.h"
+#include "graph/offsets.h"
 #include "graph/op_parts.h"
 #include "ops/dora/workspace.h"
 #include "ops/kinds.h"
-#include "graph/offsets.h"
 
 namespace ftrun {
 namespace {

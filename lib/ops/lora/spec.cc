@@ -8,11 +8,11 @@
 #include "graph/builder.h"
 #include "graph/derivation.h"
 #include "graph/layer_graph.h"
+#include "graph/offsets.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
 #include "ops/linear/workspace.h"
 #include "ops/lora/workspace.h"
-#include "graph/offsets.h"
 
 namespace ftrun {
 namespace {

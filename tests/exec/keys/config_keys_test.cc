@@ -66,14 +66,17 @@ const std::vector<Base>& bases() {
       {"stage 3, four ranks", kBatch + kStage3 + "overlap_comm: true}\n", 4},
       {"reuse", kBatch + kStage3 + "stage3_max_reuse_distance: 1000000}\n"},
       {"host", kBatch + kStage3 + "offload_optimizer: {device: cpu}}\n"},
-      {"disk", kBatch + kStage3 + "offload_param: {device: nvme, nvme_path: /n}, "
-                                  "offload_optimizer: {device: nvme, nvme_path: /n}}\n"},
+      {"disk", kBatch + kStage3 +
+                   "offload_param: {device: nvme, nvme_path: /n}, "
+                   "offload_optimizer: {device: nvme, nvme_path: /n}}\n"},
       {"recompute", kBatch + "recompute: full\n"},
       {"bf16", kBatch + "bf16: {enabled: true}\nzero_optimization: {stage: 1}\n"},
       {"fp16", kBatch + "fp16: {enabled: true, loss_scale_window: 4, hysteresis: 3}\n"
                         "zero_optimization: {stage: 1}\n"},
-      {"adapter", kBatch + "adapter: {r: 4, target_modules: [q_proj, k_proj, v_proj], rank_pattern: {v_proj: 2}, "
-                           "alpha_pattern: {q_proj: 3}}\n"},
+      {"adapter",
+       kBatch +
+           "adapter: {r: 4, target_modules: [q_proj, k_proj, v_proj], rank_pattern: {v_proj: 2}, "
+           "alpha_pattern: {q_proj: 3}}\n"},
       {"quantized", kBatch + "adapter: {r: 4}\nquantization: {type: nf4, double: false}\n"},
       {"AdamW", optimizer("AdamW", "weight_decay: 0.5")},
       {"Adam", optimizer("Adam", "weight_decay: 0.5")},
@@ -89,22 +92,27 @@ const std::vector<Base>& bases() {
       {"inverse_sqrt", scheduler("inverse_sqrt", "")},
       {"cosine_with_min_lr", scheduler("cosine_with_min_lr", "min_lr: 0.125")},
       {"cosine_with_min_lr, a share", scheduler("cosine_with_min_lr", "min_lr_rate: 0.125")},
-      {"warmup_stable_decay", scheduler("warmup_stable_decay", "warmup_num_steps: 9, num_decay_steps: 8")},
+      {"warmup_stable_decay",
+       scheduler("warmup_stable_decay", "warmup_num_steps: 9, num_decay_steps: 8")},
       {"WarmupLR", scheduler("WarmupLR", "warmup_num_steps: 20")},
       {"WarmupDecayLR", scheduler("WarmupDecayLR", "warmup_num_steps: 20, total_num_steps: 30")},
       {"WarmupCosineLR", scheduler("WarmupCosineLR", "warmup_num_steps: 20, total_num_steps: 30")},
-      {"OneCycle", scheduler("OneCycle", "cycle_min_lr: 0.25, cycle_max_lr: 0.5, decay_step_size: 2, "
-                                         "decay_lr_rate: 0.5, decay_mom_rate: 0.5, "
-                                         "cycle_first_step_size: 10")},
+      {"OneCycle", scheduler("OneCycle",
+                             "cycle_min_lr: 0.25, cycle_max_lr: 0.5, decay_step_size: 2, "
+                             "decay_lr_rate: 0.5, decay_mom_rate: 0.5, "
+                             "cycle_first_step_size: 10")},
       {"LRRangeTest", scheduler("LRRangeTest", "lr_range_test_step_size: 4")},
-      {"elastic", elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 4, prefer_larger_batch: false"),
+      {"elastic",
+       elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 4, prefer_larger_batch: false"),
        4},
       {"elastic, many ranks",
-       elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 16, prefer_larger_batch: false"), 12},
+       elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 16, prefer_larger_batch: false"),
+       12},
       {"elastic machines", elastic("max_train_batch_size: 40, num_gpus_per_node: 4"), 4},
       {"elastic beside batch keys",
        "elasticity: {enabled: true, max_train_batch_size: 50, micro_batch_sizes: [2, 3], "
-       "ignore_non_elastic_batch_info: true}\ntrain_batch_size: 8\n", 4},
+       "ignore_non_elastic_batch_info: true}\ntrain_batch_size: 8\n",
+       4},
   };
   return all;
 }
@@ -133,13 +141,18 @@ std::string optimizer_text(const OptimizerConfig& config) {
   for (const float begin : {0.75F, 3e-8F})
     for (int64_t k = 1; k < 4; ++k) {
       float parameter = begin, gradient = 3e-8F, first = 2e-8F, second = 1e-16F;
-      if (!states.empty() && states[0].first != nullptr) first = static_cast<float>(config.*states[0].first);
+      if (!states.empty() && states[0].first != nullptr)
+        first = static_cast<float>(config.*states[0].first);
       StepScalars scalars;
       scalars.learning_rate = 0.01F;
       scalars.update = k;
-      optimizer_update({.parameters = &parameter, .gradients = &gradient, .states = {&first, &second}, .count = 1},
+      optimizer_update({.parameters = &parameter,
+                        .gradients = &gradient,
+                        .states = {&first, &second},
+                        .count = 1},
                        config, scalars);
-      for (const float number : {parameter, first, second}) text += number_text(static_cast<double>(number)) + " ";
+      for (const float number : {parameter, first, second})
+        text += number_text(static_cast<double>(number)) + " ";
     }
   return text;
 }

@@ -56,19 +56,27 @@ TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 
         std::vector<float> p = as_floats(floats(count, 1));
         std::vector<float> m(static_cast<size_t>(count), 0.0F), v = m;
         const DeviceBytes dp = on_device(p), dm = on_device(m), dv = on_device(v), copy(2 * count);
-        const OptimizerConfig options{.type = decoupled ? OptimizerType::kAdamW : OptimizerType::kAdam,
-                                      .weight_decay = 0.1,
-                                      .adam_w_mode = false};
+        const OptimizerConfig options{
+            .type = decoupled ? OptimizerType::kAdamW : OptimizerType::kAdam,
+            .weight_decay = 0.1,
+            .adam_w_mode = false};
         for (int step = 0; step < 5; ++step) {
           const StepScalars s = scalars_of(step);
           const Array g = rounded(floats(count, 100 + static_cast<uint64_t>(step)), dtype);
           const DeviceBytes dg = on_device(g, dtype), ds = on_device(std::vector<StepScalars>{s});
           const std::vector<float> cpu_g = as_floats(g);
-          optimizer_update({.parameters = p.data(), .gradients = cpu_g.data(), .states = {m.data(), v.data()},
-                       .count = count}, options, s);
-          gpu().optimizer_update({.parameters = dp.as<float>(), .gradients = dg.data(), .gradient_dtype = dtype,
-                             .states = {dm.as<float>(), dv.as<float>()}, .copy = copy.data(),
-                             .count = count}, options, ds.as<StepScalars>(), stream());
+          optimizer_update({.parameters = p.data(),
+                            .gradients = cpu_g.data(),
+                            .states = {m.data(), v.data()},
+                            .count = count},
+                           options, s);
+          gpu().optimizer_update({.parameters = dp.as<float>(),
+                                  .gradients = dg.data(),
+                                  .gradient_dtype = dtype,
+                                  .states = {dm.as<float>(), dv.as<float>()},
+                                  .copy = copy.data(),
+                                  .count = count},
+                                 options, ds.as<StepScalars>(), stream());
           gpu().synchronize(stream());
         }
         REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
@@ -95,11 +103,16 @@ TEST_CASE("cuda: SGD steps give the CPU's parameters") {
         const std::vector<float> g = as_floats(floats(count, 100 + static_cast<uint64_t>(step)));
         const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
         const bool momentum = options.momentum != 0.0;
-        optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {momentum ? buffer.data() : nullptr},
-                    .count = count}, options, s);
-        gpu().optimizer_update({.parameters = dp.as<float>(), .gradients = dg.data(),
-                          .states = {momentum ? db.as<float>() : nullptr}, .count = count},
-                         options, ds.as<StepScalars>(), stream());
+        optimizer_update({.parameters = p.data(),
+                          .gradients = g.data(),
+                          .states = {momentum ? buffer.data() : nullptr},
+                          .count = count},
+                         options, s);
+        gpu().optimizer_update({.parameters = dp.as<float>(),
+                                .gradients = dg.data(),
+                                .states = {momentum ? db.as<float>() : nullptr},
+                                .count = count},
+                               options, ds.as<StepScalars>(), stream());
         gpu().synchronize(stream());
       }
       REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
@@ -117,16 +130,23 @@ TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") 
       const size_t kept = optimizer_states(config).size();
       CAPTURE(name_of(config.type), count);
       std::vector<float> p = as_floats(floats(count, 1));
-      std::vector<std::vector<float>> states(kMostOptimizerStates, std::vector<float>(static_cast<size_t>(count), 0.25F));
-      const DeviceBytes dp = on_device(p), first = on_device(states[0]), second = on_device(states[1]);
+      std::vector<std::vector<float>> states(kMostOptimizerStates,
+                                             std::vector<float>(static_cast<size_t>(count), 0.25F));
+      const DeviceBytes dp = on_device(p), first = on_device(states[0]),
+                        second = on_device(states[1]);
       for (int step = 0; step < 5; ++step) {
         const StepScalars s = scalars_of(step);
         const std::vector<float> g = as_floats(floats(count, 100 + static_cast<uint64_t>(step)));
         const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
-        optimizer_update({.parameters = p.data(), .gradients = g.data(), .states = {states[0].data(), states[1].data()},
-                          .count = count}, config, s);
-        gpu().optimizer_update({.parameters = dp.as<float>(), .gradients = dg.data(),
-                                .states = {first.as<float>(), second.as<float>()}, .count = count},
+        optimizer_update({.parameters = p.data(),
+                          .gradients = g.data(),
+                          .states = {states[0].data(), states[1].data()},
+                          .count = count},
+                         config, s);
+        gpu().optimizer_update({.parameters = dp.as<float>(),
+                                .gradients = dg.data(),
+                                .states = {first.as<float>(), second.as<float>()},
+                                .count = count},
                                config, ds.as<StepScalars>(), stream());
         gpu().synchronize(stream());
       }
@@ -224,21 +244,26 @@ TEST_CASE("cuda: state in 16 bits is rounded by the processor's random bits") {
     CAPTURE(dtype_name(c.parameter), dtype_name(c.gradient), dtype_name(c.state), dtype_name(c.copy));
     // Every product of it is by a power of 2.
     const OptimizerConfig sgd{.type = OptimizerType::kSgd, .momentum = 0.5, .nesterov = true};
-    const RoundedResult expected = after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, s); });
-    const RoundedResult found =
-        after_step(c, true, [&](const FlatUpdate& u) { gpu().optimizer_update(u, sgd, ds.as<StepScalars>(), stream()); });
+    const RoundedResult expected =
+        after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, s); });
+    const RoundedResult found = after_step(c, true, [&](const FlatUpdate& u) {
+      gpu().optimizer_update(u, sgd, ds.as<StepScalars>(), stream());
+    });
     REQUIRE((found.parameters == expected.parameters));
     REQUIRE((found.state1 == expected.state1));
     REQUIRE((found.copy == expected.copy));
     StepScalars other = s;
     ++other.rounding_key;
-    const RoundedResult otherwise = after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, other); });
+    const RoundedResult otherwise =
+        after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, other); });
     REQUIRE((differing(otherwise.state1, expected.state1, c.state) > 1000) == (c.state == DType::kBF16));
 
     const OptimizerConfig adam{.weight_decay = 0.5};
-    const RoundedResult by_adam = after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, adam, s); });
-    const RoundedResult on_gpu =
-        after_step(c, true, [&](const FlatUpdate& u) { gpu().optimizer_update(u, adam, ds.as<StepScalars>(), stream()); });
+    const RoundedResult by_adam =
+        after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, adam, s); });
+    const RoundedResult on_gpu = after_step(c, true, [&](const FlatUpdate& u) {
+      gpu().optimizer_update(u, adam, ds.as<StepScalars>(), stream());
+    });
     REQUIRE((on_gpu.state1 == by_adam.state1));
     REQUIRE((on_gpu.state2 == by_adam.state2));
     // A root, a quotient and a difference may end in other last bits of fp32, and few of these cross where bf16 is rounded.
@@ -255,8 +280,9 @@ TEST_CASE("cuda: how updates of state in 16 bits are cut shows in no bit") {
   const StepScalars s = scalars_of_powers();
   const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
   const RoundedStep c = kRoundedSteps[2];
-  const RoundedResult whole = after_step(
-      c, true, [&](const FlatUpdate& u) { gpu().optimizer_update(u, {}, ds.as<StepScalars>(), stream()); });
+  const RoundedResult whole = after_step(c, true, [&](const FlatUpdate& u) {
+    gpu().optimizer_update(u, {}, ds.as<StepScalars>(), stream());
+  });
   const RoundedResult cut = after_step(c, true, [&](const FlatUpdate& u) {
     for (int64_t begin = 0, count = 0; begin < u.count; begin += count) {
       count = std::min<int64_t>(u.count - begin, begin % 3 == 0 ? 4096 : 999);

@@ -277,7 +277,10 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
 
 TEST_CASE("cuda: scale agrees with the CPU, also in place") {
   for (const Shape& s : kShapes) {
-    OperationCase c{OpKind::kScale, ScaleAttrs{-0.22}, {random({s.tokens, s.width}, 1)}, {Operand::out({s.tokens, s.width})}};
+    OperationCase c{OpKind::kScale,
+                    ScaleAttrs{-0.22},
+                    {random({s.tokens, s.width}, 1)},
+                    {Operand::out({s.tokens, s.width})}};
     require_agreement(c);
     const auto apart = bits_on_gpu(c, kDTypes[2]);
     c.in_place = 0;

@@ -65,12 +65,16 @@ Block block;
   std::abort();
 }
 
-/// A thread is switched to only when what it waits for has come: most switches would find that it has not.
+/// A thread is switched to only when what it waits for has come: most switches would find that it
+/// has not.
 bool can_go_on(const Thread& thread) {
   switch (thread.awaited) {
-    case Awaited::kNothing: return true;
-    case Awaited::kBarrier: return block.barriers != thread.which;
-    case Awaited::kCollective: break;
+    case Awaited::kNothing:
+      return true;
+    case Awaited::kBarrier:
+      return block.barriers != thread.which;
+    case Awaited::kCollective:
+      break;
   }
   const Warp& warp = block.warps[static_cast<size_t>(thread.number / 32)];
   return warp.arrived[thread.which] >= warp.living;
@@ -139,7 +143,8 @@ void start_thread(Thread& thread, int number, Size size) {
 /// Another order of `count` threads in every round: a prime step from a changing start.
 class ShuffledOrder {
  public:
-  ShuffledOrder(size_t count, size_t round) : count_(count), step_(kSteps[round % 5] % count), next_(round * 7919 % count) {}
+  ShuffledOrder(size_t count, size_t round)
+      : count_(count), step_(kSteps[round % 5] % count), next_(round * 7919 % count) {}
   size_t next() {
     const size_t found = next_;
     next_ += step_;
@@ -170,7 +175,8 @@ void run_block(int count, Size size) {
     ShuffledOrder order(static_cast<size_t>(count), round);
     for (int i = 0; i < count; ++i) {
       Thread& thread = block.threads[order.next()];
-      if (thread.ended || (!all && stands_still(thread.number / 32, round)) || !can_go_on(thread)) continue;
+      if (thread.ended || (!all && stands_still(thread.number / 32, round)) || !can_go_on(thread))
+        continue;
       block.running = &thread;
       thread_index = thread.index;
       go_on_with(thread);

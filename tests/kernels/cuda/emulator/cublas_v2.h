@@ -38,7 +38,8 @@ struct EmulatedMatrix {
   }
 };
 
-/// `count` lines of `k` elements that lie beside each other: each is multiplied with many, and converted once.
+/// `count` lines of `k` elements that lie beside each other: each is multiplied with many, and
+/// converted once.
 template <class At>
 std::vector<double> lines_of(int count, int k, const At& at) {
   std::vector<double> lines(static_cast<size_t>(count) * static_cast<size_t>(k));
@@ -59,12 +60,14 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cubla
   if (m >= 64 && n >= 64 && k >= 64 && (m % 8 != 0 || n % 8 != 0 || k % 8 != 0))
     ++emulator::runtime().odd_products;
   const std::vector<double> rows = lines_of(m, k, [&](int row, int i) { return left.at(row, i); });
-  const std::vector<double> columns = lines_of(n, k, [&](int column, int i) { return right.at(i, column); });
+  const std::vector<double> columns =
+      lines_of(n, k, [&](int column, int i) { return right.at(i, column); });
   const float keep = *static_cast<const float*>(beta);
   for (int column = 0; column < n; ++column)
     for (int row = 0; row < m; ++row) {
       double sum = 0.0;
-      const double *const a_row = rows.data() + static_cast<size_t>(row) * k, *const b_column = columns.data() + static_cast<size_t>(column) * k;
+      const double *const a_row = rows.data() + static_cast<size_t>(row) * k,
+                          *const b_column = columns.data() + static_cast<size_t>(column) * k;
       for (int i = 0; i < k; ++i) sum += a_row[i] * b_column[i];
       auto result = static_cast<float>(static_cast<double>(*static_cast<const float*>(alpha)) * sum);
       if (keep != 0.0F) result += keep * out.at(row, column);
