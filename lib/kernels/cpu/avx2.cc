@@ -15,6 +15,8 @@ constexpr int kTileVectors = 2;
 
 #include "kernels/cpu/row_kernels.inc"
 
+#include "ops/rows.inc"
+
 #include "kernels/cpu/attention_tiles.inc"
 #include "kernels/cpu/flat_kernels.inc"
 #include "kernels/cpu/vector_table.inc"

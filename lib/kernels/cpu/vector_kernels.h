@@ -165,15 +165,11 @@ struct AttentionBackwardTile {
 template <class S>
 struct VectorKernels {
   // --- rows ---------------------------------------------------------------------------------
-  /// y = (x [+ r]) * rstd * w; with r, sum = x + r is written too.
-  void (*rms_norm)(const S* x, const S* r, const S* w, S* sum, S* y, Stat<S>* rstd, int64_t rows,
-                   int64_t width, double epsilon);
-  /// dx = gradient through the norm [+ e].
-  void (*rms_norm_dgrad)(const S* dy, const S* x, const Stat<S>* rstd, const S* w, const S* e,
-                         S* dx, int64_t rows, int64_t width);
-  /// dw += sum over rows of dy * x * rstd.
-  void (*rms_norm_wgrad)(const S* dy, const S* x, const Stat<S>* rstd, Compute<S>* dw, int64_t rows,
-                         int64_t width);
+  // Of operations, and of several of them.
+#define FTRUN_ROWS(result, name, ...) result (*name)(__VA_ARGS__);
+#define FTRUN_WIDE_ROWS FTRUN_ROWS
+#include "ops/rows.inc"
+
   /// sums += sum over rows of x.
   void (*column_sums)(const S* x, Compute<S>* sums, int64_t rows, int64_t width);
   /// out = [out +] `count` rows of sums, `stride` elements apart, added in order and rounded once.
@@ -183,22 +179,6 @@ struct VectorKernels {
   void (*widen)(const S* from, Compute<S>* to, int64_t count);
   /// `to` may begin where `from` does.
   void (*narrow)(const Compute<S>* from, S* to, int64_t count);
-  /// Rotates `heads` heads of one token; sine_sign -1 rotates back. y may be x.
-  void (*rope)(const S* x, S* y, const float* cosine, const float* sine, double sine_sign,
-               int64_t heads, int64_t head_size);
-  void (*swiglu)(const S* gate, const S* up, S* out, int64_t count);
-  /// dgate may be gate and dup may be up.
-  void (*swiglu_dgrad)(const S* ds, const S* gate, const S* up, S* dgate, S* dup, int64_t count);
-  /// out = a + b; out may be a or b.
-  void (*add)(const S* a, const S* b, S* out, int64_t count);
-  /// Columns [first_column, first_column + count) of a row; y may be x.
-  void (*dropout)(const S* x, S* y, const DropoutRow& row, int64_t first_column, int64_t count);
-  // The next three are null for 16-bit types, which logits never have.
-  /// Replaces a row by exp(row - max).
-  RowMaxSum (*exponentials)(S* row, int64_t count);
-  /// The same sums, leaving the row alone.
-  RowMaxSum (*max_and_sum)(const S* row, int64_t count);
-  void (*scale)(S* row, double factor, int64_t count);
 
   // --- attention ----------------------------------------------------------------------------
   // Packed are right operands of products: rows of src that are summed over, or that become columns of the result. The
