@@ -142,6 +142,22 @@ inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
+/// A pre-norm block of a plain MLP. The layer norm has a weight with s.biases, and with one a bias
+/// too.
+inline LayerGraph plain_mlp(const BlockShape& s, bool train = true) {
+  GraphBuilder g("plain", s.tokens(), s.row_tokens, s.dtypes);
+  const auto bias = [&](const char* name, int64_t size) {
+    return s.biases ? g.param(name, {size}) : -1;
+  };
+  const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
+  const ValueId norm = ops::layer_norm(g, x, bias("n", s.hidden), bias("n.b", s.hidden), 1e-5);
+  const ValueId up =
+      ops::linear(g, norm, g.param("up", {s.feed_forward, s.hidden}), bias("up.b", s.feed_forward));
+  const ValueId down = g.param("down", {s.hidden, s.feed_forward});
+  g.output(ops::add(g, x, ops::linear(g, up, down)), Port::kHidden);
+  return g.finish(train, s.recompute);
+}
+
 inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tokens = 256) {
   GraphBuilder g("head", s.tokens(), s.row_tokens);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {s.tokens(), s.hidden}, "x");

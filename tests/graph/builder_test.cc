@@ -48,6 +48,13 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
       }) == "add_rms_norm operands");
   CHECK(refusal([](auto& g, ValueId x) { ops::add_rms_norm(g, x, x, g.param("n", {4}), 1e-5); }) ==
         "add_rms_norm width");
+  CHECK(refusal([](auto& g, ValueId x) { ops::layer_norm(g, x, g.param("n", {4}), -1, 1e-5); }) ==
+        "layer_norm width");
+  CHECK(refusal([](auto& g, ValueId x) {
+          ops::layer_norm(g, x, g.param("n", {16}), g.param("b", {4}), 1e-5);
+        }) == "layer_norm width");
+  CHECK(refusal([](auto& g, ValueId x) { ops::layer_norm(g, x, -1, g.param("b", {16}), 1e-5); }) ==
+        "layer_norm with a bias has a weight");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::qk_norm(g, x, g.param("q", {4}), g.param("k", {3}), {2, 1, 4, 1e-6});
         }) == "qk_norm weights");

@@ -145,7 +145,8 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::set<OpKind> kinds;
   for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}),
                               adapted({.dropout = 0.5}), with_magnitudes({.biases = true}),
-                              scaled({}), split_head({}, true), split_mlp({}, false)}) {
+                              scaled({}), split_head({}, true), split_mlp({}, false),
+                              plain_mlp({.biases = true})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
         if (kinds.insert(op.kind).second) found.emplace_back(g, op);
@@ -211,7 +212,8 @@ TEST_CASE(
     if (is_cheap(op.kind)) cheap.insert(op.kind);
     if (op_spec(op.kind).in_place >= 0) in_place[op.kind] = op_spec(op.kind).in_place;
   }
-  CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu,
+  CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kLayerNorm,
+                                  OpKind::kSwiGlu,
                                   OpKind::kDoraScale, OpKind::kDropout, OpKind::kScale,
                                   OpKind::kTensorAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},

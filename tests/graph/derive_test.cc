@@ -33,6 +33,32 @@ TEST_CASE("a Llama block runs forward with one joined product for q, k, v and on
         "add n2.sum:[8,16] down.out:[8,16] -> sum:[8,16]\n");
 }
 
+TEST_CASE("a layer norm's kernel adds the gradient that passed it where the norm has a weight") {
+  const LayerGraph g = plain_mlp({.biases = true});
+  CHECK(list_text(g, g.forward) ==
+        "layer_norm x:[8,16] n:[16] n.b:[16] -> n.out:[8,16] n.mean:[8] n.rstd:[8]\n"
+        "linear n.out:[8,16] up:[24,16] up.b:[24] -> up.out:[8,24]\n"
+        "linear up.out:[8,24] down:[16,24] -> down.out:[8,16]\n"
+        "add x:[8,16] down.out:[8,16] -> sum:[8,16]\n");
+  CHECK(list_text(g, g.backward) ==
+        "linear_wgrad d_sum:[8,16] up.out:[8,24] -> d_down:[16,24]\n"
+        "linear_dgrad d_sum:[8,16] down:[16,24] -> d_up.out:[8,24]\n"
+        "layer_norm x:[8,16] n:[16] n.b:[16] -> n.out.again:[8,16] n.mean.again:[8] "
+        "n.rstd.again:[8]\n"
+        "linear_wgrad d_up.out:[8,24] n.out.again:[8,16] -> d_up:[24,16]\n"
+        "bias_wgrad d_up.out:[8,24] -> d_up.b:[24]\n"
+        "linear_dgrad d_up.out:[8,24] up:[24,16] -> d_n.out:[8,16]\n"
+        "layer_norm_wgrad d_n.out:[8,16] x:[8,16] n.mean:[8] n.rstd:[8] -> d_n:[16] d_n.b:[16]\n"
+        "layer_norm_dgrad d_n.out:[8,16] x:[8,16] n.mean:[8] n.rstd:[8] n:[16] d_sum:[8,16] -> "
+        "d_x:[8,16]\n");
+  CHECK(saved_text(g) == "n.mean 32\nn.rstd 32\nup.out 768\n");
+  const LayerGraph bare = plain_mlp({});
+  CHECK(list_text(bare, bare.backward)
+            .ends_with("layer_norm_dgrad d_layer_norm.out:[8,16] x:[8,16] layer_norm.mean:[8] "
+                       "layer_norm.rstd:[8] -> d_x:[8,16]\n"
+                       "add d_sum:[8,16] d_x:[8,16] -> d_sum.sum:[8,16]\n"));
+}
+
 TEST_CASE("a Llama block's backward walks its forward in reverse and makes cheap values again") {
   const LayerGraph g = block({});
   CHECK(list_text(g, g.backward) ==

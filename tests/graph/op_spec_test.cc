@@ -29,7 +29,9 @@ std::vector<LayerGraph> all_graphs() {
                                  adapted({.dropout = 0.5}),
                                  with_magnitudes(narrow),
                                  with_magnitudes({.biases = true}),
-                                 scaled(narrow)};
+                                 scaled(narrow),
+                                 plain_mlp(narrow),
+                                 plain_mlp({})};
   for (const bool sequence : {true, false}) {
     graphs.push_back(split_mlp(narrow, sequence));
     graphs.push_back(split_head(narrow, sequence));
@@ -149,6 +151,9 @@ TEST_CASE("of what ranks share out, results and gradients without the shared dim
   CHECK(gradient_is_term(OpKind::kRmsNorm, 1, 'N'));
   CHECK(result_is_term(OpKind::kRmsNormWgrad, 0, 'N'));
   CHECK(gradient_is_term(OpKind::kAddRmsNorm, 2, 'N'));
+  CHECK_FALSE(result_is_term(OpKind::kLayerNorm, 1, 'N'));
+  for (const size_t operand : {1, 2}) CHECK(gradient_is_term(OpKind::kLayerNorm, operand, 'N'));
+  for (const size_t result : {0, 1}) CHECK(result_is_term(OpKind::kLayerNormWgrad, result, 'N'));
   CHECK(gradient_is_term(OpKind::kQkNorm, 2, 'H'));
   CHECK_FALSE(result_is_term(OpKind::kAttention, 0, 'H'));
   CHECK_FALSE(result_is_term(OpKind::kAttention, 1, 'H'));

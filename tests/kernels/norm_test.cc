@@ -91,6 +91,86 @@ TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own 
 }
 
 TEST_CASE(
+    "layer_norm and its gradients agree with autograd, with a weight, a bias, both, and the "
+    "passing gradient") {
+  for_each_backend([](DType dtype) {
+    for (const NormShape& s : kNormShapes)
+      for (const size_t params : {0, 1, 2}) {
+        if (s.width == 1) continue;  // no deviation: differences of equal numbers
+        CAPTURE(dtype_name(dtype), s.tokens, s.width, params);
+        const std::vector<int64_t> dims{s.tokens, s.width};
+        OracleCase c{OpKind::kLayerNorm,
+                     NormAttrs{1e-5},
+                     {random_array(dims, 1)},
+                     {},
+                     random_array(dims, 3)};
+        for (size_t i = 0; i < params; ++i) c.inputs.push_back(random_array({s.width}, 4 + i));
+        c = stored(c, dtype);
+        const OracleResult expected = oracle(c);
+        Rig rig(dtype);
+        std::vector<ValueId> in;
+        for (const Array& each : c.inputs) in.push_back(rig.input(each));
+        const ValueId x = in[0], dy = rig.input(c.gradient), e = rig.input(random_array(dims, 7));
+        const ValueId y = rig.output(dims), mean = rig.statistic({s.tokens}),
+                      rstd = rig.statistic({s.tokens});
+        rig.run(OpKind::kLayerNorm, in, {y, mean, rstd}, NormAttrs{1e-5});
+        for (size_t i = 0; i < 3; ++i)
+          REQUIRE(relative_error(rig.read(std::vector{y, mean, rstd}[i]), expected.outputs[i]) <
+                  tolerance(dtype));
+        const ValueId dx = rig.output(dims);
+        std::vector<ValueId> read{dy, x, mean, rstd};
+        if (params > 0) read.push_back(in[1]);
+        rig.run(OpKind::kLayerNormDgrad, read, {dx});
+        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+        if (params == 0) continue;
+        read.push_back(e);
+        rig.run(OpKind::kLayerNormDgrad, read, {dx});
+        REQUIRE(relative_error(rig.read(dx), plus(expected.gradients[0], rig.read(e))) <
+                tolerance(dtype));
+        std::vector<ValueId> gradients, twice;
+        for (size_t i = 0; i < params; ++i) gradients.push_back(rig.output({s.width}));
+        rig.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, gradients);
+        for (size_t i = 0; i < params; ++i) {
+          REQUIRE(relative_error(rig.read(gradients[i]), expected.gradients[1 + i]) <
+                  tolerance(dtype));
+          twice.push_back(rig.input(rig.read(gradients[i])));
+        }
+        rig.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, twice, NoAttrs{}, true);
+        for (size_t i = 0; i < params; ++i)
+          REQUIRE(relative_error(rig.read(twice[i]),
+                                 plus(rig.read(gradients[i]), expected.gradients[1 + i])) <
+                  tolerance(dtype));
+      }
+  });
+}
+
+TEST_CASE("layer_norm has the numbers of a worked example") {
+  Rig rig(DType::kF64);
+  const ValueId x = rig.input({{1, 4}, {1, -2, 0.5, 3}}), w = rig.input({{4}, {0.5, 1, -1, 2}});
+  const ValueId b = rig.input({{4}, {0.1, 0, -0.2, 0.3}}),
+                dy = rig.input({{1, 4}, {1, 0.5, -1, 0.25}});
+  const ValueId y = rig.output({1, 4}), mean = rig.statistic({1}), rstd = rig.statistic({1}),
+                dx = rig.output({1, 4});
+  rig.run(OpKind::kLayerNorm, {x, w, b}, {y, mean, rstd}, NormAttrs{1e-5});
+  rig.run(OpKind::kLayerNormDgrad, {dy, x, mean, rstd, w}, {dx});
+  REQUIRE(relative_error(rig.read(y),
+                         {{1, 4}, {0.20527919, -1.47390873, -0.12981387, 2.96707294}}) < 1e-8);
+  REQUIRE(relative_error(rig.read(dx),
+                         {{1, 4}, {-0.06914890, -0.07744674, 0.21021265, -0.06361701}}) < 1e-7);
+}
+
+TEST_CASE("a mean that is large beside the deviations costs layer_norm no digits") {
+  Array x{{1, 100}, {}};
+  for (int i = 0; i < 100; ++i) x.data.push_back(4096.0 + (i % 2 == 0 ? 0.25 : -0.25));
+  Rig rig(DType::kF32);
+  const ValueId in = rig.input(x), y = rig.output({1, 100}), mean = rig.statistic({1}),
+                rstd = rig.statistic({1});
+  rig.run(OpKind::kLayerNorm, {in}, {y, mean, rstd}, NormAttrs{1e-5});
+  REQUIRE(rig.read(mean).data[0] == 4096.0);
+  REQUIRE(std::abs(rig.read(rstd).data[0] * std::sqrt(0.0625 + 1e-5) - 1.0) < 1e-7);
+}
+
+TEST_CASE(
     "qk_norm normalises each head of q and k, copies v, and its gradients agree with autograd") {
   for_each_backend([](DType dtype) {
     for (const HeadAttrs heads :

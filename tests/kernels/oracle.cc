@@ -144,6 +144,15 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       const Norm n = rms_norm(sum, in[2], c.attrs.get<NormAttrs>().epsilon);
       return {sum, n.y, n.rstd};
     }
+    case OpKind::kLayerNorm: {
+      const Tensor mean = in[0].mean(-1, true), centred = in[0] - mean;
+      const Tensor rstd =
+          at::rsqrt(centred.square().mean(-1, true) + c.attrs.get<NormAttrs>().epsilon);
+      Tensor y = centred * rstd;
+      if (in.size() > 1) y = y * in[1];
+      if (in.size() > 2) y = y + in[2];
+      return {y, mean.squeeze(-1), rstd.squeeze(-1)};
+    }
     case OpKind::kLinear: {
       const Tensor y = at::matmul(in[0], in[1].t());
       return {in.size() > 2 ? y + in[2] : y};

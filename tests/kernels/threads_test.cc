@@ -27,6 +27,11 @@ void run_norms(Rig& rig, Results& results) {
   rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
   rig.run(OpKind::kBiasWgrad, {dy}, {db});
   for (const ValueId id : {y, rstd, dx, dw, db}) results.push_back(rig.bits(id));
+  const ValueId mean = rig.statistic({333});
+  rig.run(OpKind::kLayerNorm, {x, w, w}, {y, mean, rstd}, NormAttrs{});
+  rig.run(OpKind::kLayerNormDgrad, {dy, x, mean, rstd, w, y}, {dx});
+  rig.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, {dw, db});
+  for (const ValueId id : {y, mean, rstd, dx, dw, db}) results.push_back(rig.bits(id));
 }
 
 void run_heads(Rig& rig, Results& results) {

@@ -306,7 +306,172 @@ WeightGradient rms_norm_weight_gradient_of(const Operation& op) {
   return g;
 }
 
+// One block a row, read three times: the second and the third time from the caches. w and b may be
+// null.
+template <class T, int V>
+__global__ void layer_norm_rows(const T* x, const T* w, const T* b, T* y, float* mean, float* rstd,
+                                int64_t width, float epsilon) {
+  const int64_t row = blockIdx.x, at = row * width;
+  float sum = 0.0F;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> v = load<V>(x + at + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum += v[k];
+  }
+  const float middle = block_sum(sum) / static_cast<float>(width);
+  float squares = 0.0F;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> v = load<V>(x + at + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) squares += (v[k] - middle) * (v[k] - middle);
+  }
+  const float scale = 1.0F / sqrtf(block_sum(squares) / static_cast<float>(width) + epsilon);
+  if (threadIdx.x == 0) {
+    mean[row] = middle;
+    rstd[row] = scale;
+  }
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    Floats<V> v = load<V>(x + at + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = (v[k] - middle) * scale;
+    if (w != nullptr) {
+      const Floats<V> weight = load<V>(w + i);
+#pragma unroll
+      for (int k = 0; k < V; ++k) v[k] *= weight[k];
+    }
+    if (b != nullptr) add_to(v, load<V>(b + i));
+    store(y + at + i, v);
+  }
+}
+
+// dy w, or dy where w is null.
+template <int V, class T>
+__device__ Floats<V> weighted(const T* dy, const T* w) {
+  Floats<V> g = load<V>(dy);
+  if (w == nullptr) return g;
+  const Floats<V> weight = load<V>(w);
+#pragma unroll
+  for (int k = 0; k < V; ++k) g[k] *= weight[k];
+  return g;
+}
+
+// With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)) [+ e].
+template <class T, int V>
+__global__ void layer_norm_dgrad_rows(const T* dy, const T* x, const float* mean, const float* rstd,
+                                      const T* w, const T* e, T* dx, int64_t width) {
+  const int64_t row = blockIdx.x, at = row * width;
+  const float middle = mean[row], scale = rstd[row];
+  float sum = 0.0F, projection = 0.0F;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> g = weighted<V>(dy + at + i, w == nullptr ? w : w + i), v = load<V>(x + at + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      sum += g[k];
+      projection += g[k] * (v[k] - middle);
+    }
+  }
+  const float shift = block_sum(sum) * scale / static_cast<float>(width);
+  const float along = block_sum(projection) * scale * scale * scale / static_cast<float>(width);
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> g = weighted<V>(dy + at + i, w == nullptr ? w : w + i), v = load<V>(x + at + i);
+    Floats<V> out;
+#pragma unroll
+    for (int k = 0; k < V; ++k) out[k] = g[k] * scale - shift - (v[k] - middle) * along;
+    if (e != nullptr) add_to(out, load<V>(e + at + i));
+    store(dx + at + i, out);
+  }
+}
+
+constexpr int kNormColumns = 32;
+
+// Block (p, c) sums 32 columns over the p-th part of the tokens, in the order of weight_gradient();
+// db may be null.
+template <class T>
+__global__ void layer_norm_partial_sums(const T* dy, const T* x, const float* mean,
+                                        const float* rstd, int64_t tokens, int64_t tokens_a_part,
+                                        int64_t width, float* dw, float* db) {
+  __shared__ float sums[2][kPartLanes][kNormColumns + 1];
+  const int64_t column = blockIdx.y * kNormColumns + threadIdx.x;
+  const int64_t first = blockIdx.x * tokens_a_part, last = min(first + tokens_a_part, tokens);
+  float weight = 0.0F, bias = 0.0F;
+  if (column < width)
+    for (int64_t n = first + threadIdx.y; n < last; n += kPartLanes) {
+      const float d = to_float(dy[n * width + column]);
+      weight = weight_term(d, to_float(x[n * width + column]) - mean[n], rstd[n], weight);
+      bias += d;
+    }
+  sums[0][threadIdx.y][threadIdx.x] = weight;
+  sums[1][threadIdx.y][threadIdx.x] = bias;
+  __syncthreads();
+  if (threadIdx.y > 0 || column >= width) return;
+  for (int lane = 1; lane < kPartLanes; ++lane) {
+    weight += sums[0][lane][threadIdx.x];
+    bias += sums[1][lane][threadIdx.x];
+  }
+  dw[blockIdx.x * width + column] = weight;
+  if (db != nullptr) db[blockIdx.x * width + column] = bias;
+}
+
 }  // namespace
+
+void run_layer_norm(const Operation& op, const Libraries& /*libraries*/) {
+  const int64_t width = op.in_dims(0)[1];
+  with_type(op.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const auto* const x = static_cast<const T*>(op.in(0));
+    const auto* const w = static_cast<const T*>(op.has_in(1) ? op.in(1) : nullptr);
+    const auto* const b = static_cast<const T*>(op.has_in(2) ? op.in(2) : nullptr);
+    auto* const y = static_cast<T*>(op.out(0));
+    with_vectors<T>(vectors_fit<T>(width, x, w, b, y), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(op.in_dims(0)[0]), static_cast<unsigned>(threads_for(width / V, kMostThreads)),
+              0, op.stream()},
+             layer_norm_rows<T, V>, x, w, b, y, op.floats_out(1), op.floats_out(2), width,
+             static_cast<float>(op.attrs<NormAttrs>().epsilon));
+    });
+  });
+}
+
+void run_layer_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+  const int64_t width = op.in_dims(0)[1];
+  with_type(op.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const auto* const dy = static_cast<const T*>(op.in(0));
+    const auto* const x = static_cast<const T*>(op.in(1));
+    const auto* const w = static_cast<const T*>(op.has_in(4) ? op.in(4) : nullptr);
+    const auto* const e = static_cast<const T*>(op.has_in(5) ? op.in(5) : nullptr);
+    auto* const dx = static_cast<T*>(op.out(0));
+    with_vectors<T>(vectors_fit<T>(width, dy, x, w, e, dx), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(op.in_dims(0)[0]), static_cast<unsigned>(threads_for(width / V, kMostThreads)),
+              0, op.stream()},
+             layer_norm_dgrad_rows<T, V>, dy, x, op.floats_in(2), op.floats_in(3), w, e, dx, width);
+    });
+  });
+}
+
+void run_layer_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
+  const bool has_bias = op.has_out(1);
+  WeightGradient weight = weight_gradient_of(op, 0);
+  if (has_bias) weight.workspace_bytes /= 2;
+  const int64_t parts = weight_gradient_parts(weight);
+  auto* const dw = static_cast<float*>(weight.workspace);
+  float* const db = has_bias ? dw + parts * weight.width : nullptr;
+  with_type(op.dtype(), [&](auto type) {
+    using T = decltype(type);
+    launch({dim3(blocks(parts), blocks(divide_up(weight.width, kNormColumns))),
+            dim3(kNormColumns, kPartLanes), 0, op.stream()},
+           layer_norm_partial_sums<T>, static_cast<const T*>(op.in(0)),
+           static_cast<const T*>(op.in(1)), op.floats_in(2), op.floats_in(3), weight.tokens,
+           weight_gradient_tokens(weight), weight.width, dw, db);
+  });
+  add_partials(weight, op.stream());
+  if (!has_bias) return;
+  WeightGradient bias = weight_gradient_of(op, 1);
+  bias.workspace = db;
+  bias.workspace_bytes = weight.workspace_bytes;
+  add_partials(bias, op.stream());
+}
 
 void run_rms_norm(const Operation& op, const Libraries& /*libraries*/) {
   rms_norm(op.dtype(),

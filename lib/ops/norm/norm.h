@@ -18,6 +18,16 @@ class GraphBuilder;
 // rms_norm_wgrad
 //   in:  dy[N,D], x[N,D], rstd F32[N]
 //   out: dw[D]
+// layer_norm
+//   Ba et al. 2016: y = xhat [* w [+ b]], xhat = (x - mean) rstd, rstd = 1 / sqrt(var + epsilon).
+//   in:  x[N,D], [w[D]], [b[D]]
+//   out: y[N,D], mean F32[N], rstd F32[N]
+// layer_norm_dgrad
+//   in:  dy[N,D], x[N,D], mean F32[N], rstd F32[N], [w[D]], [e[N,D]]
+//   out: dx[N,D] (= gradient through the norm, + e)
+// layer_norm_wgrad
+//   in:  dy[N,D], x[N,D], mean F32[N], rstd F32[N]
+//   out: dw[D], [db[D]]
 
 struct NormAttrs {
   double epsilon = 1e-5;
@@ -31,6 +41,8 @@ struct SumAndNorm {
   ValueId norm;
 };
 SumAndNorm add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight, double epsilon);
+/// weight[D] and bias[D] may be -1 for none; a bias alone is refused.
+ValueId layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias, double epsilon);
 }  // namespace ops
 
 }  // namespace ftrun

@@ -1,5 +1,6 @@
 #include "ops/norm/norm.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,34 @@ void add_rms_norm_gradients(Derivation& d, const Op& op) {
   d.add_term(op.in[1], dsum);
 }
 
+/// As norm_gradients(). Without a weight, whose operand would come before `e`, `e` is a term beside
+/// this one.
+void layer_norm_gradients(Derivation& d, const Op& op) {
+  const ValueId x = op.in[0];
+  const bool has_weight = op.in.size() > 1;
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const ValueId e = has_weight ? d.gradient(x) : -1;
+  std::vector<ValueId> in{dy, d.needed(x), d.needed(op.out[1]), d.needed(op.out[2])};
+  if (has_weight) {
+    std::vector<ValueId> out{d.param_grad(op.in[1])};
+    if (op.in.size() > 2) out.push_back(d.param_grad(op.in[2]));
+    d.emit_input_grad(OpKind::kLayerNormWgrad, in, std::move(out));
+    in.push_back(op.in[1]);
+  }
+  const ValueId dx = d.new_gradient(x);
+  if (e >= 0) in.push_back(e);
+  d.emit_input_grad(OpKind::kLayerNormDgrad, std::move(in), {dx});
+  if (has_weight)
+    d.replace_terms(x, dx);
+  else
+    d.add_term(x, dx);
+}
+
+/// Those of the weight and of the bias lie side by side.
+int64_t layer_norm_gpu_partial_sums(const LayerGraph& graph, const Op& op) {
+  return static_cast<int64_t>(op.out.size()) * workspace_of::gpu_partial_sums(graph, op);
+}
+
 /// The norm of a residual sum is made from the sum.
 Op norm_of_sum(const Op& op) {
   return {OpKind::kRmsNorm, {op.out[0], op.in[2]}, {op.out[1], op.out[2]}, op.attrs, -1};
@@ -66,6 +95,24 @@ ops::SumAndNorm ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId
       g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
   g.emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, NormAttrs{epsilon});
   return {sum, y};
+}
+
+ValueId ops::layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias, double epsilon) {
+  const int64_t width = g.at(x).dims[1];
+  require(weight >= 0 || bias < 0, "layer_norm with a bias has a weight");
+  std::vector<ValueId> in{x};
+  for (const ValueId param : {weight, bias}) {
+    if (param < 0) continue;
+    require(g.at(param).dims == Dims{width}, "layer_norm width");
+    in.push_back(param);
+  }
+  const std::string name = weight >= 0 ? g.at(weight).name : "layer_norm";
+  const Dims dims = g.at(x).dims;  // a copy: the new values move the others
+  const ValueId y = g.temp(name + ".out", dims);
+  const ValueId mean = g.add_value(name + ".mean", g.statistics(), {dims[0]}, ValueRole::kTemp);
+  const ValueId rstd = g.add_value(name + ".rstd", g.statistics(), {dims[0]}, ValueRole::kTemp);
+  g.emit(OpKind::kLayerNorm, std::move(in), {y, mean, rstd}, NormAttrs{epsilon});
+  return y;
 }
 
 namespace specs {
@@ -103,6 +150,30 @@ constinit const OpSpec rms_norm_wgrad{
     .gpu_pair = OpKind::kRmsNormDgrad,
     .workspace = workspace_of::partial_gradients,
     .gpu_workspace = workspace_of::gpu_partial_sums,
+};
+
+constinit const OpSpec layer_norm{
+    .name = "layer_norm",
+    .shapes = "N,D [D] [D] -> N,D N N",
+    .shared_by = "N",
+    .cheap_result = 0,
+    .gpu_workspace = workspace_of::none,
+    .gradients = layer_norm_gradients,
+};
+
+constinit const OpSpec layer_norm_dgrad{
+    .name = "layer_norm_dgrad",
+    .shapes = "N,D N,D N N [D] [N,D] -> N,D",
+    .shared_by = "N",
+    .gpu_workspace = workspace_of::none,
+};
+
+constinit const OpSpec layer_norm_wgrad{
+    .name = "layer_norm_wgrad",
+    .shapes = "N,D N,D N N -> D [D]",
+    .shared_by = "N",
+    .workspace = workspace_of::partial_gradients,
+    .gpu_workspace = layer_norm_gpu_partial_sums,
 };
 
 }  // namespace specs

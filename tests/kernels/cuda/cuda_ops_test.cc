@@ -134,6 +134,35 @@ TEST_CASE("cuda: add_rms_norm agrees with the CPU") {
   }
 }
 
+TEST_CASE(
+    "cuda: layer_norm and its gradients agree with the CPU, with and without weight and bias") {
+  for (const Shape& s : kShapes) {
+    if (s.width == 1) continue;  // no deviation
+    const Dims dims{s.tokens, s.width};
+    for (const size_t params : {0, 1, 2}) {
+      OperationCase forward{
+          OpKind::kLayerNorm,
+          NormAttrs{1e-5},
+          {random(dims, 1)},
+          {Operand::out(dims), Operand::statistic({s.tokens}), Operand::statistic({s.tokens})}};
+      for (size_t i = 0; i < params; ++i) forward.in.push_back(random({s.width}, 2 + i));
+      require_agreement(forward);
+      const std::vector<Operand> read{random(dims, 5), random(dims, 1),
+                                      Operand::floats(cpu_output(forward, 1)),
+                                      Operand::floats(cpu_output(forward, 2))};
+      OperationCase input{OpKind::kLayerNormDgrad, NoAttrs{}, read, {Operand::out(dims)}};
+      if (params > 0) input.in.push_back(random({s.width}, 2));
+      require_agreement(input);
+      if (params == 0) continue;
+      input.in.push_back(random(dims, 6));
+      require_agreement(input);
+      OperationCase weight{OpKind::kLayerNormWgrad, NoAttrs{}, read, {}};
+      for (size_t i = 0; i < params; ++i) weight.out.push_back(Operand::gradient(Dims{s.width}));
+      require_gradient(weight);
+    }
+  }
+}
+
 TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
   for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6}, HeadAttrs{4, 2, 64, 1e-5}})
     for (const int64_t tokens : {1, 70}) {
