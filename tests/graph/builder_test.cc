@@ -62,6 +62,9 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
           ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {2, 1, 4, 0});
         }) == "rope table");
   CHECK(refusal([](auto& g, ValueId x) {
+          ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 3}, "rope"), {2, 1, 4, 0});
+        }) == "rope table");
+  CHECK(refusal([](auto& g, ValueId x) {
           ops::attention(g, x, g.input(Port::kStarts, DType::kI32, {8}, "starts"),
                          {3, 1, 4, 0, 1.0, 0});
         }) == "attention operand");

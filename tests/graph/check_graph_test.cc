@@ -161,6 +161,9 @@ bool is_free(const Op& op, ValueId id, size_t dim) {
       return id == op.in[1] && dim == 0;  // rows of the table
     case OpKind::kEmbedWgrad:
       return id == op.out[0] && dim == 0;  // the same
+    case OpKind::kRope:
+    case OpKind::kRopeDgrad:
+      return id == op.in[1] && dim == 1;  // elements of a head that rotate
     case OpKind::kBiasWgrad:
       return id == op.in[0] && dim == 0;  // tokens that are summed over
     case OpKind::kLoraUp:  // columns of a part

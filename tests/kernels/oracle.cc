@@ -73,10 +73,14 @@ Tensor rotate_half(const Tensor& x) {
 
 std::vector<Tensor> rope(const HeadAttrs& a, const std::vector<Tensor>& in) {
   const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
-  const int64_t half = a.head_size / 2;
+  const int64_t turning = in[1].size(1), half = turning / 2;
   const Tensor c = in[1].narrow(1, 0, half).repeat({1, 2}).unsqueeze(1);
   const Tensor s = in[1].narrow(1, half, half).repeat({1, 2}).unsqueeze(1);
-  const auto turn = [&](const Tensor& x) { return x * c + rotate_half(x) * s; };
+  const auto turn = [&](const Tensor& whole) {
+    const Tensor x = whole.narrow(-1, 0, turning);
+    return at::cat({x * c + rotate_half(x) * s, whole.narrow(-1, turning, a.head_size - turning)},
+                   -1);
+  };
   return {join({turn(h.q), turn(h.k), h.v})};
 }
 

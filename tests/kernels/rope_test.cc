@@ -10,8 +10,16 @@
 namespace ftrun::test {
 namespace {
 
-const std::vector<HeadAttrs> kHeads{{1, 1, 2}, {3, 1, 10}, {4, 2, 64}, {2, 2, 72}};
+/// Heads of which so many elements turn.
+struct Turning {
+  HeadAttrs heads;
+  int64_t elements;
+};
+const std::vector<Turning> kHeads{{{1, 1, 2}, 2},   {{3, 1, 10}, 10}, {{4, 2, 64}, 64},
+                                  {{2, 2, 72}, 72}, {{3, 1, 10}, 4},  {{4, 2, 64}, 16},
+                                  {{2, 1, 96}, 72}};
 
+/// Of heads of which `head_size` elements turn.
 Array rope_values(int64_t tokens, int64_t head_size) {
   Array table{{tokens, head_size}, {}};
   for (int64_t n = 0; n < tokens; ++n)
@@ -23,16 +31,17 @@ Array rope_values(int64_t tokens, int64_t head_size) {
   return table;
 }
 
-TEST_CASE("rope and its gradient agree with autograd, also in place") {
+TEST_CASE(
+    "rope of heads and of parts of heads and its gradient agree with autograd, also in place") {
   for_each_backend([](DType dtype) {
-    for (const HeadAttrs& heads : kHeads)
+    for (const auto& [heads, turning] : kHeads)
       for (const int64_t tokens : {1, 33}) {
-        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
+        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, turning, tokens);
         const std::vector<int64_t> dims{tokens,
                                         (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
         const OracleCase c = stored({OpKind::kRope,
                                      heads,
-                                     {random_array(dims, 1), rope_values(tokens, heads.head_size)},
+                                     {random_array(dims, 1), rope_values(tokens, turning)},
                                      {},
                                      random_array(dims, 2)},
                                     dtype);

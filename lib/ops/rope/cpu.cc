@@ -15,16 +15,23 @@ template <class S>
 void rotate(const OpCall& call, double sine_sign) {
   const auto& attrs = call.attrs<HeadAttrs>();
   const int64_t heads = attrs.query_heads + attrs.kv_heads, size = attrs.head_size;
-  const int64_t rotated = heads * size, width = rotated + attrs.kv_heads * size;
+  const int64_t all = heads * size, width = all + attrs.kv_heads * size,
+                rotated = call.in_dims(1)[1];
   const S* const x = call.in<S>(0);
   const float* const table = call.in<float>(1);
   S* const y = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
   parallel_ranges(call.in_dims(0)[0], 16, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const float* const cosine = table + n * size;
-      vec.rope(x + n * width, y + n * width, cosine, cosine + size / 2, sine_sign, heads, size);
-      if (x != y) std::copy_n(x + n * width + rotated, width - rotated, y + n * width + rotated);
+      const float* const cosine = table + n * rotated;
+      const S* const from = x + n * width;
+      S* const to = y + n * width;
+      vec.rope(from, to, cosine, cosine + rotated / 2, sine_sign, heads, size, rotated);
+      if (x == y) continue;
+      if (rotated < size)
+        for (int64_t head = 0; head < heads; ++head)
+          std::copy_n(from + head * size + rotated, size - rotated, to + head * size + rotated);
+      std::copy_n(from + all, width - all, to + all);
     }
   });
 }

@@ -26,16 +26,17 @@ __global__ void rope_table_rows(const int32_t* positions, float* table, Frequenc
   }
 }
 
-// One block a token; a thread rotates V pairs or copies V elements of v. y may be x.
+// One block a token; a thread rotates V pairs or copies V elements that do not rotate: the end of
+// each head, and v. y may be x.
 template <class T, int V>
 __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied,
-                          int half, float sine_sign) {
+                          int head_size, int half, float sine_sign) {
   const int64_t n = blockIdx.x;
-  const int head_size = 2 * half, rotated = rotated_heads * head_size;
+  const int rotated = rotated_heads * head_size;
   const int packs = half / V, pairs = rotated_heads * packs;
   const T* const from = x + n * (rotated + copied);
   T* const to = y + n * (rotated + copied);
-  const float* const cosine = table + n * head_size;
+  const float* const cosine = table + n * 2 * half;
   for (int item = threadIdx.x; item < pairs; item += blockDim.x) {
     const int i = item % packs * V, at = item / packs * head_size + i;
     const Floats<V> a = load<V>(from + at), b = load<V>(from + at + half);
@@ -50,6 +51,11 @@ __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_head
     store(to + at + half, second);
   }
   if (x == y) return;
+  const int rest = (head_size - 2 * half) / V;
+  for (int item = threadIdx.x; item < rotated_heads * rest; item += blockDim.x) {
+    const int at = item / rest * head_size + 2 * half + item % rest * V;
+    store(to + at, load<V>(from + at));
+  }
   for (int i = threadIdx.x * V; i < copied; i += blockDim.x * V)
     store(to + rotated + i, load<V>(from + rotated + i));
 }
@@ -68,27 +74,27 @@ void rope_table(const int32_t* positions, float* table, int64_t count, const Rop
          rope_table_rows, positions, table, frequencies, half, attrs.magnitude);
 }
 
-/// sine_sign -1 rotates back; y may be x.
-void rope(DType dtype, const void* x, const float* table, void* y, int64_t count,
+/// sine_sign -1 rotates back; y may be x. The first 2 `half` elements of a head rotate.
+void rope(DType dtype, const void* x, const float* table, void* y, int64_t count, int64_t half,
           const HeadAttrs& heads, float sine_sign, cudaStream_t stream) {
-  const int64_t half = heads.head_size / 2, rotated_heads = heads.query_heads + heads.kv_heads;
+  const int64_t rotated_heads = heads.query_heads + heads.kv_heads;
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    with_vectors<T>(vectors_fit<T>(half, x, y), [&](auto v) {
+    with_vectors<T>(vectors_fit<T>(half, x, y) && vectors_fit<T>(heads.head_size), [&](auto v) {
       constexpr int V = decltype(v)::value;
       launch({blocks(count),
               static_cast<unsigned>(threads_for(rotated_heads * half / V, kPointwiseThreads)), 0,
               stream},
              rope_rows<T, V>, static_cast<const T*>(x), table, static_cast<T*>(y),
              static_cast<int>(rotated_heads), static_cast<int>(heads.kv_heads * heads.head_size),
-             static_cast<int>(half), sine_sign);
+             static_cast<int>(heads.head_size), static_cast<int>(half), sine_sign);
     });
   });
 }
 
 void rotate(const Operation& op, float sine_sign) {
-  rope(op.dtype(), op.in(0), op.floats_in(1), op.out(0), op.in_dims(0)[0], op.attrs<HeadAttrs>(),
-       sine_sign, op.stream());
+  rope(op.dtype(), op.in(0), op.floats_in(1), op.out(0), op.in_dims(0)[0], op.in_dims(1)[1] / 2,
+       op.attrs<HeadAttrs>(), sine_sign, op.stream());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace ftrun {
 namespace {
 
 void rope_table_letters(const Op& op, std::map<std::string, int64_t>& letters) {
-  letters["d"] =
+  letters["E"] =
       2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().inverse_frequencies.size());
 }
 
@@ -31,15 +31,18 @@ void rope_gradients(Derivation& d, const Op& op) {
 
 ValueId ops::rope_table(GraphBuilder& g, ValueId positions, std::vector<double> inverse_frequencies,
                         double magnitude) {
-  const auto head_size = static_cast<int64_t>(inverse_frequencies.size()) * 2;
-  const ValueId table = g.add_value("rope", DType::kF32, {g.tokens(), head_size}, ValueRole::kTemp);
+  const auto rotated = static_cast<int64_t>(inverse_frequencies.size()) * 2;
+  const ValueId table = g.add_value("rope", DType::kF32, {g.tokens(), rotated}, ValueRole::kTemp);
   g.emit(OpKind::kRopeTable, {positions}, {table},
          RopeTableAttrs{std::move(inverse_frequencies), magnitude});
   return table;
 }
 
 ValueId ops::rope(GraphBuilder& g, ValueId qkv, ValueId table, const HeadAttrs& heads) {
-  require(g.at(table).dims == Dims{g.tokens(), heads.head_size}, "rope table");
+  const Dims& dims = g.at(table).dims;
+  require(
+      dims.size() == 2 && dims[0] == g.tokens() && dims[1] % 2 == 0 && dims[1] <= heads.head_size,
+      "rope table");
   const ValueId y = g.temp("rope.out", g.at(qkv).dims);
   g.emit(OpKind::kRope, {qkv, table}, {y}, heads);
   return y;
@@ -49,7 +52,7 @@ namespace specs {
 
 constinit const OpSpec rope_table{
     .name = "rope_table",
-    .shapes = "N -> N,d",
+    .shapes = "N -> N,E",
     .letters = rope_table_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = gradients_of::no_operand,
@@ -57,7 +60,7 @@ constinit const OpSpec rope_table{
 
 constinit const OpSpec rope{
     .name = "rope",
-    .shapes = "N,Q N,d -> N,Q",
+    .shapes = "N,Q N,E -> N,Q",
     .shared_by = "H",
     .in_place = 0,
     .letters = head_letters,
@@ -67,7 +70,7 @@ constinit const OpSpec rope{
 
 constinit const OpSpec rope_dgrad{
     .name = "rope_dgrad",
-    .shapes = "N,Q N,d -> N,Q",
+    .shapes = "N,Q N,E -> N,Q",
     .shared_by = "H",
     .in_place = 0,
     .letters = head_letters,

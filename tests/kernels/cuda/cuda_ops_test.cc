@@ -283,15 +283,24 @@ TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
 }
 
 TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
-  for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 0}, HeadAttrs{3, 1, 10, 0}, HeadAttrs{9, 3, 64, 0}}) {
+  struct Turning {
+    HeadAttrs heads;
+    int64_t elements;
+  };
+  for (const auto& [heads, turning] :
+       {Turning{{1, 1, 2, 0}, 2}, Turning{{3, 1, 10, 0}, 10}, Turning{{9, 3, 64, 0}, 64},
+        Turning{{3, 1, 10, 0}, 4}, Turning{{9, 3, 64, 0}, 16}, Turning{{2, 1, 20, 0}, 16}}) {
     const int64_t tokens = 20;
     const Dims dims{tokens, (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
     RopeTableAttrs attrs{{}, 1.5};
-    for (int64_t i = 0; i < heads.head_size / 2; ++i) attrs.inverse_frequencies.push_back(std::pow(1e4, -0.1 * i));
+    for (int64_t i = 0; i < turning / 2; ++i)
+      attrs.inverse_frequencies.push_back(std::pow(1e4, -0.1 * i));
     std::vector<int32_t> positions;
     for (int32_t n = 0; n < tokens; ++n) positions.push_back(n * 997);
-    const OperationCase table{OpKind::kRopeTable, attrs, {Operand::tokens(positions)},
-                              {Operand::statistic({tokens, heads.head_size})}};
+    const OperationCase table{OpKind::kRopeTable,
+                              attrs,
+                              {Operand::tokens(positions)},
+                              {Operand::statistic({tokens, turning})}};
     require_agreement(table);
     const Operand rope = Operand::floats(cpu_output(table, 0));
     for (const OpKind kind : {OpKind::kRope, OpKind::kRopeDgrad}) {
