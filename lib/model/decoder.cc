@@ -16,6 +16,7 @@
 #include "graph/op_spec.h"
 #include "model/rope.h"
 #include "model/tensor_split.h"
+#include "ops/activation/activation.h"
 #include "ops/add/add.h"
 #include "ops/attention/attention.h"
 #include "ops/collective/collective.h"
@@ -31,7 +32,6 @@
 #include "ops/qk_norm/qk_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
-#include "ops/swiglu/swiglu.h"
 
 namespace ftrun {
 namespace {
@@ -380,8 +380,8 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
   const ValueId attended = ops::scale(g, attention, c.residual_scale);
   const auto middle = ops::add_rms_norm(g, x, attended, p.post_norm, c.norm_epsilon);
   const ValueId gate_up = products.column_parallel(middle.norm, p.gate_up, p.gate_up_bias, p.gate_up_lora);
-  const ValueId down =
-      products.row_parallel(ops::swiglu(g, gate_up), p.down, p.down_bias, p.down_lora);
+  const ValueId down = products.row_parallel(ops::gated_activation(g, gate_up, Activation::kSilu),
+                                             p.down, p.down_bias, p.down_lora);
   g.output(ops::add(g, middle.sum, ops::scale(g, down, c.residual_scale)), Port::kHidden);
   return {g.finish(train, recompute), p};
 }

@@ -144,8 +144,12 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
   cases.push_back({cat("qk_norm ", m.name), OpKind::kQkNorm, {{{n, wide}}, {{m.head_size}}, {{m.head_size}}},
                    {{{n, wide}}, f32({n, normed})}, heads});
   cases.push_back({cat("rope ", m.name), OpKind::kRope, {{{n, wide}}, f32({n, m.head_size})}, {{{n, wide}}}, heads});
-  cases.push_back({cat("swiglu ", m.name), OpKind::kSwiGlu, {{{n, 2 * f}}}, {{{n, f}}}});
-  cases.push_back({cat("swiglu_dgrad ", m.name), OpKind::kSwiGluDgrad, {{{n, f}}, {{n, 2 * f}}}, {{{n, 2 * f}}}});
+  cases.push_back(
+      {cat("gated_activation ", m.name), OpKind::kGatedActivation, {{{n, 2 * f}}}, {{{n, f}}}});
+  cases.push_back({cat("gated_activation_dgrad ", m.name),
+                   OpKind::kGatedActivationDgrad,
+                   {{{n, f}}, {{n, 2 * f}}},
+                   {{{n, 2 * f}}}});
   cases.push_back({cat("embed ", m.name), OpKind::kEmbed, {tokens_below(n, m.vocabulary), {{m.vocabulary, d}}}, {{{n, d}}}});
   cases.push_back({cat("embed_wgrad of one token ", m.name), OpKind::kEmbedWgrad, {tokens_below(n, 1), {{n, d}}}, {f32({m.vocabulary, d})}});
   cases.push_back({cat("embed_wgrad ", m.name), OpKind::kEmbedWgrad, {tokens_below(n, m.vocabulary), {{n, d}}}, {f32({m.vocabulary, d})}});

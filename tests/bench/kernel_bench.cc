@@ -256,8 +256,8 @@ void Bench::attention() {
 void Bench::mlp() {
   const ValueId gu = real({tokens_, 2 * kFeedForward}), s = real({tokens_, kFeedForward});
   at::Tensor g = at::randn({tokens_, kFeedForward}), u = at::randn({tokens_, kFeedForward});
-  op("swiglu", OpKind::kSwiGlu, {gu}, {s}, NoAttrs{}, [&] { at::silu(g) * u; });
-  op("swiglu_dgrad in place", OpKind::kSwiGluDgrad, {s, gu}, {gu}, NoAttrs{});
+  op("gated_activation", OpKind::kGatedActivation, {gu}, {s}, NoAttrs{}, [&] { at::silu(g) * u; });
+  op("gated_activation_dgrad in place", OpKind::kGatedActivationDgrad, {s, gu}, {gu}, NoAttrs{});
 }
 
 void Bench::embedding() {

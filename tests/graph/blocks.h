@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "graph/builder.h"
+#include "ops/activation/activation.h"
 #include "ops/add/add.h"
 #include "ops/attention/attention.h"
 #include "ops/collective/collective.h"
@@ -20,7 +21,6 @@
 #include "ops/qk_norm/qk_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
-#include "ops/swiglu/swiglu.h"
 
 namespace ftrun::fixtures {
 
@@ -68,8 +68,8 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   const ValueId out = ops::linear(g, attended, o, bias("o.b", s.hidden));
   const auto middle = ops::add_rms_norm(g, x, out, g.param("n2", {s.hidden}), 1e-5);
   const ValueId gate_up = g.param("gu", {2 * s.feed_forward, s.hidden});
-  const ValueId gated =
-      ops::swiglu(g, ops::linear(g, middle.norm, gate_up, bias("gu.b", 2 * s.feed_forward)));
+  const ValueId gated = ops::gated_activation(
+      g, ops::linear(g, middle.norm, gate_up, bias("gu.b", 2 * s.feed_forward)), Activation::kSilu);
   const ValueId down = g.param("down", {s.hidden, s.feed_forward});
   g.output(ops::add(g, middle.sum, ops::linear(g, gated, down, bias("down.b", s.hidden))),
            Port::kHidden);
@@ -144,7 +144,8 @@ inline LayerGraph scaled(const BlockShape& s, bool train = true) {
 
 /// A pre-norm block of a plain MLP. The layer norm has a weight with s.biases, and with one a bias
 /// too.
-inline LayerGraph plain_mlp(const BlockShape& s, bool train = true) {
+inline LayerGraph plain_mlp(const BlockShape& s, bool train = true,
+                            Activation kind = Activation::kGelu) {
   GraphBuilder g("plain", s.tokens(), s.row_tokens, s.dtypes);
   const auto bias = [&](const char* name, int64_t size) {
     return s.biases ? g.param(name, {size}) : -1;
@@ -154,7 +155,7 @@ inline LayerGraph plain_mlp(const BlockShape& s, bool train = true) {
   const ValueId up =
       ops::linear(g, norm, g.param("up", {s.feed_forward, s.hidden}), bias("up.b", s.feed_forward));
   const ValueId down = g.param("down", {s.hidden, s.feed_forward});
-  g.output(ops::add(g, x, ops::linear(g, up, down)), Port::kHidden);
+  g.output(ops::add(g, x, ops::linear(g, ops::activation(g, up, kind), down)), Port::kHidden);
   return g.finish(train, s.recompute);
 }
 
@@ -178,7 +179,8 @@ inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = tru
   const ValueId norm = all_tokens(ops::rms_norm(g, x, g.param("n", {s.hidden}), 1e-5));
   const ValueId gate_up = g.param("gu", {s.feed_forward, s.hidden});
   const ValueId bias = s.biases ? g.param("gu.b", {s.feed_forward}) : -1;
-  const ValueId gated = ops::swiglu(g, ops::linear(g, norm, gate_up, bias, {.gradient_ranks = 2}));
+  const ValueId gated = ops::gated_activation(
+      g, ops::linear(g, norm, gate_up, bias, {.gradient_ranks = 2}), Activation::kSilu);
   const ValueId down =
       ops::linear(g, gated, g.param("down", {s.hidden, s.feed_forward / 2}),
                   s.biases ? g.param("down.b", {s.hidden}) : -1, {.adds_bias = !s.biases});

@@ -38,14 +38,15 @@ TEST_CASE("forward cannot read what exists only in backward") {
   g = block({});
   g.forward.erase(g.forward.begin() + 6);
   CHECK(fault(g) ==
-        "block: swiglu gu.out:[8,48] -> swiglu.out:[8,24] reads gu.out before it exists");
+        "block: gated_activation gu.out:[8,48] -> gated.out:[8,24] reads gu.out before it exists");
 }
 
 TEST_CASE("backward cannot read a temporary of forward") {
   LayerGraph g = block({});
   g.values[static_cast<size_t>(named(g, "gu.out"))].role = ValueRole::kTemp;
   CHECK(fault(g) ==
-        "block: swiglu gu.out:[8,48] -> swiglu.out.again:[8,24] reads gu.out before it exists");
+        "block: gated_activation gu.out:[8,48] -> gated.out.again:[8,24] reads gu.out before it "
+        "exists");
 }
 
 TEST_CASE("weight gradients that run after all input gradients find no temporary of theirs") {
@@ -86,7 +87,8 @@ TEST_CASE("a value is written once: by one operation, and never when it is given
   g = block({});
   g.backward[3].out[0] = named(g, "gu.out");
   CHECK(fault(g) ==
-        "block: swiglu_dgrad d_swiglu.out:[8,24] gu.out:[8,48] -> gu.out:[8,48] writes gu.out a "
+        "block: gated_activation_dgrad d_gated.out:[8,24] gu.out:[8,48] -> gu.out:[8,48] writes "
+        "gu.out a "
         "second time");
 }
 
@@ -96,7 +98,7 @@ TEST_CASE(
   LayerGraph g = block({});
   g.backward.push_back(g.backward[1]);
   CHECK(fault(g) ==
-        "block: linear_wgrad d_sum:[8,16] swiglu.out.again:[8,24] -> d_down:[16,24] writes d_down "
+        "block: linear_wgrad d_sum:[8,16] gated.out.again:[8,24] -> d_down:[16,24] writes d_down "
         "a second time");
   GraphBuilder b("twice", 4, 4);
   const ValueId w = b.param("w", {3, 3});
@@ -113,9 +115,10 @@ TEST_CASE("shapes that do not fit their kind are named with the shapes it needs"
         "block: linear n1.out:[8,16] qkv:[32,15] -> qkv.out:[8,32] needs N,I O,I [O] -> N,O: qkv "
         "is no O,I");
   g = block({});
-  g.values[static_cast<size_t>(named(g, "swiglu.out"))].dims = {8, 23};
+  g.values[static_cast<size_t>(named(g, "gated.out"))].dims = {8, 23};
   CHECK(fault(g) ==
-        "block: swiglu gu.out:[8,48] -> swiglu.out:[8,23] needs N,G -> N,F: swiglu.out is no N,F");
+        "block: gated_activation gu.out:[8,48] -> gated.out:[8,23] needs N,G -> N,F: gated.out is "
+        "no N,F");
   g = block({});
   g.values[static_cast<size_t>(named(g, "attention.lse"))].dims = {8, 4};
   CHECK(fault(g) ==
@@ -135,7 +138,8 @@ TEST_CASE("operands that are missing or too many are counted") {
   g = block({});
   g.forward[7].in.push_back(named(g, "x"));
   CHECK(fault(g) ==
-        "block: swiglu gu.out:[8,48] x:[8,16] -> swiglu.out:[8,24] needs N,G -> N,F: x is one too "
+        "block: gated_activation gu.out:[8,48] x:[8,16] -> gated.out:[8,24] needs N,G -> N,F: x is "
+        "one too "
         "many");
 }
 
@@ -206,9 +210,10 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "norms, gated products, magnitudes, dropout and all-gathers are cheap; rotations, additions, dropout, all-reduces and the "
-    "gradient of a gated "
-    "product may run in place") {
+    "norms, activations, magnitudes, dropout and all-gathers are cheap; rotations, additions, "
+    "dropout, all-reduces and the "
+    "gradient of an "
+    "activation may run in place") {
   std::set<OpKind> cheap;
   std::map<OpKind, int> in_place;
   for (const auto& [graph, op] : every_kind()) {
@@ -216,9 +221,8 @@ TEST_CASE(
     if (op_spec(op.kind).in_place >= 0) in_place[op.kind] = op_spec(op.kind).in_place;
   }
   CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kLayerNorm,
-                                  OpKind::kSwiGlu,
-                                  OpKind::kDoraScale, OpKind::kDropout, OpKind::kScale,
-                                  OpKind::kTensorAllGather});
+                                  OpKind::kActivation, OpKind::kGatedActivation, OpKind::kDoraScale,
+                                  OpKind::kDropout, OpKind::kScale, OpKind::kTensorAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},
@@ -228,7 +232,8 @@ TEST_CASE(
                                           {OpKind::kDoraScale, 0},
                                           {OpKind::kDoraScaleDgrad, 0},
                                           {OpKind::kDropout, 0},
-                                          {OpKind::kSwiGluDgrad, 1},
+                                          {OpKind::kActivationDgrad, 1},
+                                          {OpKind::kGatedActivationDgrad, 1},
                                           {OpKind::kTensorAllReduce, 0}});
 }
 

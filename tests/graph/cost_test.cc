@@ -65,7 +65,7 @@ TEST_CASE("pairs of a sliding window are counted one by one") {
 
 TEST_CASE("other kinds count one operation an element they write") {
   const LayerGraph g = block({});
-  CHECK(flops(g, first_of(g, OpKind::kSwiGlu)) == 8 * 24);
+  CHECK(flops(g, first_of(g, OpKind::kGatedActivation)) == 8 * 24);
   CHECK(flops(g, first_of(g, OpKind::kAdd)) == 8 * 16);
   CHECK(flops(g, first_of(g, OpKind::kRmsNorm)) == 8 * 16 + 8);
 }
@@ -106,7 +106,7 @@ TEST_CASE(
                             OpKind::kQkNormWgrad, OpKind::kBiasWgrad})
     CHECK(workspace_bytes(g, first_of(g, kind)) > 0);
   for (const OpKind kind : {OpKind::kLinear, OpKind::kLinearWgrad, OpKind::kRmsNorm, OpKind::kRope,
-                            OpKind::kSwiGlu, OpKind::kSwiGluDgrad, OpKind::kAdd})
+                            OpKind::kGatedActivation, OpKind::kGatedActivationDgrad, OpKind::kAdd})
     CHECK(workspace_bytes(g, first_of(g, kind)) == 0);
   const LayerGraph h = head({}, false);
   CHECK(workspace_bytes(h, first_of(h, OpKind::kLinearCrossEntropy)) > 0);

@@ -28,8 +28,8 @@ TEST_CASE("a Llama block runs forward with one joined product for q, k, v and on
         "linear attention.out:[8,16] o:[16,16] -> o.out:[8,16]\n"
         "add_rms_norm x:[8,16] o.out:[8,16] n2:[16] -> n2.sum:[8,16] n2.out:[8,16] n2.rstd:[8]\n"
         "linear n2.out:[8,16] gu:[48,16] -> gu.out:[8,48]\n"
-        "swiglu gu.out:[8,48] -> swiglu.out:[8,24]\n"
-        "linear swiglu.out:[8,24] down:[16,24] -> down.out:[8,16]\n"
+        "gated_activation gu.out:[8,48] -> gated.out:[8,24]\n"
+        "linear gated.out:[8,24] down:[16,24] -> down.out:[8,16]\n"
         "add n2.sum:[8,16] down.out:[8,16] -> sum:[8,16]\n");
 }
 
@@ -38,11 +38,14 @@ TEST_CASE("a layer norm's kernel adds the gradient that passed it where the norm
   CHECK(list_text(g, g.forward) ==
         "layer_norm x:[8,16] n:[16] n.b:[16] -> n.out:[8,16] n.mean:[8] n.rstd:[8]\n"
         "linear n.out:[8,16] up:[24,16] up.b:[24] -> up.out:[8,24]\n"
-        "linear up.out:[8,24] down:[16,24] -> down.out:[8,16]\n"
+        "activation up.out:[8,24] -> activation.out:[8,24]\n"
+        "linear activation.out:[8,24] down:[16,24] -> down.out:[8,16]\n"
         "add x:[8,16] down.out:[8,16] -> sum:[8,16]\n");
   CHECK(list_text(g, g.backward) ==
-        "linear_wgrad d_sum:[8,16] up.out:[8,24] -> d_down:[16,24]\n"
-        "linear_dgrad d_sum:[8,16] down:[16,24] -> d_up.out:[8,24]\n"
+        "activation up.out:[8,24] -> activation.out.again:[8,24]\n"
+        "linear_wgrad d_sum:[8,16] activation.out.again:[8,24] -> d_down:[16,24]\n"
+        "linear_dgrad d_sum:[8,16] down:[16,24] -> d_activation.out:[8,24]\n"
+        "activation_dgrad d_activation.out:[8,24] up.out:[8,24] -> d_up.out:[8,24]\n"
         "layer_norm x:[8,16] n:[16] n.b:[16] -> n.out.again:[8,16] n.mean.again:[8] "
         "n.rstd.again:[8]\n"
         "linear_wgrad d_up.out:[8,24] n.out.again:[8,16] -> d_up:[24,16]\n"
@@ -62,10 +65,10 @@ TEST_CASE("a layer norm's kernel adds the gradient that passed it where the norm
 TEST_CASE("a Llama block's backward walks its forward in reverse and makes cheap values again") {
   const LayerGraph g = block({});
   CHECK(list_text(g, g.backward) ==
-        "swiglu gu.out:[8,48] -> swiglu.out.again:[8,24]\n"
-        "linear_wgrad d_sum:[8,16] swiglu.out.again:[8,24] -> d_down:[16,24]\n"
-        "linear_dgrad d_sum:[8,16] down:[16,24] -> d_swiglu.out:[8,24]\n"
-        "swiglu_dgrad d_swiglu.out:[8,24] gu.out:[8,48] -> d_gu.out:[8,48]\n"
+        "gated_activation gu.out:[8,48] -> gated.out.again:[8,24]\n"
+        "linear_wgrad d_sum:[8,16] gated.out.again:[8,24] -> d_down:[16,24]\n"
+        "linear_dgrad d_sum:[8,16] down:[16,24] -> d_gated.out:[8,24]\n"
+        "gated_activation_dgrad d_gated.out:[8,24] gu.out:[8,48] -> d_gu.out:[8,48]\n"
         "rms_norm n2.sum:[8,16] n2:[16] -> n2.out.again:[8,16] n2.rstd.again:[8]\n"
         "linear_wgrad d_gu.out:[8,48] n2.out.again:[8,16] -> d_gu:[48,16]\n"
         "linear_dgrad d_gu.out:[8,48] gu:[48,16] -> d_n2.out:[8,16]\n"
@@ -210,21 +213,20 @@ TEST_CASE("biases and norms of q and k add their gradients to a Qwen block") {
         "linear attention.out:[8,16] o:[16,16] o.b:[16] -> o.out:[8,16]\n"
         "add_rms_norm x:[8,16] o.out:[8,16] n2:[16] -> n2.sum:[8,16] n2.out:[8,16] n2.rstd:[8]\n"
         "linear n2.out:[8,16] gu:[48,16] gu.b:[48] -> gu.out:[8,48]\n"
-        "swiglu gu.out:[8,48] -> swiglu.out:[8,24]\n"
-        "linear swiglu.out:[8,24] down:[16,24] down.b:[16] -> down.out:[8,16]\n"
+        "gated_activation gu.out:[8,48] -> gated.out:[8,24]\n"
+        "linear gated.out:[8,24] down:[16,24] down.b:[16] -> down.out:[8,16]\n"
         "add n2.sum:[8,16] down.out:[8,16] -> sum:[8,16]\n");
-  CHECK(
-      list_text(g, g.weight_grad) ==
-      "linear_wgrad d_sum:[8,16] swiglu.out.again:[8,24] -> d_down:[16,24]\n"
-      "bias_wgrad d_sum:[8,16] -> d_down.b:[16]\n"
-      "rms_norm n2.sum:[8,16] n2:[16] -> n2.out.again:[8,16] n2.rstd.again:[8]\n"
-      "linear_wgrad d_gu.out:[8,48] n2.out.again:[8,16] -> d_gu:[48,16]\n"
-      "bias_wgrad d_gu.out:[8,48] -> d_gu.b:[48]\n"
-      "linear_wgrad d_n2.sum:[8,16] attention.out:[8,16] -> d_o:[16,16]\n"
-      "bias_wgrad d_n2.sum:[8,16] -> d_o.b:[16]\n"
-      "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.rstd.again:[8]\n"
-      "linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]\n"
-      "bias_wgrad d_qkv.out:[8,32] -> d_qkv.b:[32]\n");
+  CHECK(list_text(g, g.weight_grad) ==
+        "linear_wgrad d_sum:[8,16] gated.out.again:[8,24] -> d_down:[16,24]\n"
+        "bias_wgrad d_sum:[8,16] -> d_down.b:[16]\n"
+        "rms_norm n2.sum:[8,16] n2:[16] -> n2.out.again:[8,16] n2.rstd.again:[8]\n"
+        "linear_wgrad d_gu.out:[8,48] n2.out.again:[8,16] -> d_gu:[48,16]\n"
+        "bias_wgrad d_gu.out:[8,48] -> d_gu.b:[48]\n"
+        "linear_wgrad d_n2.sum:[8,16] attention.out:[8,16] -> d_o:[16,16]\n"
+        "bias_wgrad d_n2.sum:[8,16] -> d_o.b:[16]\n"
+        "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.rstd.again:[8]\n"
+        "linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]\n"
+        "bias_wgrad d_qkv.out:[8,32] -> d_qkv.b:[32]\n");
   CHECK(saved_text(g) ==
         "n1.rstd 32\nqkv.out 1024\nqk_norm.rstd 192\nrope.out 1024\nattention.out "
         "512\nattention.lse 128\n"
@@ -273,7 +275,7 @@ TEST_CASE("without backward there is one list, nothing is saved and no gradient 
 TEST_CASE("cheap kinds' results are never saved, whatever the block") {
   for (const BlockShape& shape : {BlockShape{}, BlockShape{.biases = true, .qk_norm = true}}) {
     const LayerGraph g = block(shape);
-    for (const char* name : {"n1.out", "n2.out", "swiglu.out"})
+    for (const char* name : {"n1.out", "n2.out", "gated.out"})
       CHECK(g.at(named(g, name)).role == ValueRole::kTemp);
   }
 }
@@ -308,7 +310,8 @@ TEST_CASE("what only a norm reads of the gradients does not wait for weight grad
     const LayerGraph g = block(shape);
     std::set<std::string> deferred;
     for (const ValueId id : g.with_role(ValueRole::kDeferred)) deferred.insert(g.at(id).name);
-    CHECK(deferred == std::set<std::string>{"swiglu.out.again", "d_gu.out", "d_n2.sum", "d_qkv.out"});
+    CHECK(deferred ==
+          std::set<std::string>{"gated.out.again", "d_gu.out", "d_n2.sum", "d_qkv.out"});
   }
   // A head's product has made its gradient before.
   CHECK(head({}).weight_grad.empty());

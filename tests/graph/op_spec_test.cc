@@ -157,7 +157,7 @@ TEST_CASE("of what ranks share out, results and gradients without the shared dim
   CHECK(gradient_is_term(OpKind::kQkNorm, 2, 'H'));
   CHECK_FALSE(result_is_term(OpKind::kAttention, 0, 'H'));
   CHECK_FALSE(result_is_term(OpKind::kAttention, 1, 'H'));
-  CHECK_FALSE(gradient_is_term(OpKind::kSwiGlu, 0, 'F'));
+  CHECK_FALSE(gradient_is_term(OpKind::kGatedActivation, 0, 'F'));
   CHECK(bug_text([] { result_is_term(OpKind::kLinear, 0, 'N'); }) == "linear is not shared out along N");
 }
 

@@ -36,7 +36,7 @@ std::map<ValueId, double> run_counting(const LayerGraph& g) {
   std::map<ValueId, double> grad;
   grad[g.find(ValueRole::kOutputGrad, Port::kHidden)] = 1;
   for (const Op& op : g.backward) {
-    if (op.kind == OpKind::kSwiGlu || op.kind == OpKind::kRmsNorm) continue;
+    if (op.kind == OpKind::kGatedActivation || op.kind == OpKind::kRmsNorm) continue;
     // A forward scale run again.
     if (op.kind == OpKind::kScale && !grad.contains(op.in[0])) continue;
     double value = grad.at(op.in[0]);

@@ -5,11 +5,11 @@
 
 #include "base/error.h"
 #include "graph/builder.h"
+#include "ops/activation/activation.h"
 #include "ops/add/add.h"
 #include "ops/linear/linear.h"
 #include "ops/norm/norm.h"
 #include "ops/scale/scale.h"
-#include "ops/swiglu/swiglu.h"
 
 namespace ftrun::fixtures {
 
@@ -50,7 +50,9 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
         put(ops::scale(g, pick(), -0.5));
         break;
       case 3:
-        put(ops::linear(g, ops::swiglu(g, ops::linear(g, pick(), param({2 * width, d}))),
+        put(ops::linear(g,
+                        ops::gated_activation(g, ops::linear(g, pick(), param({2 * width, d})),
+                                              Activation::kSilu),
                         param({d, width})));
         break;
       default: {

@@ -5,13 +5,13 @@
 #include "graph/builder.h"
 #include "graph/scratch.h"
 #include "kernels/cpu/vector_kernels.h"
+#include "ops/activation/activation.h"
 #include "ops/add/add.h"
 #include "ops/attention/attention.h"
 #include "ops/heads.h"
 #include "ops/linear/linear.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
-#include "ops/swiglu/swiglu.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -41,8 +41,8 @@ LayerGraph block(const ModelDtypes& dtypes) {
                         g.param("norm2", {kHidden}), 1e-5);
   const ValueId gate_up =
       ops::linear(g, middle.norm, g.param("gate_up", {2 * kFeedForward, kHidden}));
-  const ValueId down =
-      ops::linear(g, ops::swiglu(g, gate_up), g.param("down", {kHidden, kFeedForward}));
+  const ValueId down = ops::linear(g, ops::gated_activation(g, gate_up, Activation::kSilu),
+                                   g.param("down", {kHidden, kFeedForward}));
   g.output(ops::add(g, middle.sum, down), Port::kHidden);
   return g.finish(true);
 }

@@ -1,4 +1,5 @@
 #include "oracle.h"
+#include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
 #include "ops/dora/dora.h"
 #include "ops/heads.h"
@@ -71,6 +72,7 @@ Tensor rotate_half(const Tensor& x) {
   return at::cat({-x.narrow(-1, half, half), x.narrow(-1, 0, half)}, -1);
 }
 
+// The first elements of each head turn, as many as a row of the table has.
 std::vector<Tensor> rope(const HeadAttrs& a, const std::vector<Tensor>& in) {
   const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
   const int64_t turning = in[1].size(1), half = turning / 2;
@@ -114,9 +116,20 @@ std::vector<Tensor> attention(const AttentionAttrs& a, const std::vector<Tensor>
   return {at::cat(outs, 0), at::cat(lses, 1)};
 }
 
-std::vector<Tensor> swiglu(const std::vector<Tensor>& in) {
-  const auto parts = in[0].chunk(2, 1);
-  return {parts[0] * at::sigmoid(parts[0]) * parts[1]};
+Tensor activation(const OpAttrs& attrs, const Tensor& x) {
+  switch (attrs.get_or<ActivationAttrs>().kind) {
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kRelu2:
+      return at::relu(x).square();
+  }
+  throw std::logic_error("the oracle has no such activation");
 }
 
 std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in,
@@ -201,8 +214,10 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       return rope(c.attrs.get<HeadAttrs>(), in);
     case OpKind::kAttention:
       return attention(c.attrs.get<AttentionAttrs>(), in, c.ints);
-    case OpKind::kSwiGlu:
-      return swiglu(in);
+    case OpKind::kGatedActivation:
+      return {activation(c.attrs, in[0].chunk(2, 1)[0]) * in[0].chunk(2, 1)[1]};
+    case OpKind::kActivation:
+      return {activation(c.attrs, in[0])};
     case OpKind::kAdd:
       return {in[0] + in[1]};
     case OpKind::kScale:

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/heads.h"
@@ -70,11 +71,14 @@ void run_pointwise(Rig& rig, Results& results) {
   std::vector<int32_t> ids(101);
   for (size_t n = 0; n < ids.size(); ++n) ids[n] = static_cast<int32_t>(n * n % 13);
   const ValueId tokens = rig.ints(ids), dtable = rig.output({13, 77});
-  rig.run(OpKind::kSwiGlu, {gu}, {s});
-  rig.run(OpKind::kSwiGluDgrad, {ds, gu}, {dgu});
+  rig.run(OpKind::kGatedActivation, {gu}, {s});
+  rig.run(OpKind::kGatedActivationDgrad, {ds, gu}, {dgu});
   rig.run(OpKind::kAdd, {s, ds}, {sum});
   rig.run(OpKind::kEmbedWgrad, {tokens, ds}, {dtable});
   for (const ValueId id : {s, dgu, sum, dtable}) results.push_back(rig.bits(id));
+  rig.run(OpKind::kActivation, {ds}, {s}, ActivationAttrs{Activation::kGelu});
+  rig.run(OpKind::kActivationDgrad, {sum, ds}, {ds}, ActivationAttrs{Activation::kGelu});
+  for (const ValueId id : {s, ds}) results.push_back(rig.bits(id));
 }
 
 void run_products(Rig& rig, Results& results) {

@@ -109,8 +109,8 @@ TEST_CASE("a llama block is this list") {
       "post_norm.weight.sum:[128,576] post_norm.weight.out:[128,576] post_norm.weight.rstd:[128]\n"
       "linear post_norm.weight.out:[128,576] gate_up.weight:[3072,576] -> "
       "gate_up.weight.out:[128,3072]\n"
-      "swiglu gate_up.weight.out:[128,3072] -> swiglu.out:[128,1536]\n"
-      "linear swiglu.out:[128,1536] down.weight:[576,1536] -> down.weight.out:[128,576]\n"
+      "gated_activation gate_up.weight.out:[128,3072] -> gated.out:[128,1536]\n"
+      "linear gated.out:[128,1536] down.weight:[576,1536] -> down.weight.out:[128,576]\n"
       "add post_norm.weight.sum:[128,576] down.weight.out:[128,576] -> sum:[128,576]\n");
 }
 
@@ -131,8 +131,8 @@ TEST_CASE("a qwen3 block is this list") {
           "post_norm.weight.rstd:[128]\n"
           "linear post_norm.weight.out:[128,1024] gate_up.weight:[6144,1024] -> "
           "gate_up.weight.out:[128,6144]\n"
-          "swiglu gate_up.weight.out:[128,6144] -> swiglu.out:[128,3072]\n"
-          "linear swiglu.out:[128,3072] down.weight:[1024,3072] -> down.weight.out:[128,1024]\n"
+          "gated_activation gate_up.weight.out:[128,6144] -> gated.out:[128,3072]\n"
+          "linear gated.out:[128,3072] down.weight:[1024,3072] -> down.weight.out:[128,1024]\n"
           "add post_norm.weight.sum:[128,1024] down.weight.out:[128,1024] -> sum:[128,1024]\n");
 }
 

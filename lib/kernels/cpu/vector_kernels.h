@@ -4,6 +4,7 @@
 
 #include "kernels/norm_blocks.h"
 #include "kernels/step_scalars.h"
+#include "ops/activation/activations.h"
 #include "ops/attention/workspace.h"
 #include "optimizers/most_states.h"
 #include "optimizers/optimizer_config.h"

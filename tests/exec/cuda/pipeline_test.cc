@@ -61,7 +61,7 @@ TEST_CASE("cuda: an operation that a GPU computes otherwise than the processor e
   set_kernel_threads(1);
   Config config = fixtures::run_of_stage(0);
   config.device = DeviceKind::kCuda;
-  for (const OpKind kind : {OpKind::kLinear, OpKind::kAttentionDgrad, OpKind::kSwiGlu}) {
+  for (const OpKind kind : {OpKind::kLinear, OpKind::kAttentionDgrad, OpKind::kGatedActivation}) {
     const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
     dynamic_cast<EmulatedGpu&>(gpu->kernels()).spoil(kind);
     try {

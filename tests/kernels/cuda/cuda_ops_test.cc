@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "cuda_rig.h"
+#include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/dora/dora.h"
@@ -326,13 +327,39 @@ TEST_CASE("cuda: scale agrees with the CPU, also in place") {
   }
 }
 
-TEST_CASE("cuda: swiglu, add and their gradients agree with the CPU, also in place") {
+TEST_CASE("cuda: activations and their gradients agree with the CPU, also in place") {
+  for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
+                                Activation::kRelu, Activation::kRelu2})
+    for (const Shape& s : kShapes) {
+      const Dims dims{s.tokens, s.width}, wide{s.tokens, 2 * s.width};
+      Array values = random_array(wide, 1), x = random_array(dims, 2);
+      for (Array* const each : {&values, &x})
+        for (double& v : each->data) v *= 6.0;
+      const ActivationAttrs attrs{kind};
+      const Operand gu = Operand::activation(values), in = Operand::activation(x);
+      require_agreement({OpKind::kActivation, attrs, {in}, {Operand::out(dims)}});
+      require_agreement({OpKind::kGatedActivation, attrs, {gu}, {Operand::out(dims)}});
+      require_agreement(
+          {OpKind::kGatedActivationDgrad, attrs, {random(dims, 3), gu}, {Operand::out(wide)}});
+      OperationCase gradient{
+          OpKind::kActivationDgrad, attrs, {random(dims, 3), in}, {Operand::out(dims)}};
+      require_agreement(gradient);
+      const auto apart = bits_on_gpu(gradient, kDTypes[0]);
+      gradient.in_place = 1;
+      REQUIRE((bits_on_gpu(gradient, kDTypes[0]) == apart));
+    }
+}
+
+TEST_CASE("cuda: gated silu, add and their gradients agree with the CPU, also in place") {
   for (const Shape& s : kShapes) {
     Array gate_up = random_array({s.tokens, 2 * s.width}, 1);
     for (double& v : gate_up.data) v *= 8.0;
     const Operand gu = Operand::activation(gate_up);
-    require_agreement({OpKind::kSwiGlu, NoAttrs{}, {gu}, {Operand::out({s.tokens, s.width})}});
-    OperationCase gradient{OpKind::kSwiGluDgrad, NoAttrs{}, {random({s.tokens, s.width}, 2), gu},
+    require_agreement(
+        {OpKind::kGatedActivation, NoAttrs{}, {gu}, {Operand::out({s.tokens, s.width})}});
+    OperationCase gradient{OpKind::kGatedActivationDgrad,
+                           NoAttrs{},
+                           {random({s.tokens, s.width}, 2), gu},
                            {Operand::out(gate_up.dims)}};
     require_agreement(gradient);
     const auto apart = bits_on_gpu(gradient, kDTypes[0]);

@@ -1,0 +1,196 @@
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/ops.h"
+#include "ops/activation/activation.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+__device__ inline float sigmoid(float x) {
+  return 1.0F / (1.0F + expf(-x));
+}
+
+// erfc keeps the digits of the tail.
+__device__ inline float normal_distribution(float x) {
+  return 0.5F * erfcf(-0.70710678F * x);
+}
+
+constexpr float kGeluFactor = 1.59576912F, kGeluCubic = 0.044715F;  // sqrt(8 / pi)
+
+// (1 + tanh(u)) / 2 is sigmoid(2 u) = 1 / (1 + odds).
+__device__ inline float gelu_odds(float x) {
+  return fminf(expf(-kGeluFactor * (x + kGeluCubic * (x * x * x))), 1e38F);
+}
+
+// The kind is the same in all threads. NaN stays NaN.
+__device__ inline float activated(Activation kind, float x) {
+  switch (kind) {
+    case Activation::kSilu:
+      return x * sigmoid(x);
+    case Activation::kGelu:
+      return x * normal_distribution(x);
+    case Activation::kGeluTanh:
+      return x / (1.0F + gelu_odds(x));
+    case Activation::kRelu:
+      return x < 0.0F ? 0.0F : x;
+    case Activation::kRelu2:
+      return x < 0.0F ? 0.0F : x * x;
+  }
+  return x;
+}
+
+// d act(x).
+__device__ inline float times_activated(Activation kind, float d, float x) {
+  return kind == Activation::kSilu ? d * x * sigmoid(x) : d * activated(kind, x);
+}
+
+// d act'(x).
+__device__ inline float times_slope(Activation kind, float d, float x) {
+  switch (kind) {
+    case Activation::kSilu: {
+      const float sigma = sigmoid(x);
+      return d * sigma * (1.0F + x * (1.0F - sigma));
+    }
+    case Activation::kGelu:  // 1 / sqrt(2 pi)
+      return d * (normal_distribution(x) + x * (0.39894228F * expf(-0.5F * x * x)));
+    case Activation::kGeluTanh: {
+      const float q = gelu_odds(x), sigma = 1.0F / (1.0F + q);
+      return d * (sigma +
+                  x * (sigma * (q * sigma)) * (kGeluFactor * (1.0F + 3.0F * kGeluCubic * (x * x))));
+    }
+    case Activation::kRelu:
+      return x > 0.0F ? d : 0.0F;
+    case Activation::kRelu2:
+      return d * (x < 0.0F ? 0.0F : 2.0F * x);
+  }
+  return d;
+}
+
+template <class T, int V>
+__global__ void activation_elements(Activation kind, const T* x, T* y, int64_t count) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
+  if (i >= count) return;
+  Floats<V> v = load<V>(x + i);
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = activated(kind, v[k]);
+  store(y + i, v);
+}
+
+// dx may be x.
+template <class T, int V>
+__global__ void activation_dgrad_elements(Activation kind, const T* dy, const T* x, T* dx,
+                                          int64_t count) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
+  if (i >= count) return;
+  const Floats<V> d = load<V>(dy + i);
+  Floats<V> v = load<V>(x + i);
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = times_slope(kind, d[k], v[k]);
+  store(dx + i, v);
+}
+
+template <class T, int V>
+__global__ void gated_activation_rows(Activation kind, const T* gu, T* s, int64_t width) {
+  const T* const gate = gu + blockIdx.x * 2 * width;
+  T* const out = s + blockIdx.x * width;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> g = load<V>(gate + i), u = load<V>(gate + width + i);
+    Floats<V> v;
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = activated(kind, g[k]) * u[k];
+    store(out + i, v);
+  }
+}
+
+// dgu may be gu.
+template <class T, int V>
+__global__ void gated_activation_dgrad_rows(Activation kind, const T* ds, const T* gu, T* dgu,
+                                            int64_t width) {
+  const int64_t at = blockIdx.x * 2 * width;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> d = load<V>(ds + blockIdx.x * width + i);
+    const Floats<V> g = load<V>(gu + at + i), u = load<V>(gu + at + width + i);
+    Floats<V> dgate, dup;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      dup[k] = times_activated(kind, d[k], g[k]);
+      dgate[k] = times_slope(kind, d[k] * u[k], g[k]);
+    }
+    store(dgu + at + i, dgate);
+    store(dgu + at + width + i, dup);
+  }
+}
+
+Activation kind_of(const Operation& op) {
+  return op.op().attrs.get_or<ActivationAttrs>().kind;
+}
+
+Launch by_element(const Operation& op, int64_t packs) {
+  return {blocks(divide_up(packs, kPointwiseThreads)), kPointwiseThreads, 0, op.stream()};
+}
+
+Launch by_row(const Operation& op, int64_t packs) {
+  return {blocks(op.in_dims(0)[0]), static_cast<unsigned>(threads_for(packs, kPointwiseThreads)), 0,
+          op.stream()};
+}
+
+}  // namespace
+
+void run_activation(const Operation& op, const Libraries& /*libraries*/) {
+  const int64_t count = element_count(op.in_dims(0));
+  with_type(op.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const auto* const x = static_cast<const T*>(op.in(0));
+    auto* const y = static_cast<T*>(op.out(0));
+    with_vectors<T>(vectors_fit<T>(count, x, y), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch(by_element(op, count / V), activation_elements<T, V>, kind_of(op), x, y, count);
+    });
+  });
+}
+
+void run_activation_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+  const int64_t count = element_count(op.in_dims(0));
+  with_type(op.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const auto* const dy = static_cast<const T*>(op.in(0));
+    const auto* const x = static_cast<const T*>(op.in(1));
+    auto* const dx = static_cast<T*>(op.out(0));
+    with_vectors<T>(vectors_fit<T>(count, dy, x, dx), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch(by_element(op, count / V), activation_dgrad_elements<T, V>, kind_of(op), dy, x, dx,
+             count);
+    });
+  });
+}
+
+void run_gated_activation(const Operation& op, const Libraries& /*libraries*/) {
+  const int64_t width = op.out_dims(0)[1];
+  with_type(op.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const auto* const gu = static_cast<const T*>(op.in(0));
+    auto* const s = static_cast<T*>(op.out(0));
+    with_vectors<T>(vectors_fit<T>(width, gu, s), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch(by_row(op, width / V), gated_activation_rows<T, V>, kind_of(op), gu, s, width);
+    });
+  });
+}
+
+void run_gated_activation_dgrad(const Operation& op, const Libraries& /*libraries*/) {
+  const int64_t width = op.in_dims(0)[1];
+  with_type(op.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const auto* const ds = static_cast<const T*>(op.in(0));
+    const auto* const gu = static_cast<const T*>(op.in(1));
+    auto* const dgu = static_cast<T*>(op.out(0));
+    with_vectors<T>(vectors_fit<T>(width, ds, gu, dgu), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch(by_row(op, width / V), gated_activation_dgrad_rows<T, V>, kind_of(op), ds, gu, dgu,
+             width);
+    });
+  });
+}
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,86 @@
+#include "ops/activation/activation.h"
+
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+OpAttrs attrs_of(Activation kind) {
+  OpAttrs given;
+  if (kind != Activation::kSilu) given = ActivationAttrs{kind};
+  return given;
+}
+
+/// The input's gradient by the result's and the input.
+void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const ValueId x = d.needed(op.in[0]);
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(kind, {dy, x}, {dx}, op.attrs);
+  d.add_term(op.in[0], dx);
+}
+
+void activation_gradients(Derivation& d, const Op& op) {
+  gradient_of_kind(d, op, OpKind::kActivationDgrad);
+}
+
+void gated_activation_gradients(Derivation& d, const Op& op) {
+  gradient_of_kind(d, op, OpKind::kGatedActivationDgrad);
+}
+
+}  // namespace
+
+ValueId ops::activation(GraphBuilder& g, ValueId x, Activation kind) {
+  const ValueId y = g.temp("activation.out", Dims(g.at(x).dims));
+  g.emit(OpKind::kActivation, {x}, {y}, attrs_of(kind));
+  return y;
+}
+
+ValueId ops::gated_activation(GraphBuilder& g, ValueId gate_up, Activation kind) {
+  const ValueId s = g.temp("gated.out", {g.at(gate_up).dims[0], g.at(gate_up).dims[1] / 2});
+  g.emit(OpKind::kGatedActivation, {gate_up}, {s}, attrs_of(kind));
+  return s;
+}
+
+namespace specs {
+
+constinit const OpSpec activation{
+    .name = "activation",
+    .shapes = "N,F -> N,F",
+    .shared_by = "F",
+    .cheap_result = 0,
+    .gpu_workspace = workspace_of::none,
+    .gradients = activation_gradients,
+};
+
+constinit const OpSpec activation_dgrad{
+    .name = "activation_dgrad",
+    .shapes = "N,F N,F -> N,F",
+    .shared_by = "F",
+    .in_place = 1,
+    .gpu_workspace = workspace_of::none,
+};
+
+constinit const OpSpec gated_activation{
+    .name = "gated_activation",
+    .shapes = "N,G -> N,F",
+    .shared_by = "F",
+    .cheap_result = 0,
+    .gpu_workspace = workspace_of::none,
+    .gradients = gated_activation_gradients,
+};
+
+constinit const OpSpec gated_activation_dgrad{
+    .name = "gated_activation_dgrad",
+    .shapes = "N,F N,G -> N,G",
+    .shared_by = "F",
+    .in_place = 1,
+    .gpu_workspace = workspace_of::none,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun
