@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -192,6 +193,18 @@ std::string import_text(const ImportedState& imported) {
              unknown.empty() ? "" : cat("; not known: ", printable(join(unknown, ", "))), "\n");
 }
 
+/// A checkpoint has tensors of the model, an import those of its files.
+void require_own_tensors(const ModelDescription& model, const std::string& folder) {
+  const auto is_part = [](const TensorInfo& tensor) { return !tensor.stored.name.empty(); };
+  const auto part = std::find_if(model.tensors.begin(), model.tensors.end(), is_part);
+  if (part == model.tensors.end()) return;
+  throw Error(ExitCode::kUnsupported,
+              cat(folder, ": ", part->stored.name, " holds several tensors of a ", model.family,
+                  " model, or one transposed; checkpoints of such models cannot be imported yet"),
+              "save the model as a Hugging Face folder with the program that trained it, and give "
+              "that as model.path");
+}
+
 /// What scripts/import_checkpoint.py wrote becomes the first checkpoint of a run.
 int convert_import(const ConvertOptions& options) {
   const ImportedState imported(options.checkpoint);
@@ -200,8 +213,10 @@ int convert_import(const ConvertOptions& options) {
   if (!posix_files().exists(config))
     throw Error(ExitCode::kBadInput, cat(config, ": not there; the import was made for the model in ", model),
                 "give the folder of the model with --model");
-  require_same_model(imported.folder(), imported.tensors(),
-                     trained_model({}, parse_model_config(read_file(config, kLargestModelConfig), config)), model);
+  const ModelDescription described =
+      trained_model({}, parse_model_config(read_file(config, kLargestModelConfig), config));
+  require_own_tensors(described, imported.folder());
+  require_same_model(imported.folder(), imported.tensors(), described, model);
   const RunFolder run = new_run(options.run);
   CheckpointMeta meta = imported.meta();
   meta.ftrun_version = build_info().version;
@@ -264,12 +279,13 @@ int export_step(const ConvertOptions& options) {
     throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "leave --merge out");
   const NamedModel base = options.model.empty() ? recorded_model(step) : given_model(options);
   ExportSource source = export_source(options, trained, base.folder, step);
-  std::vector<std::pair<std::string, Dims>> found;
-  for (const ExportTensor& tensor : checkpoint_weights(step)) found.emplace_back(tensor.name, tensor.shape);
-  require_same_model(step, found, source.model, source.target.source_folder);
+  require_same_model(step, checkpoint_weights(step), source.model, source.target.source_folder);
   require_same_base(meta, step, ModelFolder(source.target.source_folder));
   if (options.merge || (!adapter && !source.model.trains_all())) return export_with_base(options, step, trained, source);
-  if (adapter) export_as_adapter(source.target, trained, base.name, source.model.tied, wanted_dtype(options.dtype));
+  if (adapter)
+    export_as_adapter(source.target, trained,
+                      peft_model(base.name, source.model.family, source.model.tied),
+                      wanted_dtype(options.dtype));
   export_checkpoint(umask_files(), step, source.target, export_tensors(source.target, source.model));
   std::cout << terminal_text(cat(step, " -> ", options.out, "\n"));
   return 0;
@@ -323,12 +339,12 @@ int merge_folder(const ConvertOptions& options) {
   Config trained = loaded.config;
   trained.quantization = quantization_of_base(options, adapter);
   const ExportSource source = export_source(options, trained, options.model.empty() ? named_base(folder) : given_model(options).folder, folder);
-  const std::map<std::string, std::string> stored = require_adapter(source.model, adapter);
+  const std::map<std::string, AdapterTensor> stored = require_adapter(source.model, adapter);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, open_model_folder(source.target.source_folder, source.model),
                                        [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
                                          const auto name = stored.find(tensor);
                                          if (name == stored.end()) return false;
-                                         adapter.read_f32(name->second, begin, end, out);
+                                         read_adapter(adapter, name->second, begin, end, out);
                                          return true;
                                        });
   tell_merged(options, folder, trained, loss);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "checkpoint/weight_conversion.h"
+#include "exec/export_options.h"
 #include "exec/row_lengths.h"
 #include "exec/weights_check.h"
 
@@ -17,6 +18,8 @@ namespace {
 /// The adapter of one matrix [outputs, inputs].
 struct Adapted {
   std::string module;
+  /// The module of the files that it is a product of, which has A.
+  std::string in_files;
   int64_t outputs = 0;
   int64_t inputs = 0;
   LowRank low;
@@ -24,17 +27,25 @@ struct Adapted {
 };
 
 std::map<std::string, Adapted> adapted_matrices(const ModelDescription& model) {
-  std::map<std::string, Dims> shapes;
-  for (const TensorInfo& tensor : model.tensors) shapes[tensor.name] = tensor.shape;
+  // The scale of a module's adapter, by the name of its A.
+  std::map<std::string, LowRank> low;
+  const TensorNames& names = tensor_names(model.family);
+  for (int64_t layer = 0; layer < model.block_count; ++layer) {
+    const BlockAdapter& block = model.adapter.block(layer);
+    for (const ProductModule& module : product_modules(names))
+      low[names.in_block(layer, module.name)] = block.at(module.products.front());
+  }
+  std::map<std::string, const TensorInfo*> tensors;
+  for (const TensorInfo& tensor : model.tensors) tensors[tensor.name] = &tensor;
   std::map<std::string, Adapted> all;
-  for (int64_t layer = 0; layer < model.block_count; ++layer)
-    for (size_t p = 0; p < kProjections; ++p) {
-      const LowRank& low = model.adapter.block(layer).of[p];
-      if (low.rank == 0) continue;
-      const std::string module = projection_module(layer, static_cast<Projection>(p));
-      const Dims& shape = shapes.at(module + ".weight");
-      all[module + ".weight"] = {module, shape[0], shape[1], low, model.adapter.block(layer).magnitudes};
-    }
+  for (const TensorInfo& b : model.tensors) {
+    if (!is_lora_name(b.name) || b.name != lora_b_name(lora_module(b.name))) continue;
+    const std::string module = lora_module(b.name), in_files = lora_module(b.file_name());
+    const Dims& shape = tensors.at(module + ".weight")->shape;
+    all[module + ".weight"] = {module,           in_files,
+                               shape[0],         shape[1],
+                               low.at(in_files), tensors.contains(lora_magnitude_name(module))};
+  }
   return all;
 }
 
@@ -66,7 +77,8 @@ class Merge {
     delta_squares_ = error_squares_ = 0;
     row_.resize(static_cast<size_t>(adapted.inputs));
     rows_ = {.inputs = adapted.inputs, .rank = adapted.low.rank, .scale = adapted.low.scale, .a = std::vector<float>(static_cast<size_t>(adapted.low.rank * adapted.inputs))};
-    require(trained_(lora_a_name(module_), 0, std::ssize(rows_.a), rows_.a), "the adapter has its matrices");
+    require(trained_(lora_a_name(adapted.in_files), 0, std::ssize(rows_.a), rows_.a),
+            "the adapter has its matrices");
     rows_.read_b = [this](int64_t row, std::span<float> out) {
       require(trained_(lora_b_name(module_), row * rows_.rank, (row + 1) * rows_.rank, out), "the adapter has its matrices");
     };
@@ -116,9 +128,7 @@ class Merge {
 MergeLoss export_merged(FileSystem& files, const ExportOptions& options, const ModelDescription& model, const ModelFolder& base,
                         const ReadTrained& trained) {
   require_weights(model, base);
-  std::vector<ExportTensor> tensors;
-  for (const TensorInfo& tensor : model.tensors)
-    if (!is_lora_name(tensor.name)) tensors.push_back({tensor.name, tensor.shape});
+  const std::vector<ExportTensor> tensors = model_tensors(model);
   BaseWeights weights(model, base);
   Merge merge(model, options.dtype, trained, weights);
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {

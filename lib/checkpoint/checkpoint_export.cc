@@ -19,10 +19,11 @@ std::map<std::string, StateInfo> parameters_of(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-std::vector<ExportTensor> checkpoint_weights(const std::string& checkpoint_folder) {
-  std::vector<ExportTensor> tensors;
+std::vector<std::pair<std::string, std::vector<int64_t>>> checkpoint_weights(
+    const std::string& checkpoint_folder) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
   for (const auto& [name, state] : parameters_of(Checkpoint(checkpoint_folder)))
-    tensors.push_back({name, state.shape});
+    tensors.emplace_back(name, state.shape);
   return tensors;
 }
 
@@ -41,10 +42,8 @@ void CheckpointWeights::read(const std::string& tensor, int64_t begin, int64_t e
 void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder, const ExportOptions& options,
                        const std::vector<ExportTensor>& tensors) {
   CheckpointWeights weights(checkpoint_folder);
-  std::map<std::string, std::string> names;
-  for (const ExportTensor& tensor : tensors) names[tensor.file_name()] = tensor.name;
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
-    weights.read(names.at(piece.tensor), piece.begin, piece.end, out);
+    weights.read(piece.tensor, piece.begin, piece.end, out);
   });
 }
 

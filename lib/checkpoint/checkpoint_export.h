@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -14,7 +15,8 @@ namespace ftrun {
 
 /// Names and shapes of the weights that a checkpoint holds. Error(kBadInput) when it is damaged or
 /// holds none.
-std::vector<ExportTensor> checkpoint_weights(const std::string& checkpoint_folder);
+std::vector<std::pair<std::string, std::vector<int64_t>>> checkpoint_weights(
+    const std::string& checkpoint_folder);
 
 /// Reads the "param" states of a checkpoint in fp32.
 class CheckpointWeights {

@@ -30,6 +30,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 struct Shard {
   std::string file;
   std::vector<TensorSpec> tensors;  // in stored order
+  std::map<std::string, const ExportTensor*> made_of;
 };
 
 int64_t elements_of(const TensorSpec& tensor) {
@@ -50,7 +51,7 @@ std::vector<Shard> make_shards(const ExportOptions& options,
   std::vector<Shard> shards(1);
   int64_t filled = 0;
   for (const ExportTensor& tensor : tensors) {
-    TensorSpec spec{tensor.file_name(), options.dtype, tensor.shape};
+    TensorSpec spec{tensor.name, options.dtype, tensor.shape};
     const int64_t bytes = elements_of(spec) * dtype_bytes(options.dtype);
     if (options.format == ExportFormat::kModel && filled > 0 && filled + bytes > options.shard_bytes) {
       shards.emplace_back();
@@ -58,6 +59,7 @@ std::vector<Shard> make_shards(const ExportOptions& options,
     }
     filled += bytes;
     shards.back().tensors.push_back(std::move(spec));
+    shards.back().made_of[tensor.name] = &tensor;
   }
   for (size_t i = 0; i < shards.size(); ++i) {
     shards[i].file = shard_name(options.format, i + 1, shards.size());
@@ -66,14 +68,59 @@ std::vector<Shard> make_shards(const ExportOptions& options,
   return shards;
 }
 
+std::vector<ExportPart> parts_of(const ExportTensor& tensor) {
+  if (!tensor.parts.empty()) return tensor.parts;
+  return {{tensor.name, tensor.shape}};
+}
+
+bool lies_transposed(const ExportPart& part) {
+  return part.place.transposed;
+}
+
+/// Elements [begin, end) of a tensor of the model, at `stored` of the file's tensor.
+struct PartRun {
+  const ExportPart* part;
+  int64_t begin;
+  int64_t end;
+  int64_t stored;
+};
+
+/// What fills a tensor of the file, in the file's order. A part that lies transposed is one run,
+/// and so is each other one beside it.
+std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
+  const bool any_transposed = std::any_of(parts.begin(), parts.end(), lies_transposed);
+  std::vector<PartRun> runs;
+  for (const ExportPart& part : parts) {
+    const int64_t elements = checked_elements(part.shape, part.tensor);
+    if (part.place.name.empty() || any_transposed) {
+      runs.push_back({&part, 0, elements, 0});
+      continue;
+    }
+    visit_stored_runs(part.place, 0, elements, [&](const StoredRun& run) {
+      runs.push_back({&part, run.position, run.position + run.end - run.begin, run.begin});
+    });
+  }
+  if (!any_transposed)
+    std::sort(runs.begin(), runs.end(),
+              [](const PartRun& a, const PartRun& b) { return a.stored < b.stored; });
+  return runs;
+}
+
+/// Calls `visit(piece, part)` for all that the file's tensor is made of.
+template <typename Visit>
+void each_piece_of(const std::string& file, const std::vector<ExportPart>& parts,
+                   int64_t piece_elements, Visit visit) {
+  for (const PartRun& run : runs_of(parts))
+    for (int64_t begin = run.begin; begin < run.end; begin += piece_elements)
+      visit(ExportPiece{file, run.part->tensor, begin, std::min(run.end, begin + piece_elements)},
+            *run.part);
+}
+
 template <typename Visit>
 void each_piece(const Shard& shard, int64_t piece_elements, Visit visit) {
-  for (const TensorSpec& tensor : shard.tensors) {
-    const int64_t elements = elements_of(tensor);
-    for (int64_t begin = 0; begin < elements; begin += piece_elements)
-      visit(
-          ExportPiece{shard.file, tensor.name, begin, std::min(elements, begin + piece_elements)});
-  }
+  for (const TensorSpec& tensor : shard.tensors)
+    each_piece_of(shard.file, parts_of(*shard.made_of.at(tensor.name)), piece_elements,
+                  [&](ExportPiece piece, const ExportPart&) { visit(std::move(piece)); });
 }
 
 /// Error(kNumerical) where a finite value became infinity.
@@ -85,26 +132,73 @@ void require_held(const std::string& tensor, std::span<const float> values, std:
                   "write the weights in bf16 or fp32 (export.dtype; of a checkpoint, ftrun convert --dtype)");
 }
 
-OutputFile write_shard(FileSystem& files, const std::string& folder, const ExportOptions& options,
-                       const Shard& shard, const ReadPiece& read) {
-  SafetensorsWriter writer(files, (fs::path(folder) / shard.file).string(), shard.tensors, options.metadata);
-  std::vector<float> values;
-  std::vector<uint16_t> halves;
-  each_piece(shard, options.piece_elements, [&](const ExportPiece& piece) {
-    values.resize(static_cast<size_t>(piece.end - piece.begin));
-    read(piece, values);
-    if (options.dtype == DType::kF32) {
-      writer.append(piece.tensor, std::as_bytes(std::span(values)));
-    } else {
-      halves.resize(values.size());
-      std::transform(values.begin(), values.end(), halves.begin(), options.dtype == DType::kF16 ? f16_from_f32 : bf16_from_f32);
-      if (options.dtype == DType::kF16) require_held(piece.tensor, values, halves);
-      writer.append(piece.tensor, std::as_bytes(std::span(halves)));
+/// Writes a shard's tensors one after the other, in the dtype of the export.
+class ShardWriter {
+ public:
+  ShardWriter(FileSystem& files, const std::string& folder, const ExportOptions& options,
+              const Shard& shard, const ReadPiece& read)
+      : options_(options),
+        shard_(shard),
+        read_(read),
+        writer_(files, (fs::path(folder) / shard.file).string(), shard.tensors, options.metadata) {}
+
+  OutputFile write() {
+    for (const TensorSpec& tensor : shard_.tensors) {
+      const std::vector<ExportPart> parts = parts_of(*shard_.made_of.at(tensor.name));
+      if (std::any_of(parts.begin(), parts.end(), lies_transposed))
+        write_whole(tensor, parts);
+      else
+        each_piece_of(
+            shard_.file, parts, options_.piece_elements,
+            [&](const ExportPiece& piece, const ExportPart&) { append(tensor.name, read(piece)); });
     }
-  });
-  const WrittenFile written = writer.finish();
-  return {shard.file, written.bytes, written.xxh3};
-}
+    const WrittenFile written = writer_.finish();
+    return {shard_.file, written.bytes, written.xxh3};
+  }
+
+ private:
+  std::span<const float> read(const ExportPiece& piece) {
+    values_.resize(static_cast<size_t>(piece.end - piece.begin));
+    read_(piece, values_);
+    return values_;
+  }
+
+  /// A row of the file's tensor takes an element of every row of its parts: they are put together
+  /// in memory first.
+  void write_whole(const TensorSpec& tensor, const std::vector<ExportPart>& parts) {
+    whole_.resize(static_cast<size_t>(elements_of(tensor)));
+    const auto put = [&](const ExportPiece& piece, const ExportPart& part) {
+      const std::span<const float> values = read(piece);
+      visit_stored_columns(
+          part.place, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
+            for (int64_t i = 0; i < run.count; ++i)
+              whole_[static_cast<size_t>(run.begin + i)] =
+                  values[static_cast<size_t>(run.position + i * run.step - piece.begin)];
+          });
+    };
+    each_piece_of(shard_.file, parts, options_.piece_elements, put);
+    const auto most = static_cast<size_t>(options_.piece_elements);
+    for (size_t at = 0; at < whole_.size(); at += most)
+      append(tensor.name, std::span(whole_).subspan(at, std::min(most, whole_.size() - at)));
+  }
+
+  void append(const std::string& tensor, std::span<const float> values) {
+    if (options_.dtype == DType::kF32) return writer_.append(tensor, std::as_bytes(values));
+    const bool is_f16 = options_.dtype == DType::kF16;
+    halves_.resize(values.size());
+    std::transform(values.begin(), values.end(), halves_.begin(),
+                   is_f16 ? f16_from_f32 : bf16_from_f32);
+    if (is_f16) require_held(tensor, values, halves_);
+    writer_.append(tensor, std::as_bytes(std::span(halves_)));
+  }
+
+  const ExportOptions& options_;
+  const Shard& shard_;
+  const ReadPiece& read_;
+  SafetensorsWriter writer_;
+  std::vector<float> values_, whole_;
+  std::vector<uint16_t> halves_;
+};
 
 OutputFile write_bytes(FileSystem& files, const std::string& folder, const std::string& name,
                        std::span<const std::byte> bytes) {
@@ -258,7 +352,8 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
                const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   std::vector<OutputFile> written = copy_files(files, folder, options);
   const std::vector<Shard> shards = make_shards(options, tensors);
-  for (const Shard& shard : shards) written.push_back(write_shard(files, folder, options, shard, read));
+  for (const Shard& shard : shards)
+    written.push_back(ShardWriter(files, folder, options, shard, read).write());
   if (shards.size() > 1) written.push_back(write_index(files, folder, shards));
   const bool adapter = options.format == ExportFormat::kAdapter;
   written.push_back(write_text(files, folder, config_name(options),

@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/stored_place.h"
 #include "checkpoint/output_mark.h"
 
 namespace ftrun {
@@ -36,21 +37,28 @@ struct ExportOptions {
   DType dtype = DType::kF32;
   /// A file of weights is closed when the next tensor would make it larger, in bytes.
   int64_t shard_bytes = 50'000'000'000;
-  /// Elements asked for at once: what the export holds in memory.
+  /// Elements asked for at once: what the export holds in memory, but for a tensor that the file
+  /// holds transposed, which it holds whole.
   int64_t piece_elements = 4 << 20;
 };
 
-/// A tensor of the model, in the order of its state dict.
+/// A tensor of the model in a tensor of the file.
+struct ExportPart {
+  std::string tensor;
+  std::vector<int64_t> shape;
+  /// Without a name: it is all of the file's tensor.
+  StoredPlace place = {};
+};
+
+/// A tensor of the file, in the order of the model's state dict.
 struct ExportTensor {
   std::string name;
   std::vector<int64_t> shape;
-  /// Its name in the file where that is another one.
-  std::string stored = {};
-
-  const std::string& file_name() const { return stored.empty() ? name : stored; }
+  /// What it is made of: each element is in one of them. None: the model's tensor of that name.
+  std::vector<ExportPart> parts = {};
 };
 
-/// Elements [begin, end) of a flattened tensor, which is named as in the file.
+/// Elements [begin, end) of a flattened tensor of the model, for a file.
 struct ExportPiece {
   std::string file;
   std::string tensor;

@@ -159,6 +159,21 @@ void ModelFolder::rename(const std::map<std::string, std::string>& stored) {
   require(renamed.empty(), "names of tensors stay different");
 }
 
+void ModelFolder::name_part(const std::string& name, std::vector<int64_t> shape,
+                            StoredPlace place) {
+  const StoredTensor& stored = at(place.name);
+  require(stored.shape == place.shape && tensors_.count(name) == 0,
+          "a part of a tensor of the folder");
+  StoredTensor info{.name = name, .dtype = stored.dtype, .shape = std::move(shape)};
+  info.elements = checked_elements(info.shape, name);
+  parts_[name] = {std::move(info), std::move(place)};
+}
+
+const ModelFolder::Part* ModelFolder::part(std::string_view name) const {
+  const auto found = parts_.find(name);
+  return found == parts_.end() ? nullptr : &found->second;
+}
+
 std::vector<std::string> ModelFolder::weight_files() const {
   return file_names_;
 }
@@ -171,6 +186,7 @@ std::vector<std::string> ModelFolder::names() const {
 }
 
 const StoredTensor* ModelFolder::find(std::string_view name) const {
+  if (const Part* known = part(name)) return &known->info;
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : found->second.info;
 }
@@ -185,7 +201,8 @@ const ModelFolder::Place& ModelFolder::place(std::string_view name) const {
 }
 
 const StoredTensor& ModelFolder::at(std::string_view name) const {
-  return *place(name).info;
+  const Part* known = part(name);
+  return known ? known->info : *place(name).info;
 }
 
 const std::string& ModelFolder::file_of(std::string_view name) const {
@@ -198,6 +215,7 @@ TensorView ModelFolder::tensor(std::string_view name) const {
 }
 
 void ModelFolder::require_weight_dtype(std::string_view name) const {
+  if (const Part* known = part(name)) return require_weight_dtype(known->place.name);
   const Place& found = place(name);
   if (!is_weight_dtype(found.info->dtype))
     refuse_model(cat(files_[found.file].path(), ": tensor \"", printable(name), "\" holds ",
@@ -219,14 +237,31 @@ const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64
   return files_[found.file].bytes(info).data() + begin * dtype_bytes(info.dtype);
 }
 
+template <class T, class Read>
+void ModelFolder::read_part(const Part& part, int64_t begin, int64_t end, std::span<T> out,
+                            Read read) const {
+  require(begin >= 0 && begin <= end && end <= part.info.elements && std::ssize(out) == end - begin,
+          "elements of a part");
+  read_stored(part.place, part.info.shape, begin, end, out, read);
+}
+
 void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
                            std::span<float> out) const {
+  if (const Part* known = part(name))
+    return read_part(*known, begin, end, out, [&](int64_t from, int64_t to, std::span<float> run) {
+      read_f32(known->place.name, from, to, run);
+    });
   const std::byte* from = source(name, begin, end, out.size());
   convert_to_f32(at(name).dtype, from, out);
 }
 
 void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
                             std::span<uint16_t> out) const {
+  if (const Part* known = part(name))
+    return read_part(*known, begin, end, out,
+                     [&](int64_t from, int64_t to, std::span<uint16_t> run) {
+                       read_bf16(known->place.name, from, to, run);
+                     });
   const std::byte* from = source(name, begin, end, out.size());
   convert_to_bf16(at(name).dtype, from, out);
 }
@@ -247,6 +282,16 @@ bool ModelFolder::holds_equal(std::string_view one, std::string_view other) cons
 }
 
 void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) const {
+  if (const Part* known = part(name)) {
+    const StoredPlace& place = known->place;
+    if (!place.transposed)
+      return visit_stored_runs(place, begin, end, [&](const StoredRun& run) {
+        release(place.name, run.begin, run.end);
+      });
+    // Each page holds some of every row: the last one's reader is done with all of them.
+    if (end == known->info.elements) release(place.name, 0, at(place.name).elements);
+    return;
+  }
   const Place& found = place(name);
   files_[found.file].release(*found.info, begin, end);
 }

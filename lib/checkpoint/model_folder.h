@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/stored_place.h"
 #include "checkpoint/safetensors.h"
 
 namespace ftrun {
@@ -26,6 +27,11 @@ class ModelFolder {
   /// Reads the tensors that `stored` names (the folder's name by the new one) by new names from now on. Each is there, and no new
   /// name is another tensor's.
   void rename(const std::map<std::string, std::string>& stored);
+
+  /// Gives what lies at a place of a tensor of the folder a name and a shape of its own, by which
+  /// find() and what reads elements know it; names() lists the folder's tensors alone. The stored
+  /// tensor is there, in the place's shape.
+  void name_part(const std::string& name, std::vector<int64_t> shape, StoredPlace place);
 
   const std::string& path() const { return folder_; }
   /// The text of config.json.
@@ -70,18 +76,28 @@ class ModelFolder {
     size_t file;
     const StoredTensor* info;
   };
+  /// A part of a stored tensor; `info` has its own name and shape.
+  struct Part {
+    StoredTensor info;
+    StoredPlace place;
+  };
 
   void open_single();
   void open_sharded();
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
   const Place& place(std::string_view name) const;
   const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
+  const Part* part(std::string_view name) const;
+  /// What `read` makes of stored elements, in the part's own order.
+  template <class T, class Read>
+  void read_part(const Part& part, int64_t begin, int64_t end, std::span<T> out, Read read) const;
 
   std::string folder_;
   std::string config_json_;
   std::vector<std::string> file_names_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Place, std::less<>> tensors_;
+  std::map<std::string, Part, std::less<>> parts_;
 };
 
 }  // namespace ftrun

@@ -12,11 +12,16 @@ namespace ftrun {
 namespace {
 
 /// Fields of LoraConfig that change the adapter's arithmetic or which weights train.
-constexpr std::array<std::string_view, 18> kOtherArithmetic{
-    "lora_bias",         "trainable_token_indices", "target_parameters", "layer_replication", "loftq_config",
-    "eva_config",        "corda_config",            "lora_ga_config",    "megatron_config",   "use_qalora",
-    "velora_config",     "monteclora_config",       "kasa_config",       "arrow_config",      "use_bdlora",
-    "alora_invocation_tokens", "fan_in_fan_out",    "ensure_weight_tying"};
+constexpr std::array<std::string_view, 17> kOtherArithmetic{
+    "lora_bias",          "trainable_token_indices",
+    "target_parameters",  "layer_replication",
+    "loftq_config",       "eva_config",
+    "corda_config",       "lora_ga_config",
+    "megatron_config",    "use_qalora",
+    "velora_config",      "monteclora_config",
+    "kasa_config",        "arrow_config",
+    "use_bdlora",         "alora_invocation_tokens",
+    "ensure_weight_tying"};
 
 /// What PEFT writes into every file and what says nothing of the arithmetic here.
 constexpr std::array<std::string_view, 10> kOfPeft{
@@ -55,6 +60,8 @@ void take_peft_file(Node& adapter, Problems& problems) {
 }
 
 void refuse_other_arithmetic(Node& adapter, bool of_peft, Problems& problems) {
+  // PEFT sets it by the class of each module, whatever the file says.
+  adapter.erase("fan_in_fan_out");
   for (const std::string_view key : kOtherArithmetic) {
     const NodeEntry* entry = entry_of(adapter, key);
     if (entry == nullptr) continue;

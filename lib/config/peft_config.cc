@@ -24,11 +24,10 @@ Json list_or_null(const std::vector<T>& values) {
 }
 
 /// One expression, or names; all-linear by the names it stands for, which servers read too.
-Json modules(const std::vector<std::string>& names, const std::string& expression) {
+Json modules(const std::vector<std::string>& names, const std::string& expression,
+             const PeftModel& model) {
   if (!expression.empty()) return expression;
-  if (names == std::vector<std::string>{"all-linear"})
-    return Json{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
-  return list_or_null(names);
+  return list_or_null(names == std::vector<std::string>{"all-linear"} ? model.linear : names);
 }
 
 /// In the order written: the first expression that matches counts.
@@ -39,10 +38,13 @@ Json pattern(const std::vector<std::string>& expressions, const std::vector<T>& 
   return map;
 }
 
-std::vector<std::string> saved_modules(std::vector<std::string> names, bool tied) {
-  const auto has = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
-  if (tied && has("embed_tokens") && !has("lm_head")) names.emplace_back("lm_head");
-  if (tied && has("lm_head") && !has("embed_tokens")) names.emplace_back("embed_tokens");
+std::vector<std::string> saved_modules(std::vector<std::string> names, const PeftModel& model) {
+  const auto has = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (!model.tied) return names;
+  if (has(model.embedding) && !has(model.head)) names.push_back(model.head);
+  if (has(model.head) && !has(model.embedding)) names.push_back(model.embedding);
   return names;
 }
 
@@ -60,7 +62,8 @@ BaseModelName base_model_name(const std::string& path) {
   return {name->repository, name->revision};
 }
 
-std::string peft_config(const AdapterConfig& adapter, const BaseModelName& base, bool tied) {
+std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {
+  const BaseModelName& base = model.name;
   Json json;
   json["peft_type"] = "LORA";
   json["task_type"] = "CAUSAL_LM";
@@ -73,18 +76,18 @@ std::string peft_config(const AdapterConfig& adapter, const BaseModelName& base,
   if (adapter.lora_alpha == static_cast<double>(static_cast<int64_t>(adapter.lora_alpha)))
     json["lora_alpha"] = static_cast<int64_t>(adapter.lora_alpha);
   json["lora_dropout"] = adapter.lora_dropout;
-  json["target_modules"] = modules(adapter.target_modules, adapter.target_pattern);
-  if (json["target_modules"].is_null()) json["target_modules"] = Json{"q_proj", "v_proj"};
-  json["exclude_modules"] = modules(adapter.exclude_modules, adapter.exclude_pattern);
+  json["target_modules"] = modules(adapter.target_modules, adapter.target_pattern, model);
+  if (json["target_modules"].is_null()) json["target_modules"] = model.adapted;
+  json["exclude_modules"] = modules(adapter.exclude_modules, adapter.exclude_pattern, model);
   json["layers_to_transform"] = list_or_null(adapter.layers_to_transform);
   json["layers_pattern"] = nullptr;
   json["rank_pattern"] = pattern(adapter.rank_pattern, adapter.rank_pattern_ranks);
   json["alpha_pattern"] = pattern(adapter.alpha_pattern, adapter.alpha_pattern_alphas);
-  json["modules_to_save"] = list_or_null(saved_modules(adapter.modules_to_save, tied));
+  json["modules_to_save"] = list_or_null(saved_modules(adapter.modules_to_save, model));
   json["bias"] = std::string(name_of(adapter.bias));
   json["use_rslora"] = adapter.use_rslora;
   json["use_dora"] = adapter.use_dora;
-  json["fan_in_fan_out"] = false;
+  json["fan_in_fan_out"] = model.transposed;
   json["init_lora_weights"] = first_values(adapter.init_lora_weights);
   return json.dump(2) + "\n";
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 
@@ -15,9 +16,22 @@ struct BaseModelName {
 /// Tells a folder that is there from a name of the Hub with a revision.
 BaseModelName base_model_name(const std::string& path);
 
-/// The adapter_config.json of PEFT for an adapter that was trained on `base`: what desugar_adapter() reads. `tied`: a
-/// tied matrix that trains whole is saved under both of its names.
-std::string peft_config(const AdapterConfig& adapter, const BaseModelName& base, bool tied);
+/// What PEFT's file says of the model beside its adapter.
+struct PeftModel {
+  BaseModelName name;
+  /// The modules that "all-linear" stands for, and those of a config that names none.
+  std::vector<std::string> linear;
+  std::vector<std::string> adapted;
+  /// A tied matrix that trains whole is saved under both of its names.
+  bool tied = false;
+  std::string embedding;
+  std::string head;
+  /// Its modules keep matrices as [inputs, outputs] (transformers' Conv1D).
+  bool transposed = false;
+};
+
+/// The adapter_config.json of PEFT: what desugar_adapter() reads.
+std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
 
 /// The section as JSON; "none" when nothing is quantized.
 std::string quantization_text(const QuantizationConfig& quantization);

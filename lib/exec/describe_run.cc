@@ -136,9 +136,8 @@ bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
 void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
   const std::optional<int64_t> row = run.setup.model_config().padding_row;
   const ModelDescription& model = run.setup.train().model;
-  const auto is_embedding = [](const TensorInfo& tensor) {
-    return tensor.name == "model.embed_tokens.weight";
-  };
+  const auto is_embedding = [name = cat(tensor_names(model.family).embedding, ".weight")](
+                                const TensorInfo& tensor) { return tensor.name == name; };
   const auto embedding = std::find_if(model.tensors.begin(), model.tensors.end(), is_embedding);
   if (!row || embedding == model.tensors.end() || !embedding->trainable) return;
   if (!trains_on(*run.data.train, model.vocab_rows, static_cast<int32_t>(*row))) return;

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/hub_cache.h"
@@ -32,12 +34,23 @@ inline DType exported_dtype(ExportDtype wanted, DType own) {
 /// As the model's own files; fp32 where its config.json does not say what these hold.
 inline DType exported_dtype(ExportDtype wanted, const ModelConfig& model) { return exported_dtype(wanted, model.dtype.value_or(DType::kF32)); }
 
-/// Of the adapter alone, in PEFT's layout: fp32 unless another dtype is asked for. `base` is what the config or the
-/// command calls the model.
-inline void export_as_adapter(ExportOptions& options, const Config& config, const std::string& base, bool tied,
+/// What PEFT's file says of a model of the family that the config or the command calls `base`.
+inline PeftModel peft_model(const std::string& base, const std::string& family, bool tied) {
+  const TensorNames& names = tensor_names(family);
+  return {.name = base_model_name(base),
+          .linear = adaptable_names(names),
+          .adapted = adapted_by_default(names),
+          .tied = tied,
+          .embedding = std::string(last_part(names.embedding)),
+          .head = std::string(last_part(names.head)),
+          .transposed = names.transposed};
+}
+
+/// Of the adapter alone, in PEFT's layout: fp32 unless another dtype is asked for.
+inline void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
                               ExportDtype wanted) {
   options.format = ExportFormat::kAdapter;
-  options.config_json = peft_config(config.adapter, base_model_name(base), tied);
+  options.config_json = peft_config(config.adapter, model);
   options.metadata[kBaseQuantization] = quantization_text(config.quantization);
   options.dtype = exported_dtype(wanted, DType::kF32);
 }
@@ -57,22 +70,49 @@ inline ExportOptions export_options(const Config& config, const ModelConfig& mod
   options.source_folder = find_model_folder(config.model.path).folder;
   const ExportDtype wanted = config.model_export.dtype;
   if (exports_adapter(config)) {
-    export_as_adapter(options, config, config.model.path, model.tied, wanted);
+    export_as_adapter(options, config, peft_model(config.model.path, model.family, model.tied),
+                      wanted);
     return options;
   }
   options.dtype = exported_dtype(wanted, model);
   return options;
 }
 
+/// The tensors of the files that hold tensors of the model, in order of the first one that each
+/// holds. `part` says of a tensor of the model which file's tensor holds it, and where: its name is
+/// the file's, its only part the model's.
+template <class Tensors, class Part>
+std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
+  std::vector<ExportTensor> files;
+  std::map<std::string, size_t> at;
+  for (const auto& tensor : tensors) {
+    std::optional<ExportTensor> made = part(tensor);
+    if (!made) continue;
+    const auto [known, is_new] = at.try_emplace(made->name, files.size());
+    if (is_new)
+      files.push_back(std::move(*made));
+    else
+      files[known->second].parts.push_back(std::move(made->parts.front()));
+  }
+  return files;
+}
+
+/// The model's own, without what an adapter adds.
+inline std::vector<ExportTensor> model_tensors(const ModelDescription& model) {
+  return file_tensors(model.tensors, [](const TensorInfo& tensor) -> std::optional<ExportTensor> {
+    if (is_lora_name(tensor.name)) return std::nullopt;
+    return ExportTensor{
+        tensor.file_name(), tensor.file_shape(), {{tensor.name, tensor.shape, tensor.stored}}};
+  });
+}
+
 /// Of `model` as a run trains it.
 inline std::vector<ExportTensor> export_tensors(const ExportOptions& options, const ModelDescription& model) {
-  std::vector<ExportTensor> tensors;
-  if (options.format == ExportFormat::kAdapter) {
-    for (const AdapterTensor& tensor : adapter_tensors(model)) tensors.push_back({tensor.tensor, tensor.shape, tensor.stored});
-    return tensors;
-  }
-  for (const TensorInfo& tensor : model.tensors) tensors.push_back({tensor.name, tensor.shape});
-  return tensors;
+  if (options.format != ExportFormat::kAdapter) return model_tensors(model);
+  return file_tensors(adapter_tensors(model), [](const AdapterTensor& tensor) {
+    return std::optional(ExportTensor{
+        tensor.stored, tensor.stored_shape, {{tensor.tensor, tensor.shape, tensor.place}}});
+  });
 }
 
 }  // namespace ftrun

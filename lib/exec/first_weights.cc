@@ -68,7 +68,7 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   const int64_t rank = tensor.shape[is_a ? 0 : 1], columns = tensor.shape[1], half = rank / 2;
   const std::string_view name = tensor.name;
   if (begin == end) return;
-  const auto& q = orthogonal_of(rank, key_of(lora_module(tensor.name), seed));
+  const auto& q = orthogonal_of(rank, key_of(lora_module(tensor.file_name()), seed));
   const uint64_t key = key_of(name, seed);
   // What several elements share: A's columns, those of a part of a row alone, and B's row.
   std::vector<double> numbers;
@@ -127,7 +127,7 @@ void FirstWeights::require_fit(const ModelDescription& model) {
 
 void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const {
   if (const auto stored = stored_.find(tensor.name); stored != stored_.end())
-    return adapter_->read_f32(stored->second, begin, end, out);
+    return read_adapter(*adapter_, stored->second, begin, end, out);
   if (tensor.initial.kind == Initial::Kind::kRowLengths) return copy_lengths(tensor, begin, out);
   if (tensor.initial.kind != Initial::Kind::kFolder) return make_elements(tensor, seed_, begin, end, out);
   folder_.read_f32(tensor.name, begin, end, out);
@@ -155,7 +155,9 @@ void FirstWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t
 /// As layers read them: what is rounded for these is rounded before it is measured.
 void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const {
   const std::string module = lora_module(magnitudes.name);
-  const TensorInfo &a = tensor_of(lora_a_name(module)), &b = tensor_of(lora_b_name(module));
+  // Products of one module of the files share A.
+  const TensorInfo& a = tensor_of(lora_a_name(lora_module(magnitudes.file_name())));
+  const TensorInfo& b = tensor_of(lora_b_name(module));
   const auto as_read = [&](std::span<float> values) { round_to(model_->dtypes.compute, values); };
   AdapterRows adapter{.inputs = a.shape[1], .rank = a.shape[0], .scale = magnitudes.initial.size, .a = {}};
   if (b.initial.kind != Initial::Kind::kZero) {

@@ -9,6 +9,7 @@
 
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/model_folder.h"
+#include "model/adapter_tensors.h"
 #include "model/description.h"
 
 namespace ftrun {
@@ -55,8 +56,8 @@ class FirstWeights {
   const AdapterFolder* adapter_;
   /// After require_fit().
   const ModelDescription* model_ = nullptr;
-  /// Names of the tensors in `adapter_`, by the model's: after require_fit().
-  std::map<std::string, std::string> stored_;
+  /// Where `adapter_` holds tensors, by the model's names: after require_fit().
+  std::map<std::string, AdapterTensor> stored_;
   /// What was measured, by the tensor's name.
   std::map<std::string, Lengths> lengths_;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
 #include <optional>
 #include <vector>
 
@@ -70,10 +69,8 @@ struct ExportStopped {};
 class Pieces {
  public:
   /// `moved` is the writer's, or null.
-  Pieces(TrainingSetup& setup, const std::vector<ExportTensor>& tensors, bool writes, const std::function<bool()>& stop, MovedTensors* moved)
-      : setup_(setup), writes_(writes), stop_(stop), moved_(moved) {
-    for (const ExportTensor& tensor : tensors) models_name_[tensor.file_name()] = tensor.name;
-  }
+  Pieces(TrainingSetup& setup, bool writes, const std::function<bool()>& stop, MovedTensors* moved)
+      : setup_(setup), writes_(writes), stop_(stop), moved_(moved) {}
 
   /// Collective. What fails inside leaves the ranks out of step: the groups are given up, so that no rank
   /// waits for this one.
@@ -82,8 +79,9 @@ class Pieces {
     try {
       if (stop_()) throw ExportStopped{};
       if (sends())
-        setup_.state().collect(models_name_.at(piece.tensor), piece.begin, piece.end, writes_, *setup_.groups().host_model, out);
-      if (moved_ != nullptr && !out.empty()) moved_->look(models_name_.at(piece.tensor), piece.begin, out);
+        setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
+                               *setup_.groups().host_model, out);
+      if (moved_ != nullptr && !out.empty()) moved_->look(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
       broken_ = true;
       const std::string reason = cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
@@ -108,7 +106,6 @@ class Pieces {
   bool sends() const { return setup_.plan().options.state.replica == 0; }
 
   TrainingSetup& setup_;
-  std::map<std::string, std::string> models_name_;
   const bool writes_;
   const std::function<bool()>& stop_;
   MovedTensors* moved_;
@@ -138,7 +135,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   const std::vector<ExportTensor> tensors = export_tensors(options, setup.train().model);
   std::optional<BeginningOfTraining> beginning;
   if (writes) beginning.emplace(config, setup, options.dtype);
-  Pieces pieces(setup, tensors, writes, stop, beginning ? beginning->moved() : nullptr);
+  Pieces pieces(setup, writes, stop, beginning ? beginning->moved() : nullptr);
   ExportOutcome outcome;
   try {
     if (writes) outcome.failure = write_export(options, tensors, pieces);

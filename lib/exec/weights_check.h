@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stored_place.h"
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/weight_conversion.h"
@@ -20,31 +22,46 @@
 
 namespace ftrun {
 
-/// Has the folder's tensors read by the names that the model has for them; one of several ranks `tells` where they have others.
+/// Has the folder's tensors, and the parts of them that are the model's, read by the names that the
+/// model has for them; one of several ranks `tells` where they have others.
 inline void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tells) {
   const StoredNames names = find_stored_names(model, folder.names());
   folder.rename(names.stored);
-  if (const std::string spelling = spelling_text(names); tells && !spelling.empty())
+  for (const TensorInfo& tensor : model.tensors) {
+    const StoredPlace& place = tensor.stored;
+    if (place.name.empty() || tensor.initial.kind != Initial::Kind::kFolder) continue;
+    // What is missing or misshapen is told by require_weights().
+    const StoredTensor* found = folder.find(place.name);
+    if (found && found->shape == place.shape) folder.name_part(tensor.name, tensor.shape, place);
+  }
+  if (const std::string spelling = spelling_text(model, names); tells && !spelling.empty())
     log_notice(cat(folder.path(), ": the weights have names of their own (", spelling, "); they are read, and exported under the model's"));
 }
 
-/// Refuses a tied model whose folder holds another matrix as lm_head.weight: transformers 4 ties it all the same, 5 does not, so the
-/// folder has two meanings. Both matrices are read where both are there.
+/// Refuses a tied model whose folder holds another matrix as its head: transformers 4 ties it all
+/// the same, 5 does not, so the folder has two meanings. Both matrices are read where both are
+/// there.
 inline void require_tied(const ModelDescription& model, const ModelFolder& folder) {
-  constexpr std::string_view kEmbedding = "model.embed_tokens.weight", kHead = "lm_head.weight";
-  if (!model.tied || folder.find(kHead) == nullptr) return;
-  folder.require_weight_dtype(kHead);
-  if (folder.holds_equal(kEmbedding, kHead)) return;
+  const TensorNames& names = tensor_names(model.family);
+  const std::string embedding = cat(names.embedding, ".weight"), head = cat(names.head, ".weight");
+  if (!model.tied || folder.find(head) == nullptr) return;
+  folder.require_weight_dtype(head);
+  if (folder.holds_equal(embedding, head)) return;
   throw Error(ExitCode::kBadInput,
-              cat(folder.path(), ": config.json ties ", kHead, " to ", kEmbedding, ", and the weights hold both with other values"),
-              cat("\"tie_word_embeddings\": false in config.json trains both; to train one for both, remove ", kHead, " from the weights"));
+              cat(folder.path(), ": config.json ties ", head, " to ", embedding,
+                  ", and the weights hold both with other values"),
+              cat("\"tie_word_embeddings\": false in config.json trains both; to train one for "
+                  "both, remove ",
+                  head, " from the weights"));
 }
 
 /// What to do about weights that have `problems`.
 inline std::string remedy_of(const ModelDescription& model, const ModelFolder& folder, const std::vector<std::string>& problems,
                              const StoredNames& names) {
   if (!names.remedy.empty()) return names.remedy;
-  const bool lacks_end = (folder.find("lm_head.weight") == nullptr) != (folder.find("model.embed_tokens.weight") == nullptr);
+  const TensorNames& family = tensor_names(model.family);
+  const bool lacks_head = folder.find(cat(family.head, ".weight")) == nullptr;
+  const bool lacks_end = lacks_head != (folder.find(cat(family.embedding, ".weight")) == nullptr);
   if (!model.tied && lacks_end && problems.size() == 1)
     return "\"tie_word_embeddings\": true in config.json, if the model has one matrix for both ends; else fetch the weights again";
   return "use the config.json and the weights of the same model";
@@ -86,10 +103,12 @@ inline std::map<std::string, std::string> names_in_adapter(const std::vector<Ada
   return find_stored_names(in_peft, stored, kAdapterRoot).stored;
 }
 
-/// Names of an adapter's tensors in its folder, by the model's. Refuses one whose tensors are not those that train in `model`,
-/// with Error(kBadInput) and all of them.
-inline std::map<std::string, std::string> require_adapter(const ModelDescription& model, const AdapterFolder& adapter) {
-  std::map<std::string, std::string> names;
+/// Where an adapter's folder holds tensors of the model, by the model's names: the name of the
+/// stored tensor always, the rest where it is a part of it. Refuses a folder whose tensors are not
+/// those that train in `model`, with Error(kBadInput) and all of them.
+inline std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& model,
+                                                            const AdapterFolder& adapter) {
+  std::map<std::string, AdapterTensor> places;
   std::vector<std::string> problems;
   std::set<std::string> known;
   const std::vector<AdapterTensor> all = adapter_tensors(model);
@@ -99,21 +118,29 @@ inline std::map<std::string, std::string> require_adapter(const ModelDescription
       return entry.tensor == tensor && (spelt.contains(entry.stored) || adapter.find(entry.stored) != nullptr);
     });
   };
+  const TensorNames& family = tensor_names(model.family);
   for (AdapterTensor wanted : all) {
     if (const auto other = spelt.find(wanted.stored); other != spelt.end()) wanted.stored = other->second;
-    known.insert(wanted.stored);
+    // Of parts of one stored tensor the first one tells.
+    const bool tells = known.insert(wanted.stored).second;
     const StoredTensor* stored = adapter.find(wanted.stored);
     if (stored == nullptr) {
       // PEFT leaves biases out of some files. Of a tied matrix one name is enough.
-      if (!wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
-        problems.push_back(cat("tensor ", wanted.stored, " is missing; expected shape ", dims_text(wanted.shape)));
-    } else if (stored->shape != wanted.shape) {
-      problems.push_back(cat("tensor ", wanted.stored, " has shape ", dims_text(stored->shape), "; expected ", dims_text(wanted.shape)));
+      if (tells && !wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
+        problems.push_back(cat("tensor ", wanted.stored, " is missing; expected shape ",
+                               dims_text(wanted.stored_shape)));
+    } else if (stored->shape != wanted.stored_shape) {
+      if (tells)
+        problems.push_back(cat("tensor ", wanted.stored, " has shape ", dims_text(stored->shape),
+                               "; expected ", dims_text(wanted.stored_shape)));
     } else if (!is_weight_dtype(stored->dtype)) {
-      problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));
-    } else if (const auto [first, added] = names.emplace(wanted.tensor, wanted.stored);
-               !added && !adapter.holds_equal(first->second, wanted.stored)) {
-      problems.emplace_back("embed_tokens and lm_head differ: PEFT trains copies of a tied matrix apart, and here it stays one");
+      if (tells)
+        problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));
+    } else if (const auto [first, added] = places.emplace(wanted.tensor, wanted);
+               !added && !adapter.holds_equal(first->second.stored, wanted.stored)) {
+      problems.push_back(
+          cat(last_part(family.embedding), " and ", last_part(family.head),
+              " differ: PEFT trains copies of a tied matrix apart, and here it stays one"));
     }
   }
   for (const StoredTensor& stored : adapter.tensors())
@@ -122,7 +149,17 @@ inline std::map<std::string, std::string> require_adapter(const ModelDescription
     throw Error(ExitCode::kBadInput,
                 cat(adapter.path(), ": it is not an adapter of this model and config\n  ", tensor_problems_text(problems)),
                 "give the adapter's own base model as model.path and its own settings (adapter: FOLDER takes them)");
-  return names;
+  return places;
+}
+
+/// Elements [begin, end) of a tensor of the model that an adapter's folder holds.
+inline void read_adapter(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,
+                         int64_t end, std::span<float> out) {
+  if (tensor.place.name.empty()) return adapter.read_f32(tensor.stored, begin, end, out);
+  read_stored<float>(tensor.place, tensor.shape, begin, end, out,
+                     [&](int64_t from, int64_t to, std::span<float> run) {
+                       adapter.read_f32(tensor.stored, from, to, run);
+                     });
 }
 
 }  // namespace ftrun

@@ -143,8 +143,9 @@ void Derivation::finish_inputs() {
   }
 }
 
-/// Whether operation `at` of the backward list, which is run again for weight gradients alone, makes less than what only it
-/// reads of what they would have to keep: gate and up of a gated activation are twice its result.
+/// Whether operation `at` of the backward list, which is run again for weight gradients alone,
+/// makes less than what only it reads of what they would have to keep: gate and up of a gated
+/// activation are twice its result.
 bool Derivation::is_smaller_when_made(size_t at) const {
   const Op& op = graph_.backward[at];
   if (is_collective(op.kind)) return false;

@@ -13,8 +13,6 @@
 namespace ftrun {
 namespace {
 
-constexpr std::array<std::string_view, kProjections> kNames{"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                            "gate_proj", "up_proj", "down_proj"};
 constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight", kMagnitude = ".lora_magnitude_vector";
 
@@ -28,10 +26,15 @@ bool contains(const std::vector<T>& list, const T& wanted) {
   return std::find(list.begin(), list.end(), wanted) != list.end();
 }
 
-std::string no_module_text(std::string_view key, const std::string& entry) {
-  if (entry == "lm_head" || entry == "embed_tokens")
+bool is_matrix_outside_blocks(const TensorNames& family, const std::string& entry) {
+  return entry == last_part(family.head) || entry == last_part(family.embedding);
+}
+
+std::string no_module_text(const TensorNames& family, std::string_view key,
+                           const std::string& entry) {
+  if (is_matrix_outside_blocks(family, entry))
     return cat(key, " \"", entry, "\": adapters of this matrix are not supported; modules_to_save trains it whole");
-  const std::vector<std::string> names(kNames.begin(), kNames.end());
+  const std::vector<std::string> names = adaptable_names(family);
   return cat(key, " \"", entry, "\": no module has this name", did_you_mean(nearest(entry, names)), "; there are ",
              join(names, ", "));
 }
@@ -39,7 +42,9 @@ std::string no_module_text(std::string_view key, const std::string& entry) {
 /// Collects what is wrong; compiles each expression once.
 class Choice {
  public:
-  explicit Choice(const LoraOptions& options) : options_(options) {
+  Choice(const LoraOptions& options, const TensorNames& family)
+      : options_(options), family_(family), targets_(options.target_modules) {
+    if (targets_.empty() && options.target_pattern.empty()) targets_ = adapted_by_default(family);
     target_ = compile(options.target_pattern, "target_modules");
     exclude_ = compile(options.exclude_pattern, "exclude_modules");
     for (const auto& [pattern, rank] : options.rank_pattern) {
@@ -53,7 +58,7 @@ class Choice {
   bool wants(const std::string& module) {
     if (target_) return matches(*target_, module);
     bool any = false;
-    for (const std::string& entry : options_.target_modules)
+    for (const std::string& entry : targets_)
       if (entry == kAllLinear || ends_at_dot(module, entry)) any = note(entry);
     return any;
   }
@@ -77,11 +82,14 @@ class Choice {
   /// Modules that are no products of a block and that the expression matches all the same.
   void refuse_others(const ModelConfig& config) {
     if (!target_) return;
-    std::vector<std::string> others{"lm_head", "model.embed_tokens", "model.norm"};
-    std::vector<const char*> norms{"input_layernorm", "post_attention_layernorm"};
-    if (config.qk_norm) norms.insert(norms.end(), {"self_attn.q_norm", "self_attn.k_norm"});
+    std::vector<std::string> others;
+    for (const std::string_view module :
+         {family_.head, family_.embedding, family_.norm, family_.positions})
+      if (!module.empty()) others.emplace_back(module);
+    std::vector<std::string_view> norms{family_.input_norm, family_.post_norm};
+    if (config.qk_norm) norms.insert(norms.end(), {family_.q_norm, family_.k_norm});
     for (int64_t layer = 0; layer < config.layers; ++layer)
-      for (const char* norm : norms) others.push_back(cat("model.layers.", layer, ".", norm));
+      for (const std::string_view norm : norms) others.push_back(family_.in_block(layer, norm));
     for (const std::string& module : others)
       if (matches(*target_, module) && !excludes(module)) {
         problems.push_back(cat("target_modules \"", options_.target_pattern.substr(0, 80), "\": matches ", module,
@@ -104,12 +112,17 @@ class Choice {
 
   /// Entries and expressions that matched nothing.
   void tell_unused() {
-    for (const std::string& entry : options_.target_modules)
-      if (!used_.contains(entry)) problems.push_back(no_module_text("target_modules", entry));
+    for (const std::string& entry : targets_)
+      if (!used_.contains(entry))
+        problems.push_back(no_module_text(family_, "target_modules", entry));
     // The others of a model have no adapter anyway.
-    const auto is_other = [](const std::string& entry) { return ends_at_dot("lm_head", entry) || ends_at_dot("model.embed_tokens", entry); };
+    const auto is_other = [&](const std::string& entry) {
+      return ends_at_dot(std::string(family_.head), entry) ||
+             ends_at_dot(std::string(family_.embedding), entry);
+    };
     for (const std::string& entry : options_.exclude_modules)
-      if (!used_.contains(entry) && !is_other(entry)) problems.push_back(no_module_text("exclude_modules", entry));
+      if (!used_.contains(entry) && !is_other(entry))
+        problems.push_back(no_module_text(family_, "exclude_modules", entry));
     if (exclude_ && !used_.contains(options_.exclude_pattern))
       problems.push_back(cat("exclude_modules \"", options_.exclude_pattern.substr(0, 80),
                              "\": matches none of the modules that target_modules chooses"));
@@ -160,6 +173,8 @@ class Choice {
   }
 
   const LoraOptions& options_;
+  const TensorNames& family_;
+  std::vector<std::string> targets_;
   Pattern target_, exclude_;
   std::vector<std::pair<Pattern, int64_t>> ranks_;
   std::vector<std::pair<Pattern, double>> alphas_;
@@ -177,15 +192,9 @@ void require_blocks(const ModelConfig& config, const LoraOptions& options, std::
 
 }  // namespace
 
-std::string_view projection_name(Projection projection) { return kNames[static_cast<size_t>(projection)]; }
-
-std::string projection_module(int64_t layer, Projection projection) {
-  const char* part = projection <= Projection::kO ? "self_attn." : "mlp.";
-  return cat("model.layers.", layer, ".", part, projection_name(projection));
-}
-
 Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
-  Choice choice(options);
+  const TensorNames& names = tensor_names(config.family);
+  Choice choice(options, names);
   require_blocks(config, options, choice.problems);
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
@@ -196,15 +205,17 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     BlockAdapter block;
     block.magnitudes = options.magnitudes;
     const bool is_wanted = options.layers.empty() || contains(options.layers, layer);
-    for (size_t p = 0; p < kProjections; ++p) {
-      const std::string module = projection_module(layer, static_cast<Projection>(p));
+    for (const ProductModule& of_products : product_modules(names)) {
+      const std::string module = names.in_block(layer, of_products.name);
       if (!choice.wants(module)) {
         choice.excludes_by_name(module);
         continue;
       }
       // As in PEFT, a path that is written out counts in any layer.
       if (choice.excludes(module) || !(is_wanted || contains(options.target_modules, module))) continue;
-      block.of[p] = choice.adapter_of(module);
+      const LowRank low = choice.adapter_of(module);
+      for (const Projection projection : of_products.products)
+        block.of[static_cast<size_t>(projection)] = low;
       any = true;
     }
     adapter.blocks.push_back(block);
@@ -213,8 +224,11 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   choice.tell_unused();
   if (!any && choice.problems.empty()) choice.problems.push_back("no module of the model is chosen");
   if (!choice.problems.empty())
-    throw Error(ExitCode::kUsage, cat("adapter: it does not fit the model\n  ", join(choice.problems, "\n  ")),
-                "target_modules takes names of modules (q_proj, v_proj, ...), all-linear, or one regular expression of whole paths");
+    throw Error(
+        ExitCode::kUsage,
+        cat("adapter: it does not fit the model\n  ", join(choice.problems, "\n  ")),
+        cat("target_modules takes names of modules (", join(adapted_by_default(names), ", "),
+            ", ...), all-linear, or one regular expression of whole paths"));
   return adapter;
 }
 

@@ -9,17 +9,9 @@
 
 #include "base/adapter_choices.h"
 #include "model/config.h"
+#include "model/tensor_names.h"
 
 namespace ftrun {
-
-/// The products of a block, by Hugging Face's module names.
-enum class Projection : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
-inline constexpr size_t kProjections = 7;
-
-/// "q_proj"
-std::string_view projection_name(Projection projection);
-/// "model.layers.3.self_attn.q_proj"
-std::string projection_module(int64_t layer, Projection projection);
 
 /// The low-rank adapter of one product (Hu et al. 2021): y += scale B (A dropout(x)) with A [rank, inputs] and B [outputs, rank].
 struct LowRank {
@@ -31,6 +23,7 @@ struct LowRank {
 
 /// The adapters of a block's products.
 struct BlockAdapter {
+  /// Products of one module (TensorNames::products) have the same.
   std::array<LowRank, kProjections> of;
   /// Their products have magnitudes too (Liu et al. 2024, "DoRA"): row o of W + scale B A is divided by its length and multiplied by
   /// m[o], which trains and begins as that length.
@@ -61,8 +54,9 @@ struct LoraOptions {
   double alpha = 8;
   /// scale = alpha / sqrt(r) instead of alpha / r.
   bool rank_stabilized = false;
-  /// A module is chosen when its path is an entry or ends with "." and one; `target_pattern` instead: when all of its
-  /// path matches the regular expression. "all-linear" as the only entry: all products of blocks.
+  /// A module is chosen when its path is an entry or ends with "." and one; `target_pattern`
+  /// instead: when all of its path matches the regular expression. "all-linear" as the only entry:
+  /// all products of blocks. Without either: what the family adapts (TensorNames::adapted).
   std::vector<std::string> target_modules;
   std::string target_pattern;
   std::vector<std::string> exclude_modules;

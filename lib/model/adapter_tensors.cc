@@ -1,23 +1,32 @@
 #include "model/adapter_tensors.h"
 
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 
 namespace ftrun {
 
 std::vector<AdapterTensor> adapter_tensors(const ModelDescription& model) {
+  const TensorNames& names = tensor_names(model.family);
   std::set<std::string> adapted;
   for (const TensorInfo& tensor : model.tensors)
-    if (is_lora_name(tensor.name)) adapted.insert(lora_module(tensor.name));
+    if (is_lora_name(tensor.name)) adapted.insert(lora_module(tensor.file_name()));
   std::vector<AdapterTensor> all;
   for (const TensorInfo& tensor : model.tensors) {
     if (!tensor.trainable) continue;
-    const size_t dot = tensor.name.rfind('.');
-    const std::string module = tensor.name.substr(0, dot);
+    const std::string& file_name = tensor.file_name();
+    const size_t dot = file_name.rfind('.');
+    const std::string module = file_name.substr(0, dot);
     const bool inner = adapted.contains(module) && !is_lora_name(tensor.name);
-    all.push_back({tensor.name, cat(kAdapterRoot, module, inner ? ".base_layer" : "", tensor.name.substr(dot)), tensor.shape});
-    if (model.tied && module.ends_with("embed_tokens")) all.push_back({tensor.name, cat(kAdapterRoot, "lm_head.weight"), tensor.shape});
+    const auto add = [&](std::string stored) {
+      StoredPlace place = tensor.stored;
+      if (!place.name.empty()) place.name = stored;
+      all.push_back({tensor.name, tensor.shape, std::move(stored), tensor.file_shape(), place});
+    };
+    add(cat(kAdapterRoot, module, inner ? ".base_layer" : "", file_name.substr(dot)));
+    if (model.tied && module == names.embedding)
+      add(cat(kAdapterRoot, names.head, file_name.substr(dot)));
   }
   return all;
 }

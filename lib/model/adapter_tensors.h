@@ -11,12 +11,16 @@ namespace ftrun {
 /// Before the model's name of every tensor in PEFT's files.
 inline constexpr std::string_view kAdapterRoot = "base_model.model.";
 
-/// A tensor of an adapter's file: by the model's name and by PEFT's.
+/// A tensor of the model that an adapter's file holds.
 struct AdapterTensor {
   std::string tensor;
-  /// "base_model.model." before the model's name; a bias of a module that has an adapter is its base layer's.
-  std::string stored;
   Dims shape;
+  /// PEFT's name of the file's tensor and its shape: "base_model.model." before the name in the
+  /// model's files; a bias of a module that has an adapter is its base layer's.
+  std::string stored;
+  Dims stored_shape;
+  /// Where in it; without a name: it is all of it.
+  StoredPlace place;
 };
 
 /// What PEFT's file of the model's adapter holds: all that trains. A tied matrix is there under both of its names.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -63,37 +64,55 @@ const Family& read_family(const json& root, const std::string& where) {
   return *family;
 }
 
+/// A whole number that a family's files may leave to its config class, or, with default 0, not.
+int64_t whole_or_class(ConfigReader& reader, const char* key, int64_t of_class, WholeRange range) {
+  return of_class == 0 ? reader.whole(key, range) : reader.whole_or(key, of_class, range);
+}
+
 void read_heads(ConfigReader& reader, ModelConfig& config, const Family& family) {
   constexpr WholeRange kHeads{1, 1 << 14};
-  config.query_heads = reader.whole("num_attention_heads", kHeads);
-  const bool kv_absent = !reader.has("num_key_value_heads") && family.default_kv_heads != 0;
-  config.kv_heads = kv_absent ? family.default_kv_heads
-                              : reader.whole_or("num_key_value_heads", config.query_heads, kHeads);
-  const bool size_absent = !reader.has("head_dim") && family.default_head_size != 0;
-  config.head_size =
-      size_absent ? family.default_head_size : reader.whole_or("head_dim", 0, {1, 1 << 13});
+  const ConfigKeys& keys = family.keys;
+  const ConfigDefaults& defaults = family.defaults;
+  config.query_heads = whole_or_class(reader, keys.query_heads, defaults.query_heads, kHeads);
+  config.kv_heads = config.query_heads;
+  if (keys.kv_heads) {
+    const bool absent = !reader.has(keys.kv_heads) && defaults.kv_heads != 0;
+    config.kv_heads =
+        absent ? defaults.kv_heads : reader.whole_or(keys.kv_heads, config.query_heads, kHeads);
+  }
+  if (!keys.head_size) return;
+  const bool absent = !reader.has(keys.head_size) && defaults.head_size != 0;
+  config.head_size = absent ? defaults.head_size : reader.whole_or(keys.head_size, 0, {1, 1 << 13});
 }
 
 // Checks between dimensions, and the head size when nothing gives it.
-void finish_heads(ConfigReader& reader, ModelConfig& config) {
+void finish_heads(ConfigReader& reader, ModelConfig& config, const Family& family) {
   if (!reader.clean()) return;
+  const ConfigKeys& keys = family.keys;
   const int64_t heads = config.query_heads;
+  const char* const size_key = keys.head_size ? keys.head_size : keys.hidden;
   if (heads % config.kv_heads != 0) {
-    reader.problem("num_key_value_heads",
-                   cat(config.kv_heads, " does not divide num_attention_heads ", heads));
+    reader.problem(keys.kv_heads,
+                   cat(config.kv_heads, " does not divide ", keys.query_heads, " ", heads));
   }
   if (config.head_size == 0 && config.hidden % heads != 0) {
-    reader.problem("hidden_size", cat(config.hidden, " is not a multiple of num_attention_heads ",
-                                      heads, ", and there is no head_dim"));
+    reader.problem(keys.hidden,
+                   cat(config.hidden, " is not a multiple of ", keys.query_heads, " ", heads,
+                       keys.head_size ? cat(", and there is no ", keys.head_size) : ""));
     return;
   }
   if (config.head_size == 0) config.head_size = config.hidden / heads;
   if (config.head_size % 2 != 0) {
-    reader.problem("head_dim", cat(config.head_size, " is odd; the rotation needs pairs"));
+    reader.problem(size_key, cat(config.head_size, " is odd; the rotation needs pairs"));
+  }
+  if (config.rotary_size() % 2 != 0 && config.head_size % 2 == 0) {
+    reader.problem("partial_rotary_factor",
+                   cat(number_text(config.rope.partial), " of ", config.head_size, " is ",
+                       config.rotary_size(), ", which is odd; the rotation needs pairs"));
   }
   if (config.head_size * heads > kWidest) {
-    reader.problem("head_dim", cat(config.head_size, " times num_attention_heads ", heads,
-                                   " is above ", kWidest));
+    reader.problem(size_key, cat(config.head_size, " times ", keys.query_heads, " ", heads,
+                                 " is above ", kWidest));
   }
 }
 
@@ -144,15 +163,25 @@ std::optional<int64_t> padding_row(ConfigReader& reader, const ModelConfig& conf
 }
 
 void read_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
-  config.vocab_rows = reader.whole("vocab_size", {1, int64_t{1} << 24});
-  config.hidden = reader.whole("hidden_size", {});
-  config.feed_forward = reader.whole("intermediate_size", {1, int64_t{1} << 22});
-  config.layers = reader.whole("num_hidden_layers", {1, 10000});
-  config.max_positions = reader.whole_or("max_position_embeddings", 0, {1, int64_t{1} << 40});
+  const ConfigKeys& keys = family.keys;
+  const ConfigDefaults& defaults = family.defaults;
+  config.vocab_rows =
+      whole_or_class(reader, "vocab_size", defaults.vocab_rows, {1, int64_t{1} << 24});
+  config.hidden = whole_or_class(reader, keys.hidden, defaults.hidden, {});
+  if (keys.feed_forward)
+    config.feed_forward = reader.whole(keys.feed_forward, {1, int64_t{1} << 22});
+  config.layers = whole_or_class(reader, keys.layers, defaults.layers, {1, 10000});
+  config.max_positions = reader.whole_or(keys.positions, defaults.positions, {1, int64_t{1} << 40});
   read_heads(reader, config, family);
-  config.norm_epsilon = reader.number_or("rms_norm_eps", 1e-6, true);
-  config.tied = reader.flag_or("tie_word_embeddings", false);
-  config.attention_dropout = reader.number_or("attention_dropout", 0.0, false);
+  config.norm_epsilon = reader.number_or(keys.norm_epsilon, defaults.norm_epsilon, true);
+  config.tied = reader.flag_or("tie_word_embeddings", defaults.tied);
+  const double dropout =
+      reader.number_or(keys.attention_dropout, defaults.attention_dropout, false);
+  if (dropout != 0) config.dropouts.emplace_back(keys.attention_dropout);
+  if (dropout < 0 || dropout >= 1) {
+    reader.problem(keys.attention_dropout,
+                   cat("found ", number_text(dropout), "; expected a number from 0 to below 1"));
+  }
   config.rope = read_rope(reader, config.max_positions);
   config.windows.assign(static_cast<size_t>(config.layers), 0);
   config.dtype = read_dtype(reader);
@@ -162,14 +191,28 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
   config.padding_row = padding_row(reader, config);
 }
 
+Activation read_activation(ConfigReader& reader, const Family& family) {
+  static const std::map<std::string, Activation> kNames{
+      {"gelu", Activation::kGelu},
+      {"gelu_new", Activation::kGeluTanh},
+      {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"relu", Activation::kRelu},
+      {"relu2", Activation::kRelu2},
+      {"silu", Activation::kSilu},
+      {"swish", Activation::kSilu}};
+  const std::string name = reader.text_or(family.keys.activation, family.defaults.activation);
+  if (const auto found = kNames.find(name); found != kNames.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, activation] : kNames) names.push_back(known);
+  reader.unsupported(family.keys.activation,
+                     cat(found_text(name), " is not supported yet (", join(names, ", "), " are)"));
+  return Activation::kSilu;
+}
+
 void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
-  const std::string act = reader.text_or("hidden_act", "silu");
-  if (act != "silu" && act != "swish")
-    reader.unsupported("hidden_act", found_text(act) + " is not supported yet (silu is)");
-  if (config.attention_dropout < 0 || config.attention_dropout >= 1) {
-    reader.problem("attention_dropout", cat("found ", number_text(config.attention_dropout),
-                                            "; expected a number from 0 to below 1"));
-  }
+  config.activation = read_activation(reader, family);
+  if (config.rope.partial != 1.0 && !family.rotates_partly)
+    reader.unsupported("partial_rotary_factor", "partial rotation is not supported yet");
   if (reader.find("quantization_config"))
     reader.unsupported("quantization_config", "the weights are quantized already; give the original model, which quantization quantizes while it is loaded");
   const auto classes = reader.texts("architectures");
@@ -178,7 +221,7 @@ void check_common(ConfigReader& reader, ModelConfig& config, const Family& famil
     reader.unsupported("architectures", cat(found_text(classes.front()), " is not supported yet (",
                                             family.architecture, " is)"));
   }
-  finish_heads(reader, config);
+  finish_heads(reader, config, family);
 }
 
 std::string listed(const std::vector<std::string>& findings) {
@@ -213,6 +256,7 @@ std::string plain(double value) {
 
 std::string rope_text(const RopeConfig& rope) {
   std::string text = cat(rope_name(rope.type), " theta ", plain(rope.theta));
+  if (rope.partial != 1.0) text += cat(" of ", number_text(rope.partial), " of a head");
   if (rope.type != RopeType::kDefault) text += " factor " + plain(rope.factor);
   if (rope.type == RopeType::kLlama3) {
     text += cat(" low ", plain(rope.low_frequency_factor), " high ",
@@ -235,6 +279,22 @@ std::string windows_text(const std::vector<int64_t>& windows) {
   return join(runs, ", ");
 }
 
+std::string_view activation_name(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kGeluTanh:
+      return "gelu_tanh";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kRelu2:
+      return "relu2";
+  }
+  bug("unknown activation");
+}
+
 std::string features_text(const ModelConfig& config) {
   std::vector<std::string> names;
   if (config.tied) names.emplace_back("tied");
@@ -242,6 +302,11 @@ std::string features_text(const ModelConfig& config) {
   if (config.attention_out_bias) names.emplace_back("attention_out_bias");
   if (config.mlp_bias) names.emplace_back("mlp_bias");
   if (config.qk_norm) names.emplace_back("qk_norm");
+  if (config.norm == NormKind::kLayer) names.emplace_back("layer_norm");
+  if (config.learned_positions) names.emplace_back("learned_positions");
+  if (!config.gated) names.emplace_back("plain_mlp");
+  if (config.activation != Activation::kSilu)
+    names.emplace_back(activation_name(config.activation));
   return names.empty() ? "none" : join(names, " ");
 }
 
@@ -274,6 +339,8 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   ModelConfig config;
   config.family = family.model_type;
   read_common(reader, config, family);
+  config.learned_positions = !family.names.positions.empty();
+  config.gated = !family.names.product(Projection::kGate).empty();
   family.read(reader, config);
   check_common(reader, config, family);
   refuse(findings, where);
@@ -287,7 +354,8 @@ std::string config_text(const ModelConfig& config) {
       << "\nheads " << config.query_heads << " query, " << config.kv_heads << " key/value, of "
       << config.head_size << "\npositions " << config.max_positions << "\nnorm_epsilon "
       << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config)
-      << scales_text(config) << "\nrope " << rope_text(config.rope) << "\nwindow "
+      << scales_text(config) << "\nrope "
+      << (config.learned_positions ? "none" : rope_text(config.rope)) << "\nwindow "
       << windows_text(config.windows) << "\ndtype "
       << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
       << tokens_text(config) << "\n";

@@ -7,15 +7,22 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "ops/activation/activations.h"
 
 namespace ftrun {
 
 /// How the rotary angles of a model are scaled (transformers' rope_type).
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
 
+/// The norms of blocks and before the head: RMS norm (Zhang and Sennrich 2019), or layer norm with
+/// weight and bias (Ba et al. 2016).
+enum class NormKind : uint8_t { kRms, kLayer };
+
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
+  /// The share of a head's elements that rotate.
+  double partial = 1.0;
   /// kLinear, kLlama3: the longest context is this many times the original one.
   double factor = 1.0;
   /// kLlama3: wave lengths above original_positions / low_frequency_factor tokens are stretched by
@@ -39,7 +46,13 @@ struct ModelConfig {
   int64_t head_size = 0;
   /// Longest sequence the model was made for; 0 when config.json does not say.
   int64_t max_positions = 0;
+  NormKind norm = NormKind::kRms;
   double norm_epsilon = 1e-6;
+  Activation activation = Activation::kSilu;
+  /// The MLP is down(act(gate(x)) * up(x)); else down(act(up(x))).
+  bool gated = true;
+  /// Each position has a vector that is added to the token's, and heads do not rotate.
+  bool learned_positions = false;
   /// The output matrix is the embedding matrix.
   bool tied = false;
   bool qkv_bias = false;
@@ -54,7 +67,8 @@ struct ModelConfig {
   double logit_scale = 1.0;
   /// The factor of attention's scores; none: 1 / sqrt(head_size).
   std::optional<double> attention_scale;
-  double attention_dropout = 0.0;
+  /// Keys of config.json that ask for dropout in training.
+  std::vector<std::string> dropouts;
   RopeConfig rope;
   /// Sliding window of each layer in tokens; 0 = full attention.
   std::vector<int64_t> windows;
@@ -66,6 +80,11 @@ struct ModelConfig {
   /// The row of the embedding to which transformers gives no gradient: pad_id, and for -1 the last
   /// one.
   std::optional<int64_t> padding_row;
+  /// The first elements of a head, which rotate by position; 0: none.
+  int64_t rotary_size() const {
+    return learned_positions ? 0
+                             : static_cast<int64_t>(static_cast<double>(head_size) * rope.partial);
+  }
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -2,6 +2,7 @@
 // V vocabulary rows, t tensor-parallel ranks.
 #include "model/decoder.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -12,8 +13,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "graph/builder.h"
 #include "graph/op_spec.h"
+#include "model/products.h"
 #include "model/rope.h"
 #include "model/tensor_split.h"
 #include "ops/activation/activation.h"
@@ -49,62 +52,143 @@ class TensorTable {
   TensorId rows(std::string name, Dims shape, int copies = 1) {
     return add(split_rows(std::move(name), std::move(shape), split_, copies));
   }
-  /// A [rank, inputs] and B [outputs, rank] of a product that a rank makes some columns of, or a term of from some of its
-  /// inputs.
+  /// A [rank, inputs] and B [outputs, rank] of a product's adapter. Products of one module share A.
   struct Lora {
-    TensorId a, b;
+    TensorId a = -1, b = -1;
     /// -1: it has none.
     TensorId magnitudes = -1;
   };
-  /// A product's adapter, and whether it has magnitudes.
-  struct LoraShape {
-    int64_t out, in;
+  /// What an adapter's module has of its products, whose rows of B lie under each other in files.
+  struct LoraModule {
+    std::string path;
     LowRank low;
     bool magnitudes;
+    std::vector<Product> products;
   };
-  Lora column_parallel_lora(const std::string& module, const LoraShape& s, int copies = 1) {
-    const bool term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
-    Lora ids{add_a(replicated(lora_a_name(module), {s.low.rank, s.in}, split_, term)),
-             add_b(split_rows(lora_b_name(module), {s.out, s.low.rank}, split_, copies))};
-    if (s.magnitudes) ids.magnitudes = add_magnitudes(split_rows(lora_magnitude_name(module), {s.out}, split_, copies), s.low);
-    return ids;
+  std::vector<Lora> lora(const LoraModule& module) {
+    const Product& first = module.products.front();
+    const int64_t rank = module.low.rank;
+    const bool a_term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
+    const std::string a_name = lora_a_name(module.path);
+    const TensorId a =
+        add_a(first.by_outputs ? replicated(a_name, {rank, first.inputs}, split_, a_term)
+                               : split_columns(a_name, {rank, first.inputs}, split_));
+    std::vector<Lora> all;
+    PartNames names(module.path, module.products);
+    for (const Product& product : module.products) {
+      Lora ids{a, add_b(adapter_rows(names, product, lora_b_name, {product.outputs, rank}))};
+      if (module.magnitudes)
+        ids.magnitudes = add_magnitudes(
+            adapter_rows(names, product, lora_magnitude_name, {product.outputs}), module.low);
+      names.go_on(product);
+      all.push_back(ids);
+    }
+    return all;
   }
-  Lora row_parallel_lora(const std::string& module, const LoraShape& s) {
-    const bool term = result_is_term(OpKind::kLinear, 0, 'I');
-    Lora ids{add_a(split_columns(lora_a_name(module), {s.low.rank, s.in}, split_)),
-             add_b(replicated(lora_b_name(module), {s.out, s.low.rank}, split_, term))};
-    if (s.magnitudes) ids.magnitudes = add_magnitudes(replicated(lora_magnitude_name(module), {s.out}, split_, term), s.low);
-    return ids;
-  }
+  struct Norm {
+    TensorId weight = -1;
+    TensorId bias = -1;
+  };
   /// Of tokens, which are shared out with sequence parallelism.
-  TensorId norm(std::string name, int64_t size) {
-    const bool term = split_.sequence && gradient_is_term(OpKind::kRmsNorm, 1, 'N');
-    return add(replicated(std::move(name), {size}, split_, term));
+  Norm norm(const std::string& module, const ModelConfig& c) {
+    const OpKind kind = c.norm == NormKind::kRms ? OpKind::kRmsNorm : OpKind::kLayerNorm;
+    const auto vector = [&](const char* end, size_t operand) {
+      const bool term = split_.sequence && gradient_is_term(kind, operand, 'N');
+      return add(replicated(module + end, {c.hidden}, split_, term));
+    };
+    Norm ids{vector(".weight", 1)};
+    if (c.norm == NormKind::kLayer) ids.bias = vector(".bias", 2);
+    return ids;
   }
   TensorId head_norm(std::string name, int64_t size) {
     return add(replicated(std::move(name), {size}, split_, gradient_is_term(OpKind::kQkNorm, 1, 'H')));
   }
 
   struct Linear {
-    TensorId weight;
+    TensorId weight = -1;
     TensorId bias = -1;
   };
-  /// Each rank makes some of the results.
-  Linear column_parallel(const std::string& module, int64_t out, int64_t in, bool bias,
-                         int copies = 1) {
-    Linear ids{rows(module + ".weight", {out, in}, copies)};
-    if (bias) ids.bias = rows(module + ".bias", {out}, copies);
-    return ids;
-  }
-  /// Each rank makes a share of every result, from some of the inputs.
-  Linear row_parallel(const std::string& module, int64_t out, int64_t in, bool bias) {
-    Linear ids{add(split_columns(module + ".weight", {out, in}, split_))};
-    const bool term = gradient_is_term(OpKind::kLinear, 2, 'I');
-    if (bias) ids.bias = add(replicated(module + ".bias", {out}, split_, term));
-    return ids;
+  /// The products of a module of the files. Of those by outputs each rank makes some of the
+  /// results, else a share of every one, from some of the inputs.
+  std::vector<Linear> linear(const std::string& module, const std::vector<Product>& products,
+                             bool transposed) {
+    std::vector<Linear> all;
+    PartNames names(module, products, transposed);
+    for (const Product& product : products) {
+      TensorInfo weight = product_weight(product, names.of(".weight"), split_);
+      names.place(weight, ".weight", product.inputs);
+      Linear ids{add(std::move(weight))};
+      if (product.bias) {
+        const bool term = gradient_is_term(OpKind::kLinear, 2, 'I');
+        TensorInfo bias =
+            product.by_outputs
+                ? split_rows(names.of(".bias"), {product.outputs}, split_, product.copies)
+                : replicated(names.of(".bias"), {product.outputs}, split_, term);
+        names.place(bias, ".bias", 0);
+        ids.bias = add(std::move(bias));
+      }
+      names.go_on(product);
+      all.push_back(ids);
+    }
+    return all;
   }
 
  private:
+  /// Names and places of one product after the other of a module of the files: their own where the
+  /// module is one product whose matrix lies as it is computed with.
+  class PartNames {
+   public:
+    PartNames(std::string module, const std::vector<Product>& products, bool transposed = false)
+        : module_(std::move(module)),
+          roles_(products),
+          transposed_(transposed),
+          is_whole_(products.size() == 1 && !transposed) {
+      for (const Product& product : products) rows_ += product.outputs;
+    }
+    std::string of(std::string_view end) const {
+      return is_whole_ ? cat(module_, end)
+                       : cat(module_, ".", role_name(roles_[at_].projection), end);
+    }
+    /// `columns`: of a matrix; 0: a vector.
+    void place(TensorInfo& tensor, std::string_view end, int64_t columns) const {
+      if (is_whole_) return;
+      const bool turned = transposed_ && columns > 0;
+      Dims shape = columns == 0 ? Dims{rows_}
+                   : turned     ? Dims{columns, rows_}
+                                : Dims{rows_, columns};
+      tensor.stored = {.name = cat(module_, end),
+                       .shape = std::move(shape),
+                       .first = first_,
+                       .transposed = turned};
+    }
+    void go_on(const Product& product) {
+      first_ += product.outputs;
+      ++at_;
+    }
+
+   private:
+    std::string module_;
+    std::vector<Product> roles_;
+    bool transposed_;
+    bool is_whole_;
+    int64_t rows_ = 0;
+    size_t at_ = 0;
+    int64_t first_ = 0;
+  };
+
+  /// Rows of B, or magnitudes, of a product.
+  TensorInfo adapter_rows(const PartNames& names, const Product& product,
+                          std::string (*name_of)(const std::string&), Dims shape) {
+    const std::string end = name_of("");
+    const int64_t columns = shape.size() > 1 ? shape[1] : 0;
+    const bool term = result_is_term(OpKind::kLinear, 0, 'I');
+    TensorInfo tensor = product.by_outputs
+                            ? split_rows(names.of(end), std::move(shape), split_, product.copies)
+                            : replicated(names.of(end), std::move(shape), split_, term);
+    names.place(tensor, end, columns);
+    return tensor;
+  }
+
   TensorId add_a(TensorInfo tensor) {
     const auto rank = static_cast<double>(tensor.shape[0]);
     tensor.initial = begin_ == LoraInit::kGaussian     ? Initial{Initial::Kind::kNormal, 1.0 / rank}
@@ -135,129 +219,205 @@ class TensorTable {
 };
 
 struct BlockTensors {
-  TensorTable::Linear q, k, v, o, gate, up, down;
+  std::array<TensorTable::Linear, kProjections> products;
   std::array<TensorTable::Lora, kProjections> lora;
-  TensorId q_norm = -1, k_norm = -1, input_norm = -1, post_norm = -1;
+  TensorId q_norm = -1, k_norm = -1;
+  TensorTable::Norm input_norm, post_norm;
+
+  const TensorTable::Linear& at(Projection projection) const {
+    return products[static_cast<size_t>(projection)];
+  }
+  const TensorTable::Lora& lora_at(Projection projection) const {
+    return lora[static_cast<size_t>(projection)];
+  }
 };
 
+/// The products of the whole model that one module of the files has.
+std::vector<Product> products_of(const ProductModule& module, const std::vector<Product>& all) {
+  std::vector<Product> found;
+  for (const Product& product : all)
+    if (std::count(module.products.begin(), module.products.end(), product.projection) > 0)
+      found.push_back(product);
+  return found;
+}
+
 // `c` is of the whole model.
-BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, int kv_copies,
+BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,
                                int64_t layer, const BlockAdapter& adapter) {
-  const std::string prefix = cat("model.layers.", layer, ".");
-  const std::string attn = prefix + "self_attn.";
-  const int64_t q_rows = c.query_heads * c.head_size;
-  const int64_t kv_rows = c.kv_heads * c.head_size;
+  const TensorNames& names = tensor_names(c.family);
+  const std::vector<ProductModule> modules = product_modules(names);
+  const std::vector<Product> products = block_products(c, split);
   BlockTensors ids;
-  ids.q = table.column_parallel(attn + "q_proj", q_rows, c.hidden, c.qkv_bias);
-  ids.k = table.column_parallel(attn + "k_proj", kv_rows, c.hidden, c.qkv_bias, kv_copies);
-  ids.v = table.column_parallel(attn + "v_proj", kv_rows, c.hidden, c.qkv_bias, kv_copies);
-  ids.o = table.row_parallel(attn + "o_proj", c.hidden, q_rows, c.attention_out_bias);
-  if (c.qk_norm) ids.q_norm = table.head_norm(attn + "q_norm.weight", c.head_size);
-  if (c.qk_norm) ids.k_norm = table.head_norm(attn + "k_norm.weight", c.head_size);
-  ids.gate = table.column_parallel(prefix + "mlp.gate_proj", c.feed_forward, c.hidden, c.mlp_bias);
-  ids.up = table.column_parallel(prefix + "mlp.up_proj", c.feed_forward, c.hidden, c.mlp_bias);
-  ids.down = table.row_parallel(prefix + "mlp.down_proj", c.hidden, c.feed_forward, c.mlp_bias);
-  ids.input_norm = table.norm(prefix + "input_layernorm.weight", c.hidden);
-  ids.post_norm = table.norm(prefix + "post_attention_layernorm.weight", c.hidden);
-  const auto add = [&](Projection p, int64_t out, int64_t in, bool by_columns, int copies = 1) {
-    const TensorTable::LoraShape shape{out, in, adapter.at(p), adapter.magnitudes};
-    if (shape.low.rank == 0) return;
-    const std::string module = projection_module(layer, p);
-    ids.lora[static_cast<size_t>(p)] =
-        by_columns ? table.column_parallel_lora(module, shape, copies) : table.row_parallel_lora(module, shape);
-  };
-  add(Projection::kQ, q_rows, c.hidden, true);
-  add(Projection::kK, kv_rows, c.hidden, true, kv_copies);
-  add(Projection::kV, kv_rows, c.hidden, true, kv_copies);
-  add(Projection::kO, c.hidden, q_rows, false);
-  add(Projection::kGate, c.feed_forward, c.hidden, true);
-  add(Projection::kUp, c.feed_forward, c.hidden, true);
-  add(Projection::kDown, c.hidden, c.feed_forward, false);
+  for (const ProductModule& module : modules) {
+    const std::vector<Product> its = products_of(module, products);
+    const auto added = table.linear(names.in_block(layer, module.name), its, names.transposed);
+    for (size_t i = 0; i < its.size(); ++i)
+      ids.products[static_cast<size_t>(its[i].projection)] = added[i];
+    if (!c.qk_norm || module.products.back() != Projection::kO) continue;
+    ids.q_norm = table.head_norm(names.in_block(layer, names.q_norm) + ".weight", c.head_size);
+    ids.k_norm = table.head_norm(names.in_block(layer, names.k_norm) + ".weight", c.head_size);
+  }
+  ids.input_norm = table.norm(names.in_block(layer, names.input_norm), c);
+  ids.post_norm = table.norm(names.in_block(layer, names.post_norm), c);
+  for (const ProductModule& module : modules) {
+    const LowRank& low = adapter.at(module.products.front());
+    if (low.rank == 0) continue;
+    const std::vector<Product> its = products_of(module, products);
+    const auto added =
+        table.lora({names.in_block(layer, module.name), low, adapter.magnitudes, its});
+    for (size_t i = 0; i < its.size(); ++i)
+      ids.lora[static_cast<size_t>(its[i].projection)] = added[i];
+  }
   return ids;
 }
 
-// The parameters of a block's graph, -1 where the config has none.
-struct BlockParams {
-  /// A product's low-rank adapters: A of all its parts that have one in one matrix, and each one's B.
+/// A matrix of products in a block's graph, with its adapters.
+struct MatrixParams {
+  /// A of all modules that have an adapter in one matrix, and each one's B.
   struct Lora {
     ValueId down = -1;
     std::vector<ValueId> up;
     LoraAttrs attrs;
-    std::vector<Projection> parts;
+    /// The products of each module that has one.
+    std::vector<std::vector<Projection>> modules;
     /// None: probability 0.
     DropoutAttrs dropout;
-    /// Of all parts in one vector; -1: they have none.
+    /// Of all of them in one vector; -1: they have none.
     ValueId magnitudes = -1;
     DoraAttrs dora;
   };
-  Lora qkv_lora, o_lora, gate_up_lora, down_lora;
-  ValueId input_norm = -1, qkv = -1, qkv_bias = -1, q_norm = -1, k_norm = -1, o = -1, o_bias = -1;
-  ValueId post_norm = -1, gate_up = -1, gate_up_bias = -1, down = -1, down_bias = -1;
+  ValueId weight = -1, bias = -1;
+  std::vector<Projection> products;
+  Lora lora;
 };
 
-/// A part of a product's results, by its columns.
-struct ProductPart {
-  Projection projection;
-  int64_t columns;
+struct NormParams {
+  ValueId weight = -1, bias = -1;
 };
+
+NormParams add_norm_params(GraphBuilder& g, const ModelConfig& c, std::string_view name) {
+  NormParams params{g.param(cat(name, ".weight"), {c.hidden})};
+  if (c.norm == NormKind::kLayer) params.bias = g.param(cat(name, ".bias"), {c.hidden});
+  return params;
+}
+
+ValueId add_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, const NormParams& params) {
+  if (c.norm == NormKind::kRms) return ops::rms_norm(g, x, params.weight, c.norm_epsilon);
+  return ops::layer_norm(g, x, params.weight, params.bias, c.norm_epsilon);
+}
+
+/// x + r, and its norm.
+ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, ValueId r,
+                                 const NormParams& params) {
+  if (c.norm == NormKind::kRms) return ops::add_rms_norm(g, x, r, params.weight, c.norm_epsilon);
+  const ValueId sum = ops::add(g, x, r);
+  return {sum, add_norm(g, c, sum, params)};
+}
+
+/// The parameters of a block's graph, -1 where the config has none.
+struct BlockParams {
+  std::array<MatrixParams, kProductMatrices> matrices;
+  NormParams input_norm, post_norm;
+  ValueId q_norm = -1, k_norm = -1;
+
+  const MatrixParams& at(ProductMatrix matrix) const {
+    return matrices[static_cast<size_t>(matrix)];
+  }
+  MatrixParams& at(ProductMatrix matrix) { return matrices[static_cast<size_t>(matrix)]; }
+};
+
+/// The products of a matrix, as a rank computes them.
+struct RankMatrix {
+  ProductMatrix matrix;
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+  std::vector<Product> products;
+};
+
+/// "qkv", "o", "gate_up", "down"
+std::string matrix_name(const RankMatrix& matrix) {
+  std::vector<std::string> roles;
+  for (const Product& product : matrix.products) roles.emplace_back(role_name(product.projection));
+  return join(roles, matrix.matrix == ProductMatrix::kQkv ? "" : "_");
+}
+
+std::vector<RankMatrix> rank_matrices(const ModelConfig& whole, const TensorSplit& split) {
+  std::vector<RankMatrix> matrices;
+  for (const Product& product : block_products(whole, split)) {
+    if (matrices.empty() || matrices.back().matrix != product.matrix)
+      matrices.push_back({.matrix = product.matrix, .inputs = local_inputs(product, split)});
+    matrices.back().outputs += local_outputs(product, split);
+    matrices.back().products.push_back(product);
+  }
+  return matrices;
+}
 
 /// In the order in which a step reads them: behind the product's own parameters.
-BlockParams::Lora add_lora_params(GraphBuilder& g, const std::string& name, int64_t inputs,
-                                  const std::vector<ProductPart>& parts, const BlockAdapter& adapter,
-                                  const DropoutAttrs& dropout) {
-  BlockParams::Lora lora;
+MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
+                                   const TensorNames& names, const TensorSplit& split,
+                                   const BlockAdapter& adapter, const DropoutAttrs& dropout) {
+  struct Module {
+    std::string name;
+    int64_t columns;
+    LowRank low;
+  };
+  MatrixParams::Lora lora;
   lora.dropout = dropout;
+  std::vector<Module> modules;
   int64_t ranks = 0, column = 0;
-  for (const ProductPart& part : parts) {
-    if (const LowRank& low = adapter.at(part.projection); low.rank > 0) {
+  for (const ProductModule& module : product_modules(names)) {
+    const std::vector<Product> its = products_of(module, matrix.products);
+    if (its.empty()) continue;
+    int64_t columns = 0;
+    for (const Product& product : its) columns += local_outputs(product, split);
+    if (const LowRank& low = adapter.at(its.front().projection); low.rank > 0) {
       ranks += low.rank;
       lora.attrs.parts.push_back({column, low.scale});
-      lora.dora.parts.push_back({column, part.columns});
-      lora.parts.push_back(part.projection);
+      lora.dora.parts.push_back({column, columns});
+      lora.modules.push_back(module.products);
+      modules.push_back({std::string(last_part(module.name)), columns, low});
     }
-    column += part.columns;
+    column += columns;
   }
   if (ranks == 0) return lora;
-  lora.down = g.param(name + ".lora_A", {ranks, inputs});
-  for (const ProductPart& part : parts)
-    if (const LowRank& low = adapter.at(part.projection); low.rank > 0)
-      lora.up.push_back(g.param(cat(projection_name(part.projection), ".lora_B"), {part.columns, low.rank}));
-  if (!adapter.magnitudes) return lora;
+  const std::string name = matrix_name(matrix);
+  lora.down = g.param(cat(name, ".lora_A"), {ranks, matrix.inputs});
   int64_t rows = 0;
-  for (const DoraAttrs::Part& part : lora.dora.parts) rows += part.columns;
-  lora.magnitudes = g.fp32_param(name + ".magnitudes", {rows});
+  for (const Module& module : modules) {
+    lora.up.push_back(g.param(module.name + ".lora_B", {module.columns, module.low.rank}));
+    rows += module.columns;
+  }
+  if (adapter.magnitudes) lora.magnitudes = g.fp32_param(cat(name, ".magnitudes"), {rows});
   return lora;
 }
 
-/// `dropout`: of what adapters multiply. Parts of one product, whose A's are one matrix, have the same mask.
-BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c, const BlockAdapter& adapter, double dropout,
-                             const TensorSplit& split) {
-  const int64_t q_rows = c.query_heads * c.head_size;
-  const int64_t qkv_rows = q_rows + 2 * c.kv_heads * c.head_size;
+/// `whole` is of the whole model. `dropout`: of what adapters multiply. Modules of one matrix,
+/// whose A's are one matrix, have the same mask.
+BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
+                             double dropout, const TensorSplit& split) {
+  const TensorNames& names = tensor_names(whole.family);
+  const std::vector<RankMatrix> matrices = rank_matrices(whole, split);
   BlockParams p;
-  p.input_norm = g.param("input_norm.weight", {c.hidden});
-  p.qkv = g.product_weight("qkv.weight", {qkv_rows, c.hidden});
-  if (c.qkv_bias) p.qkv_bias = g.param("qkv.bias", {qkv_rows});
-  if (c.qk_norm) p.q_norm = g.param("q_norm.weight", {c.head_size});
-  if (c.qk_norm) p.k_norm = g.param("k_norm.weight", {c.head_size});
-  p.o = g.product_weight("o.weight", {c.hidden, q_rows});
-  if (c.attention_out_bias) p.o_bias = g.param("o.bias", {c.hidden});
-  p.post_norm = g.param("post_norm.weight", {c.hidden});
-  p.gate_up = g.product_weight("gate_up.weight", {2 * c.feed_forward, c.hidden});
-  if (c.mlp_bias) p.gate_up_bias = g.param("gate_up.bias", {2 * c.feed_forward});
-  p.down = g.product_weight("down.weight", {c.hidden, c.feed_forward});
-  if (c.mlp_bias) p.down_bias = g.param("down.bias", {c.hidden});
-  const int64_t kv_rows = c.kv_heads * c.head_size;
-  // The numbers of sites decide masks: a run goes on with the same ones.
-  p.qkv_lora = add_lora_params(g, "qkv", c.hidden,
-                               {{Projection::kQ, q_rows}, {Projection::kK, kv_rows}, {Projection::kV, kv_rows}}, adapter,
-                               {dropout, 0, 0});
-  p.o_lora = add_lora_params(g, "o", q_rows, {{Projection::kO, c.hidden}}, adapter, {dropout, 1, split.index * q_rows});
-  p.gate_up_lora = add_lora_params(g, "gate_up", c.hidden,
-                                   {{Projection::kGate, c.feed_forward}, {Projection::kUp, c.feed_forward}}, adapter,
-                                   {dropout, 2, 0});
-  p.down_lora = add_lora_params(g, "down", c.feed_forward, {{Projection::kDown, c.hidden}}, adapter,
-                                {dropout, 3, split.index * c.feed_forward});
+  p.input_norm = add_norm_params(g, whole, "input_norm");
+  for (const RankMatrix& matrix : matrices) {
+    MatrixParams& params = p.at(matrix.matrix);
+    const std::string name = matrix_name(matrix);
+    if (matrix.matrix == ProductMatrix::kGateUp)
+      p.post_norm = add_norm_params(g, whole, "post_norm");
+    params.weight = g.product_weight(name + ".weight", {matrix.outputs, matrix.inputs});
+    for (const Product& product : matrix.products) params.products.push_back(product.projection);
+    if (matrix.products.front().bias) params.bias = g.param(name + ".bias", {matrix.outputs});
+    if (matrix.matrix != ProductMatrix::kQkv || !whole.qk_norm) continue;
+    p.q_norm = g.param("q_norm.weight", {whole.head_size});
+    p.k_norm = g.param("k_norm.weight", {whole.head_size});
+  }
+  for (const RankMatrix& matrix : matrices) {
+    const bool by_outputs = matrix.products.front().by_outputs;
+    // The numbers of sites decide masks: a run goes on with the same ones.
+    const DropoutAttrs site{dropout, static_cast<int>(matrix.matrix),
+                            by_outputs ? 0 : split.index * matrix.inputs};
+    p.at(matrix.matrix).lora = add_lora_params(g, matrix, names, split, adapter, site);
+  }
   return p;
 }
 
@@ -271,7 +431,8 @@ class SplitProducts {
   ValueId all_tokens(ValueId x) { return by_tokens() ? ops::all_gather(g_, x, split_.degree) : x; }
 
   /// y = x w^T + b, of which each rank makes some columns.
-  ValueId column_parallel(ValueId x, ValueId weight, ValueId bias, const BlockParams::Lora& lora) {
+  ValueId column_parallel(ValueId x, const MatrixParams& params) {
+    const auto& [weight, bias, products, lora] = params;
     const int ranks = gradient_is_term(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
     const LinearAttrs attrs{.gradient_ranks = ranks};
     const ValueId all = all_tokens(x);
@@ -281,7 +442,8 @@ class SplitProducts {
 
   /// The sum over the ranks of x w^T, each of some columns of x and w, + b, which the first one
   /// adds.
-  ValueId row_parallel(ValueId x, ValueId weight, ValueId bias, const BlockParams::Lora& lora) {
+  ValueId row_parallel(ValueId x, const MatrixParams& params) {
+    const auto& [weight, bias, products, lora] = params;
     const bool adds_bias = bias < 0 || split_.index == 0;
     const LinearAttrs attrs{.adds_bias = adds_bias};
     const ValueId y = lora.magnitudes >= 0
@@ -299,7 +461,7 @@ class SplitProducts {
   }
 
  private:
-  ValueId adapted(ValueId x, ValueId y, const BlockParams::Lora& lora, const LinearAttrs& attrs) {
+  ValueId adapted(ValueId x, ValueId y, const MatrixParams::Lora& lora, const LinearAttrs& attrs) {
     if (lora.up.empty()) return y;
     const ValueId kept = lora.dropout.probability > 0 ? ops::dropout(g_, x, lora.dropout) : x;
     return ops::lora(g_, kept, y, lora.down, lora.up, lora.attrs, attrs);
@@ -307,7 +469,8 @@ class SplitProducts {
   /// (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, l the lengths of the rows of
   /// w + scale b a, and the third term is there with dropout alone. `shared_by`: the letter of w's columns where ranks have some
   /// of them each, of its rows where they have those.
-  ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias, const BlockParams::Lora& lora, const LinearAttrs& attrs, char shared_by) {
+  ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias, const MatrixParams::Lora& lora,
+                          const LinearAttrs& attrs, char shared_by) {
     const LinearAttrs product{.gradient_ranks = attrs.gradient_ranks};
     ValueId kept = x, rest = -1;
     if (lora.dropout.probability > 0) {
@@ -344,10 +507,11 @@ ValueId build_attention(GraphBuilder& g, SplitProducts& products, const ModelCon
                         const BlockParams& p, ValueId norm, ValueId rope, ValueId starts,
                         AttentionAttrs attrs) {
   const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon};
-  ValueId qkv = products.column_parallel(norm, p.qkv, p.qkv_bias, p.qkv_lora);
+  ValueId qkv = products.column_parallel(norm, p.at(ProductMatrix::kQkv));
   if (c.qk_norm) qkv = ops::qk_norm(g, qkv, p.q_norm, p.k_norm, heads);
-  return products.row_parallel(ops::attention(g, ops::rope(g, qkv, rope, heads), starts, attrs),
-                               p.o, p.o_bias, p.o_lora);
+  if (rope >= 0) qkv = ops::rope(g, qkv, rope, heads);
+  return products.row_parallel(ops::attention(g, qkv, starts, attrs),
+                               p.at(ProductMatrix::kAttentionOut));
 }
 
 struct BlockGraph {
@@ -355,19 +519,22 @@ struct BlockGraph {
   BlockParams params;
 };
 
-// `c` is of one rank; `window` is 0 when it does not shorten rows of T tokens.
-BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t window, bool train,
-                       const ModelDtypes& dtypes, const RecomputePolicy& recompute,
+// `window` is 0 when it does not shorten rows of T tokens.
+BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, int64_t window,
+                       bool train, const ModelDtypes& dtypes, const RecomputePolicy& recompute,
                        const TensorSplit& split, const BlockAdapter& adapter, double dropout) {
   const int64_t n = batch.tokens();
+  const ModelConfig c = local_config(whole, split);
   GraphBuilder g(window == 0 ? "block" : cat("block.window", window), n, batch.row_tokens,
                  dtypes);
   SplitProducts products(g, split);
   const ValueId x =
       g.input(Port::kHidden, dtypes.compute, {hidden_tokens(batch, split), c.hidden}, "x");
-  const ValueId rope = g.input(Port::kRope, DType::kF32, {n, c.head_size}, "rope");
+  const bool rotates = c.rotary_size() > 0;
+  const ValueId rope =
+      rotates ? g.input(Port::kRope, DType::kF32, {n, c.rotary_size()}, "rope") : -1;
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
-  const BlockParams p = add_block_params(g, c, adapter, train ? dropout : 0, split);
+  const BlockParams p = add_block_params(g, whole, adapter, train ? dropout : 0, split);
   const AttentionAttrs attrs{
       .query_heads = c.query_heads,
       .kv_heads = c.kv_heads,
@@ -375,13 +542,14 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
       .row_tokens = batch.row_tokens,
       .scale = c.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size))),
       .window = window};
-  const ValueId norm = ops::rms_norm(g, x, p.input_norm, c.norm_epsilon);
+  const ValueId norm = add_norm(g, c, x, p.input_norm);
   const ValueId attention = build_attention(g, products, c, p, norm, rope, starts, attrs);
   const ValueId attended = ops::scale(g, attention, c.residual_scale);
-  const auto middle = ops::add_rms_norm(g, x, attended, p.post_norm, c.norm_epsilon);
-  const ValueId gate_up = products.column_parallel(middle.norm, p.gate_up, p.gate_up_bias, p.gate_up_lora);
-  const ValueId down = products.row_parallel(ops::gated_activation(g, gate_up, Activation::kSilu),
-                                             p.down, p.down_bias, p.down_lora);
+  const auto middle = add_sum_and_norm(g, c, x, attended, p.post_norm);
+  const ValueId gate_up = products.column_parallel(middle.norm, p.at(ProductMatrix::kGateUp));
+  const ValueId active = whole.gated ? ops::gated_activation(g, gate_up, c.activation)
+                                     : ops::activation(g, gate_up, c.activation);
+  const ValueId down = products.row_parallel(active, p.at(ProductMatrix::kDown));
   g.output(ops::add(g, middle.sum, ops::scale(g, down, c.residual_scale)), Port::kHidden);
   return {g.finish(train, recompute), p};
 }
@@ -392,36 +560,47 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t, 
   const auto add = [&](ValueId value, std::vector<TensorId> tensors) {
     if (value >= 0) used.push_back({value, std::move(tensors), part});
   };
-  const auto add_product = [&](ValueId value, std::vector<TensorId> tensors) {
-    used.push_back({value, std::move(tensors), part, static_cast<bool>(dtypes.packed)});
-  };
-  const auto add_lora = [&](const BlockParams::Lora& lora) {
-    std::vector<TensorId> down;
-    for (const Projection projection : lora.parts) down.push_back(t.lora[static_cast<size_t>(projection)].a);
+  const auto add_lora = [&](const MatrixParams::Lora& lora) {
+    std::vector<TensorId> down, magnitudes;
+    for (const std::vector<Projection>& module : lora.modules) {
+      down.push_back(t.lora_at(module.front()).a);
+      for (const Projection projection : module)
+        magnitudes.push_back(t.lora_at(projection).magnitudes);
+    }
     add(lora.down, std::move(down));
-    for (size_t i = 0; i < lora.up.size(); ++i) add(lora.up[i], {t.lora[static_cast<size_t>(lora.parts[i])].b});
+    for (size_t i = 0; i < lora.up.size(); ++i) {
+      std::vector<TensorId> rows;
+      for (const Projection projection : lora.modules[i]) rows.push_back(t.lora_at(projection).b);
+      add(lora.up[i], std::move(rows));
+    }
     if (lora.magnitudes < 0) return;
-    add(lora.magnitudes, {});
-    for (const Projection projection : lora.parts) used.back().tensors.push_back(t.lora[static_cast<size_t>(projection)].magnitudes);
+    add(lora.magnitudes, std::move(magnitudes));
     used.back().fp32 = dtype_bytes(dtypes.compute) < dtype_bytes(DType::kF32);
   };
-  add(p.input_norm, {t.input_norm});
-  add_product(p.qkv, {t.q.weight, t.k.weight, t.v.weight});
-  add(p.qkv_bias, {t.q.bias, t.k.bias, t.v.bias});
-  add_lora(p.qkv_lora);
+  const auto add_matrix = [&](ProductMatrix matrix) {
+    const MatrixParams& params = p.at(matrix);
+    std::vector<TensorId> weights, biases;
+    for (const Projection projection : params.products) {
+      weights.push_back(t.at(projection).weight);
+      biases.push_back(t.at(projection).bias);
+    }
+    used.push_back({params.weight, std::move(weights), part, static_cast<bool>(dtypes.packed)});
+    add(params.bias, std::move(biases));
+    add_lora(params.lora);
+  };
+  const auto add_norm = [&](const NormParams& params, const TensorTable::Norm& ids) {
+    add(params.weight, {ids.weight});
+    add(params.bias, {ids.bias});
+  };
+  add_norm(p.input_norm, t.input_norm);
+  add_matrix(ProductMatrix::kQkv);
   add(p.q_norm, {t.q_norm});
   add(p.k_norm, {t.k_norm});
-  add_product(p.o, {t.o.weight});
-  add(p.o_bias, {t.o.bias});
-  add_lora(p.o_lora);
+  add_matrix(ProductMatrix::kAttentionOut);
   part = BlockPart::kMlp;
-  add(p.post_norm, {t.post_norm});
-  add_product(p.gate_up, {t.gate.weight, t.up.weight});
-  add(p.gate_up_bias, {t.gate.bias, t.up.bias});
-  add_lora(p.gate_up_lora);
-  add_product(p.down, {t.down.weight});
-  add(p.down_bias, {t.down.bias});
-  add_lora(p.down_lora);
+  add_norm(p.post_norm, t.post_norm);
+  add_matrix(ProductMatrix::kGateUp);
+  add_matrix(ProductMatrix::kDown);
   return used;
 }
 
@@ -432,6 +611,7 @@ class DecoderBuilder {
                  const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                  const TensorSplit& split, const Adapter& adapter)
       : c_(config),
+        names_(tensor_names(config.family)),
         local_(local_config(config, split)),
         split_(split),
         batch_(batch),
@@ -456,37 +636,53 @@ class DecoderBuilder {
   }
 
   ModelDescription build() {
-    const TensorId table = table_.rows("model.embed_tokens.weight", {c_.vocab_rows, c_.hidden});
-    add_embedding(table);
+    const TensorId table = table_.rows(weight_of(names_.embedding), {c_.vocab_rows, c_.hidden});
+    const TensorId positions = c_.learned_positions ? table_.rows(weight_of(names_.positions),
+                                                                  {c_.max_positions, c_.hidden})
+                                                    : -1;
+    add_embedding(table, positions);
     for (int64_t i = 0; i < c_.layers; ++i) add_block(i);
-    const TensorId norm = table_.norm("model.norm.weight", c_.hidden);
-    add_head(norm, c_.tied ? table : table_.rows("lm_head.weight", {c_.vocab_rows, c_.hidden}));
-    add_rope_table();
+    const TensorTable::Norm norm = table_.norm(std::string(names_.norm), c_);
+    add_head(norm,
+             c_.tied ? table : table_.rows(weight_of(names_.head), {c_.vocab_rows, c_.hidden}));
+    if (c_.rotary_size() > 0) add_rope_table();
     return std::move(out_);
   }
 
  private:
   bool train() const { return mode_ == Mode::kTrain; }
+  static std::string weight_of(std::string_view module) { return cat(module, ".weight"); }
 
   int add_graph(LayerGraph graph) {
     out_.graphs.push_back(std::move(graph));
     return static_cast<int>(out_.graphs.size() - 1);
   }
 
-  void add_embedding(TensorId table) {
+  /// `position_table` is -1 without learned positions.
+  void add_embedding(TensorId table, TensorId position_table) {
     const int64_t n = batch_.tokens();
     GraphBuilder g("embed", n, batch_.row_tokens, dtypes_);
     const ValueId tokens = g.input(Port::kTokens, DType::kI32, {n}, "tokens");
     const ValueId positions = positions_input(g);
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
-    RowsAttrs rows;
-    if (split_.degree > 1) rows = {split_.index * local_.vocab_rows, c_.vocab_rows};
-    const ValueId x =
-        SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', ops::embed(g, tokens, weight, rows));
+    std::vector<GraphParam> params{{weight, {table}}};
+    // Each rank has the vectors of some tokens and of some positions.
+    ValueId x = ops::embed(g, tokens, weight, rows_of(c_.vocab_rows, local_.vocab_rows));
+    if (position_table >= 0) {
+      const int64_t rows = c_.max_positions / split_.degree;
+      const ValueId vectors = g.param("positions.weight", {rows, c_.hidden});
+      x = ops::add(g, x, ops::embed(g, positions, vectors, rows_of(c_.max_positions, rows)));
+      params.push_back({vectors, {position_table}});
+    }
+    x = SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', x);
     g.output(ops::scale(g, x, c_.embedding_scale), Port::kHidden);
-    output_rope_table(g, positions);
+    if (c_.rotary_size() > 0) output_rope_table(g, positions);
     out_.layers.push_back(
-        {"embed", LayerKind::kEmbedding, add_graph(g.finish(train())), {{weight, {table}}}});
+        {"embed", LayerKind::kEmbedding, add_graph(g.finish(train())), std::move(params)});
+  }
+
+  RowsAttrs rows_of(int64_t all, int64_t of_rank) const {
+    return split_.degree > 1 ? RowsAttrs{split_.index * of_rank, all} : RowsAttrs{};
   }
 
   void add_rope_table() {
@@ -500,7 +696,7 @@ class DecoderBuilder {
   }
 
   void output_rope_table(GraphBuilder& g, ValueId positions) const {
-    g.output(ops::rope_table(g, positions, inverse_frequencies(c_.rope, c_.head_size), 1.0),
+    g.output(ops::rope_table(g, positions, inverse_frequencies(c_.rope, c_.rotary_size()), 1.0),
              Port::kRope);
   }
 
@@ -512,28 +708,27 @@ class DecoderBuilder {
     const std::tuple<int64_t, RecomputeLevel, BlockAdapter> key{window, recompute.level, adapter};
     auto it = blocks_.find(key);
     if (it == blocks_.end()) {
-      BlockGraph made = build_block(local_, batch_, window, train(), dtypes_, recompute, split_, adapter,
-                                    out_.adapter.dropout);
+      BlockGraph made = build_block(c_, batch_, window, train(), dtypes_, recompute, split_,
+                                    adapter, out_.adapter.dropout);
       const Shared shared{add_graph(std::move(made.graph)), made.params};
       it = blocks_.emplace(key, shared).first;
     }
-    const BlockTensors tensors = add_block_tensors(table_, c_, kv_copies(c_, split_), index, adapter);
+    const BlockTensors tensors = add_block_tensors(table_, c_, split_, index, adapter);
     out_.layers.push_back({cat("layers.", index), LayerKind::kBlock, it->second.graph,
                            bind_block(it->second.params, tensors, dtypes_)});
   }
 
-  void add_head(TensorId norm_tensor, TensorId weight_tensor) {
+  void add_head(const TensorTable::Norm& norm_tensors, TensorId weight_tensor) {
     const int64_t n = batch_.tokens();
     GraphBuilder g("head", n, batch_.row_tokens, dtypes_);
     const ValueId x =
         g.input(Port::kHidden, dtypes_.compute, {hidden_tokens(batch_, split_), c_.hidden}, "x");
     const ValueId labels =
         mode_ == Mode::kLogits ? -1 : g.input(Port::kLabels, DType::kI32, {n}, "labels");
-    const ValueId norm = g.param("norm.weight", {c_.hidden});
+    const NormParams norm = add_norm_params(g, c_, "norm");
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
     // The product is linear: its operand takes the scale, and logits never are whole in memory.
-    const ValueId scaled =
-        ops::scale(g, ops::rms_norm(g, x, norm, c_.norm_epsilon), c_.logit_scale);
+    const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
     const ValueId y = SplitProducts(g, split_).all_tokens(scaled);
     CrossEntropyAttrs attrs{.with_gradients = train()};
     if (dtypes_.kernels == Kernels::kGpu)
@@ -547,10 +742,11 @@ class DecoderBuilder {
     } else {
       ops::vocabulary_cross_entropy(g, y, weight, labels, attrs, split_.degree, split_.index);
     }
-    out_.layers.push_back({"head",
-                           LayerKind::kHead,
-                           add_graph(g.finish(train())),
-                           {{norm, {norm_tensor}}, {weight, {weight_tensor}}}});
+    std::vector<GraphParam> params{{norm.weight, {norm_tensors.weight}}};
+    if (norm.bias >= 0) params.push_back({norm.bias, {norm_tensors.bias}});
+    params.push_back({weight, {weight_tensor}});
+    out_.layers.push_back(
+        {"head", LayerKind::kHead, add_graph(g.finish(train())), std::move(params)});
   }
 
   struct Shared {
@@ -559,6 +755,7 @@ class DecoderBuilder {
   };
 
   const ModelConfig& c_;
+  const TensorNames& names_;
   ModelConfig local_;
   TensorSplit split_;
   BatchShape batch_;

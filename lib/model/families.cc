@@ -6,14 +6,16 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/decoder.h"
 #include "model/packed_products.h"
 #include "model/tensor_split.h"
 
 namespace ftrun {
 
 std::span<const Family> families() {
-  static const std::array<Family, 5> kFamilies{kLlamaFamily, kMistralFamily, kQwen2Family,
-                                               kQwen3Family, kGraniteFamily};
+  static const std::array<Family, 7> kFamilies{kLlamaFamily, kMistralFamily, kQwen2Family,
+                                               kQwen3Family, kGraniteFamily, kPhi3Family,
+                                               kGpt2Family};
   return kFamilies;
 }
 
@@ -42,8 +44,7 @@ void require_float(DType dtype, std::string_view what) {
 ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
                              const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                              const TensorSplit& split, const Adapter& adapter) {
-  const Family* family = find_family(config.family);
-  if (!family) bug(cat("no family ", config.family));
+  if (!find_family(config.family)) bug(cat("no family ", config.family));
   require(batch.rows > 0 && batch.row_tokens > 0, "an empty batch shape");
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (batch.row_tokens > kMost || batch.rows > kMost / batch.row_tokens) {
@@ -52,11 +53,16 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& batch,
                     " tokens has more than ", kMost, " tokens"),
                 "make the sequence length or the micro-batch smaller");
   }
-  if (mode == Mode::kTrain && config.attention_dropout != 0.0) {
+  if (mode == Mode::kTrain && !config.dropouts.empty()) {
     throw Error(ExitCode::kUnsupported,
-                cat("attention_dropout ", number_text(config.attention_dropout),
-                    ": dropout in training is not supported yet"),
-                "set attention_dropout to 0 in the model's config.json");
+                cat(join(config.dropouts, ", "), ": dropout in training is not supported yet"),
+                cat("set ", join(config.dropouts, " and "), " to 0 in the model's config.json"));
+  }
+  if (config.learned_positions && batch.row_tokens > config.max_positions) {
+    throw Error(ExitCode::kBadInput,
+                cat("rows of ", batch.row_tokens, " tokens: the model has vectors for ",
+                    config.max_positions, " positions"),
+                cat("set data.sequence_length to at most ", config.max_positions));
   }
   require_float(dtypes.compute, "activations");
   require_float(dtypes.gradients, "gradients");
@@ -66,7 +72,7 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& batch,
           "an adapter of this model's blocks");
   ModelDtypes fitted = dtypes;
   fitted.packed = fit_packed(config, split, dtypes.packed);
-  return family->build(config, batch, mode, fitted, recompute, split, adapter);
+  return build_decoder(config, batch, mode, fitted, recompute, split, adapter);
 }
 
 }  // namespace ftrun

@@ -8,37 +8,64 @@
 #include "model/config.h"
 #include "model/config_reader.h"
 #include "model/description.h"
+#include "model/tensor_names.h"
 
 namespace ftrun {
 
-/// A family of models: how its config.json is read and how its layers are built.
+/// Keys of config.json under which a family has what all families have; null: it has no such key.
+struct ConfigKeys {
+  const char* hidden = "hidden_size";
+  const char* feed_forward = "intermediate_size";
+  const char* layers = "num_hidden_layers";
+  const char* query_heads = "num_attention_heads";
+  const char* kv_heads = "num_key_value_heads";
+  const char* head_size = "head_dim";
+  const char* positions = "max_position_embeddings";
+  const char* norm_epsilon = "rms_norm_eps";
+  const char* activation = "hidden_act";
+  const char* attention_dropout = "attention_dropout";
+};
+
+/// What a family's config class takes where config.json says nothing; 0: config.json has to say it.
+struct ConfigDefaults {
+  int64_t vocab_rows = 0;
+  int64_t hidden = 0;
+  int64_t layers = 0;
+  int64_t query_heads = 0;
+  /// 0: num_attention_heads.
+  int64_t kv_heads = 0;
+  /// 0: hidden_size / num_attention_heads.
+  int64_t head_size = 0;
+  int64_t positions = 0;
+  double norm_epsilon = 1e-6;
+  double attention_dropout = 0;
+  const char* activation = "silu";
+  bool tied = false;
+};
+
+/// A family of models: how its config.json is read, and what its tensors are called. Layers are
+/// build_decoder()'s, which has what the config says.
 ///
-/// To add a family: write a file in model/families/ with a `read` (what its config class defaults
-/// to, which features it has) and a `build` (or use build_decoder when the family is Llama-shaped:
-/// embedding, pre-norm blocks of attention and gated MLP, final norm and output matrix), declare
-/// the Family below, add it to families() in families.cc, and add its fixtures to tests/model.
-/// A `build` that is not build_decoder names its tensors with a map of its own, as
-/// model/decoder.cc does; nothing else in ftrun knows names of tensors.
+/// To add a family: write a file in model/families/, declare the Family below, add it to families()
+/// in families.cc, and add its fixtures to tests/model.
 struct Family {
   /// config.json's model_type.
   std::string_view model_type;
   /// The class in config.json's `architectures` that has this family's tensors.
   std::string_view architecture;
-  /// What the config class takes when config.json has no num_key_value_heads or head_dim at all;
-  /// 0 = num_attention_heads, and hidden_size / num_attention_heads.
-  int64_t default_kv_heads;
-  int64_t default_head_size;
-  /// Fills what the families differ in; the dimensions that all have are there already.
+  ConfigKeys keys = {};
+  ConfigDefaults defaults = {};
+  TensorNames names = {};
+  /// Its class rotates a part of each head where config.json says so; others take no notice.
+  bool rotates_partly = false;
+  /// Fills what the families differ in; what all have is there already.
   void (*read)(ConfigReader& reader, ModelConfig& config);
-  ModelDescription (*build)(const ModelConfig& config, const BatchShape& batch, Mode mode,
-                            const ModelDtypes& dtypes, const RecomputeOptions& recompute,
-                            const TensorSplit& split, const Adapter& adapter);
 };
 
 std::span<const Family> families();
 /// The family of a model_type, or null.
 const Family* find_family(std::string_view model_type);
-/// "llama, mistral, qwen2, qwen3, granite": for messages.
+/// "llama, mistral, qwen2, qwen3, granite, phi3, gpt2": for messages.
 std::string family_names();
 
 /// Builds the description of a model for one batch shape and mode; `recompute` counts for kTrain,
@@ -55,5 +82,7 @@ extern const Family kMistralFamily;
 extern const Family kQwen2Family;
 extern const Family kQwen3Family;
 extern const Family kGraniteFamily;
+extern const Family kPhi3Family;
+extern const Family kGpt2Family;
 
 }  // namespace ftrun

@@ -5,8 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/adapter.h"
-#include "model/tensor_split.h"
+#include "model/products.h"
 
 namespace ftrun {
 namespace {
@@ -39,16 +38,15 @@ struct Weight {
 };
 
 std::vector<Weight> weights_of(const ModelConfig& config, const TensorSplit& split) {
-  const int64_t q_rows = config.query_heads * config.head_size, kv_rows = config.kv_heads * config.head_size;
-  const int copies = kv_copies(config, split);
-  const auto name = [](Projection p) { return std::string(projection_name(p)); };
-  return {{split_rows(name(Projection::kQ), {q_rows, config.hidden}, split), false},
-          {split_rows(name(Projection::kK), {kv_rows, config.hidden}, split, copies), false},
-          {split_rows(name(Projection::kV), {kv_rows, config.hidden}, split, copies), true},
-          {split_columns(name(Projection::kO), {config.hidden, q_rows}, split), true},
-          {split_rows(name(Projection::kGate), {config.feed_forward, config.hidden}, split), false},
-          {split_rows(name(Projection::kUp), {config.feed_forward, config.hidden}, split), true},
-          {split_columns(name(Projection::kDown), {config.hidden, config.feed_forward}, split), true}};
+  const TensorNames& names = tensor_names(config.family);
+  const std::vector<Product> products = block_products(config, split);
+  std::vector<Weight> weights;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const bool ends = i + 1 == products.size() || products[i + 1].matrix != products[i].matrix;
+    const std::string_view name = last_part(names.product(products[i].projection));
+    weights.push_back({product_weight(products[i], std::string(name), split), ends});
+  }
+  return weights;
 }
 
 std::vector<std::string> faults(const std::vector<Weight>& weights, const PackedFormat& format) {

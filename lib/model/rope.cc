@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ftrun {
 namespace {
@@ -46,6 +47,14 @@ void read_llama3(ConfigReader& outer, ConfigReader& reader, int64_t max_position
     reader.problem("original_max_position_embeddings", "missing; expected a whole number");
 }
 
+double read_partial(ConfigReader& reader, double outer) {
+  const double share = reader.number_or("partial_rotary_factor", outer, true);
+  if (share > 1.0)
+    reader.problem("partial_rotary_factor",
+                   cat("found ", number_text(share), "; expected at most 1"));
+  return share;
+}
+
 RopeConfig read_scaling(ConfigReader& outer, ConfigReader reader, RopeConfig rope,
                         int64_t max_positions) {
   rope.theta = reader.number_or("rope_theta", rope.theta, true);
@@ -60,8 +69,7 @@ RopeConfig read_scaling(ConfigReader& outer, ConfigReader reader, RopeConfig rop
     reader.unsupported("rope_type",
                        found_text(type) + " is not supported yet (default, linear and llama3 are)");
   }
-  if (reader.number_or("partial_rotary_factor", 1.0, false) != 1.0)
-    reader.unsupported("partial_rotary_factor", "partial rotation is not supported yet");
+  rope.partial = read_partial(reader, rope.partial);
   return rope;
 }
 
@@ -98,8 +106,7 @@ float scaled(const RopeConfig& rope, float frequency) {
 RopeConfig read_rope(ConfigReader& reader, int64_t max_positions) {
   RopeConfig rope;
   rope.theta = reader.number_or("rope_theta", rope.theta, true);
-  if (reader.number_or("partial_rotary_factor", 1.0, false) != 1.0)
-    reader.unsupported("partial_rotary_factor", "partial rotation is not supported yet");
+  rope.partial = read_partial(reader, 1.0);
   const char* key = rope_key(reader);
   if (!key) return rope;
   if (is_nested(*reader.find(key))) {
@@ -109,11 +116,11 @@ RopeConfig read_rope(ConfigReader& reader, int64_t max_positions) {
   return read_scaling(reader, reader.inner(key), rope, max_positions);
 }
 
-std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t head_size) {
+std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size) {
   std::vector<double> out;
   const auto base = static_cast<double>(static_cast<float>(rope.theta));
-  for (int64_t i = 0; i < head_size; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(head_size);
+  for (int64_t i = 0; i < rotary_size; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(rotary_size);
     const auto power = static_cast<float>(std::pow(base, static_cast<double>(exponent)));
     out.push_back(static_cast<double>(scaled(rope, 1.0F / power)));
   }

@@ -13,7 +13,6 @@
 namespace ftrun {
 namespace {
 
-constexpr std::string_view kModelRoot = "model.", kHeadName = "lm_head.weight", kEmbeddingName = "model.embed_tokens.weight";
 /// Modules that wrap another one and add nothing to it (scripts/import_checkpoint.py knows the same), and what PEFT calls an adapter
 /// that has no name: a part of names in memory, which its own files leave out.
 constexpr std::array<std::string_view, 6> kWrappers{"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module",
@@ -70,10 +69,11 @@ std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts, 
 }
 
 /// The only stored tensor that is the model's head; nothing where there is none, or several and none of its own name.
-std::optional<std::string> find_head(const std::map<std::string, std::string>& plain) {
-  if (const auto own = plain.find(std::string(kHeadName)); own != plain.end()) return own->second;
+std::optional<std::string> find_head(const std::map<std::string, std::string>& plain,
+                                     const std::string& head) {
+  if (const auto own = plain.find(head); own != plain.end()) return own->second;
   std::optional<std::string> found;
-  const std::string end = cat('.', kHeadName);
+  const std::string end = cat('.', head);
   for (const auto& [name, as_stored] : plain) {
     if (!name.ends_with(end)) continue;
     if (found) return std::nullopt;
@@ -119,22 +119,30 @@ StoredNames find_stored_names(const std::vector<std::string>& wanted, const std:
 StoredNames find_stored_names(const ModelDescription& model, const std::vector<std::string>& stored) {
   std::vector<std::string> wanted;
   for (const TensorInfo& tensor : model.tensors)
-    if (tensor.initial.kind == Initial::Kind::kFolder) wanted.push_back(tensor.name);
-  StoredNames names = find_stored_names(wanted, stored, kModelRoot);
-  const auto head = find_head(unwrapped(stored));
+    if (tensor.initial.kind == Initial::Kind::kFolder &&
+        std::find(wanted.begin(), wanted.end(), tensor.file_name()) == wanted.end())
+      wanted.push_back(tensor.file_name());
+  const TensorNames& family = tensor_names(model.family);
+  StoredNames names = find_stored_names(wanted, stored, family.root);
+  const std::string head_name = cat(family.head, ".weight");
+  const auto head = find_head(unwrapped(stored), head_name);
   if (!head) return names;
-  const std::string embedding(kEmbeddingName);
+  const std::string embedding = cat(family.embedding, ".weight");
   const bool is_alone = !names.stored.contains(embedding) && std::find(stored.begin(), stored.end(), embedding) == stored.end();
   if (model.tied && is_alone)
     names.stored[embedding] = *head;
-  else if (*head != kHeadName)
-    names.stored[std::string(kHeadName)] = *head;
+  else if (*head != head_name)
+    names.stored[head_name] = *head;
   return names;
 }
 
-std::string spelling_text(const StoredNames& names) {
+std::string spelling_text(const ModelDescription& model, const StoredNames& names) {
+  const TensorNames& family = tensor_names(model.family);
+  const std::string embedding = cat(family.embedding, ".weight"),
+                    head = cat(family.head, ".weight");
   for (const auto& [name, stored] : names.stored)
-    if (name != kEmbeddingName || !stored.ends_with(kHeadName)) return cat("\"", stored, "\" for \"", name, "\"");
+    if (name != embedding || !stored.ends_with(head))
+      return cat("\"", stored, "\" for \"", name, "\"");
   return "";
 }
 

@@ -27,6 +27,8 @@ std::vector<Shared> all_shared(const ModelConfig& c, const BatchShape& batch, bo
                           {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
                           {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
                           {c.vocab_rows, cat("a vocabulary of ", c.vocab_rows, " rows")}};
+  if (c.learned_positions)
+    all.push_back({c.max_positions, cat("vectors for ", c.max_positions, " positions")});
   if (sequence)
     all.push_back({batch.tokens(),
                    cat("the ", batch.rows, " x ", batch.row_tokens, " = ", batch.tokens(),

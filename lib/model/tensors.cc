@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -24,14 +25,14 @@ std::unordered_map<std::string, const Dims*> by_name(
   return out;
 }
 
-/// A problem's text with a star for the number of its layer.
+/// A problem's text with a star for the number of its layer, which is a part of a name.
 std::string without_layer(const std::string& problem) {
-  static constexpr std::string_view kLayers = "layers.";
-  const size_t at = problem.find(kLayers);
-  if (at == std::string::npos) return problem;
-  const size_t begin = at + kLayers.size();
-  const size_t end = problem.find_first_not_of("0123456789", begin);
-  return cat(problem.substr(0, begin), "*", end == std::string::npos ? "" : problem.substr(end));
+  for (size_t at = problem.find('.'); at != std::string::npos; at = problem.find('.', at + 1)) {
+    const size_t end = problem.find_first_not_of("0123456789", at + 1);
+    if (end == std::string::npos || end == at + 1 || problem[end] != '.') continue;
+    return cat(problem.substr(0, at + 1), "*", problem.substr(end));
+  }
+  return problem;
 }
 
 /// Problems that differ by the number of a layer alone become the first of them and how many more layers have it.
@@ -54,25 +55,30 @@ std::string dims_text(const Dims& dims) {
 }
 
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name) {
-  if (model.tied && name == "lm_head.weight") return true;
-  return ends_with(name, "rotary_emb.inv_freq") || ends_with(name, ".masked_bias");
+  const TensorNames& names = tensor_names(model.family);
+  if (model.tied && name == cat(names.head, ".weight")) return true;
+  return std::any_of(names.ignored.begin(), names.ignored.end(),
+                     [&](std::string_view end) { return !end.empty() && ends_with(name, end); });
 }
 
 std::vector<std::string> check_tensors(const ModelDescription& model,
                                        const std::vector<std::pair<std::string, Dims>>& found) {
   std::vector<std::string> problems;
   auto rest = by_name(found, problems);
+  std::unordered_set<std::string> looked_for;
   for (const TensorInfo& tensor : model.tensors) {
     if (tensor.initial.kind != Initial::Kind::kFolder) continue;
-    const auto it = rest.find(tensor.name);
+    const std::string& name = tensor.file_name();
+    if (!looked_for.insert(name).second) continue;
+    const auto it = rest.find(name);
     if (it == rest.end()) {
       problems.push_back(
-          cat("tensor ", tensor.name, " is missing; expected shape ", dims_text(tensor.shape)));
+          cat("tensor ", name, " is missing; expected shape ", dims_text(tensor.file_shape())));
       continue;
     }
-    if (*it->second != tensor.shape) {
-      problems.push_back(cat("tensor ", tensor.name, " has shape ", dims_text(*it->second),
-                             "; expected ", dims_text(tensor.shape)));
+    if (*it->second != tensor.file_shape()) {
+      problems.push_back(cat("tensor ", name, " has shape ", dims_text(*it->second), "; expected ",
+                             dims_text(tensor.file_shape())));
     }
     rest.erase(it);
   }

@@ -42,12 +42,15 @@ class Patterns {
     return any;
   }
 
-  /// `tied`: the output matrix is the embedding's.
-  void tell_unused(bool tied, std::vector<std::string>& problems) const {
+  void tell_unused(const ModelDescription& model, std::vector<std::string>& problems) const {
+    const TensorNames& names = tensor_names(model.family);
+    const std::string head(last_part(names.head));
+    const std::string note =
+        model.tied ? cat("; this model's output matrix is its ", last_part(names.embedding)) : "";
     for (size_t i = 0; i < texts_.size(); ++i)
       if (!used_[i])
         problems.push_back(cat(key_, " \"", texts_[i], "\": no parameter has such a name",
-                               tied && texts_[i].find("lm_head") != std::string::npos ? "; this model's output matrix is its embed_tokens" : ""));
+                               texts_[i].find(head) != std::string::npos ? note : ""));
   }
 
  private:
@@ -61,7 +64,7 @@ class Patterns {
 std::set<std::string> adapted_modules(const ModelDescription& model) {
   std::set<std::string> modules;
   for (const TensorInfo& tensor : model.tensors)
-    if (is_lora_name(tensor.name)) modules.insert(lora_module(tensor.name));
+    if (is_lora_name(tensor.name)) modules.insert(lora_module(tensor.file_name()));
   return modules;
 }
 
@@ -69,11 +72,13 @@ std::set<std::string> adapted_modules(const ModelDescription& model) {
 std::set<std::string> saved_tensors(const ModelDescription& model, const std::vector<std::string>& modules,
                                     std::vector<std::string>& problems) {
   std::set<std::string> tensors, known;
+  const TensorNames& names = tensor_names(model.family);
   for (const std::string& wanted : modules) {
-    const std::string entry = model.tied && wanted == "lm_head" ? "embed_tokens" : wanted;
+    const bool is_tied_head = model.tied && wanted == last_part(names.head);
+    const std::string entry(is_tied_head ? last_part(names.embedding) : wanted);
     bool found = false;
     for (const TensorInfo& tensor : model.tensors) {
-      const std::string module = module_of(tensor.name);
+      const std::string module = module_of(tensor.file_name());
       if (is_lora_name(tensor.name)) continue;
       known.insert(module.substr(module.rfind('.') + 1));
       if (!module.ends_with(entry)) continue;  // as PEFT matches them, at a dot or not
@@ -95,8 +100,11 @@ void require_whole_matrices(const ModelDescription& model, const std::set<std::s
     for (const GraphParam& param : layer.params) {
       std::vector<std::string> names, frozen;
       for (const TensorId id : param.tensors) {
-        names.push_back(model.tensor(id).name);
-        if (!trained.contains(names.back())) frozen.push_back(names.back());
+        // Parts of one tensor of the files are chosen together.
+        const TensorInfo& tensor = model.tensor(id);
+        if (!names.empty() && names.back() == tensor.file_name()) continue;
+        names.push_back(tensor.file_name());
+        if (!trained.contains(tensor.name)) frozen.push_back(names.back());
       }
       if (frozen.empty() || frozen.size() == names.size()) continue;
       if (told.empty()) problems.push_back(cat(join(names, ", "), " are one matrix here, which trains as a whole or not at all; frozen is ", join(frozen, ", ")));
@@ -126,23 +134,25 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   Patterns freeze_those("train.freeze", options.freeze, problems), only_those("train.only", options.only, problems);
   const std::set<std::string> saved = saved_tensors(model, options.modules_to_save, problems);
   const std::set<std::string> adapted = adapted_modules(model);
-  const auto is_wanted = [&](const std::string& name) {
-    if (!options.adapter || is_lora_name(name) || saved.contains(name)) return true;
-    if (!name.ends_with(".bias") || options.bias == AdapterBias::kNone) return false;
-    return options.bias == AdapterBias::kAll || adapted.contains(module_of(name));
+  const auto is_wanted = [&](const TensorInfo& tensor) {
+    if (!options.adapter || is_lora_name(tensor.name) || saved.contains(tensor.name)) return true;
+    if (!tensor.name.ends_with(".bias") || options.bias == AdapterBias::kNone) return false;
+    return options.bias == AdapterBias::kAll || adapted.contains(module_of(tensor.file_name()));
   };
   std::set<std::string> trained;
   for (const TensorInfo& tensor : model.tensors) {
-    const bool frozen = freeze_those.match(tensor.name);
-    const bool chosen = only_those.match(tensor.name) || options.only.empty();
-    if (is_wanted(tensor.name) && chosen && !frozen) trained.insert(tensor.name);
+    const bool frozen = freeze_those.match(tensor.file_name());
+    const bool chosen = only_those.match(tensor.file_name()) || options.only.empty();
+    if (is_wanted(tensor) && chosen && !frozen) trained.insert(tensor.name);
   }
-  freeze_those.tell_unused(model.tied, problems);
-  only_those.tell_unused(model.tied, problems);
+  freeze_those.tell_unused(model, problems);
+  only_those.tell_unused(model, problems);
   const bool cuts_adapter = std::any_of(model.tensors.begin(), model.tensors.end(), [&](const TensorInfo& tensor) {
     return is_lora_name(tensor.name) && !trained.contains(tensor.name);
   });
-  std::string remedy = "names of parameters are those of the model's files (model.layers.0.self_attn.q_proj.weight)";
+  const TensorNames& names = tensor_names(model.family);
+  std::string remedy = cat("names of parameters are those of the model's files (",
+                           names.in_block(0, names.product(Projection::kQ)), ".weight)");
   // Only of choices whose names are right.
   const auto look_for = [&](const char* its_remedy, auto&& find) {
     if (!problems.empty()) return;
@@ -166,9 +176,15 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
 }
 
 ModelDescription without_row_gradient(ModelDescription model, int64_t token) {
-  for (LayerGraph& graph : model.graphs)
+  for (LayerGraph& graph : model.graphs) {
+    // Vectors of positions are looked up as those of tokens are.
+    const auto reads_tokens = [&](const Op& op) {
+      return !op.in.empty() && graph.at(op.in[0]).port == Port::kTokens;
+    };
     for (std::vector<Op>* list : {&graph.weight_grad, &graph.backward})
-      for (Op& op : *list) leave_out_row_gradient(op, model.vocab_rows, token);
+      for (Op& op : *list)
+        if (reads_tokens(op)) leave_out_row_gradient(op, model.vocab_rows, token);
+  }
   model.row_without_gradient = token;
   return model;
 }

@@ -25,17 +25,18 @@ bool is_number(const std::string& part) {
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-ModulePlace place_of_module(const std::string& module) {
+/// `root` stands before the names of most of the model's modules.
+ModulePlace place_of_module(const std::string& module, std::string_view root) {
   const std::vector<std::string> parts = split(module, '.');
   const auto number = std::find_if(parts.begin(), parts.end(), is_number);
   if (number == parts.end())
-    return {module.starts_with("model.") ? module.substr(6) : module, std::nullopt};
+    return {module.starts_with(root) ? module.substr(root.size()) : module, std::nullopt};
   return {join({number + 1, parts.end()}, "."), std::stoll(*number)};
 }
 
 std::string module_of(const TensorInfo& tensor) {
-  return is_lora_name(tensor.name) ? lora_module(tensor.name)
-                                   : tensor.name.substr(0, tensor.name.rfind('.'));
+  const std::string& name = tensor.file_name();
+  return is_lora_name(name) ? lora_module(name) : name.substr(0, name.rfind('.'));
 }
 
 /// What trains of the modules of one name.
@@ -51,12 +52,13 @@ struct TrainedModules {
     if (place.block) blocks.insert(*place.block);
     parameters += tensor.numel();
     const std::string module = module_of(tensor);
-    if (!is_lora_name(tensor.name))
-      own.insert(tensor.name.substr(module.size() + 1));
-    else if (tensor.name == lora_a_name(module))
+    const std::string& name = tensor.file_name();
+    if (!is_lora_name(name))
+      own.insert(name.substr(module.size() + 1));
+    else if (name == lora_a_name(module))
       ranks.insert(tensor.shape.front());
     else
-      magnitudes = magnitudes || tensor.name == lora_magnitude_name(module);
+      magnitudes = magnitudes || name == lora_magnitude_name(module);
   }
 
   std::string how() const {
@@ -87,7 +89,7 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
   std::vector<std::string> names, others;
   int64_t parameters = 0;
   for (const TensorInfo& tensor : model.tensors) {
-    const ModulePlace place = place_of_module(module_of(tensor));
+    const ModulePlace place = place_of_module(module_of(tensor), tensor_names(model.family).root);
     std::vector<std::string>& list = tensor.trainable ? names : others;
     if (std::find(list.begin(), list.end(), place.name) == list.end()) list.push_back(place.name);
     if (!tensor.trainable) continue;

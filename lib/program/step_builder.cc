@@ -238,8 +238,9 @@ void StepBuilder::load_batch(Flow& flow) {
   program_.instrs.push_back(std::move(instr));
 }
 
-/// Where there is no embedding, which makes it elsewhere.
+/// Where there is no embedding, which makes it elsewhere, and heads rotate.
 void StepBuilder::make_rope_table(Flow& flow) {
+  if (model_.rope_graph < 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(model_.rope_graph)];
   ValuePlaces places;
   for (const ValueId id : graph.with_role(ValueRole::kInput))
@@ -386,9 +387,12 @@ bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<Valu
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const GraphParam& param = layer.params[i];
     if (!made.contains(graph_of(l).at(param.value).grad)) continue;
-    const bool apart = store_.spec(partition_.places[l][i].unit).reduces_micro_batches;
-    for (const TensorId tensor : param.tensors)
-      (written_[apart ? micro_batch : -1].insert(tensor).second ? fresh : seen) = true;
+    const UnitId unit = partition_.places[l][i].unit;
+    const bool apart = store_.spec(unit).reduces_micro_batches;
+    for (const TensorId tensor : param.tensors) {
+      const bool first = written_[apart ? micro_batch : -1].insert(tensor).second;
+      (first && !store_.begins_as_zero(unit, tensor) ? fresh : seen) = true;
+    }
   }
   require(!(seen && fresh), "the gradients of a list are all new or all known");
   return seen;

@@ -38,8 +38,6 @@ LoraOptions lora_options(const AdapterConfig& config) {
   options.magnitudes = config.use_dora;
   options.target_modules = config.target_modules;
   options.target_pattern = config.target_pattern;
-  // As PEFT chooses for these families.
-  if (options.target_modules.empty() && options.target_pattern.empty()) options.target_modules = {"q_proj", "v_proj"};
   options.exclude_modules = config.exclude_modules;
   options.exclude_pattern = config.exclude_pattern;
   options.saved_modules = config.modules_to_save;

@@ -383,7 +383,20 @@ Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_
   return {whole.buffer, whole.offset + state.gradient.bytes(place.position), bytes};
 }
 
-/// What the lists leave unwritten of a unit's whole gradient: they write tensors only.
+bool UnitStore::begins_as_zero(UnitId id, TensorId tensor) const {
+  const std::vector<int>& layers = unit(id).layers;
+  const auto holds = [&](int l) { return options_.pipeline.holds(options_.pipeline_stage, l); };
+  const auto last = std::find_if(layers.rbegin(), layers.rend(), holds);
+  if (last == layers.rend()) return false;
+  const auto uses = [&](const GraphParam& param) {
+    return std::find(param.tensors.begin(), param.tensors.end(), tensor) != param.tensors.end();
+  };
+  const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(*last)].params;
+  return std::none_of(params.begin(), params.end(), uses);
+}
+
+/// What the first list leaves unwritten of a unit's whole gradient: padding, and tensors of another
+/// layer that reads the unit.
 std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
   const StorageFormat& format = spec(id).gradient;
   std::vector<Range> found;
@@ -393,6 +406,7 @@ std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
       found.push_back({whole.buffer, whole.offset + format.bytes(at), format.bytes(end - at)});
   };
   for (const Slice& slice : unit(id).slices) {
+    if (begins_as_zero(id, slice.tensor)) continue;
     gap(slice.position_in_unit);
     at = slice.position_in_unit + slice.extent;
   }

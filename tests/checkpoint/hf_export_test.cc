@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/half_floats.h"
 #include "checkpoint/checkpoint_export.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/output_mark.h"
@@ -46,6 +47,13 @@ ExportOptions options_for(const std::string& folder) {
       R"({"model_type": "llama", "my_own_key": {"b": 1, "a": [2]}, "rope_theta": 1e4})";
   options.piece_elements = 7;
   return options;
+}
+
+/// The weights of a checkpoint, each in a tensor of its own.
+std::vector<ExportTensor> weights_of(const std::string& checkpoint) {
+  std::vector<ExportTensor> tensors;
+  for (const auto& [name, shape] : checkpoint_weights(checkpoint)) tensors.push_back({name, shape});
+  return tensors;
 }
 
 /// What comes along lies in the export and in a folder of it.
@@ -632,7 +640,8 @@ TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process
                     group);
   });
   REQUIRE(errors == std::vector<std::string>(3));
-  export_checkpoint(posix_files(), run / "checkpoints/step-00000004", options_for(run / "export"), checkpoint_weights(run / "checkpoints/step-00000004"));
+  export_checkpoint(posix_files(), run / "checkpoints/step-00000004", options_for(run / "export"),
+                    weights_of(run / "checkpoints/step-00000004"));
   const ModelFolder model(run / "export");
   REQUIRE(model.names().size() == ToyState::tensors().size());
   ToyState expected(1, 0, 2);
@@ -645,13 +654,83 @@ TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process
   }
 }
 
+TEST_CASE("tensors of the model are written as parts of the files' and read back from there") {
+  struct Part {
+    std::string name;
+    std::vector<int64_t> shape;
+    StoredPlace place;
+  };
+  // Rows of one matrix, head by head in turn; a matrix that files hold transposed; vectors.
+  const std::vector<int64_t> fused{14, 3}, turned{3, 10};
+  const std::vector<Part> parts{
+      {"q", {8, 3}, {"qkv", fused, 0, 4, 7}},
+      {"k", {4, 3}, {"qkv", fused, 4, 2, 7}},
+      {"v", {2, 3}, {"qkv", fused, 6, 1, 7}},
+      {"a", {4, 3}, {.name = "ab", .shape = turned, .transposed = true}},
+      {"b", {6, 3}, {.name = "ab", .shape = turned, .first = 4, .transposed = true}},
+      {"x", {2}, {.name = "xy", .shape = {5}}},
+      {"y", {3}, {.name = "xy", .shape = {5}, .first = 2}},
+  };
+  std::vector<ExportTensor> tensors{
+      {"qkv", fused, {}}, {"ab", turned, {}}, {"xy", {5}, {}}, {"z", {2, 2}}};
+  for (const Part& part : parts)
+    for (ExportTensor& tensor : tensors)
+      if (tensor.name == part.place.name)
+        tensor.parts.push_back({part.name, part.shape, part.place});
+  const TempFolder base;
+  for (const int64_t piece : {1, 5, 7, 1000}) {
+    INFO(piece << " elements at once");
+    ExportOptions options = options_for(base / cat("out-", piece));
+    options.piece_elements = piece;
+    std::vector<ExportPiece> asked;
+    export_model(posix_files(), options, tensors,
+                 [&](const ExportPiece& wanted, std::span<float> out) {
+                   asked.push_back(wanted);
+                   read_values(wanted, out);
+                 });
+    const std::vector<ExportPiece> planned = export_pieces(options, tensors);
+    REQUIRE(asked.size() == planned.size());
+    for (size_t i = 0; i < asked.size(); ++i) {
+      CHECK(asked[i].tensor == planned[i].tensor);
+      CHECK(asked[i].begin == planned[i].begin);
+      CHECK(asked[i].end == planned[i].end);
+      CHECK(asked[i].end - asked[i].begin <= piece);
+    }
+    ModelFolder model(options.folder);
+    // Row 9 of qkv is the third of the second head of q; column 6 of ab is row 2 of b.
+    std::vector<float> row(3), column(1);
+    model.read_f32("qkv", 9 * 3, 10 * 3, row);
+    for (int64_t i = 0; i < 3; ++i) CHECK(row[static_cast<size_t>(i)] == value_of("q", 6 * 3 + i));
+    model.read_f32("ab", 10 + 6, 10 + 7, column);
+    CHECK(column[0] == value_of("b", 2 * 3 + 1));
+    for (const Part& part : parts) {
+      model.name_part(part.name, part.shape, part.place);
+      const StoredTensor& info = model.at(part.name);
+      CHECK(info.shape == part.shape);
+      for (int64_t begin = 0; begin < info.elements; ++begin)
+        for (int64_t end = begin; end <= info.elements; ++end) {
+          std::vector<float> found(static_cast<size_t>(end - begin)), wanted(found.size());
+          std::vector<uint16_t> halves(found.size());
+          model.read_f32(part.name, begin, end, found);
+          model.read_bf16(part.name, begin, end, halves);
+          read_values({"", part.name, begin, end}, wanted);
+          CHECK(found == wanted);
+          for (size_t i = 0; i < halves.size(); ++i) CHECK(halves[i] == bf16_from_f32(wanted[i]));
+        }
+      model.release(part.name, 0, info.elements);
+    }
+    CHECK(model.names() == std::vector<std::string>{"ab", "qkv", "xy", "z"});
+  }
+}
+
 TEST_CASE("a checkpoint without parameters is not exported") {
   const TempFolder run;
   float value = 1;
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
                   {{"a", "exp_avg", DType::kF32, {}, {}, &value, nullptr}}, CheckpointGroup{});
   REQUIRE(bad_input([&] {
-            export_checkpoint(posix_files(), run / "step-00000001", options_for(run / "export"), checkpoint_weights(run / "step-00000001"));
+            export_checkpoint(posix_files(), run / "step-00000001", options_for(run / "export"),
+                              weights_of(run / "step-00000001"));
           }) == (run / "step-00000001/checkpoint.json") + ": holds no parameters (kind \"param\")");
 }
 

@@ -87,12 +87,14 @@ TEST_CASE("a later config clears patterns, and two spellings of one are refused"
 }
 
 TEST_CASE("what would make another adapter is refused by name, switched off it is not") {
-  for (const char* key : {"lora_bias: true", "layer_replication: [[0, 2]]", "target_parameters: [w]",
-                          "eva_config: {rho: 2.0}", "alora_invocation_tokens: [1]", "fan_in_fan_out: true"}) {
+  for (const char* key :
+       {"lora_bias: true", "layer_replication: [[0, 2]]", "target_parameters: [w]",
+        "eva_config: {rho: 2.0}", "alora_invocation_tokens: [1]"}) {
     INFO(key);
     const std::string name = split(key, ':')[0];
     CHECK(errors(cat("adapter: {", key, "}")).find(cat("adapter.", name, ": ")) == 0);
   }
+  CHECK(errors("adapter: {fan_in_fan_out: true}") == "");
   CHECK(errors("adapter: {lora_bias: false, eva_config: null, loftq_config: {}, layer_replication: []}") == "");
   for (const char* begin : {"pissa", "pissa_niter_16", "olora", "loftq", "corda"})
     CHECK(errors(cat("adapter: {init_lora_weights: ", begin, "}")).find(cat("adapter.init_lora_weights: ", begin, ": not supported: it changes the base's weights")) == 0);
@@ -142,12 +144,14 @@ TEST_CASE("what is written for PEFT reads back as the same adapter") {
                            "adapter: {target_modules: [up_proj], init_lora_weights: false, lora_dropout: 0.1, use_dora: true}"}) {
     INFO(text);
     AdapterConfig adapter = read(text);
-    const Folder folder(peft_config(adapter, {"base", ""}, false));
+    const Folder folder(peft_config(adapter, {.name = {"base", ""}}));
     AdapterConfig again = read(cat("adapter: ", folder.path.string()));
     again.path = "";
     CHECK(again == adapter);
   }
-  const std::string tied = peft_config(read("adapter: {modules_to_save: [embed_tokens]}"), {"base", ""}, true);
+  const std::string tied = peft_config(
+      read("adapter: {modules_to_save: [embed_tokens]}"),
+      {.name = {"base", ""}, .tied = true, .embedding = "embed_tokens", .head = "lm_head"});
   CHECK(tied.find("\"lm_head\"") != std::string::npos);
 }
 

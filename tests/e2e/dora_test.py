@@ -23,6 +23,7 @@ STAGE3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
 LAYOUTS = {
     "dora": {"one": (1, {}), "stage 3": (2, {"zero_optimization": STAGE3}),
              "offload, recompute": (2, {"zero_optimization": STAGE3 | {"offload_param": CPU, "offload_optimizer": CPU}, "recompute": "full"})},
+    "dora_fused": {"one": (1, {}), "tensor": (2, {"parallel": {"tensor": 2}})},
     "dora_biases": {"one": (1, {}), "stage 3": (2, {"zero_optimization": STAGE3}),
                     "pipeline": (2, {"zero_optimization": {"stage": 1}, "parallel": {"pipeline": 2, "schedule": "zb-h1"}})},
     "dora_dropout": {"one": (1, {}), "stage 2, recompute": (2, {"zero_optimization": {"stage": 2}, "recompute": "selective"})},

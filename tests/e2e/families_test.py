@@ -27,12 +27,14 @@ def check_weights(out, reference):
     assert set(weights) == set(expected), f"exported tensors differ: {set(weights) ^ set(expected)}"
     for name, norm in expected.items():
         found = math.sqrt(float((weights[name].astype("float64") ** 2).sum()))
-        assert abs(found - norm) <= 1e-4 * norm, f"{name}: norm {found}, transformers has {norm}"
+        # Without rotation a bias of keys changes no score: its gradient is rounding alone, of which Adam makes whole steps.
+        bound = 2e-3 if name.endswith("attn.c_attn.bias") else 1e-4
+        assert abs(found - norm) <= bound * norm, f"{name}: norm {found}, transformers has {norm}"
 
 
 LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}}, "zero-3": {"zero_optimization": {"stage": 3}},
            "tensor": {"parallel": {"tensor": 2}}, "pipeline": {"parallel": {"pipeline": 2}}}
-LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline")}
+LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "tensor", "pipeline"), "gpt2": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline")}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 

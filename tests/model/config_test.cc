@@ -18,8 +18,9 @@ using fixtures::refusal;
 using nlohmann::json;
 
 const std::vector<std::string> kNames{
-    "llama2",       "llama3", "smollm2_135m", "llama_linear", "mistral_window",
-    "mistral_nemo", "qwen2",  "qwen2_window", "qwen3",        "granite"};
+    "llama2",         "llama3",       "smollm2_135m", "llama_linear",
+    "mistral_window", "mistral_nemo", "qwen2",        "qwen2_window",
+    "qwen3",          "granite",      "phi3"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -58,7 +59,7 @@ TEST_CASE("rotary angles are transformers' to two roundings of fp32") {
   for (const auto& [name, wanted] : expected().items()) {
     INFO(name);
     const ModelConfig c = config(name);
-    const auto angles = inverse_frequencies(c.rope, c.head_size);
+    const auto angles = inverse_frequencies(c.rope, c.rotary_size());
     REQUIRE(angles.size() == wanted["inverse_frequencies"].size());
     for (size_t i = 0; i < angles.size(); ++i) {
       const double want = wanted["inverse_frequencies"][i];
@@ -87,6 +88,39 @@ TEST_CASE("a config's multipliers are read, shown and bounded") {
   CHECK(refusal(changed({{"logits_scaling", 0}, {"residual_multiplier", "much"}}, "granite.v5")) ==
         "4: config.json:\n  residual_multiplier: found \"much\"; expected a number above 0\n"
         "  logits_scaling: found 0; expected a number above 0");
+}
+
+TEST_CASE("a config of GPT-2 has keys of its own, and what it leaves out is its class's") {
+  const ModelConfig c =
+      parse_model_config(R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4})", "m");
+  CHECK(config_text(c) ==
+        "family gpt2\n"
+        "vocabulary 50257\n"
+        "hidden 64\n"
+        "feed_forward 256\n"
+        "layers 3\n"
+        "heads 4 query, 4 key/value, of 16\n"
+        "positions 1024\n"
+        "norm_epsilon 1e-05\n"
+        "features tied qkv_bias attention_out_bias mlp_bias layer_norm learned_positions plain_mlp "
+        "gelu_tanh\n"
+        "rope none\n"
+        "window full\n"
+        "dtype unknown\n"
+        "tokens eos none bos none pad none\n");
+  CHECK(c.dropouts == std::vector<std::string>{"attn_pdrop", "embd_pdrop", "resid_pdrop"});
+  const ModelConfig other = parse_model_config(
+      R"({"model_type": "gpt2", "n_inner": 96, "activation_function": "relu", "attn_pdrop": 0,
+          "embd_pdrop": 0.0, "resid_pdrop": 0, "scale_attn_weights": false})",
+      "m");
+  CHECK(other.feed_forward == 96);
+  CHECK(other.activation == Activation::kRelu);
+  CHECK(other.attention_scale == 1.0);
+  CHECK(other.dropouts.empty());
+  CHECK(
+      refusal(R"({"model_type": "gpt2", "n_embd": 65, "scale_attn_by_inverse_layer_idx": true})") ==
+      "4: config.json:\n  n_embd: 65 is not a multiple of n_head 12\n"
+      "  scale_attn_by_inverse_layer_idx: is not supported yet");
 }
 
 TEST_CASE("a config reads as text") {
@@ -187,7 +221,7 @@ TEST_CASE("all problems of a config are reported at once, each with its key") {
                                     {"rms_norm_eps", 0},
                                     {"rope_scaling", json::array({1})},
                                     {"eos_token_id", json::array({3, "x"})},
-                                    {"hidden_act", "gelu"}});
+                                    {"hidden_act", "quick_gelu"}});
   REQUIRE(
       refusal(text) ==
       "4: config.json:\n"
@@ -200,7 +234,8 @@ TEST_CASE("all problems of a config are reported at once, each with its key") {
       "  tie_word_embeddings: found 1; expected true or false\n"
       "  rope_scaling: found a list of 1; expected an object\n"
       "  eos_token_id: entry 1 is \"x\"; expected a token id\n"
-      "  hidden_act: \"gelu\" is not supported yet (silu is)");
+      "  hidden_act: \"quick_gelu\" is not supported yet (gelu, gelu_new, gelu_pytorch_tanh, relu, "
+      "relu2, silu, swish are)");
 }
 
 struct Refused {
@@ -279,9 +314,17 @@ TEST_CASE("features that are not there are named") {
       {{{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
        "qwen3.v5",
        "3: config.json: rope_parameters: a rotation for each layer type is not supported yet"},
-      {{{"hidden_act", "gelu_pytorch_tanh"}},
+      {{{"hidden_act", "quick_gelu"}},
        llama,
-       "3: config.json: hidden_act: \"gelu_pytorch_tanh\" is not supported yet (silu is)"},
+       "3: config.json: hidden_act: \"quick_gelu\" is not supported yet (gelu, gelu_new, "
+       "gelu_pytorch_tanh, relu, relu2, silu, swish are)"},
+      {{{"partial_rotary_factor", 0.7}},
+       "phi3.v4",
+       "4: config.json: partial_rotary_factor: 0.7 of 128 is 89, which is odd; the rotation needs "
+       "pairs"},
+      {{{"embd_pdrop", "some"}},
+       "phi3.v5",
+       "4: config.json: embd_pdrop: found \"some\"; expected a number"},
       {{{"architectures", {"LlamaForSequenceClassification"}}},
        llama,
        "3: config.json: architectures: \"LlamaForSequenceClassification\" is not supported yet "
@@ -297,11 +340,11 @@ TEST_CASE("features that are not there are named") {
        "mistral_window.v4",
        "3: config.json: layer_types: a mistral model with two kinds of layers is not supported "
        "yet"},
-      {{{"model_type", "gpt2"}},
+      {{{"model_type", "falcon"}},
        llama,
-       "3: config.json: model_type \"gpt2\" is not supported yet\n  remedy: supported families: "
+       "3: config.json: model_type \"falcon\" is not supported yet\n  remedy: supported families: "
        "llama, "
-       "mistral, qwen2, qwen3, granite"},
+       "mistral, qwen2, qwen3, granite, phi3, gpt2"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

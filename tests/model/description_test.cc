@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -38,12 +39,18 @@ TEST_CASE("tensors have the names, shapes and order of the state dict") {
     small.layers = 2;
     small.windows.resize(2);
     const ModelDescription model = build_model(small, {1, 16}, Mode::kEvaluate);
-    const json& tensors = wanted["tensors_of_2_layers"];
-    REQUIRE(model.tensors.size() == tensors.size());
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      CHECK(model.tensors[i].name == tensors[i][0]);
-      CHECK(model.tensors[i].shape == tensors[i][1].get<Dims>());
+    std::vector<std::pair<std::string, Dims>> found, expected;
+    for (const TensorInfo& tensor : model.tensors)
+      if (found.empty() || found.back().first != tensor.file_name())
+        found.emplace_back(tensor.file_name(), tensor.file_shape());
+    for (const json& tensor : wanted["tensors_of_2_layers"])
+      expected.emplace_back(tensor[0], tensor[1].get<Dims>());
+    // transformers' class of Phi-3 has its modules in another order.
+    if (small.family == "phi3") {
+      std::sort(found.begin(), found.end());
+      std::sort(expected.begin(), expected.end());
     }
+    CHECK(found == expected);
   }
 }
 
@@ -215,7 +222,7 @@ TEST_CASE("modes differ in the head and in the backward lists") {
 
 TEST_CASE("dropout is refused in training only") {
   ModelConfig c = config("smollm2_135m.v4");
-  c.attention_dropout = 0.1;
+  c.dropouts = {"attention_dropout"};
   CHECK_NOTHROW(build_model(c, {1, 8}, Mode::kEvaluate));
   try {
     build_model(c, {1, 8}, Mode::kTrain);
@@ -223,7 +230,7 @@ TEST_CASE("dropout is refused in training only") {
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kUnsupported);
     CHECK(std::string(error.what()) ==
-          "attention_dropout 0.1: dropout in training is not supported yet\n  remedy: set "
+          "attention_dropout: dropout in training is not supported yet\n  remedy: set "
           "attention_dropout to 0 in the model's config.json");
   }
 }

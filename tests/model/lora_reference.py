@@ -36,12 +36,16 @@ CASES = {
     "layers": ("qwen2_window", {"r": 2, "target_modules": ["v_proj", "down_proj", "model.layers.0.mlp.up_proj"], "layers_to_transform": [1]}),
     "biases": ("llama_bias", {"r": 4, "target_modules": ALL, "bias": "lora_only"}),
     "all_biases": ("qwen2", {"r": 4, "target_modules": ["o_proj"], "bias": "all"}),
+    # Products that are one module have one A and one B.
+    "fused": ("phi3", {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]}),
+    "transposed": ("gpt2", {"r": 3, "lora_alpha": 5, "target_modules": ["c_attn", "c_proj"], "bias": "lora_only", "fan_in_fan_out": True}),
     "saved": ("linear_rope", {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]}),
 }
 
 # The same with magnitudes, for dora_test.py: made when they are named.
 MAGNITUDES = {
     "dora": ("llama_untied", {"r": 4, "lora_alpha": 8, "target_modules": ALL, "use_dora": True}),
+    "dora_fused": ("phi3", {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "down_proj"], "use_dora": True}),
     "dora_biases": ("qwen2", {"r": 4, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"], "bias": "lora_only", "use_dora": True}),
     "dora_dropout": ("llama_bias", {"r": 3, "lora_alpha": 5, "target_modules": ALL, "lora_dropout": 0.2, "use_rslora": True, "use_dora": True}),
 }

@@ -63,6 +63,13 @@ FAMILIES = {
     "granite": ("Granite", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                             "tie_word_embeddings": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.4,
                             "attention_multiplier": 0.2, "logits_scaling": 2.5}),
+    # q, k and v, and gate and up, are one matrix each in files; a part of each head rotates.
+    "phi3": ("Phi3", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+                      "intermediate_size": 96, "sliding_window": 8, "tie_word_embeddings": False,
+                      "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    "gpt2": ("GPT2", {"vocab_size": VOCABULARY + 1, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96, "n_positions": 40,
+                      "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True,
+                      "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
@@ -86,11 +93,11 @@ def tokens():
 
 def small_model(name, seed):
     family, changes = FAMILIES[name]
-    options = COMMON | changes
+    options = changes if family == "GPT2" else COMMON | changes
     config = getattr(transformers, family + "Config")(**options)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
-    model = getattr(transformers, family + "ForCausalLM")(config)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():  # fresh biases are 0 and fresh norms 1: both would hide mistakes
         for parameter in model.parameters():
             if parameter.dim() == 1:

@@ -514,6 +514,13 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   compare_layer(adapted({}), adapted({2, 1, true}), 1, seen);
   adapter.blocks[0].magnitudes = true;
   for (const bool sequence : {true, false}) compare_layer(adapted({}), adapted({2, 1, sequence}), 1, seen);
+  const ModelConfig learned = parse_model_config(
+      R"({"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 4,
+          "n_positions": 64, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})",
+      "m");
+  // Its block; the embedding's two terms are summed together.
+  for (const bool sequence : {true, false})
+    compare_layer(split_model(learned, {}), split_model(learned, {2, 1, sequence}), 1, seen);
   // The table has no letter that no model uses.
   KindsAndLetters table;
   for (int i = 0; i < kOpKinds; ++i)

@@ -1,5 +1,4 @@
 // Granite 3.x of IBM, dense: Llama's blocks with four multipliers.
-#include "model/decoder.h"
 #include "model/families.h"
 #include "model/families/layer_types.h"
 
@@ -20,6 +19,7 @@ void read_granite(ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-const Family kGraniteFamily{"granite", "GraniteForCausalLM", 0, 0, read_granite, build_decoder};
+const Family kGraniteFamily{
+    .model_type = "granite", .architecture = "GraniteForCausalLM", .read = read_granite};
 
 }  // namespace ftrun

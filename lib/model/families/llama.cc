@@ -1,5 +1,4 @@
 // Llama 2 and 3, and the models that take their config class (SmolLM2, TinyLlama, Yi, ...).
-#include "model/decoder.h"
 #include "model/families.h"
 #include "model/families/layer_types.h"
 
@@ -16,6 +15,7 @@ void read_llama(ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-const Family kLlamaFamily{"llama", "LlamaForCausalLM", 0, 0, read_llama, build_decoder};
+const Family kLlamaFamily{
+    .model_type = "llama", .architecture = "LlamaForCausalLM", .read = read_llama};
 
 }  // namespace ftrun

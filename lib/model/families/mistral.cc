@@ -1,7 +1,6 @@
 // Mistral: one sliding window for all layers, or none (v0.2 and later). No biases.
 #include <algorithm>
 
-#include "model/decoder.h"
 #include "model/families.h"
 #include "model/families/layer_types.h"
 
@@ -23,6 +22,9 @@ void read_mistral(ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-const Family kMistralFamily{"mistral", "MistralForCausalLM", 8, 0, read_mistral, build_decoder};
+const Family kMistralFamily{.model_type = "mistral",
+                            .architecture = "MistralForCausalLM",
+                            .defaults = {.kv_heads = 8},
+                            .read = read_mistral};
 
 }  // namespace ftrun

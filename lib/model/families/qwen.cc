@@ -1,6 +1,5 @@
 // Qwen2 (biases of query, key and value) and Qwen3 (norms of query and key heads). Both may give
 // their upper layers a sliding window.
-#include "model/decoder.h"
 #include "model/families.h"
 #include "model/families/layer_types.h"
 
@@ -32,7 +31,13 @@ void read_qwen3(ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-const Family kQwen2Family{"qwen2", "Qwen2ForCausalLM", 32, 0, read_qwen2, build_decoder};
-const Family kQwen3Family{"qwen3", "Qwen3ForCausalLM", 32, 128, read_qwen3, build_decoder};
+const Family kQwen2Family{.model_type = "qwen2",
+                          .architecture = "Qwen2ForCausalLM",
+                          .defaults = {.kv_heads = 32},
+                          .read = read_qwen2};
+const Family kQwen3Family{.model_type = "qwen3",
+                          .architecture = "Qwen3ForCausalLM",
+                          .defaults = {.kv_heads = 32, .head_size = 128},
+                          .read = read_qwen3};
 
 }  // namespace ftrun

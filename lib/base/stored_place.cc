@@ -1,0 +1,52 @@
+#include "base/stored_place.h"
+
+#include <algorithm>
+
+#include "base/box.h"
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+/// Rows [from, to) of the part, those that are neighbours in the stored tensor together.
+void visit_row_runs(const StoredPlace& place, int64_t from, int64_t to,
+                    const std::function<void(int64_t row, int64_t stored, int64_t count)>& visit) {
+  const bool is_one_run = place.run == place.stride;
+  for (int64_t row = from; row < to;) {
+    const int64_t within = row % place.run;
+    const int64_t count = is_one_run ? to - row : std::min(to - row, place.run - within);
+    visit(row, place.first + row / place.run * place.stride + within, count);
+    row += count;
+  }
+}
+
+}  // namespace
+
+void visit_stored_runs(const StoredPlace& place, int64_t begin, int64_t end,
+                       const std::function<void(const StoredRun&)>& visit) {
+  require(!place.transposed, "rows that lie as they are");
+  const int64_t columns = place.shape.size() > 1 ? place.shape[1] : 1;
+  if (begin == end) return;
+  visit_row_runs(place, begin / columns, (end - 1) / columns + 1,
+                 [&](int64_t row, int64_t stored, int64_t count) {
+                   const int64_t first = std::max(begin, row * columns);
+                   const int64_t last = std::min(end, (row + count) * columns);
+                   const int64_t shift = (stored - row) * columns;
+                   visit({first + shift, last + shift, first});
+                 });
+}
+
+void visit_stored_columns(const StoredPlace& place, const std::vector<int64_t>& shape,
+                          int64_t begin, int64_t end,
+                          const std::function<void(const StoredColumn&)>& visit) {
+  require(place.transposed && shape.size() == 2, "a matrix that lies transposed");
+  const int64_t columns = shape[1], stored_columns = place.shape[1];
+  for (const Box& box : cut_box(whole_box(shape), begin, end))
+    visit_row_runs(place, box.offset[0], box.offset[0] + box.extent[0],
+                   [&](int64_t row, int64_t stored, int64_t count) {
+                     for (int64_t c = box.offset[1]; c < box.offset[1] + box.extent[1]; ++c)
+                       visit({c * stored_columns + stored, count, row * columns + c, columns});
+                   });
+}
+
+}  // namespace ftrun

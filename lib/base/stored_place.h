@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ftrun {
+
+/// Where a file holds a tensor of the model, if not under its own name in its own shape: as some
+/// rows of a larger tensor (q, k and v in one matrix), and perhaps transposed ([inputs, outputs]).
+///
+/// Row r of the tensor is row `first + r / run * stride + r % run` of the stored one, or of its
+/// transpose. A vector's rows are its elements.
+struct StoredPlace {
+  /// The stored tensor; empty: the tensor is stored as it is.
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t first = 0;
+  int64_t run = 1;
+  int64_t stride = 1;
+  bool transposed = false;
+
+  bool operator==(const StoredPlace&) const = default;
+};
+
+/// Elements [begin, end) of the stored tensor are those of the part from `position` on.
+struct StoredRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t position = 0;
+
+  bool operator==(const StoredRun&) const = default;
+};
+
+/// Calls `visit` for each run of elements [begin, end) of a tensor that lies untransposed at
+/// `place`, in order and as few as there can be. Positions count from the tensor's first element.
+void visit_stored_runs(const StoredPlace& place, int64_t begin, int64_t end,
+                       const std::function<void(const StoredRun&)>& visit);
+
+/// A run of one row of the stored tensor (a column of the part) that lies transposed at a place:
+/// elements [begin, begin + count) of the stored tensor are elements `position`,
+/// `position + step`, ... of the part.
+struct StoredColumn {
+  int64_t begin = 0;
+  int64_t count = 0;
+  int64_t position = 0;
+  int64_t step = 0;
+};
+
+/// Calls `visit` for the runs that hold elements [begin, end) of a matrix of this shape which lies
+/// transposed at `place`.
+void visit_stored_columns(const StoredPlace& place, const std::vector<int64_t>& shape,
+                          int64_t begin, int64_t end,
+                          const std::function<void(const StoredColumn&)>& visit);
+
+/// Reads elements [begin, end) of a tensor of this shape that lies at `place`: `read(from, to,
+/// out)` fills `out` with elements [from, to) of the stored tensor.
+template <class T, class Read>
+void read_stored(const StoredPlace& place, const std::vector<int64_t>& shape, int64_t begin,
+                 int64_t end, std::span<T> out, Read read) {
+  if (!place.transposed)
+    return visit_stored_runs(place, begin, end, [&](const StoredRun& run) {
+      read(run.begin, run.end,
+           out.subspan(static_cast<size_t>(run.position - begin),
+                       static_cast<size_t>(run.end - run.begin)));
+    });
+  std::vector<T> column;
+  visit_stored_columns(place, shape, begin, end, [&](const StoredColumn& run) {
+    column.resize(static_cast<size_t>(run.count));
+    read(run.begin, run.begin + run.count, std::span<T>(column));
+    int64_t at = run.position - begin;
+    for (size_t i = 0; i < column.size(); ++i, at += run.step)
+      out[static_cast<size_t>(at)] = column[i];
+  });
+}
+
+}  // namespace ftrun

@@ -1,0 +1,31 @@
+// Phi-3, Phi-3.5 and Phi-4 of Microsoft, dense: Llama's blocks with q, k and v, and gate and up, in
+// one matrix each in files; Phi-4-mini rotates a part of each head.
+#include <algorithm>
+
+#include "model/families.h"
+#include "model/families/layer_types.h"
+
+namespace ftrun {
+namespace {
+
+void read_phi3(ConfigReader& reader, ModelConfig& config) {
+  const int64_t window = reader.find("sliding_window") ? read_window(reader) : 0;
+  std::fill(config.windows.begin(), config.windows.end(), window);
+  for (const char* key : {"embd_pdrop", "resid_pdrop"})
+    if (reader.number_or(key, 0.0, false) != 0) config.dropouts.emplace_back(key);
+}
+
+}  // namespace
+
+const Family kPhi3Family{
+    .model_type = "phi3",
+    .architecture = "Phi3ForCausalLM",
+    .defaults = {.norm_epsilon = 1e-5},
+    .names = {.products = {"self_attn.qkv_proj", "self_attn.qkv_proj", "self_attn.qkv_proj",
+                           "self_attn.o_proj", "mlp.gate_up_proj", "mlp.gate_up_proj",
+                           "mlp.down_proj"},
+              .adapted = {"qkv_proj"}},
+    .rotates_partly = true,
+    .read = read_phi3};
+
+}  // namespace ftrun

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+#include "model/tensor_names.h"
+#include "model/tensor_split.h"
+
+namespace ftrun {
+
+/// Products that are computed as one: their matrices lie under each other in one parameter.
+enum class ProductMatrix : uint8_t { kQkv, kAttentionOut, kGateUp, kDown };
+inline constexpr size_t kProductMatrices = 4;
+
+/// A product of a block, [outputs, inputs], of the whole model.
+struct Product {
+  Projection projection;
+  ProductMatrix matrix;
+  int64_t outputs;
+  int64_t inputs;
+  /// Tensor-parallel ranks share out its outputs, of which so many neighbours have the same; else
+  /// its inputs.
+  bool by_outputs;
+  int copies;
+  bool bias;
+};
+
+/// Those that the family has, in the order of Projection.
+std::vector<Product> block_products(const ModelConfig& config, const TensorSplit& split);
+
+/// What a rank has of a product's matrix.
+TensorInfo product_weight(const Product& product, std::string name, const TensorSplit& split);
+
+/// Outputs and inputs that one rank computes.
+int64_t local_outputs(const Product& product, const TensorSplit& split);
+int64_t local_inputs(const Product& product, const TensorSplit& split);
+
+}  // namespace ftrun

@@ -1,0 +1,57 @@
+#include "model/tensor_names.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/families.h"
+
+namespace ftrun {
+
+std::string_view role_name(Projection projection) {
+  static constexpr std::array<std::string_view, kProjections> kNames{"q",    "k",  "v",   "o",
+                                                                     "gate", "up", "down"};
+  return kNames[static_cast<size_t>(projection)];
+}
+
+std::string TensorNames::in_block(int64_t layer, std::string_view module) const {
+  return cat(blocks, layer, ".", module);
+}
+
+const TensorNames& tensor_names(std::string_view family) {
+  static const TensorNames kMost;
+  const Family* known = find_family(family);
+  return known ? known->names : kMost;
+}
+
+std::vector<ProductModule> product_modules(const TensorNames& names) {
+  std::vector<ProductModule> modules;
+  for (size_t p = 0; p < kProjections; ++p) {
+    const std::string_view name = names.products[p];
+    if (name.empty()) continue;
+    if (modules.empty() || modules.back().name != name) modules.push_back({name, {}});
+    modules.back().products.push_back(static_cast<Projection>(p));
+  }
+  return modules;
+}
+
+std::vector<std::string> adaptable_names(const TensorNames& names) {
+  std::vector<std::string> found;
+  for (const ProductModule& module : product_modules(names)) {
+    const std::string name(last_part(module.name));
+    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
+  }
+  return found;
+}
+
+std::vector<std::string> adapted_by_default(const TensorNames& names) {
+  std::vector<std::string> found;
+  for (const std::string_view name : names.adapted)
+    if (!name.empty()) found.emplace_back(name);
+  return found;
+}
+
+std::string_view last_part(std::string_view module) {
+  return module.substr(module.rfind('.') + 1);
+}
+
+}  // namespace ftrun
