@@ -74,13 +74,13 @@ class TensorTable {
         add_a(first.by_outputs ? replicated(a_name, {rank, first.inputs}, split_, a_term)
                                : split_columns(a_name, {rank, first.inputs}, split_));
     std::vector<Lora> all;
-    PartNames names(module.path, module.products);
-    for (const Product& product : module.products) {
-      Lora ids{a, add_b(adapter_rows(names, product, lora_b_name, {product.outputs, rank}))};
+    for (const ModulePart& part : parts_of(module.path, module.products)) {
+      const int64_t outputs = part.product.outputs;
+      const bool term = result_is_term(OpKind::kLinear, 0, 'I');
+      Lora ids{a, add_b(by_outputs(part, lora_b_name(""), {outputs, rank}, term))};
       if (module.magnitudes)
-        ids.magnitudes = add_magnitudes(
-            adapter_rows(names, product, lora_magnitude_name, {product.outputs}), module.low);
-      names.go_on(product);
+        ids.magnitudes =
+            add_magnitudes(by_outputs(part, lora_magnitude_name(""), {outputs}, term), module.low);
       all.push_back(ids);
     }
     return all;
@@ -113,79 +113,71 @@ class TensorTable {
   std::vector<Linear> linear(const std::string& module, const std::vector<Product>& products,
                              bool transposed) {
     std::vector<Linear> all;
-    PartNames names(module, products, transposed);
-    for (const Product& product : products) {
-      TensorInfo weight = product_weight(product, names.of(".weight"), split_);
-      names.place(weight, ".weight", product.inputs);
+    for (const ModulePart& part : parts_of(module, products, transposed)) {
+      const Product& product = part.product;
+      TensorInfo weight = product_weight(product, part.name(".weight"), split_);
+      part.place(weight, ".weight");
       Linear ids{add(std::move(weight))};
-      if (product.bias) {
-        const bool term = gradient_is_term(OpKind::kLinear, 2, 'I');
-        TensorInfo bias =
-            product.by_outputs
-                ? split_rows(names.of(".bias"), {product.outputs}, split_, product.copies)
-                : replicated(names.of(".bias"), {product.outputs}, split_, term);
-        names.place(bias, ".bias", 0);
-        ids.bias = add(std::move(bias));
-      }
-      names.go_on(product);
+      if (product.bias)
+        ids.bias = add(by_outputs(part, ".bias", {product.outputs},
+                                  gradient_is_term(OpKind::kLinear, 2, 'I')));
       all.push_back(ids);
     }
     return all;
   }
 
  private:
-  /// Names and places of one product after the other of a module of the files: their own where the
-  /// module is one product whose matrix lies as it is computed with.
-  class PartNames {
-   public:
-    PartNames(std::string module, const std::vector<Product>& products, bool transposed = false)
-        : module_(std::move(module)),
-          roles_(products),
-          transposed_(transposed),
-          is_whole_(products.size() == 1 && !transposed) {
-      for (const Product& product : products) rows_ += product.outputs;
+  /// A product as a part of a module of the files. A module that is one product, whose matrix files
+  /// hold as it is computed with, is not in parts.
+  struct ModulePart {
+    std::string module;
+    Product product;
+    bool is_whole;
+    bool transposed;
+    /// Outputs of the module's products together, and of those before this one.
+    int64_t module_outputs;
+    int64_t first;
+
+    /// The name of the product's tensor that the module's name and `end` (".weight") have in files.
+    std::string name(std::string_view end) const {
+      return is_whole ? cat(module, end) : cat(module, ".", role_name(product.projection), end);
     }
-    std::string of(std::string_view end) const {
-      return is_whole_ ? cat(module_, end)
-                       : cat(module_, ".", role_name(roles_[at_].projection), end);
-    }
-    /// `columns`: of a matrix; 0: a vector.
-    void place(TensorInfo& tensor, std::string_view end, int64_t columns) const {
-      if (is_whole_) return;
-      const bool turned = transposed_ && columns > 0;
-      Dims shape = columns == 0 ? Dims{rows_}
-                   : turned     ? Dims{columns, rows_}
-                                : Dims{rows_, columns};
-      tensor.stored = {.name = cat(module_, end),
+    /// Notes where files hold a matrix [outputs, ...] or vector of the product.
+    void place(TensorInfo& tensor, std::string_view end) const {
+      if (is_whole) return;
+      Dims shape = tensor.shape;
+      shape[0] = module_outputs;
+      const bool turned = transposed && shape.size() == 2;
+      if (turned) std::swap(shape[0], shape[1]);
+      tensor.stored = {.name = cat(module, end),
                        .shape = std::move(shape),
-                       .first = first_,
+                       .first = first,
                        .transposed = turned};
     }
-    void go_on(const Product& product) {
-      first_ += product.outputs;
-      ++at_;
-    }
-
-   private:
-    std::string module_;
-    std::vector<Product> roles_;
-    bool transposed_;
-    bool is_whole_;
-    int64_t rows_ = 0;
-    size_t at_ = 0;
-    int64_t first_ = 0;
   };
+  static std::vector<ModulePart> parts_of(const std::string& module,
+                                          const std::vector<Product>& products,
+                                          bool transposed = false) {
+    int64_t outputs = 0;
+    for (const Product& product : products) outputs += product.outputs;
+    const bool is_whole = products.size() == 1 && !transposed;
+    std::vector<ModulePart> parts;
+    int64_t first = 0;
+    for (const Product& product : products) {
+      parts.push_back({module, product, is_whole, transposed, outputs, first});
+      first += product.outputs;
+    }
+    return parts;
+  }
 
-  /// Rows of B, or magnitudes, of a product.
-  TensorInfo adapter_rows(const PartNames& names, const Product& product,
-                          std::string (*name_of)(const std::string&), Dims shape) {
-    const std::string end = name_of("");
-    const int64_t columns = shape.size() > 1 ? shape[1] : 0;
-    const bool term = result_is_term(OpKind::kLinear, 0, 'I');
+  /// Describes a tensor whose rows, or elements, are the product's outputs. `term`: where each rank
+  /// has all of it, its gradient is a term of a sum.
+  TensorInfo by_outputs(const ModulePart& part, std::string_view end, Dims shape, bool term) {
+    const Product& product = part.product;
     TensorInfo tensor = product.by_outputs
-                            ? split_rows(names.of(end), std::move(shape), split_, product.copies)
-                            : replicated(names.of(end), std::move(shape), split_, term);
-    names.place(tensor, end, columns);
+                            ? split_rows(part.name(end), std::move(shape), split_, product.copies)
+                            : replicated(part.name(end), std::move(shape), split_, term);
+    part.place(tensor, end);
     return tensor;
   }
 

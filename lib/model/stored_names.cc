@@ -119,9 +119,7 @@ StoredNames find_stored_names(const std::vector<std::string>& wanted, const std:
 StoredNames find_stored_names(const ModelDescription& model, const std::vector<std::string>& stored) {
   std::vector<std::string> wanted;
   for (const TensorInfo& tensor : model.tensors)
-    if (tensor.initial.kind == Initial::Kind::kFolder &&
-        std::find(wanted.begin(), wanted.end(), tensor.file_name()) == wanted.end())
-      wanted.push_back(tensor.file_name());
+    if (tensor.initial.kind == Initial::Kind::kFolder) wanted.push_back(tensor.file_name());
   const TensorNames& family = tensor_names(model.family);
   StoredNames names = find_stored_names(wanted, stored, family.root);
   const std::string head_name = cat(family.head, ".weight");

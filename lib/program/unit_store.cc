@@ -385,18 +385,23 @@ Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_
 
 bool UnitStore::begins_as_zero(UnitId id, TensorId tensor) const {
   const std::vector<int>& layers = unit(id).layers;
-  const auto holds = [&](int l) { return options_.pipeline.holds(options_.pipeline_stage, l); };
-  const auto last = std::find_if(layers.rbegin(), layers.rend(), holds);
-  if (last == layers.rend()) return false;
-  const auto uses = [&](const GraphParam& param) {
-    return std::find(param.tensors.begin(), param.tensors.end(), tensor) != param.tensors.end();
+  const int first = layers.front(), last = layers.back();
+  if (first == last || !options_.pipeline.holds(options_.pipeline_stage, last)) return false;
+  const auto reads = [&](int layer, TensorId wanted) {
+    const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(layer)].params;
+    return std::any_of(params.begin(), params.end(), [&](const GraphParam& param) {
+      return std::find(param.tensors.begin(), param.tensors.end(), wanted) != param.tensors.end();
+    });
   };
-  const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(*last)].params;
-  return std::none_of(params.begin(), params.end(), uses);
+  const std::vector<Slice>& slices = unit(id).slices;
+  const bool is_tied = std::any_of(slices.begin(), slices.end(), [&](const Slice& slice) {
+    return reads(first, slice.tensor) && reads(last, slice.tensor);
+  });
+  return is_tied && reads(first, tensor) && !reads(last, tensor);
 }
 
-/// What the first list leaves unwritten of a unit's whole gradient: padding, and tensors of another
-/// layer that reads the unit.
+/// Ranges of a unit's whole gradient that are cleared because the first list leaves them unwritten:
+/// padding, and tensors that begin as zero.
 std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
   const StorageFormat& format = spec(id).gradient;
   std::vector<Range> found;

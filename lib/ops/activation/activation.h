@@ -20,11 +20,16 @@ class GraphBuilder;
 //   in:  ds[N,F], gu[N,2F]
 //   out: dgu[N,2F] (out may be gu)
 
-/// An operation without these attributes is of silu.
+/// ActivationAttrs are left out of an operation for silu.
 struct ActivationAttrs {
   Activation kind = Activation::kSilu;
   bool operator==(const ActivationAttrs&) const = default;
 };
+
+/// Returns the activation of an operation that has one.
+inline Activation activation_of(const Op& op) {
+  return op.attrs.get_or<ActivationAttrs>().kind;
+}
 
 namespace ops {
 ValueId activation(GraphBuilder& g, ValueId x, Activation kind);

@@ -6,22 +6,15 @@
 
 namespace ftrun::cpu {
 
-namespace {
-
-Activation kind_of(const OpCall& call) {
-  return call.op().attrs.get_or<ActivationAttrs>().kind;
-}
-
-}  // namespace
-
 template <class S>
 void activation(const OpCall& call) {
   const int64_t tokens = call.in_dims(0)[0], width = call.in_dims(0)[1];
   const S* const x = call.in<S>(0);
   S* const y = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
+  const Activation kind = activation_of(call.op());
   parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
-    vec.activation(kind_of(call), x + begin * width, y + begin * width, (end - begin) * width);
+    vec.activation(kind, x + begin * width, y + begin * width, (end - begin) * width);
   });
 }
 
@@ -32,9 +25,10 @@ void activation_dgrad(const OpCall& call) {
   const S* const x = call.in<S>(1);
   S* const dx = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
+  const Activation kind = activation_of(call.op());
   parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width;
-    vec.activation_dgrad(kind_of(call), dy + at, x + at, dx + at, (end - begin) * width);
+    vec.activation_dgrad(kind, dy + at, x + at, dx + at, (end - begin) * width);
   });
 }
 
@@ -44,10 +38,11 @@ void gated_activation(const OpCall& call) {
   const S* const gu = call.in<S>(0);
   S* const s = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
+  const Activation kind = activation_of(call.op());
   parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const S* const gate = gu + n * 2 * width;
-      vec.gated_activation(kind_of(call), gate, gate + width, s + n * width, width);
+      vec.gated_activation(kind, gate, gate + width, s + n * width, width);
     }
   });
 }
@@ -59,12 +54,13 @@ void gated_activation_dgrad(const OpCall& call) {
   const S* const gu = call.in<S>(1);
   S* const dgu = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
+  const Activation kind = activation_of(call.op());
   parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const S* const gate = gu + n * 2 * width;
       S* const dgate = dgu + n * 2 * width;
-      vec.gated_activation_dgrad(kind_of(call), ds + n * width, gate, gate + width, dgate,
-                                 dgate + width, width);
+      vec.gated_activation_dgrad(kind, ds + n * width, gate, gate + width, dgate, dgate + width,
+                                 width);
     }
   });
 }

@@ -122,10 +122,6 @@ __global__ void gated_activation_dgrad_rows(Activation kind, const T* ds, const 
   }
 }
 
-Activation kind_of(const Operation& op) {
-  return op.op().attrs.get_or<ActivationAttrs>().kind;
-}
-
 Launch by_element(const Operation& op, int64_t packs) {
   return {blocks(divide_up(packs, kPointwiseThreads)), kPointwiseThreads, 0, op.stream()};
 }
@@ -145,7 +141,8 @@ void run_activation(const Operation& op, const Libraries& /*libraries*/) {
     auto* const y = static_cast<T*>(op.out(0));
     with_vectors<T>(vectors_fit<T>(count, x, y), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch(by_element(op, count / V), activation_elements<T, V>, kind_of(op), x, y, count);
+      launch(by_element(op, count / V), activation_elements<T, V>, activation_of(op.op()), x, y,
+             count);
     });
   });
 }
@@ -159,8 +156,8 @@ void run_activation_dgrad(const Operation& op, const Libraries& /*libraries*/) {
     auto* const dx = static_cast<T*>(op.out(0));
     with_vectors<T>(vectors_fit<T>(count, dy, x, dx), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch(by_element(op, count / V), activation_dgrad_elements<T, V>, kind_of(op), dy, x, dx,
-             count);
+      launch(by_element(op, count / V), activation_dgrad_elements<T, V>, activation_of(op.op()), dy,
+             x, dx, count);
     });
   });
 }
@@ -173,7 +170,8 @@ void run_gated_activation(const Operation& op, const Libraries& /*libraries*/) {
     auto* const s = static_cast<T*>(op.out(0));
     with_vectors<T>(vectors_fit<T>(width, gu, s), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch(by_row(op, width / V), gated_activation_rows<T, V>, kind_of(op), gu, s, width);
+      launch(by_row(op, width / V), gated_activation_rows<T, V>, activation_of(op.op()), gu, s,
+             width);
     });
   });
 }
@@ -187,8 +185,8 @@ void run_gated_activation_dgrad(const Operation& op, const Libraries& /*librarie
     auto* const dgu = static_cast<T*>(op.out(0));
     with_vectors<T>(vectors_fit<T>(width, ds, gu, dgu), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch(by_row(op, width / V), gated_activation_dgrad_rows<T, V>, kind_of(op), ds, gu, dgu,
-             width);
+      launch(by_row(op, width / V), gated_activation_dgrad_rows<T, V>, activation_of(op.op()), ds,
+             gu, dgu, width);
     });
   });
 }
