@@ -193,7 +193,8 @@ std::string import_text(const ImportedState& imported) {
              unknown.empty() ? "" : cat("; not known: ", printable(join(unknown, ", "))), "\n");
 }
 
-/// A checkpoint has tensors of the model, an import those of its files.
+/// Refuses to import for a model whose tensors are parts of the files' tensors, or lie there
+/// transposed: a checkpoint has the model's tensors, an import the files'.
 void require_own_tensors(const ModelDescription& model, const std::string& folder) {
   const auto is_part = [](const TensorInfo& tensor) { return !tensor.stored.name.empty(); };
   const auto part = std::find_if(model.tensors.begin(), model.tensors.end(), is_part);

@@ -18,7 +18,7 @@ namespace {
 /// The adapter of one matrix [outputs, inputs].
 struct Adapted {
   std::string module;
-  /// The module of the files that it is a product of, which has A.
+  /// The files' module that has the product, and A.
   std::string in_files;
   int64_t outputs = 0;
   int64_t inputs = 0;
@@ -27,7 +27,7 @@ struct Adapted {
 };
 
 std::map<std::string, Adapted> adapted_matrices(const ModelDescription& model) {
-  // The scale of a module's adapter, by the name of its A.
+  // `low` has each module's adapter, by the module's path in files.
   std::map<std::string, LowRank> low;
   const TensorNames& names = tensor_names(model.family);
   for (int64_t layer = 0; layer < model.block_count; ++layer) {

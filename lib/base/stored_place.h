@@ -9,8 +9,9 @@
 
 namespace ftrun {
 
-/// Where a file holds a tensor of the model, if not under its own name in its own shape: as some
-/// rows of a larger tensor (q, k and v in one matrix), and perhaps transposed ([inputs, outputs]).
+/// StoredPlace says where a file holds a tensor of the model that is not stored under its own name
+/// in its own shape: as some rows of a larger tensor (q, k and v in one matrix), and perhaps
+/// transposed ([inputs, outputs]).
 ///
 /// Row r of the tensor is row `first + r / run * stride + r % run` of the stored one, or of its
 /// transpose. A vector's rows are its elements.
@@ -40,8 +41,8 @@ struct StoredRun {
 void visit_stored_runs(const StoredPlace& place, int64_t begin, int64_t end,
                        const std::function<void(const StoredRun&)>& visit);
 
-/// A run of one row of the stored tensor (a column of the part) that lies transposed at a place:
-/// elements [begin, begin + count) of the stored tensor are elements `position`,
+/// StoredColumn is a run within one row of a stored tensor, which is a column of the part that lies
+/// there transposed: elements [begin, begin + count) of the stored tensor are elements `position`,
 /// `position + step`, ... of the part.
 struct StoredColumn {
   int64_t begin = 0;

@@ -77,7 +77,7 @@ bool lies_transposed(const ExportPart& part) {
   return part.place.transposed;
 }
 
-/// Elements [begin, end) of a tensor of the model, at `stored` of the file's tensor.
+/// PartRun says that elements [begin, end) of a model tensor lie from `stored` on in the file's.
 struct PartRun {
   const ExportPart* part;
   int64_t begin;
@@ -85,8 +85,8 @@ struct PartRun {
   int64_t stored;
 };
 
-/// What fills a tensor of the file, in the file's order. A part that lies transposed is one run,
-/// and so is each other one beside it.
+/// Lists the runs that fill a tensor of the file, in the file's order. Where a part lies
+/// transposed, each part is one run.
 std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
   const bool any_transposed = std::any_of(parts.begin(), parts.end(), lies_transposed);
   std::vector<PartRun> runs;
@@ -163,8 +163,8 @@ class ShardWriter {
     return values_;
   }
 
-  /// A row of the file's tensor takes an element of every row of its parts: they are put together
-  /// in memory first.
+  /// Writes a tensor whose parts lie transposed. Each of its rows takes an element of every row of
+  /// the parts, so that it is put together in memory first.
   void write_whole(const TensorSpec& tensor, const std::vector<ExportPart>& parts) {
     whole_.resize(static_cast<size_t>(elements_of(tensor)));
     const auto put = [&](const ExportPiece& piece, const ExportPart& part) {

@@ -37,28 +37,28 @@ struct ExportOptions {
   DType dtype = DType::kF32;
   /// A file of weights is closed when the next tensor would make it larger, in bytes.
   int64_t shard_bytes = 50'000'000'000;
-  /// Elements asked for at once: what the export holds in memory, but for a tensor that the file
-  /// holds transposed, which it holds whole.
+  /// The export asks for so many elements at once and holds no more in memory, but for a tensor
+  /// that the file holds transposed, which it holds whole.
   int64_t piece_elements = 4 << 20;
 };
 
-/// A tensor of the model in a tensor of the file.
+/// ExportPart is a model tensor that a tensor of the file holds.
 struct ExportPart {
   std::string tensor;
   std::vector<int64_t> shape;
-  /// Without a name: it is all of the file's tensor.
+  /// The place in the file's tensor; without a name the part is all of it.
   StoredPlace place = {};
 };
 
-/// A tensor of the file, in the order of the model's state dict.
+/// ExportTensor is a tensor of the file. Lists of them follow the model's state dict.
 struct ExportTensor {
   std::string name;
   std::vector<int64_t> shape;
-  /// What it is made of: each element is in one of them. None: the model's tensor of that name.
+  /// The model tensors that it holds, which cover it; none: it is the model tensor of that name.
   std::vector<ExportPart> parts = {};
 };
 
-/// Elements [begin, end) of a flattened tensor of the model, for a file.
+/// ExportPiece asks for elements [begin, end) of a flattened model tensor, for a file.
 struct ExportPiece {
   std::string file;
   std::string tensor;

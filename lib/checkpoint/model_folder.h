@@ -76,7 +76,7 @@ class ModelFolder {
     size_t file;
     const StoredTensor* info;
   };
-  /// A part of a stored tensor; `info` has its own name and shape.
+  /// Part is a named part of a stored tensor; `info` has its own name and shape.
   struct Part {
     StoredTensor info;
     StoredPlace place;
@@ -88,7 +88,7 @@ class ModelFolder {
   const Place& place(std::string_view name) const;
   const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
   const Part* part(std::string_view name) const;
-  /// What `read` makes of stored elements, in the part's own order.
+  /// Reads elements [begin, end) of a part; `read` converts a run of the stored tensor.
   template <class T, class Read>
   void read_part(const Part& part, int64_t begin, int64_t end, std::span<T> out, Read read) const;
 

@@ -16,21 +16,22 @@ struct BaseModelName {
 /// Tells a folder that is there from a name of the Hub with a revision.
 BaseModelName base_model_name(const std::string& path);
 
-/// What PEFT's file says of the model beside its adapter.
+/// PeftModel is what PEFT's file says of the model beside its adapter.
 struct PeftModel {
   BaseModelName name;
-  /// The modules that "all-linear" stands for, and those of a config that names none.
+  /// The modules that "all-linear" stands for.
   std::vector<std::string> linear;
+  /// The modules that have an adapter where the config names none.
   std::vector<std::string> adapted;
   /// A tied matrix that trains whole is saved under both of its names.
   bool tied = false;
   std::string embedding;
   std::string head;
-  /// Its modules keep matrices as [inputs, outputs] (transformers' Conv1D).
+  /// The modules keep matrices as [inputs, outputs] (transformers' Conv1D).
   bool transposed = false;
 };
 
-/// The adapter_config.json of PEFT: what desugar_adapter() reads.
+/// Writes the adapter_config.json of PEFT, which desugar_adapter() reads.
 std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
 
 /// The section as JSON; "none" when nothing is quantized.

@@ -34,7 +34,7 @@ inline DType exported_dtype(ExportDtype wanted, DType own) {
 /// As the model's own files; fp32 where its config.json does not say what these hold.
 inline DType exported_dtype(ExportDtype wanted, const ModelConfig& model) { return exported_dtype(wanted, model.dtype.value_or(DType::kF32)); }
 
-/// What PEFT's file says of a model of the family that the config or the command calls `base`.
+/// Describes, for PEFT's file, a model of the family that the config or the command calls `base`.
 inline PeftModel peft_model(const std::string& base, const std::string& family, bool tied) {
   const TensorNames& names = tensor_names(family);
   return {.name = base_model_name(base),
@@ -46,7 +46,8 @@ inline PeftModel peft_model(const std::string& base, const std::string& family, 
           .transposed = names.transposed};
 }
 
-/// Of the adapter alone, in PEFT's layout: fp32 unless another dtype is asked for.
+/// Makes the options export the adapter alone, in PEFT's layout: in fp32 unless `wanted` is another
+/// dtype.
 inline void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
                               ExportDtype wanted) {
   options.format = ExportFormat::kAdapter;
@@ -78,9 +79,9 @@ inline ExportOptions export_options(const Config& config, const ModelConfig& mod
   return options;
 }
 
-/// The tensors of the files that hold tensors of the model, in order of the first one that each
-/// holds. `part` says of a tensor of the model which file's tensor holds it, and where: its name is
-/// the file's, its only part the model's.
+/// Groups model tensors by the tensor of the files that holds them, in order of the first one that
+/// each holds. `part` makes of a model tensor the files' tensor with this part alone, or nothing to
+/// leave it out.
 template <class Tensors, class Part>
 std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
   std::vector<ExportTensor> files;
@@ -97,7 +98,7 @@ std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
   return files;
 }
 
-/// The model's own, without what an adapter adds.
+/// Lists the tensors of the model's own files, without what an adapter adds.
 inline std::vector<ExportTensor> model_tensors(const ModelDescription& model) {
   return file_tensors(model.tensors, [](const TensorInfo& tensor) -> std::optional<ExportTensor> {
     if (is_lora_name(tensor.name)) return std::nullopt;
@@ -106,8 +107,9 @@ inline std::vector<ExportTensor> model_tensors(const ModelDescription& model) {
   });
 }
 
-/// Of `model` as a run trains it.
-inline std::vector<ExportTensor> export_tensors(const ExportOptions& options, const ModelDescription& model) {
+/// Lists the tensors that an export of `model`, as a run trains it, holds.
+inline std::vector<ExportTensor> export_tensors(const ExportOptions& options,
+                                                const ModelDescription& model) {
   if (options.format != ExportFormat::kAdapter) return model_tensors(model);
   return file_tensors(adapter_tensors(model), [](const AdapterTensor& tensor) {
     return std::optional(ExportTensor{

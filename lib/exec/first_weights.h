@@ -56,7 +56,7 @@ class FirstWeights {
   const AdapterFolder* adapter_;
   /// After require_fit().
   const ModelDescription* model_ = nullptr;
-  /// Where `adapter_` holds tensors, by the model's names: after require_fit().
+  /// require_fit() notes here where `adapter_` holds tensors, by the model's names.
   std::map<std::string, AdapterTensor> stored_;
   /// What was measured, by the tensor's name.
   std::map<std::string, Lengths> lengths_;

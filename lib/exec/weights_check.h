@@ -22,15 +22,15 @@
 
 namespace ftrun {
 
-/// Has the folder's tensors, and the parts of them that are the model's, read by the names that the
-/// model has for them; one of several ranks `tells` where they have others.
+/// Lets the folder's tensors, and the parts of them that are the model's, be read by the model's
+/// names; one of several ranks `tells` where the folder has others.
 inline void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tells) {
   const StoredNames names = find_stored_names(model, folder.names());
   folder.rename(names.stored);
   for (const TensorInfo& tensor : model.tensors) {
     const StoredPlace& place = tensor.stored;
     if (place.name.empty() || tensor.initial.kind != Initial::Kind::kFolder) continue;
-    // What is missing or misshapen is told by require_weights().
+    // require_weights() reports what is missing or misshapen.
     const StoredTensor* found = folder.find(place.name);
     if (found && found->shape == place.shape) folder.name_part(tensor.name, tensor.shape, place);
   }
@@ -103,9 +103,8 @@ inline std::map<std::string, std::string> names_in_adapter(const std::vector<Ada
   return find_stored_names(in_peft, stored, kAdapterRoot).stored;
 }
 
-/// Where an adapter's folder holds tensors of the model, by the model's names: the name of the
-/// stored tensor always, the rest where it is a part of it. Refuses a folder whose tensors are not
-/// those that train in `model`, with Error(kBadInput) and all of them.
+/// Finds where an adapter's folder holds each tensor that trains in `model`, by the model's names.
+/// Error(kBadInput) lists all that differs in a folder with other tensors.
 inline std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& model,
                                                             const AdapterFolder& adapter) {
   std::map<std::string, AdapterTensor> places;
@@ -121,7 +120,7 @@ inline std::map<std::string, AdapterTensor> require_adapter(const ModelDescripti
   const TensorNames& family = tensor_names(model.family);
   for (AdapterTensor wanted : all) {
     if (const auto other = spelt.find(wanted.stored); other != spelt.end()) wanted.stored = other->second;
-    // Of parts of one stored tensor the first one tells.
+    // The first part of a stored tensor reports for all of them.
     const bool tells = known.insert(wanted.stored).second;
     const StoredTensor* stored = adapter.find(wanted.stored);
     if (stored == nullptr) {
@@ -152,7 +151,7 @@ inline std::map<std::string, AdapterTensor> require_adapter(const ModelDescripti
   return places;
 }
 
-/// Elements [begin, end) of a tensor of the model that an adapter's folder holds.
+/// Reads elements [begin, end) of a model tensor from an adapter's folder.
 inline void read_adapter(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,
                          int64_t end, std::span<float> out) {
   if (tensor.place.name.empty()) return adapter.read_f32(tensor.stored, begin, end, out);

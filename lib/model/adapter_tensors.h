@@ -11,15 +11,15 @@ namespace ftrun {
 /// Before the model's name of every tensor in PEFT's files.
 inline constexpr std::string_view kAdapterRoot = "base_model.model.";
 
-/// A tensor of the model that an adapter's file holds.
+/// AdapterTensor is a model tensor that an adapter's file holds.
 struct AdapterTensor {
   std::string tensor;
   Dims shape;
-  /// PEFT's name of the file's tensor and its shape: "base_model.model." before the name in the
+  /// The file's tensor has PEFT's name and this shape: "base_model.model." before the name in the
   /// model's files; a bias of a module that has an adapter is its base layer's.
   std::string stored;
   Dims stored_shape;
-  /// Where in it; without a name: it is all of it.
+  /// The place in the file's tensor; without a name the tensor is all of it.
   StoredPlace place;
 };
 

@@ -64,7 +64,8 @@ const Family& read_family(const json& root, const std::string& where) {
   return *family;
 }
 
-/// A whole number that a family's files may leave to its config class, or, with default 0, not.
+/// Reads a whole number that config.json may leave to the family's config class; it must be there
+/// where `of_class` is 0.
 int64_t whole_or_class(ConfigReader& reader, const char* key, int64_t of_class, WholeRange range) {
   return of_class == 0 ? reader.whole(key, range) : reader.whole_or(key, of_class, range);
 }

@@ -14,8 +14,8 @@ namespace ftrun {
 /// How the rotary angles of a model are scaled (transformers' rope_type).
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
 
-/// The norms of blocks and before the head: RMS norm (Zhang and Sennrich 2019), or layer norm with
-/// weight and bias (Ba et al. 2016).
+/// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), or layer
+/// norm with weight and bias (Ba et al. 2016).
 enum class NormKind : uint8_t { kRms, kLayer };
 
 struct RopeConfig {

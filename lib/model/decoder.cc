@@ -52,13 +52,15 @@ class TensorTable {
   TensorId rows(std::string name, Dims shape, int copies = 1) {
     return add(split_rows(std::move(name), std::move(shape), split_, copies));
   }
-  /// A [rank, inputs] and B [outputs, rank] of a product's adapter. Products of one module share A.
+  /// Lora has A [rank, inputs] and B [outputs, rank] of a product's adapter. Products of one module
+  /// share A.
   struct Lora {
     TensorId a = -1, b = -1;
     /// -1: it has none.
     TensorId magnitudes = -1;
   };
-  /// What an adapter's module has of its products, whose rows of B lie under each other in files.
+  /// LoraModule is a module of the files with an adapter. Rows of B of its products lie under each
+  /// other in files.
   struct LoraModule {
     std::string path;
     LowRank low;
@@ -85,11 +87,12 @@ class TensorTable {
     }
     return all;
   }
+
   struct Norm {
     TensorId weight = -1;
     TensorId bias = -1;
   };
-  /// Of tokens, which are shared out with sequence parallelism.
+  /// Adds the weight and bias of a norm of tokens, which sequence parallelism shares out.
   Norm norm(const std::string& module, const ModelConfig& c) {
     const OpKind kind = c.norm == NormKind::kRms ? OpKind::kRmsNorm : OpKind::kLayerNorm;
     const auto vector = [&](const char* end, size_t operand) {
@@ -108,8 +111,9 @@ class TensorTable {
     TensorId weight = -1;
     TensorId bias = -1;
   };
-  /// The products of a module of the files. Of those by outputs each rank makes some of the
-  /// results, else a share of every one, from some of the inputs.
+  /// Adds the weights and biases of the products of a module of the files. A rank makes some of the
+  /// results of products that are shared out by outputs, and of the others a share of every result,
+  /// from some of the inputs.
   std::vector<Linear> linear(const std::string& module, const std::vector<Product>& products,
                              bool transposed) {
     std::vector<Linear> all;
@@ -127,8 +131,8 @@ class TensorTable {
   }
 
  private:
-  /// A product as a part of a module of the files. A module that is one product, whose matrix files
-  /// hold as it is computed with, is not in parts.
+  /// ModulePart is a product as a part of a module of the files. A module that is one product,
+  /// whose matrix files hold as it is computed with, is not in parts.
   struct ModulePart {
     std::string module;
     Product product;
@@ -138,7 +142,7 @@ class TensorTable {
     int64_t module_outputs;
     int64_t first;
 
-    /// The name of the product's tensor that the module's name and `end` (".weight") have in files.
+    /// Returns the name of the product's tensor with this end (".weight").
     std::string name(std::string_view end) const {
       return is_whole ? cat(module, end) : cat(module, ".", role_name(product.projection), end);
     }
@@ -224,7 +228,7 @@ struct BlockTensors {
   }
 };
 
-/// The products of the whole model that one module of the files has.
+/// Returns the products of `all` that one module of the files has.
 std::vector<Product> products_of(const ProductModule& module, const std::vector<Product>& all) {
   std::vector<Product> found;
   for (const Product& product : all)
@@ -263,18 +267,18 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
   return ids;
 }
 
-/// A matrix of products in a block's graph, with its adapters.
+/// MatrixParams are a matrix of products in a block's graph, with its adapters.
 struct MatrixParams {
-  /// A of all modules that have an adapter in one matrix, and each one's B.
+  /// Lora has A of all modules with an adapter, in one matrix, and each module's B.
   struct Lora {
     ValueId down = -1;
     std::vector<ValueId> up;
     LoraAttrs attrs;
-    /// The products of each module that has one.
+    /// The products of each module that has an adapter.
     std::vector<std::vector<Projection>> modules;
     /// None: probability 0.
     DropoutAttrs dropout;
-    /// Of all of them in one vector; -1: they have none.
+    /// All magnitudes in one vector; -1: there are none.
     ValueId magnitudes = -1;
     DoraAttrs dora;
   };
@@ -298,7 +302,7 @@ ValueId add_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, const NormPar
   return ops::layer_norm(g, x, params.weight, params.bias, c.norm_epsilon);
 }
 
-/// x + r, and its norm.
+/// Emits x + r and its norm.
 ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, ValueId r,
                                  const NormParams& params) {
   if (c.norm == NormKind::kRms) return ops::add_rms_norm(g, x, r, params.weight, c.norm_epsilon);
@@ -306,7 +310,7 @@ ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId 
   return {sum, add_norm(g, c, sum, params)};
 }
 
-/// The parameters of a block's graph, -1 where the config has none.
+/// BlockParams are the parameters of a block's graph, -1 where the config has none.
 struct BlockParams {
   std::array<MatrixParams, kProductMatrices> matrices;
   NormParams input_norm, post_norm;
@@ -318,7 +322,7 @@ struct BlockParams {
   MatrixParams& at(ProductMatrix matrix) { return matrices[static_cast<size_t>(matrix)]; }
 };
 
-/// The products of a matrix, as a rank computes them.
+/// RankMatrix is what one rank computes of a matrix of products.
 struct RankMatrix {
   ProductMatrix matrix;
   int64_t outputs = 0;
@@ -326,7 +330,7 @@ struct RankMatrix {
   std::vector<Product> products;
 };
 
-/// "qkv", "o", "gate_up", "down"
+/// Returns "qkv", "o", "gate_up" or "up", "down".
 std::string matrix_name(const RankMatrix& matrix) {
   std::vector<std::string> roles;
   for (const Product& product : matrix.products) roles.emplace_back(role_name(product.projection));
@@ -383,8 +387,8 @@ MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
   return lora;
 }
 
-/// `whole` is of the whole model. `dropout`: of what adapters multiply. Modules of one matrix,
-/// whose A's are one matrix, have the same mask.
+/// Adds a block's parameters to its graph. `whole` is the config of the whole model, `dropout` that
+/// of what adapters multiply. Modules of one matrix, whose A's are one matrix, have the same mask.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
                              double dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);
@@ -511,7 +515,7 @@ struct BlockGraph {
   BlockParams params;
 };
 
-// `window` is 0 when it does not shorten rows of T tokens.
+// Builds a rank's graph of a block. `window` is 0 when it does not shorten rows of T tokens.
 BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, int64_t window,
                        bool train, const ModelDtypes& dtypes, const RecomputePolicy& recompute,
                        const TensorSplit& split, const BlockAdapter& adapter, double dropout) {
@@ -650,7 +654,7 @@ class DecoderBuilder {
     return static_cast<int>(out_.graphs.size() - 1);
   }
 
-  /// `position_table` is -1 without learned positions.
+  /// Adds the embedding's layer. `position_table` is -1 without learned positions.
   void add_embedding(TensorId table, TensorId position_table) {
     const int64_t n = batch_.tokens();
     GraphBuilder g("embed", n, batch_.row_tokens, dtypes_);

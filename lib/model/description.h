@@ -42,8 +42,8 @@ struct TensorInfo {
   TensorInfo(std::string tensor_name, Dims tensor_shape)
       : name(std::move(tensor_name)), shape(std::move(tensor_shape)), local(whole_box(shape)) {}
 
-  /// Hugging Face's name: "model.layers.0.self_attn.q_proj.weight". Of a part of a tensor of the
-  /// files (`stored`) with the part's name before the last one: "...qkv_proj.q.weight".
+  /// Hugging Face's name: "model.layers.0.self_attn.q_proj.weight". A part of a tensor of the
+  /// files (`stored`) has the part's name before the last one: "...qkv_proj.q.weight".
   std::string name;
   /// Of the whole tensor.
   Dims shape;
@@ -58,13 +58,13 @@ struct TensorInfo {
   bool trainable = true;
   /// What it holds when training begins: the model folder's weights, or made here (a part of an adapter).
   Initial initial;
-  /// Where files of the model, or of its adapter, hold it; without a name: under its own.
+  /// The place in files of the model, or of its adapter; without a name they hold it as it is.
   StoredPlace stored;
 
   /// Elements of the whole tensor, and of what this rank uses.
   int64_t numel() const { return element_count(shape); }
   int64_t local_numel() const { return local.numel(); }
-  /// The tensor that files hold, which several of the model may be parts of.
+  /// Name and shape of the tensor of the files, which may hold several of the model's.
   const std::string& file_name() const { return stored.name.empty() ? name : stored.name; }
   const Dims& file_shape() const { return stored.name.empty() ? shape : stored.shape; }
   bool operator==(const TensorInfo&) const = default;

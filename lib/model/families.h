@@ -12,7 +12,8 @@
 
 namespace ftrun {
 
-/// Keys of config.json under which a family has what all families have; null: it has no such key.
+/// ConfigKeys are the keys of config.json under which a family has what all families have; null: it
+/// has no such key.
 struct ConfigKeys {
   const char* hidden = "hidden_size";
   const char* feed_forward = "intermediate_size";
@@ -26,15 +27,16 @@ struct ConfigKeys {
   const char* attention_dropout = "attention_dropout";
 };
 
-/// What a family's config class takes where config.json says nothing; 0: config.json has to say it.
+/// ConfigDefaults are what a family's config class takes where config.json says nothing; 0:
+/// config.json has to say it.
 struct ConfigDefaults {
   int64_t vocab_rows = 0;
   int64_t hidden = 0;
   int64_t layers = 0;
   int64_t query_heads = 0;
-  /// 0: num_attention_heads.
+  /// The number of query heads where it is 0.
   int64_t kv_heads = 0;
-  /// 0: hidden_size / num_attention_heads.
+  /// The hidden size over the number of query heads where it is 0.
   int64_t head_size = 0;
   int64_t positions = 0;
   double norm_epsilon = 1e-6;
@@ -43,8 +45,8 @@ struct ConfigDefaults {
   bool tied = false;
 };
 
-/// A family of models: how its config.json is read, and what its tensors are called. Layers are
-/// build_decoder()'s, which has what the config says.
+/// Family says how the config.json of a family is read, and what its tensors are called.
+/// build_decoder() makes the layers that the config asks for.
 ///
 /// To add a family: write a file in model/families/, declare the Family below, add it to families()
 /// in families.cc, and add its fixtures to tests/model.
@@ -56,7 +58,7 @@ struct Family {
   ConfigKeys keys = {};
   ConfigDefaults defaults = {};
   TensorNames names = {};
-  /// Its class rotates a part of each head where config.json says so; others take no notice.
+  /// The class rotates a part of each head where config.json says so; others take no notice.
   bool rotates_partly = false;
   /// Fills what the families differ in; what all have is there already.
   void (*read)(ConfigReader& reader, ModelConfig& config);

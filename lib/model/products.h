@@ -9,11 +9,12 @@
 
 namespace ftrun {
 
-/// Products that are computed as one: their matrices lie under each other in one parameter.
+/// ProductMatrix names products that are computed as one: their matrices lie under each other in
+/// one parameter.
 enum class ProductMatrix : uint8_t { kQkv, kAttentionOut, kGateUp, kDown };
 inline constexpr size_t kProductMatrices = 4;
 
-/// A product of a block, [outputs, inputs], of the whole model.
+/// Product is a product of a block of the whole model, with a matrix [outputs, inputs].
 struct Product {
   Projection projection;
   ProductMatrix matrix;
@@ -26,13 +27,13 @@ struct Product {
   bool bias;
 };
 
-/// Those that the family has, in the order of Projection.
+/// Returns the products that the family has, in the order of Projection.
 std::vector<Product> block_products(const ModelConfig& config, const TensorSplit& split);
 
-/// What a rank has of a product's matrix.
+/// Describes what a rank has of a product's matrix.
 TensorInfo product_weight(const Product& product, std::string name, const TensorSplit& split);
 
-/// Outputs and inputs that one rank computes.
+/// Return the outputs and inputs that one rank computes.
 int64_t local_outputs(const Product& product, const TensorSplit& split);
 int64_t local_inputs(const Product& product, const TensorSplit& split);
 

@@ -71,8 +71,9 @@ class UnitStore {
   std::vector<Instr> gather(const ParameterUse& use, size_t number);
   /// Zeroes what lists leave unwritten of a gradient; nothing where they write all of it.
   std::vector<Instr> clear_padding(const GradientUse& use) const;
-  /// Whether a tensor's gradient is cleared before the unit's first list of a backward pass: that
-  /// list is another layer's, which reads the unit for a tied matrix, and does not write it.
+  /// Tells whether a tensor's gradient is cleared before the first list of a backward pass that
+  /// writes the unit's: the head's list adds to a tied matrix alone, and the embedding's then adds
+  /// to all that it writes.
   bool begins_as_zero(UnitId id, TensorId tensor) const;
   /// `first`: nothing of this step is where the sum goes.
   Reduction reduction(const GradientUse& use, bool first);

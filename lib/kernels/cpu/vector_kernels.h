@@ -166,7 +166,7 @@ struct AttentionBackwardTile {
 template <class S>
 struct VectorKernels {
   // --- rows ---------------------------------------------------------------------------------
-  // Of operations, and of several of them.
+  // Functions of one operation come first, then those that several operations call.
 #define FTRUN_ROWS(result, name, ...) result (*name)(__VA_ARGS__);
 #define FTRUN_WIDE_ROWS FTRUN_ROWS
 #include "ops/rows.inc"
