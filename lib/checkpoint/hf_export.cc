@@ -376,24 +376,62 @@ void remove_unfinished(FileSystem& files, const std::string& made) {
   }
 }
 
-// transformers 5 keeps rope settings in one object, transformers 4 in two keys.
+/// Returns the rotation that transformers 4 spells as `theta` and, unless it is none, `scaling`, in
+/// the one object of transformers 5.
+nlohmann::ordered_json as_rope_parameters(const nlohmann::ordered_json& theta,
+                                          const nlohmann::ordered_json& scaling) {
+  nlohmann::ordered_json rope{{"rope_type", "default"}};
+  if (scaling.is_object()) rope = scaling;
+  rope["rope_theta"] = theta;
+  if (rope.contains("type") && !rope.contains("rope_type")) rope["rope_type"] = rope["type"];
+  return rope;
+}
+
+/// Returns the rope_scaling of transformers 4 that says what `rope` says beside its theta.
+nlohmann::ordered_json as_rope_scaling(nlohmann::ordered_json rope) {
+  rope.erase("rope_theta");
+  const bool plain = !rope.contains("rope_type") || rope["rope_type"] == "default";
+  return plain ? nlohmann::ordered_json(nullptr) : rope;
+}
+
+/// The same for a family whose layers with a window have a rotation of their own (Gemma 3).
+void spell_layer_ropes_both_ways(nlohmann::ordered_json& config) {
+  constexpr const char* kFull = "full_attention";
+  constexpr const char* kWindow = "sliding_attention";
+  if (config.contains("rope_parameters") && config["rope_parameters"].is_object()) {
+    const nlohmann::ordered_json ropes = config["rope_parameters"];
+    const auto has_theta = [&](const char* type) {
+      return ropes.contains(type) && ropes[type].is_object() && ropes[type].contains("rope_theta");
+    };
+    if (has_theta(kFull) && !config.contains("rope_theta")) {
+      config["rope_theta"] = ropes[kFull]["rope_theta"];
+      if (!config.contains("rope_scaling")) config["rope_scaling"] = as_rope_scaling(ropes[kFull]);
+    }
+    if (has_theta(kWindow) && !config.contains("rope_local_base_freq"))
+      config["rope_local_base_freq"] = ropes[kWindow]["rope_theta"];
+  } else if (config.contains("rope_theta")) {
+    const auto scaling = config.value("rope_scaling", nlohmann::ordered_json(nullptr));
+    config["rope_parameters"] = {
+        {kFull, as_rope_parameters(config["rope_theta"], scaling)},
+        {kWindow, as_rope_parameters(config["rope_local_base_freq"], nullptr)}};
+  }
+}
+
+/// Writes rope settings as transformers 5 keeps them, in one object, and as transformers 4 does, in
+/// two keys.
 void spell_rope_both_ways(nlohmann::ordered_json& config) {
   const bool has_new = config.contains("rope_parameters") && config["rope_parameters"].is_object();
+  if (config.contains("rope_local_base_freq") ||
+      (has_new && config["rope_parameters"].contains("full_attention")))
+    return spell_layer_ropes_both_ways(config);
   if (has_new && config["rope_parameters"].contains("rope_theta") &&
       !config.contains("rope_theta")) {
-    nlohmann::ordered_json scaling = config["rope_parameters"];
-    config["rope_theta"] = scaling["rope_theta"];
-    scaling.erase("rope_theta");
-    const bool plain = !scaling.contains("rope_type") || scaling["rope_type"] == "default";
-    if (!config.contains("rope_scaling"))
-      config["rope_scaling"] = plain ? nlohmann::ordered_json(nullptr) : scaling;
+    const nlohmann::ordered_json rope = config["rope_parameters"];
+    config["rope_theta"] = rope["rope_theta"];
+    if (!config.contains("rope_scaling")) config["rope_scaling"] = as_rope_scaling(rope);
   } else if (!has_new && config.contains("rope_theta")) {
-    nlohmann::ordered_json rope{{"rope_type", "default"}};
-    if (config.contains("rope_scaling") && config["rope_scaling"].is_object())
-      rope = config["rope_scaling"];
-    rope["rope_theta"] = config["rope_theta"];
-    if (rope.contains("type") && !rope.contains("rope_type")) rope["rope_type"] = rope["type"];
-    config["rope_parameters"] = rope;
+    const auto scaling = config.value("rope_scaling", nlohmann::ordered_json(nullptr));
+    config["rope_parameters"] = as_rope_parameters(config["rope_theta"], scaling);
   }
 }
 

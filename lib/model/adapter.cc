@@ -87,6 +87,8 @@ class Choice {
          {family_.head, family_.embedding, family_.norm, family_.positions})
       if (!module.empty()) others.emplace_back(module);
     std::vector<std::string_view> norms{family_.input_norm, family_.post_norm};
+    if (config.output_norms)
+      norms.insert(norms.end(), {family_.attention_output_norm, family_.mlp_output_norm});
     if (config.qk_norm) norms.insert(norms.end(), {family_.q_norm, family_.k_norm});
     for (int64_t layer = 0; layer < config.layers; ++layer)
       for (const std::string_view norm : norms) others.push_back(family_.in_block(layer, norm));

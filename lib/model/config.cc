@@ -183,7 +183,13 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
     reader.problem(keys.attention_dropout,
                    cat("found ", number_text(dropout), "; expected a number from 0 to below 1"));
   }
-  config.rope = read_rope(reader, config.max_positions);
+  if (family.window_rotation) {
+    const LayerRopes ropes = read_layer_ropes(reader, config.max_positions);
+    config.rope = ropes.full;
+    if (ropes.window != ropes.full) config.window_rope = ropes.window;
+  } else {
+    config.rope = read_rope(reader, config.max_positions);
+  }
   config.windows.assign(static_cast<size_t>(config.layers), 0);
   config.dtype = read_dtype(reader);
   config.eos_ids = read_eos(reader);
@@ -211,8 +217,8 @@ Activation read_activation(ConfigReader& reader, const Family& family) {
 }
 
 void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
-  config.activation = read_activation(reader, family);
-  if (config.rope.partial != 1.0 && !family.rotates_partly)
+  const double window_share = config.window_rope ? config.window_rope->partial : 1.0;
+  if ((config.rope.partial != 1.0 || window_share != 1.0) && !family.rotates_partly)
     reader.unsupported("partial_rotary_factor", "partial rotation is not supported yet");
   if (reader.find("quantization_config"))
     reader.unsupported("quantization_config", "the weights are quantized already; give the original model, which quantization quantizes while it is loaded");
@@ -304,6 +310,8 @@ std::string features_text(const ModelConfig& config) {
   if (config.mlp_bias) names.emplace_back("mlp_bias");
   if (config.qk_norm) names.emplace_back("qk_norm");
   if (config.norm == NormKind::kLayer) names.emplace_back("layer_norm");
+  if (config.norm == NormKind::kRmsLessOne) names.emplace_back("norms_less_one");
+  if (config.output_norms) names.emplace_back("output_norms");
   if (config.learned_positions) names.emplace_back("learned_positions");
   if (!config.gated) names.emplace_back("plain_mlp");
   if (config.activation != Activation::kSilu)
@@ -321,6 +329,18 @@ std::string scales_text(const ModelConfig& config) {
   add("residual", config.residual_scale);
   add("logits", config.logit_scale);
   if (config.attention_scale) add("attention", *config.attention_scale);
+  return text;
+}
+
+/// Returns "", or a line of the bounds that there are.
+std::string softcaps_text(const ModelConfig& config) {
+  std::string text;
+  const auto add = [&](std::string_view name, double bound) {
+    if (bound > 0)
+      text += cat(text.empty() ? "\nsoftcaps " : ", ", name, " ", number_text(bound));
+  };
+  add("attention", config.attention_softcap);
+  add("logits", config.logit_softcap);
   return text;
 }
 
@@ -342,6 +362,8 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   read_common(reader, config, family);
   config.learned_positions = !family.names.positions.empty();
   config.gated = !family.names.product(Projection::kGate).empty();
+  config.output_norms = !family.names.attention_output_norm.empty();
+  config.activation = read_activation(reader, family);
   family.read(reader, config);
   check_common(reader, config, family);
   refuse(findings, where);
@@ -355,8 +377,10 @@ std::string config_text(const ModelConfig& config) {
       << "\nheads " << config.query_heads << " query, " << config.kv_heads << " key/value, of "
       << config.head_size << "\npositions " << config.max_positions << "\nnorm_epsilon "
       << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config)
-      << scales_text(config) << "\nrope "
-      << (config.learned_positions ? "none" : rope_text(config.rope)) << "\nwindow "
+      << scales_text(config) << softcaps_text(config) << "\nrope "
+      << (config.learned_positions ? "none" : rope_text(config.rope))
+      << (config.window_rope ? cat(", with a window ", rope_text(*config.window_rope)) : "")
+      << "\nwindow "
       << windows_text(config.windows) << "\ndtype "
       << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
       << tokens_text(config) << "\n";

@@ -14,9 +14,9 @@ namespace ftrun {
 /// How the rotary angles of a model are scaled (transformers' rope_type).
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
 
-/// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), or layer
-/// norm with weight and bias (Ba et al. 2016).
-enum class NormKind : uint8_t { kRms, kLayer };
+/// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), the same
+/// with weights that are stored less 1, or layer norm with weight and bias (Ba et al. 2016).
+enum class NormKind : uint8_t { kRms, kRmsLessOne, kLayer };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
@@ -35,7 +35,7 @@ struct RopeConfig {
 
 /// What a Hugging Face config.json says of a decoder, in one spelling.
 struct ModelConfig {
-  /// Hugging Face's model_type: "llama", "mistral", "qwen2", "qwen3".
+  /// Hugging Face's model_type: "llama", "mistral", "gpt2", ...
   std::string family;
   int64_t vocab_rows = 0;
   int64_t hidden = 0;
@@ -60,16 +60,25 @@ struct ModelConfig {
   bool mlp_bias = false;
   /// RMS norm of each query and key head before the rotation.
   bool qk_norm = false;
+  /// Norms of what attention and MLP add to the hidden states.
+  bool output_norms = false;
   /// Factors of the embedding's rows, of what attention and MLP add to the hidden states, of
   /// logits.
   double embedding_scale = 1.0;
   double residual_scale = 1.0;
   double logit_scale = 1.0;
+  /// embedding_scale is rounded to the dtype of activations, as the class does.
+  bool rounds_embedding_scale = false;
   /// The factor of attention's scores; none: 1 / sqrt(head_size).
   std::optional<double> attention_scale;
+  /// Bounds of the sizes of attention's scores and of logits; 0: none.
+  double attention_softcap = 0;
+  double logit_softcap = 0;
   /// Keys of config.json that ask for dropout in training.
   std::vector<std::string> dropouts;
   RopeConfig rope;
+  /// The rotation of layers with a sliding window, where it differs.
+  std::optional<RopeConfig> window_rope;
   /// Sliding window of each layer in tokens; 0 = full attention.
   std::vector<int64_t> windows;
   /// The dtype the weights were saved in, when config.json names one that ftrun knows.
@@ -84,6 +93,11 @@ struct ModelConfig {
   int64_t rotary_size() const {
     return learned_positions ? 0
                              : static_cast<int64_t>(static_cast<double>(head_size) * rope.partial);
+  }
+  /// Returns the rotations of a head that layers have: none, one or two.
+  std::vector<RopeConfig> rotations() const {
+    if (rotary_size() == 0) return {};
+    return window_rope ? std::vector{rope, *window_rope} : std::vector{rope};
   }
   bool operator==(const ModelConfig&) const = default;
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/half_floats.h"
 #include "base/text.h"
 #include "graph/builder.h"
 #include "graph/op_spec.h"
@@ -35,6 +36,7 @@
 #include "ops/qk_norm/qk_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
+#include "ops/softcap/softcap.h"
 
 namespace ftrun {
 namespace {
@@ -94,7 +96,7 @@ class TensorTable {
   };
   /// Adds the weight and bias of a norm of tokens, which sequence parallelism shares out.
   Norm norm(const std::string& module, const ModelConfig& c) {
-    const OpKind kind = c.norm == NormKind::kRms ? OpKind::kRmsNorm : OpKind::kLayerNorm;
+    const OpKind kind = c.norm == NormKind::kLayer ? OpKind::kLayerNorm : OpKind::kRmsNorm;
     const auto vector = [&](const char* end, size_t operand) {
       const bool term = split_.sequence && gradient_is_term(kind, operand, 'N');
       return add(replicated(module + end, {c.hidden}, split_, term));
@@ -218,7 +220,7 @@ struct BlockTensors {
   std::array<TensorTable::Linear, kProjections> products;
   std::array<TensorTable::Lora, kProjections> lora;
   TensorId q_norm = -1, k_norm = -1;
-  TensorTable::Norm input_norm, post_norm;
+  TensorTable::Norm input_norm, attention_output_norm, post_norm, mlp_output_norm;
 
   const TensorTable::Linear& at(Projection projection) const {
     return products[static_cast<size_t>(projection)];
@@ -254,7 +256,12 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
     ids.k_norm = table.head_norm(names.in_block(layer, names.k_norm) + ".weight", c.head_size);
   }
   ids.input_norm = table.norm(names.in_block(layer, names.input_norm), c);
+  if (c.output_norms)
+    ids.attention_output_norm =
+        table.norm(names.in_block(layer, names.attention_output_norm), c);
   ids.post_norm = table.norm(names.in_block(layer, names.post_norm), c);
+  if (c.output_norms)
+    ids.mlp_output_norm = table.norm(names.in_block(layer, names.mlp_output_norm), c);
   for (const ProductModule& module : modules) {
     const LowRank& low = adapter.at(module.products.front());
     if (low.rank == 0) continue;
@@ -297,23 +304,30 @@ NormParams add_norm_params(GraphBuilder& g, const ModelConfig& c, std::string_vi
   return params;
 }
 
+double norm_weight_offset(const ModelConfig& c) {
+  return c.norm == NormKind::kRmsLessOne ? 1.0 : 0.0;
+}
+
 ValueId add_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, const NormParams& params) {
-  if (c.norm == NormKind::kRms) return ops::rms_norm(g, x, params.weight, c.norm_epsilon);
-  return ops::layer_norm(g, x, params.weight, params.bias, c.norm_epsilon);
+  if (c.norm == NormKind::kLayer)
+    return ops::layer_norm(g, x, params.weight, params.bias, c.norm_epsilon);
+  return ops::rms_norm(g, x, params.weight, {c.norm_epsilon, norm_weight_offset(c)});
 }
 
 /// Emits x + r and its norm.
 ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, ValueId r,
                                  const NormParams& params) {
-  if (c.norm == NormKind::kRms) return ops::add_rms_norm(g, x, r, params.weight, c.norm_epsilon);
-  const ValueId sum = ops::add(g, x, r);
-  return {sum, add_norm(g, c, sum, params)};
+  if (c.norm == NormKind::kLayer) {
+    const ValueId sum = ops::add(g, x, r);
+    return {sum, add_norm(g, c, sum, params)};
+  }
+  return ops::add_rms_norm(g, x, r, params.weight, {c.norm_epsilon, norm_weight_offset(c)});
 }
 
 /// BlockParams are the parameters of a block's graph, -1 where the config has none.
 struct BlockParams {
   std::array<MatrixParams, kProductMatrices> matrices;
-  NormParams input_norm, post_norm;
+  NormParams input_norm, attention_output_norm, post_norm, mlp_output_norm;
   ValueId q_norm = -1, k_norm = -1;
 
   const MatrixParams& at(ProductMatrix matrix) const {
@@ -398,8 +412,11 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   for (const RankMatrix& matrix : matrices) {
     MatrixParams& params = p.at(matrix.matrix);
     const std::string name = matrix_name(matrix);
-    if (matrix.matrix == ProductMatrix::kGateUp)
+    if (matrix.matrix == ProductMatrix::kGateUp) {
+      if (whole.output_norms)
+        p.attention_output_norm = add_norm_params(g, whole, "attention_output_norm");
       p.post_norm = add_norm_params(g, whole, "post_norm");
+    }
     params.weight = g.product_weight(name + ".weight", {matrix.outputs, matrix.inputs});
     for (const Product& product : matrix.products) params.products.push_back(product.projection);
     if (matrix.products.front().bias) params.bias = g.param(name + ".bias", {matrix.outputs});
@@ -407,6 +424,7 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
     p.q_norm = g.param("q_norm.weight", {whole.head_size});
     p.k_norm = g.param("k_norm.weight", {whole.head_size});
   }
+  if (whole.output_norms) p.mlp_output_norm = add_norm_params(g, whole, "mlp_output_norm");
   for (const RankMatrix& matrix : matrices) {
     const bool by_outputs = matrix.products.front().by_outputs;
     // The numbers of sites decide masks: a run goes on with the same ones.
@@ -499,13 +517,54 @@ int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split) {
   return split.sequence ? batch.tokens() / split.degree : batch.tokens();
 }
 
+/// BlockKind is what blocks of one model differ in beside what they make again and their adapters.
+struct BlockKind {
+  /// 0 where it does not shorten rows.
+  int64_t window = 0;
+  /// An index of ModelConfig::rotations().
+  size_t rotation = 0;
+  auto operator<=>(const BlockKind&) const = default;
+};
+
+BlockKind block_kind(const ModelConfig& c, int64_t layer, int64_t row_tokens) {
+  const int64_t window = c.windows[static_cast<size_t>(layer)];
+  const bool turns_otherwise = window > 0 && c.window_rope.has_value();
+  return {window >= row_tokens ? 0 : window, turns_otherwise ? size_t{1} : size_t{0}};
+}
+
+/// Returns a graph's name: "block", "block.window128", "block.window128.rope1".
+std::string block_name(const BlockKind& kind) {
+  return cat("block", kind.window > 0 ? cat(".window", kind.window) : "",
+             kind.rotation > 0 ? cat(".rope", kind.rotation) : "");
+}
+
+/// Says where the angles of a rotation are in the table of all that the model has.
+RopeAttrs rope_attrs(const ModelConfig& c, const HeadAttrs& heads, size_t rotation) {
+  const int64_t angles = c.rotary_size() / 2;
+  if (c.rotations().size() == 1) return {heads};
+  return {heads, static_cast<int64_t>(rotation) * angles, angles};
+}
+
+/// The width of the rope table: twice the angles of all rotations.
+int64_t rope_width(const ModelConfig& c) {
+  return static_cast<int64_t>(c.rotations().size()) * c.rotary_size();
+}
+
 ValueId build_attention(GraphBuilder& g, SplitProducts& products, const ModelConfig& c,
                         const BlockParams& p, ValueId norm, ValueId rope, ValueId starts,
-                        AttentionAttrs attrs) {
-  const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon};
+                        const BlockKind& kind) {
+  const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon,
+                        norm_weight_offset(c)};
+  const AttentionAttrs attrs{
+      .query_heads = c.query_heads,
+      .kv_heads = c.kv_heads,
+      .head_size = c.head_size,
+      .scale = c.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size))),
+      .window = kind.window,
+      .softcap = c.attention_softcap};
   ValueId qkv = products.column_parallel(norm, p.at(ProductMatrix::kQkv));
   if (c.qk_norm) qkv = ops::qk_norm(g, qkv, p.q_norm, p.k_norm, heads);
-  if (rope >= 0) qkv = ops::rope(g, qkv, rope, heads);
+  if (rope >= 0) qkv = ops::rope(g, qkv, rope, rope_attrs(c, heads, kind.rotation));
   return products.row_parallel(ops::attention(g, qkv, starts, attrs),
                                p.at(ProductMatrix::kAttentionOut));
 }
@@ -515,37 +574,31 @@ struct BlockGraph {
   BlockParams params;
 };
 
-// Builds a rank's graph of a block. `window` is 0 when it does not shorten rows of T tokens.
-BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, int64_t window,
+// Builds a rank's graph of a block.
+BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const BlockKind& kind,
                        bool train, const ModelDtypes& dtypes, const RecomputePolicy& recompute,
                        const TensorSplit& split, const BlockAdapter& adapter, double dropout) {
   const int64_t n = batch.tokens();
   const ModelConfig c = local_config(whole, split);
-  GraphBuilder g(window == 0 ? "block" : cat("block.window", window), n, batch.row_tokens,
-                 dtypes);
+  GraphBuilder g(block_name(kind), n, batch.row_tokens, dtypes);
   SplitProducts products(g, split);
   const ValueId x =
       g.input(Port::kHidden, dtypes.compute, {hidden_tokens(batch, split), c.hidden}, "x");
-  const bool rotates = c.rotary_size() > 0;
+  const int64_t table_width = rope_width(c);
   const ValueId rope =
-      rotates ? g.input(Port::kRope, DType::kF32, {n, c.rotary_size()}, "rope") : -1;
+      table_width > 0 ? g.input(Port::kRope, DType::kF32, {n, table_width}, "rope") : -1;
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
   const BlockParams p = add_block_params(g, whole, adapter, train ? dropout : 0, split);
-  const AttentionAttrs attrs{
-      .query_heads = c.query_heads,
-      .kv_heads = c.kv_heads,
-      .head_size = c.head_size,
-      .row_tokens = batch.row_tokens,
-      .scale = c.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size))),
-      .window = window};
   const ValueId norm = add_norm(g, c, x, p.input_norm);
-  const ValueId attention = build_attention(g, products, c, p, norm, rope, starts, attrs);
+  ValueId attention = build_attention(g, products, c, p, norm, rope, starts, kind);
+  if (c.output_norms) attention = add_norm(g, c, attention, p.attention_output_norm);
   const ValueId attended = ops::scale(g, attention, c.residual_scale);
   const auto middle = add_sum_and_norm(g, c, x, attended, p.post_norm);
   const ValueId gate_up = products.column_parallel(middle.norm, p.at(ProductMatrix::kGateUp));
   const ValueId active = whole.gated ? ops::gated_activation(g, gate_up, c.activation)
                                      : ops::activation(g, gate_up, c.activation);
-  const ValueId down = products.row_parallel(active, p.at(ProductMatrix::kDown));
+  ValueId down = products.row_parallel(active, p.at(ProductMatrix::kDown));
+  if (c.output_norms) down = add_norm(g, c, down, p.mlp_output_norm);
   g.output(ops::add(g, middle.sum, ops::scale(g, down, c.residual_scale)), Port::kHidden);
   return {g.finish(train, recompute), p};
 }
@@ -593,10 +646,13 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t, 
   add(p.q_norm, {t.q_norm});
   add(p.k_norm, {t.k_norm});
   add_matrix(ProductMatrix::kAttentionOut);
+  if (p.attention_output_norm.weight >= 0)
+    add_norm(p.attention_output_norm, t.attention_output_norm);
   part = BlockPart::kMlp;
   add_norm(p.post_norm, t.post_norm);
   add_matrix(ProductMatrix::kGateUp);
   add_matrix(ProductMatrix::kDown);
+  if (p.mlp_output_norm.weight >= 0) add_norm(p.mlp_output_norm, t.mlp_output_norm);
   return used;
 }
 
@@ -671,10 +727,18 @@ class DecoderBuilder {
       params.push_back({vectors, {position_table}});
     }
     x = SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', x);
-    g.output(ops::scale(g, x, c_.embedding_scale), Port::kHidden);
+    g.output(ops::scale(g, x, embedding_scale()), Port::kHidden);
     if (c_.rotary_size() > 0) output_rope_table(g, positions);
     out_.layers.push_back(
         {"embed", LayerKind::kEmbedding, add_graph(g.finish(train())), std::move(params)});
+  }
+
+  double embedding_scale() const {
+    const auto scale = static_cast<float>(c_.embedding_scale);
+    if (!c_.rounds_embedding_scale) return c_.embedding_scale;
+    if (dtypes_.compute == DType::kBF16) return f32_from_bf16(bf16_from_f32(scale));
+    if (dtypes_.compute == DType::kF16) return f32_from_f16(f16_from_f32(scale));
+    return scale;
   }
 
   RowsAttrs rows_of(int64_t all, int64_t of_rank) const {
@@ -692,20 +756,22 @@ class DecoderBuilder {
   }
 
   void output_rope_table(GraphBuilder& g, ValueId positions) const {
-    g.output(ops::rope_table(g, positions, inverse_frequencies(c_.rope, c_.rotary_size()), 1.0),
-             Port::kRope);
+    std::vector<double> frequencies;
+    for (const RopeConfig& rotation : c_.rotations())
+      for (const double each : inverse_frequencies(rotation, c_.rotary_size()))
+        frequencies.push_back(each);
+    g.output(ops::rope_table(g, positions, std::move(frequencies), 1.0), Port::kRope);
   }
 
   void add_block(int64_t index) {
-    const int64_t asked = c_.windows[static_cast<size_t>(index)];
-    const int64_t window = asked >= batch_.row_tokens ? 0 : asked;
+    const BlockKind kind = block_kind(c_, index, batch_.row_tokens);
     const RecomputePolicy recompute = recompute_.of_block(index);
     const BlockAdapter adapter = out_.adapter.block(index);
-    const std::tuple<int64_t, RecomputeLevel, BlockAdapter> key{window, recompute.level, adapter};
+    const std::tuple<BlockKind, RecomputeLevel, BlockAdapter> key{kind, recompute.level, adapter};
     auto it = blocks_.find(key);
     if (it == blocks_.end()) {
-      BlockGraph made = build_block(c_, batch_, window, train(), dtypes_, recompute, split_,
-                                    adapter, out_.adapter.dropout);
+      BlockGraph made = build_block(c_, batch_, kind, train(), dtypes_, recompute, split_, adapter,
+                                    out_.adapter.dropout);
       const Shared shared{add_graph(std::move(made.graph)), made.params};
       it = blocks_.emplace(key, shared).first;
     }
@@ -726,12 +792,12 @@ class DecoderBuilder {
     // The product is linear: its operand takes the scale, and logits never are whole in memory.
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
     const ValueId y = SplitProducts(g, split_).all_tokens(scaled);
-    CrossEntropyAttrs attrs{.with_gradients = train()};
+    CrossEntropyAttrs attrs{.with_gradients = train(), .softcap = c_.logit_softcap};
     if (dtypes_.kernels == Kernels::kGpu)
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
     const bool whole = split_.degree == 1;
     if (mode_ == Mode::kLogits) {
-      const ValueId logits = ops::linear(g, y, weight);
+      const ValueId logits = ops::softcap(g, ops::linear(g, y, weight), c_.logit_softcap);
       g.output(whole ? logits : ops::all_gather_blocks(g, logits, split_.degree), Port::kLogits);
     } else if (whole) {
       ops::linear_cross_entropy(g, y, weight, labels, attrs);
@@ -760,8 +826,7 @@ class DecoderBuilder {
   RecomputeOptions recompute_;
   ModelDescription out_;
   TensorTable table_;
-  /// By window, what is made again, and adapters: the rest is the same in every block.
-  std::map<std::tuple<int64_t, RecomputeLevel, BlockAdapter>, Shared> blocks_;
+  std::map<std::tuple<BlockKind, RecomputeLevel, BlockAdapter>, Shared> blocks_;
 };
 
 }  // namespace

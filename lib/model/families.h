@@ -60,6 +60,8 @@ struct Family {
   TensorNames names = {};
   /// The class rotates a part of each head where config.json says so; others take no notice.
   bool rotates_partly = false;
+  /// Layers with a sliding window have a rotation of their own.
+  bool window_rotation = false;
   /// Fills what the families differ in; what all have is there already.
   void (*read)(ConfigReader& reader, ModelConfig& config);
 };
@@ -67,7 +69,7 @@ struct Family {
 std::span<const Family> families();
 /// The family of a model_type, or null.
 const Family* find_family(std::string_view model_type);
-/// "llama, mistral, qwen2, qwen3, granite, phi3, gpt2": for messages.
+/// Returns "llama, mistral, qwen2, ...": for messages.
 std::string family_names();
 
 /// Builds the description of a model for one batch shape and mode; `recompute` counts for kTrain,
@@ -86,5 +88,8 @@ extern const Family kQwen3Family;
 extern const Family kGraniteFamily;
 extern const Family kPhi3Family;
 extern const Family kGpt2Family;
+extern const Family kGemmaFamily;
+extern const Family kGemma2Family;
+extern const Family kGemma3Family;
 
 }  // namespace ftrun

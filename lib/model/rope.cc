@@ -116,6 +116,29 @@ RopeConfig read_rope(ConfigReader& reader, int64_t max_positions) {
   return read_scaling(reader, reader.inner(key), rope, max_positions);
 }
 
+LayerRopes read_layer_ropes(ConfigReader& reader, int64_t max_positions) {
+  LayerRopes ropes;
+  ropes.full.theta = reader.number_or("rope_theta", 1e6, true);
+  ropes.window.theta = reader.number_or("rope_local_base_freq", 1e4, true);
+  const char* const key = rope_key(reader);
+  if (!key) return ropes;
+  ConfigReader inner = reader.inner(key);
+  if (!is_nested(*reader.find(key))) {
+    ropes.full = read_scaling(reader, inner, ropes.full, max_positions);
+    return ropes;
+  }
+  const auto read = [&](const char* type, RopeConfig& rope) {
+    const nlohmann::json* value = inner.find(type);
+    if (value && value->is_object())
+      rope = read_scaling(reader, inner.inner(type), rope, max_positions);
+    else if (value)
+      inner.problem(type, cat("found ", found_text(*value), "; expected an object"));
+  };
+  read("full_attention", ropes.full);
+  read("sliding_attention", ropes.window);
+  return ropes;
+}
+
 std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size) {
   std::vector<double> out;
   const auto base = static_cast<double>(static_cast<float>(rope.theta));

@@ -26,6 +26,9 @@ struct TensorNames {
   std::string_view blocks = "model.layers.";
   std::string_view input_norm = "input_layernorm";
   std::string_view post_norm = "post_attention_layernorm";
+  /// Norms of what attention and MLP add to the hidden states; empty: the family has none.
+  std::string_view attention_output_norm = {};
+  std::string_view mlp_output_norm = {};
   std::string_view q_norm = "self_attn.q_norm";
   std::string_view k_norm = "self_attn.k_norm";
   /// The products' modules, by Projection. Neighbours of one name are rows of one matrix in the

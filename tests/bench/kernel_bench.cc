@@ -211,7 +211,7 @@ void Bench::norms() {
      [&] { at::rms_norm(tx, {kHidden}, tw, 1e-5); });
   op("add_rms_norm", OpKind::kAddRmsNorm, {x, r, w}, {sum, y, rstd}, NormAttrs{},
      [&] { at::rms_norm(tx + tr, {kHidden}, tw, 1e-5); });
-  op("rms_norm_dgrad", OpKind::kRmsNormDgrad, {y, x, rstd, w, r}, {dx}, NoAttrs{});
+  op("rms_norm_dgrad", OpKind::kRmsNormDgrad, {y, x, rstd, w, r}, {dx}, NormAttrs{});
   op("rms_norm_wgrad", OpKind::kRmsNormWgrad, {y, x, rstd}, {dw}, NoAttrs{});
   op("add", OpKind::kAdd, {x, r}, {x}, NoAttrs{}, [&] { at::add(tx, tr); });
 }
@@ -222,7 +222,7 @@ void Bench::heads() {
                 table = f32({tokens_, kHead}), w = real({kHead}),
                 rstd = f32({tokens_, kQueryHeads + kKvHeads}), dw = f32({kHead}), dk = f32({kHead}),
                 bias = f32({kQkv});
-  op("rope in place", OpKind::kRope, {qkv, table}, {qkv}, heads);
+  op("rope in place", OpKind::kRope, {qkv, table}, {qkv}, RopeAttrs{heads});
   op("qk_norm", OpKind::kQkNorm, {qkv, w, w}, {y, rstd}, heads);
   op("qk_norm_dgrad", OpKind::kQkNormDgrad, {qkv, y, rstd, w, w}, {qkv}, heads);
   op("qk_norm_wgrad", OpKind::kQkNormWgrad, {qkv, y, rstd}, {dw, dk}, heads);

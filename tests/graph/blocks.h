@@ -21,6 +21,7 @@
 #include "ops/qk_norm/qk_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
+#include "ops/softcap/softcap.h"
 
 namespace ftrun::fixtures {
 
@@ -57,16 +58,16 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {s.tokens(), s.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {s.tokens()}, "starts");
-  const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), 1e-5);
+  const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), {1e-5});
   ValueId qkv = ops::linear(g, norm, g.param("qkv", {width, s.hidden}), bias("qkv.b", width));
   if (s.qk_norm)
     qkv = ops::qk_norm(g, qkv, g.param("wq", {s.head_size}), g.param("wk", {s.head_size}), heads);
   const ValueId attended =
-      ops::attention(g, ops::rope(g, qkv, rope, heads), starts,
+      ops::attention(g, ops::rope(g, qkv, rope, {heads}), starts,
                      {s.query_heads, s.kv_heads, s.head_size, 0, 0.5, s.window});
   const ValueId o = g.param("o", {s.hidden, s.query_heads * s.head_size});
   const ValueId out = ops::linear(g, attended, o, bias("o.b", s.hidden));
-  const auto middle = ops::add_rms_norm(g, x, out, g.param("n2", {s.hidden}), 1e-5);
+  const auto middle = ops::add_rms_norm(g, x, out, g.param("n2", {s.hidden}), {1e-5});
   const ValueId gate_up = g.param("gu", {2 * s.feed_forward, s.hidden});
   const ValueId gated = ops::gated_activation(
       g, ops::linear(g, middle.norm, gate_up, bias("gu.b", 2 * s.feed_forward)), Activation::kSilu);
@@ -82,7 +83,7 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
   GraphBuilder g("magnitudes", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
-  const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), 1e-5);
+  const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), {1e-5});
   const ValueId qkv = g.param("qkv", {width, s.hidden}), bias = s.biases ? g.param("qkv.b", {width}) : -1;
   const ValueId down = g.param("down", {5, s.hidden});
   const std::vector<ValueId> up{g.param("q.up", {q, 2}), g.param("v.up", {kv, 3})};
@@ -111,7 +112,7 @@ inline LayerGraph adapted(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size, kv = s.kv_heads * s.head_size;
   GraphBuilder g("adapted", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
-  const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), 1e-5);
+  const ValueId norm = ops::rms_norm(g, x, g.param("n1", {s.hidden}), {1e-5});
   const ValueId qkv = ops::linear(g, norm, g.param("qkv", {width, s.hidden}));
   const LoraAttrs attrs{{{0, 2.0}, {width - kv, 0.5}}};
   const ValueId kept = s.dropout > 0 ? ops::dropout(g, norm, {s.dropout, 1, 0}) : norm;
@@ -142,6 +143,16 @@ inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
+/// A capped product between two.
+inline LayerGraph capped(const BlockShape& s, bool train = true) {
+  GraphBuilder g("capped", s.tokens(), s.row_tokens, s.dtypes);
+  const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
+  const ValueId y = ops::linear(g, x, g.param("w", {s.hidden, s.hidden}));
+  const ValueId capped = ops::softcap(g, y, 30.0);
+  g.output(ops::linear(g, capped, g.param("v", {s.hidden, s.hidden})), Port::kHidden);
+  return g.finish(train, s.recompute);
+}
+
 /// A pre-norm block of a plain MLP. The layer norm has a weight with s.biases, and with one a bias
 /// too.
 inline LayerGraph plain_mlp(const BlockShape& s, bool train = true,
@@ -163,7 +174,7 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
   GraphBuilder g("head", s.tokens(), s.row_tokens);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {s.tokens(), s.hidden}, "x");
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
-  const ValueId y = ops::rms_norm(g, x, g.param("n", {s.hidden}), 1e-5);
+  const ValueId y = ops::rms_norm(g, x, g.param("n", {s.hidden}), {1e-5});
   ops::linear_cross_entropy(g, y, g.param("w", {s.vocabulary, s.hidden}), labels,
                             {.with_gradients = train, .chunk_tokens = chunk_tokens});
   return g.finish(train);
@@ -176,7 +187,7 @@ inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = tru
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
   const auto all_tokens = [&](ValueId id) { return sequence ? ops::all_gather(g, id, 2) : id; };
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {held, s.hidden}, "x");
-  const ValueId norm = all_tokens(ops::rms_norm(g, x, g.param("n", {s.hidden}), 1e-5));
+  const ValueId norm = all_tokens(ops::rms_norm(g, x, g.param("n", {s.hidden}), {1e-5}));
   const ValueId gate_up = g.param("gu", {s.feed_forward, s.hidden});
   const ValueId bias = s.biases ? g.param("gu.b", {s.feed_forward}) : -1;
   const ValueId gated = ops::gated_activation(
@@ -196,7 +207,7 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {held, s.hidden}, "x");
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
-  const ValueId norm = ops::rms_norm(g, x, g.param("n", {s.hidden}), 1e-5);
+  const ValueId norm = ops::rms_norm(g, x, g.param("n", {s.hidden}), {1e-5});
   ops::vocabulary_cross_entropy(g, sequence ? ops::all_gather(g, norm, 2) : norm,
                                 g.param("w", {s.vocabulary / 2, s.hidden}), labels,
                                 {.with_gradients = train, .chunk_tokens = chunk_tokens}, 2, 1);

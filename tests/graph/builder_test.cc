@@ -31,7 +31,7 @@ TEST_CASE("tokens come in whole rows") {
 }
 
 TEST_CASE("operands that do not fit are refused when the operation is built") {
-  CHECK(refusal([](auto& g, ValueId x) { ops::rms_norm(g, x, g.param("w", {15}), 1e-5); }) ==
+  CHECK(refusal([](auto& g, ValueId x) { ops::rms_norm(g, x, g.param("w", {15}), {1e-5}); }) ==
         "rms_norm width");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::linear(g, x, g.param("w", {4, 15}));
@@ -44,9 +44,9 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
         }) == "add operands");
   CHECK(
       refusal([](auto& g, ValueId x) {
-        ops::add_rms_norm(g, x, ops::linear(g, x, g.param("w", {4, 16})), g.param("n", {16}), 1e-5);
+        ops::add_rms_norm(g, x, ops::linear(g, x, g.param("w", {4, 16})), g.param("n", {16}), {1e-5});
       }) == "add_rms_norm operands");
-  CHECK(refusal([](auto& g, ValueId x) { ops::add_rms_norm(g, x, x, g.param("n", {4}), 1e-5); }) ==
+  CHECK(refusal([](auto& g, ValueId x) { ops::add_rms_norm(g, x, x, g.param("n", {4}), {1e-5}); }) ==
         "add_rms_norm width");
   CHECK(refusal([](auto& g, ValueId x) { ops::layer_norm(g, x, g.param("n", {4}), -1, 1e-5); }) ==
         "layer_norm width");
@@ -59,10 +59,13 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
           ops::qk_norm(g, x, g.param("q", {4}), g.param("k", {3}), {2, 1, 4, 1e-6});
         }) == "qk_norm weights");
   CHECK(refusal([](auto& g, ValueId x) {
-          ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {2, 1, 4, 0});
+          ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {{2, 1, 4}});
         }) == "rope table");
   CHECK(refusal([](auto& g, ValueId x) {
-          ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 3}, "rope"), {2, 1, 4, 0});
+          ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {{2, 1, 4}, 2, 2});
+        }) == "rope table");
+  CHECK(refusal([](auto& g, ValueId x) {
+          ops::rope(g, x, g.input(Port::kRope, DType::kF32, {8, 3}, "rope"), {{2, 1, 4}});
         }) == "rope table");
   CHECK(refusal([](auto& g, ValueId x) {
           ops::attention(g, x, g.input(Port::kStarts, DType::kI32, {8}, "starts"),
@@ -104,7 +107,7 @@ TEST_CASE("an input that reaches no output, or unchanged, is refused when backwa
 TEST_CASE("a head without gradients has no backward") {
   CHECK(refusal([](auto& g, ValueId x) {
           const ValueId labels = g.input(Port::kLabels, DType::kI32, {8}, "labels");
-          ops::linear_cross_entropy(g, ops::rms_norm(g, x, g.param("n", {16}), 1e-5),
+          ops::linear_cross_entropy(g, ops::rms_norm(g, x, g.param("n", {16}), {1e-5}),
                                     g.param("w", {9, 16}), labels, {.with_gradients = false});
           g.finish(true);
         }) == "a head without gradients has no backward");
@@ -116,7 +119,7 @@ TEST_CASE("activations have the dtype of the graph, statistics at least 32 bits"
                                                {DType::kBF16, DType::kF32}}) {
     GraphBuilder b("layer", 8, 4, {activation, activation});
     const ValueId x = b.input(Port::kHidden, activation, {8, 16}, "x");
-    b.output(ops::rms_norm(b, x, b.param("n", {16}), 1e-5), Port::kHidden);
+    b.output(ops::rms_norm(b, x, b.param("n", {16}), {1e-5}), Port::kHidden);
     const LayerGraph g = b.finish(true);
     CHECK(g.at(named(g, "n.out")).dtype == activation);
     CHECK(g.at(named(g, "n.rstd")).dtype == statistics);
@@ -129,7 +132,7 @@ TEST_CASE("gradients of parameters have their own dtype, those of activations th
   GraphBuilder b("head", 8, 4, {DType::kBF16, DType::kF32});
   const ValueId x = b.input(Port::kHidden, DType::kBF16, {8, 16}, "x");
   const ValueId labels = b.input(Port::kLabels, DType::kI32, {8}, "labels");
-  const ValueId norm = ops::rms_norm(b, x, b.param("n", {16}), 1e-5);
+  const ValueId norm = ops::rms_norm(b, x, b.param("n", {16}), {1e-5});
   ops::linear_cross_entropy(b, norm, b.param("w", {9, 16}), labels, {});
   const LayerGraph g = b.finish(true);
   for (const char* param : {"n", "w"}) {

@@ -149,7 +149,7 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::set<OpKind> kinds;
   for (const LayerGraph& g :
        {embedding({}), block({.biases = true, .qk_norm = true}), head({}),
-        adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}),
+        adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}),
         split_head({}, true), split_mlp({}, false), plain_mlp({.biases = true})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
@@ -227,6 +227,8 @@ TEST_CASE(
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},
                                           {OpKind::kScale, 0},
+                                          {OpKind::kSoftcap, 0},
+                                          {OpKind::kSoftcapDgrad, 0},
                                           {OpKind::kLinearDgrad, 2},
                                           {OpKind::kLoraUp, 0},
                                           {OpKind::kDoraScale, 0},

@@ -30,6 +30,7 @@ std::vector<LayerGraph> all_graphs() {
                                  with_magnitudes(narrow),
                                  with_magnitudes({.biases = true}),
                                  scaled(narrow),
+                                 capped(narrow),
                                  plain_mlp(narrow),
                                  plain_mlp({})};
   for (const bool sequence : {true, false}) {

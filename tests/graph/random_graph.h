@@ -38,7 +38,7 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
     const auto width = static_cast<int64_t>(1 + below(30));
     switch (below(6)) {
       case 0:
-        put(ops::rms_norm(g, pick(), param({d}), 1e-5));
+        put(ops::rms_norm(g, pick(), param({d}), {1e-5}));
         break;
       case 1:
         put(ops::linear(g, pick(), param({d, d}), below(2) ? param({d}) : -1));
@@ -56,7 +56,7 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps,
                         param({d, width})));
         break;
       default: {
-        const auto [sum, norm] = ops::add_rms_norm(g, pick(), pick(), param({d}), 1e-5);
+        const auto [sum, norm] = ops::add_rms_norm(g, pick(), pick(), param({d}), {1e-5});
         put(sum);
         put(norm);
       }

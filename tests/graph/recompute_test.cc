@@ -432,7 +432,7 @@ TEST_CASE("a head's loss is never run again") {
     GraphBuilder b("head", 8, 4);
     const ValueId x = b.input(Port::kHidden, DType::kF32, {8, 16}, "x");
     const ValueId labels = b.input(Port::kLabels, DType::kI32, {8}, "labels");
-    const ValueId y = ops::rms_norm(b, x, b.param("n", {16}), 1e-5);
+    const ValueId y = ops::rms_norm(b, x, b.param("n", {16}), {1e-5});
     ops::linear_cross_entropy(b, y, b.param("w", {32, 16}), labels, {});
     const LayerGraph g = b.finish(true, policy);
     for (const Op& op : g.backward) CHECK(op.kind != OpKind::kLinearCrossEntropy);

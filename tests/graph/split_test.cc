@@ -180,7 +180,7 @@ TEST_CASE(
     "weights") {
   GraphBuilder b("two", 8, 4);
   const ValueId x = b.input(Port::kHidden, DType::kF32, {4, 16}, "x");
-  const ValueId all = ops::all_gather(b, ops::rms_norm(b, x, b.param("n", {16}), 1e-5), 2);
+  const ValueId all = ops::all_gather(b, ops::rms_norm(b, x, b.param("n", {16}), {1e-5}), 2);
   const ValueId one = ops::linear(b, all, b.param("a", {8, 16}), -1, {.gradient_ranks = 2});
   const ValueId two = ops::linear(b, all, b.param("b", {8, 16}), -1, {.gradient_ranks = 2});
   b.output(ops::reduce_scatter(b, ops::linear(b, ops::add(b, one, two), b.param("c", {16, 8})), 2),

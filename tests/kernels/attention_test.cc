@@ -17,10 +17,9 @@ struct AttentionCase {
 };
 
 AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
-                     int64_t window = 0) {
-  return {
-      query_heads, kv_heads, head_size, row_tokens, 1.0 / std::sqrt(static_cast<double>(head_size)),
-      window};
+                     int64_t window = 0, double softcap = 0) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_size));
+  return {query_heads, kv_heads, head_size, row_tokens, scale, window, softcap};
 }
 
 const std::vector<AttentionCase> kCases{
@@ -35,6 +34,8 @@ const std::vector<AttentionCase> kCases{
     {shape(2, 2, 48, 330, 100), 1, {0, 64, 65, 250}},
     {shape(2, 1, 128, 520), 1, {0, 300}},
     {shape(16, 8, 8, 130, 70), 1, {0, 128}},
+    {shape(4, 2, 20, 65, 0, 1.5), 2, {0, 30}},
+    {shape(2, 1, 64, 200, 90, 0.75), 1, {0}},
 };
 
 std::vector<int32_t> starts_of(const AttentionCase& c) {
@@ -93,7 +94,7 @@ TEST_CASE("attention with grouped heads, windows and packed documents agrees wit
   for_each_backend([](DType dtype) {
     for (const AttentionCase& c : kCases) {
       CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens,
-              c.attrs.window, c.rows);
+              c.attrs.window, c.attrs.softcap, c.rows);
       require_agreement(c, stored(attention_oracle(c, 1.0), dtype), dtype, 1.0);
     }
   });

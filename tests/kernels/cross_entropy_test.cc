@@ -14,6 +14,7 @@ namespace {
 struct Case {
   int64_t tokens, hidden, vocabulary, chunk;
   std::vector<int32_t> labels;
+  double softcap = 0;
 };
 
 std::vector<int32_t> labels_of(int64_t tokens, int64_t vocabulary, int64_t masked_every) {
@@ -39,12 +40,13 @@ std::vector<Case> cases() {
       {40, 24, 101, 8, first_masked(labels_of(40, 101, 0), 17)},  // whole chunks masked
       {33, 64, 1000, 256, labels_of(33, 1000, 5)},                // one chunk larger than all
       {6, 8, 20, 2, std::vector<int32_t>(6, -100)},               // nothing counts
+      {40, 24, 101, 16, labels_of(40, 101, 3), 5.0},
   };
 }
 
 OracleCase oracle_case(const Case& c) {
   OracleCase o{OpKind::kLinearCrossEntropy,
-               CrossEntropyAttrs{true, c.chunk},
+               CrossEntropyAttrs{true, c.chunk, c.softcap},
                {random_array({c.tokens, c.hidden}, 1), random_array({c.vocabulary, c.hidden}, 2)},
                c.labels};
   for (double& v : o.inputs[0].data) v *= 3.0;
@@ -133,7 +135,8 @@ TEST_CASE("without gradients linear_cross_entropy gives the same loss and the to
       Rig rig(dtype);
       const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(o.ints);
       const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
-      rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, c.chunk});
+      rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
+              CrossEntropyAttrs{false, c.chunk, c.softcap});
       const Array found = rig.read(loss);
       REQUIRE(found.data[0] == Approx(oracle(o).outputs[0].data[0]).epsilon(tolerance(dtype)).margin(tolerance(dtype)));
       CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary);
@@ -181,7 +184,9 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
     const int64_t count = std::min(c.chunk, c.tokens - first);
     std::vector<ValueId> logits, label_logit;
     Array gathered{{ranks * count, 2}, {}};
-    const auto attrs = [&](int64_t rank) { return VocabularyAttrs{gradients, ranks, rank, first}; };
+    const auto attrs = [&](int64_t rank) {
+      return VocabularyAttrs{gradients, ranks, rank, first, c.softcap};
+    };
     for (int64_t rank = 0; rank < ranks; ++rank) {
       Rig& rig = rigs[static_cast<size_t>(rank)];
       const auto r = static_cast<size_t>(rank);
@@ -226,6 +231,7 @@ std::vector<Case> split_cases() {
        first_masked(labels_of(40, 120, 0), 17)},        // whole chunks masked, the first one too
       {33, 64, 996, 256, labels_of(33, 996, 5)},        // one chunk larger than all
       {6, 8, 24, 2, std::vector<int32_t>(6, -100)},     // nothing counts
+      {40, 24, 120, 16, labels_of(40, 120, 3), 5.0},
       {9, 8, 24, 4, {23, 0, 5, 6, 7, 11, 12, 17, 18}},  // labels at the ranks' borders
   };
 }

@@ -30,15 +30,15 @@ LayerGraph block(const ModelDtypes& dtypes) {
   const ValueId rope = g.input(Port::kRope, DType::kF32, {kTokens, kHead}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {kTokens}, "starts");
   const HeadAttrs heads{kQueryHeads, kKvHeads, kHead};
-  const ValueId norm = ops::rms_norm(g, x, g.param("norm", {kHidden}), 1e-5);
+  const ValueId norm = ops::rms_norm(g, x, g.param("norm", {kHidden}), {1e-5});
   const ValueId qkv =
       ops::rope(g, ops::linear(g, norm, g.param("qkv", {kQkv, kHidden}), g.param("bias", {kQkv})),
-                rope, heads);
+                rope, {heads});
   const ValueId a =
       ops::attention(g, qkv, starts, {kQueryHeads, kKvHeads, kHead, kRowTokens, 0.25});
   const auto middle =
       ops::add_rms_norm(g, x, ops::linear(g, a, g.param("o", {kHidden, kQueryHeads * kHead})),
-                        g.param("norm2", {kHidden}), 1e-5);
+                        g.param("norm2", {kHidden}), {1e-5});
   const ValueId gate_up =
       ops::linear(g, middle.norm, g.param("gate_up", {2 * kFeedForward, kHidden}));
   const ValueId down = ops::linear(g, ops::gated_activation(g, gate_up, Activation::kSilu),

@@ -18,10 +18,11 @@ const std::vector<NormShape> kNormShapes{{1, 1}, {3, 5}, {65, 37}, {130, 576}};
 TEST_CASE("rms_norm and its gradients agree with autograd") {
   for_each_backend([](DType dtype) {
     for (const NormShape& s : kNormShapes) {
+      const NormAttrs attrs{1e-5, s.width == 37 ? 1.0 : 0.0};
       CAPTURE(dtype_name(dtype), s.tokens, s.width);
       const OracleCase c =
           stored({OpKind::kRmsNorm,
-                  NormAttrs{1e-5},
+                  attrs,
                   {random_array({s.tokens, s.width}, 1), random_array({s.width}, 2)},
                   {},
                   random_array({s.tokens, s.width}, 3)},
@@ -32,8 +33,8 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
                     dy = rig.input(c.gradient);
       const ValueId y = rig.output({s.tokens, s.width}), rstd = rig.statistic({s.tokens});
       const ValueId dx = rig.output({s.tokens, s.width}), dw = rig.output({s.width});
-      rig.run(OpKind::kRmsNorm, {x, w}, {y, rstd}, NormAttrs{1e-5});
-      rig.run(OpKind::kRmsNormDgrad, {dy, x, rstd, w}, {dx});
+      rig.run(OpKind::kRmsNorm, {x, w}, {y, rstd}, attrs);
+      rig.run(OpKind::kRmsNormDgrad, {dy, x, rstd, w}, {dx}, attrs);
       rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
       REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(rstd), expected.outputs[1]) < tolerance(dtype));
@@ -57,10 +58,11 @@ TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own 
     for (const NormShape& s : kNormShapes) {
       if (s.width == 1) continue;
       CAPTURE(dtype_name(dtype), s.tokens, s.width);
+      const NormAttrs attrs{1e-6, s.width == 5 ? 1.0 : 0.0};
       const std::vector<int64_t> dims{s.tokens, s.width};
       OracleCase c =
           stored({OpKind::kAddRmsNorm,
-                  NormAttrs{1e-6},
+                  attrs,
                   {random_array(dims, 1), random_array(dims, 2), random_array({s.width}, 3)},
                   {},
                   random_array(dims, 4),
@@ -77,14 +79,14 @@ TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own 
       const ValueId dsum = rig.input(c.gradient), dy = rig.input(c.second_gradient);
       const ValueId sum = rig.output(dims), y = rig.output(dims), rstd = rig.statistic({s.tokens}),
                     dx = rig.output(dims);
-      rig.run(OpKind::kAddRmsNorm, {x, r, w}, {sum, y, rstd}, NormAttrs{1e-6});
-      rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dx});
+      rig.run(OpKind::kAddRmsNorm, {x, r, w}, {sum, y, rstd}, attrs);
+      rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dx}, attrs);
       REQUIRE(relative_error(rig.read(sum), expected.outputs[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(y), expected.outputs[1]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dx), expected.gradients[1]) < tolerance(dtype));
       // dx may lie on e.
-      rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dsum});
+      rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dsum}, attrs);
       REQUIRE(rig.bits(dsum) == rig.bits(dx));
     }
   });
@@ -174,7 +176,7 @@ TEST_CASE(
     "qk_norm normalises each head of q and k, copies v, and its gradients agree with autograd") {
   for_each_backend([](DType dtype) {
     for (const HeadAttrs heads :
-         {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6}, HeadAttrs{4, 2, 64, 1e-5}})
+         {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6, 1.0}, HeadAttrs{4, 2, 64, 1e-5}})
       for (const int64_t tokens : {1, 70}) {
         CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
         const std::vector<int64_t> dims{tokens,

@@ -1,12 +1,15 @@
 #include "oracle.h"
 #include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
+#include "ops/cross_entropy/cross_entropy.h"
 #include "ops/dora/dora.h"
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/lora/lora.h"
 #include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
+#include "ops/softcap/softcap.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -43,9 +46,9 @@ Tensor long_tensor(const std::vector<int32_t>& values) {
 struct Norm {
   Tensor y, rstd;
 };
-Norm rms_norm(const Tensor& x, const Tensor& w, double epsilon) {
+Norm rms_norm(const Tensor& x, const Tensor& w, double epsilon, double offset) {
   const Tensor rstd = at::rsqrt(x.square().mean(-1) + epsilon);
-  return {x * rstd.unsqueeze(-1) * w, rstd};
+  return {x * rstd.unsqueeze(-1) * (w + offset), rstd};
 }
 
 // qkv as [N, heads, d] of q, k and v.
@@ -63,7 +66,8 @@ Tensor join(const Heads& h) {
 
 std::vector<Tensor> qk_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
   const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
-  const Norm q = rms_norm(h.q, in[1], a.epsilon), k = rms_norm(h.k, in[2], a.epsilon);
+  const Norm q = rms_norm(h.q, in[1], a.epsilon, a.weight_offset);
+  const Norm k = rms_norm(h.k, in[2], a.epsilon, a.weight_offset);
   return {join({q.y, k.y, h.v}), at::cat({q.rstd, k.rstd}, 1)};
 }
 
@@ -72,12 +76,16 @@ Tensor rotate_half(const Tensor& x) {
   return at::cat({-x.narrow(-1, half, half), x.narrow(-1, 0, half)}, -1);
 }
 
-// The first elements of each head turn, as many as a row of the table has.
-std::vector<Tensor> rope(const HeadAttrs& a, const std::vector<Tensor>& in) {
+// The first elements of each head turn, two for each angle that is the operation's own.
+std::vector<Tensor> rope(const RopeAttrs& attrs, const std::vector<Tensor>& in) {
+  const HeadAttrs& a = attrs.heads;
   const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
-  const int64_t turning = in[1].size(1), half = turning / 2;
-  const Tensor c = in[1].narrow(1, 0, half).repeat({1, 2}).unsqueeze(1);
-  const Tensor s = in[1].narrow(1, half, half).repeat({1, 2}).unsqueeze(1);
+  const int64_t all = in[1].size(1) / 2, half = attrs.angles > 0 ? attrs.angles : all;
+  const int64_t turning = 2 * half;
+  const auto own = [&](int64_t first) {
+    return in[1].narrow(1, first + attrs.first_angle, half).repeat({1, 2}).unsqueeze(1);
+  };
+  const Tensor c = own(0), s = own(all);
   const auto turn = [&](const Tensor& whole) {
     const Tensor x = whole.narrow(-1, 0, turning);
     return at::cat({x * c + rotate_half(x) * s, whole.narrow(-1, turning, a.head_size - turning)},
@@ -107,9 +115,10 @@ std::vector<Tensor> attention(const AttentionAttrs& a, const std::vector<Tensor>
     const int64_t group = a.query_heads / a.kv_heads;
     const Tensor q = h.q.transpose(0, 1), k = h.k.transpose(0, 1).repeat_interleave(group, 0),
                  v = h.v.transpose(0, 1).repeat_interleave(group, 0);
+    Tensor scaled = at::matmul(q, k.transpose(1, 2)) * a.scale;
+    if (a.softcap > 0) scaled = at::tanh(scaled / a.softcap) * a.softcap;
     const Tensor scores =
-        (at::matmul(q, k.transpose(1, 2)) * a.scale)
-            .masked_fill(attends(a, starts.data() + row * a.row_tokens).logical_not(), -INFINITY);
+        scaled.masked_fill(attends(a, starts.data() + row * a.row_tokens).logical_not(), -INFINITY);
     outs.push_back(at::matmul(at::softmax(scores, -1), v).transpose(0, 1).flatten(1));
     lses.push_back(at::logsumexp(scores, {-1}));
   }
@@ -133,10 +142,12 @@ Tensor activation(const OpAttrs& attrs, const Tensor& x) {
 }
 
 std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in,
-                                  const std::vector<int32_t>& labels, bool bf16_logits_gradient) {
-  const Tensor logits = at::matmul(in[0], in[1].t());
+                                  const std::vector<int32_t>& labels, bool bf16_logits_gradient,
+                                  double softcap) {
+  Tensor logits = at::matmul(in[0], in[1].t());
   if (bf16_logits_gradient)
     logits.register_hook([](const Tensor& gradient) { return gradient.to(at::kFloat).to(at::kBFloat16).to(at::kDouble); });
+  if (softcap > 0) logits = at::tanh(logits / softcap) * softcap;
   const Tensor log_p = at::log_softmax(logits, -1);
   Tensor sum = (in[0] * 0.0).sum() + (in[1] * 0.0).sum();
   double counted = 0.0;
@@ -153,12 +164,14 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
     case OpKind::kEmbed:
       return {in[0].index_select(0, long_tensor(c.ints))};
     case OpKind::kRmsNorm: {
-      const Norm n = rms_norm(in[0], in[1], c.attrs.get<NormAttrs>().epsilon);
+      const auto& attrs = c.attrs.get<NormAttrs>();
+      const Norm n = rms_norm(in[0], in[1], attrs.epsilon, attrs.weight_offset);
       return {n.y, n.rstd};
     }
     case OpKind::kAddRmsNorm: {
       const Tensor sum = in[0] + in[1];
-      const Norm n = rms_norm(sum, in[2], c.attrs.get<NormAttrs>().epsilon);
+      const auto& attrs = c.attrs.get<NormAttrs>();
+      const Norm n = rms_norm(sum, in[2], attrs.epsilon, attrs.weight_offset);
       return {sum, n.y, n.rstd};
     }
     case OpKind::kLayerNorm: {
@@ -211,7 +224,7 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
     case OpKind::kQkNorm:
       return qk_norm(c.attrs.get<HeadAttrs>(), in);
     case OpKind::kRope:
-      return rope(c.attrs.get<HeadAttrs>(), in);
+      return rope(c.attrs.get<RopeAttrs>(), in);
     case OpKind::kAttention:
       return attention(c.attrs.get<AttentionAttrs>(), in, c.ints);
     case OpKind::kGatedActivation:
@@ -222,8 +235,13 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       return {in[0] + in[1]};
     case OpKind::kScale:
       return {in[0] * c.attrs.get<ScaleAttrs>().factor};
+    case OpKind::kSoftcap: {
+      const double bound = c.attrs.get<SoftcapAttrs>().bound;
+      return {at::tanh(in[0] / bound) * bound};
+    }
     case OpKind::kLinearCrossEntropy:
-      return cross_entropy(in, c.ints, c.bf16_logits_gradient);
+      return cross_entropy(in, c.ints, c.bf16_logits_gradient,
+                           c.attrs.get<CrossEntropyAttrs>().softcap);
     default:
       throw std::logic_error("the oracle has no such forward kind");
   }

@@ -10,14 +10,17 @@
 namespace ftrun::test {
 namespace {
 
-/// Heads of which so many elements turn.
+/// Heads of which so many elements turn, by angles from `first` on of a table that has `more` after
+/// them.
 struct Turning {
   HeadAttrs heads;
   int64_t elements;
+  int64_t first = 0;
+  int64_t more = 0;
 };
 const std::vector<Turning> kHeads{{{1, 1, 2}, 2},   {{3, 1, 10}, 10}, {{4, 2, 64}, 64},
                                   {{2, 2, 72}, 72}, {{3, 1, 10}, 4},  {{4, 2, 64}, 16},
-                                  {{2, 1, 96}, 72}};
+                                  {{2, 1, 96}, 72}, {{4, 2, 64}, 64, 32}, {{2, 1, 10}, 4, 3, 5}};
 
 /// Of heads of which `head_size` elements turn.
 Array rope_values(int64_t tokens, int64_t head_size) {
@@ -34,14 +37,16 @@ Array rope_values(int64_t tokens, int64_t head_size) {
 TEST_CASE(
     "rope of heads and of parts of heads and its gradient agree with autograd, also in place") {
   for_each_backend([](DType dtype) {
-    for (const auto& [heads, turning] : kHeads)
+    for (const auto& [heads, turning, first, more] : kHeads)
       for (const int64_t tokens : {1, 33}) {
-        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, turning, tokens);
+        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, turning, first, tokens);
+        const int64_t angles = first + turning / 2 + more;
+        const RopeAttrs attrs{heads, first, angles > turning / 2 ? turning / 2 : 0};
         const std::vector<int64_t> dims{tokens,
                                         (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
         const OracleCase c = stored({OpKind::kRope,
-                                     heads,
-                                     {random_array(dims, 1), rope_values(tokens, turning)},
+                                     attrs,
+                                     {random_array(dims, 1), rope_values(tokens, 2 * angles)},
                                      {},
                                      random_array(dims, 2)},
                                     dtype);
@@ -49,12 +54,12 @@ TEST_CASE(
         Rig rig(dtype);
         const ValueId qkv = rig.input(c.inputs[0]), table = rig.input(c.inputs[1], DType::kF32);
         const ValueId dy = rig.input(c.gradient), y = rig.output(dims), dx = rig.output(dims);
-        rig.run(OpKind::kRope, {qkv, table}, {y}, heads);
-        rig.run(OpKind::kRopeDgrad, {dy, table}, {dx}, heads);
+        rig.run(OpKind::kRope, {qkv, table}, {y}, attrs);
+        rig.run(OpKind::kRopeDgrad, {dy, table}, {dx}, attrs);
         REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
         REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
-        rig.run(OpKind::kRope, {qkv, table}, {qkv}, heads);
-        rig.run(OpKind::kRopeDgrad, {dy, table}, {dy}, heads);
+        rig.run(OpKind::kRope, {qkv, table}, {qkv}, attrs);
+        rig.run(OpKind::kRopeDgrad, {dy, table}, {dy}, attrs);
         REQUIRE(rig.bits(qkv) == rig.bits(y));
         REQUIRE(rig.bits(dy) == rig.bits(dx));
       }

@@ -6,6 +6,7 @@
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
 #include "optimizers/optimizer_config.h"
 #include "products_rig.h"
 
@@ -24,7 +25,7 @@ void run_norms(Rig& rig, Results& results) {
                 rstd = rig.statistic({333});
   const ValueId dx = rig.output(dims), dw = rig.output({100}), db = rig.output({100});
   rig.run(OpKind::kRmsNorm, {x, w}, {y, rstd}, NormAttrs{});
-  rig.run(OpKind::kRmsNormDgrad, {dy, x, rstd, w, y}, {dx});
+  rig.run(OpKind::kRmsNormDgrad, {dy, x, rstd, w, y}, {dx}, NormAttrs{});
   rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
   rig.run(OpKind::kBiasWgrad, {dy}, {db});
   for (const ValueId id : {y, rstd, dx, dw, db}) results.push_back(rig.bits(id));
@@ -46,7 +47,7 @@ void run_heads(Rig& rig, Results& results) {
   rig.run(OpKind::kQkNorm, {qkv, wq, wk}, {y, rstd}, heads);
   rig.run(OpKind::kQkNormDgrad, {dy, qkv, rstd, wq, wk}, {dqkv}, heads);
   rig.run(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, heads);
-  rig.run(OpKind::kRope, {qkv, table}, {turned}, heads);
+  rig.run(OpKind::kRope, {qkv, table}, {turned}, RopeAttrs{heads});
   for (const ValueId id : {y, dqkv, dwq, dwk, turned}) results.push_back(rig.bits(id));
 }
 

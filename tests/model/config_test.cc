@@ -20,7 +20,8 @@ using nlohmann::json;
 const std::vector<std::string> kNames{
     "llama2",         "llama3",       "smollm2_135m", "llama_linear",
     "mistral_window", "mistral_nemo", "qwen2",        "qwen2_window",
-    "qwen3",          "granite",      "phi3"};
+    "qwen3",          "granite",      "phi3",         "gemma",
+    "gemma2",         "gemma3"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -55,19 +56,69 @@ TEST_CASE("configs mean what transformers takes them for") {
   }
 }
 
+void require_angles(const ModelConfig& c, const RopeConfig& rope, const json& wanted) {
+  const auto angles = inverse_frequencies(rope, c.rotary_size());
+  REQUIRE(angles.size() == wanted.size());
+  for (size_t i = 0; i < angles.size(); ++i) {
+    const double want = wanted[i];
+    INFO("angle " << i << ": " << angles[i] << " for " << want);
+    CHECK(std::abs(angles[i] - want) <= 2 * std::ldexp(want, -23));
+    CHECK(angles[i] == static_cast<double>(static_cast<float>(angles[i])));
+  }
+}
+
 TEST_CASE("rotary angles are transformers' to two roundings of fp32") {
   for (const auto& [name, wanted] : expected().items()) {
     INFO(name);
     const ModelConfig c = config(name);
-    const auto angles = inverse_frequencies(c.rope, c.rotary_size());
-    REQUIRE(angles.size() == wanted["inverse_frequencies"].size());
-    for (size_t i = 0; i < angles.size(); ++i) {
-      const double want = wanted["inverse_frequencies"][i];
-      INFO("angle " << i << ": " << angles[i] << " for " << want);
-      CHECK(std::abs(angles[i] - want) <= 2 * std::ldexp(want, -23));
-      CHECK(angles[i] == static_cast<double>(static_cast<float>(angles[i])));
-    }
+    require_angles(c, c.rope, wanted["inverse_frequencies"]);
+    REQUIRE(c.window_rope.has_value() == wanted.contains("window_inverse_frequencies"));
+    if (c.window_rope) require_angles(c, *c.window_rope, wanted["window_inverse_frequencies"]);
   }
+}
+
+TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refused by key") {
+  const ModelConfig first = config("gemma.v4");
+  CHECK(first.norm == NormKind::kRmsLessOne);
+  CHECK(first.activation == Activation::kGeluTanh);  // "gelu" in the file
+  CHECK(first.embedding_scale == std::sqrt(2048.0));
+  CHECK_FALSE(first.output_norms);
+  const ModelConfig second = config("gemma2.v4");
+  CHECK(second.attention_scale == 0.0625);
+  const std::string text = config_text(second);
+  for (const char* line : {"\nfeatures tied norms_less_one output_norms gelu_tanh\n",
+                           "\nscales embedding 48, attention 0.0625\n",
+                           "\nsoftcaps attention 50, logits 30\n"})
+    CHECK(text.find(line) != std::string::npos);
+  const ModelConfig third = config("gemma3.v5");
+  CHECK(third.qk_norm);
+  CHECK(third.attention_softcap + third.logit_softcap == 0);
+  CHECK(config_text(third).find("\nrope linear theta 1000000 factor 8, with a window default theta "
+                                "10000\n") != std::string::npos);
+  // Without the keys the classes have values of their own, and null takes them away.
+  const ModelConfig plain = parse_model_config(
+      changed({{"attn_logit_softcapping", kRemoved}, {"final_logit_softcapping", nullptr},
+               {"pad_token_id", kRemoved}, {"query_pre_attn_scalar", 64}},
+              "gemma2.v4"),
+      "m");
+  CHECK(plain.attention_softcap == 50.0);
+  CHECK(plain.logit_softcap == 0.0);
+  CHECK(plain.padding_row == 0);
+  CHECK(plain.attention_scale == 0.125);
+  CHECK(refusal(changed({{"sliding_window", nullptr}, {"final_logit_softcapping", -1}},
+                        "gemma2.v4")) ==
+        "4: config.json:\n  sliding_window: found null; expected the window of layers that have one"
+        "\n  final_logit_softcapping: found -1; expected a number above 0");
+  CHECK(refusal(changed({{"use_bidirectional_attention", true}}, "gemma3.v4")) ==
+        "3: config.json: use_bidirectional_attention: is not supported yet");
+  CHECK(refusal(changed({{"hidden_activation", "silu"}}, "gemma.v4")) ==
+        "3: config.json: hidden_activation: is not what hidden_act says");
+  CHECK(refusal(changed({{"rope_parameters", {{"full_attention", {{"rope_type", "yarn"}}},
+                                              {"sliding_attention", 5}}}},
+                        "gemma3.v5")) ==
+        "4: config.json:\n  rope_parameters.sliding_attention: found 5; expected an object\n"
+        "  rope_parameters.full_attention.rope_type: \"yarn\" is not supported yet (default, linear "
+        "and llama3 are)");
 }
 
 TEST_CASE("a config's multipliers are read, shown and bounded") {
@@ -344,7 +395,7 @@ TEST_CASE("features that are not there are named") {
        llama,
        "3: config.json: model_type \"falcon\" is not supported yet\n  remedy: supported families: "
        "llama, "
-       "mistral, qwen2, qwen3, granite, phi3, gpt2"},
+       "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

@@ -39,6 +39,7 @@ CASES = {
     # Products that are one module have one A and one B.
     "fused": ("phi3", {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]}),
     "transposed": ("gpt2", {"r": 3, "lora_alpha": 5, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
+    "normed": ("gemma2", {}),
     "saved": ("linear_rope", {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]}),
 }
 

@@ -40,6 +40,8 @@ COMMON = {"vocab_size": VOCABULARY, "hidden_size": 72, "intermediate_size": 104,
           "eos_token_id": 2, "pad_token_id": None, "initializer_range": 0.1}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+         "head_dim": 12, "tie_word_embeddings": True}
 FAMILIES = {
     "llama_tied": ("Llama", {"tie_word_embeddings": True}),
     "llama_untied": ("Llama", {"tie_word_embeddings": False}),
@@ -48,7 +50,7 @@ FAMILIES = {
         "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
     "llama_bias": ("Llama", {"attention_bias": True, "mlp_bias": True,
                              "tie_word_embeddings": False}),
-    "mistral": ("Mistral", {"hidden_size": 64, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "mistral": ("Mistral", {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                             "head_dim": 12, "sliding_window": 8, "tie_word_embeddings": False}),
     "qwen2": ("Qwen2", {"hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1,
                         "tie_word_embeddings": True, "use_sliding_window": False}),
@@ -70,6 +72,17 @@ FAMILIES = {
     "gpt2": ("GPT2", {"vocab_size": VOCABULARY + 1, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96, "n_positions": 40,
                       "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True,
                       "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1}),
+    # Sizes that two tensor-parallel ranks can share; "gelu" stands for its approximation.
+    "gemma": ("Gemma", GEMMA | {"hidden_act": "gelu"}),
+    # Scores and logits beyond the bounds; a window on the first layer.
+    "gemma2": ("Gemma2", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8, "attn_logit_softcapping": 0.8,
+                                  "final_logit_softcapping": 1.5}),
+    # Two rotations; windows on all layers but every second.
+    "gemma3": ("Gemma3Text", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8, "num_hidden_layers": 3,
+                                      "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                                      "rope_parameters": {
+                                          "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                                          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
@@ -237,21 +250,28 @@ def parameter_shapes(config):
 
 def understood(path):
     config = transformers.AutoConfig.for_model(**json.loads(path.read_text()))
-    model_type = type(config).__name__.removesuffix("Config")
+    model_type = type(config).__name__.removesuffix("Config").removesuffix("Text")
+    by_layer = "full_attention" in config.rope_parameters  # a rotation for each layer type
+    rope = config.rope_parameters["full_attention"] if by_layer else config.rope_parameters
     with torch.device("cpu"):
-        module = getattr(transformers.models, config.model_type)
-        modeling = getattr(module, "modeling_" + config.model_type)
+        folder = config.model_type.removesuffix("_text")
+        module = getattr(transformers.models, folder)
+        modeling = getattr(module, "modeling_" + folder)
         rotary = getattr(modeling, model_type + "RotaryEmbedding")
-        angles = [float(f) for f in rotary(config).inv_freq]
+        turns = rotary(config)
+        whole = turns.full_attention_inv_freq if by_layer else turns.inv_freq
+        angles = [float(f) for f in whole]
     heads = config.num_attention_heads
     out = {"vocab_rows": config.vocab_size, "hidden": config.hidden_size,
            "feed_forward": config.intermediate_size, "layers": config.num_hidden_layers,
            "query_heads": heads, "kv_heads": config.num_key_value_heads,
            "head_size": getattr(config, "head_dim", None) or config.hidden_size // heads,
            "max_positions": config.max_position_embeddings, "norm_epsilon": config.rms_norm_eps,
-           "tied": config.tie_word_embeddings, "theta": config.rope_parameters["rope_theta"],
+           "tied": config.tie_word_embeddings, "theta": rope["rope_theta"],
            "windows": windows(config), "dtype": str(config.dtype).removeprefix("torch."),
            "inverse_frequencies": angles}
+    if by_layer:
+        out["window_inverse_frequencies"] = [float(f) for f in turns.sliding_attention_inv_freq]
     with torch.device("meta"):
         out["parameters"] = sum(
             p.numel() for p in transformers.AutoModelForCausalLM.from_config(config).parameters())

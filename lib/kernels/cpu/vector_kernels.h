@@ -124,6 +124,8 @@ struct AttentionForwardTile {
   const Compute<S>* values;
   int64_t head_size, padded_head;
   double scale;
+  /// 0: scores have no cap.
+  double softcap;
   /// Index of the block, tokens in it, first key block any of them attends to.
   int64_t block, rows, first_key_block;
   /// First token (index in the row) each of the block's tokens attends to.
@@ -147,6 +149,8 @@ struct AttentionBackwardTile {
   const Compute<S>* keys;
   int64_t head_size, padded_head;
   double scale;
+  /// 0: scores have no cap.
+  double softcap;
   int64_t query_block, key_block, rows;
   const int32_t* lowest;
   const Stat<S>* lse;

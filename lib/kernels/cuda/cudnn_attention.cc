@@ -282,7 +282,8 @@ int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part
 bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens, bool documents) {
   const bool known = gpu.compute_major == 8 || gpu.compute_major == 9;
   const int64_t most = gpu.compute_major == 9 ? 256 : 128;
-  if (!known || dtype != DType::kBF16 || attrs.head_size % 8 != 0 || attrs.head_size > most || attrs.row_tokens <= 1)
+  if (!known || dtype != DType::kBF16 || attrs.head_size % 8 != 0 || attrs.head_size > most ||
+      attrs.row_tokens <= 1 || attrs.softcap > 0)
     return false;
   // Offsets of documents are 32 bits wide.
   const int64_t elements = tokens * (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;

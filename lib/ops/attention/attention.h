@@ -12,6 +12,7 @@ class GraphBuilder;
 //   Causal softmax attention inside each row. Token t attends to u with max(starts[t],
 //   t-window+1) <= u <= t, all indices inside its row of T tokens, along which starts never
 //   falls. Query head h uses key/value head h*K/H.
+//   With a softcap c scores are c tanh(scaled score / c).
 //   in:  qkv[N,(H+2K)d], starts I32[N]
 //   out: a[N,H*d], lse F32[H,N] (log-sum-exp of scaled scores)
 // attention_dgrad
@@ -28,6 +29,8 @@ struct AttentionAttrs {
   double scale = 1.0;
   /// Sliding window in tokens; 0 = none.
   int64_t window = 0;
+  /// Bound of the scores' sizes (Gemma Team 2024, section 2); 0 = none.
+  double softcap = 0;
   bool operator==(const AttentionAttrs&) const = default;
 };
 

@@ -23,6 +23,8 @@ struct AttentionArgs {
   int64_t width, out_width;
   int row_tokens, blocks, query_heads, kv_heads, group, head_size;
   float scale;
+  /// 0: scores have no cap.
+  float softcap;
   /// Rows can be moved 16 bytes at a time.
   bool vectors;
 
@@ -33,6 +35,37 @@ struct AttentionArgs {
   /// Tokens before `end` are computed elsewhere (Attention::uncovered).
   __device__ bool is_covered(int64_t end) const { return uncovered != nullptr && end <= *uncovered; }
 };
+
+/// ScaledScores makes scores of products of queries and keys, times `unit`. How a kernel's loops over
+/// scores treat them is a type: with_scores() calls such a loop with one.
+struct ScaledScores {
+  float factor;
+
+  __device__ float score(float product) const { return product * factor; }
+  /// Returns the score's slope by the product, over the scale.
+  __device__ float slope(float /*product*/) const { return 1.0F; }
+};
+
+/// CappedScores are softcap tanh(scaled / softcap).
+struct CappedScores {
+  float inner, outer;
+
+  __device__ float tangent(float product) const { return tanhf(product * inner); }
+  __device__ float score(float product) const { return tangent(product) * outer; }
+  __device__ float slope(float product) const {
+    const float t = tangent(product);
+    return 1.0F - t * t;
+  }
+};
+
+/// Calls loop(scores), where scores are in units of 1 / unit. The branch is one of the whole block.
+template <class T, class Loop>
+__device__ void with_scores(const AttentionArgs<T>& args, float unit, Loop loop) {
+  if (args.softcap > 0.0F)
+    loop(CappedScores{args.scale / args.softcap, args.softcap * unit});
+  else
+    loop(ScaledScores{args.scale * unit});
+}
 
 template <class T>
 AttentionArgs<T> attention_args(const Attention& a) {
@@ -57,6 +90,7 @@ AttentionArgs<T> attention_args(const Attention& a) {
   args.group = static_cast<int>(at.query_heads / at.kv_heads);
   args.head_size = static_cast<int>(at.head_size);
   args.scale = static_cast<float>(at.scale);
+  args.softcap = static_cast<float>(at.softcap);
   args.vectors = vectors_fit<T>(at.head_size, a.qkv, a.a, a.da, a.dqkv);
   return args;
 }

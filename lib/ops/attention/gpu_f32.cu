@@ -147,15 +147,18 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
     load_tile(args, v, args.value(token, kv_head), args.width, rows_from(args, key));
     __syncthreads();
     Scores s = products(args, q, k);
+    with_scores(args, 1.0F, [&](auto form) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const bool seen = query[r].sees(key + static_cast<int>(threadIdx.x) + c * kSide);
+          s.e[r][c] = seen ? form.score(s.e[r][c]) : -kInfinity;
+        }
+    });
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float largest = max[r];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const bool seen = query[r].sees(key + static_cast<int>(threadIdx.x) + c * kSide);
-        s.e[r][c] = seen ? s.e[r][c] * args.scale : -kInfinity;
-        largest = fmaxf(largest, s.e[r][c]);
-      }
+      float largest = fmaxf(max[r], fmaxf(s.e[r][0], s.e[r][1]));
       largest = row_max(largest);
       const float base = largest == -kInfinity ? 0.0F : largest;
       const float shrink = expf(max[r] - base);
@@ -181,9 +184,9 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
              factor);
 }
 
-/// dp -> ds with the weights of the scores: dS = P (dP - delta).
-__device__ inline float score_gradient(float weight, float dp, const Query& query) {
-  return weight * (dp - query.delta);
+/// Returns ds of dp and a score's weight and slope: dS = P (dP - delta) slope.
+__device__ inline float score_gradient(float weight, float slope, float dp, const Query& query) {
+  return weight * (dp - query.delta) * slope;
 }
 
 __global__ void __launch_bounds__(256) attention_dq(Args args) {
@@ -208,14 +211,17 @@ __global__ void __launch_bounds__(256) attention_dq(Args args) {
     __syncthreads();
     Scores s = products(args, q, k);
     const Scores dp = products(args, da, v);
+    with_scores(args, 1.0F, [&](auto form) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+      for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const bool seen = query[r].sees(key + static_cast<int>(threadIdx.x) + c * kSide);
-        const float weight = seen ? expf(s.e[r][c] * args.scale - query[r].lse) : 0.0F;
-        s.e[r][c] = score_gradient(weight, dp.e[r][c], query[r]);
-      }
+        for (int c = 0; c < 2; ++c) {
+          const bool seen = query[r].sees(key + static_cast<int>(threadIdx.x) + c * kSide);
+          const float product = s.e[r][c];
+          const float weight = seen ? expf(form.score(product) - query[r].lse) : 0.0F;
+          s.e[r][c] = score_gradient(weight, form.slope(product), dp.e[r][c], query[r]);
+        }
+    });
     share(s, weights);
     add_product(args, sums, weights, k);
   }
@@ -247,16 +253,20 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
       load_tile(args, da, args.da + args.out(token, head), args.out_width, rows_from(args, at));
       __syncthreads();
       Scores p = products(args, k, q), ds = products(args, v, da);
+      with_scores(args, 1.0F, [&](auto form) {
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const Query query = query_of(args, row, head, at + static_cast<int>(threadIdx.x) + c * kSide, true);
+        for (int c = 0; c < 2; ++c) {
+          const Query query =
+              query_of(args, row, head, at + static_cast<int>(threadIdx.x) + c * kSide, true);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const bool seen = query.sees(first + static_cast<int>(threadIdx.y) + r * kSide);
-          p.e[r][c] = seen ? expf(p.e[r][c] * args.scale - query.lse) : 0.0F;
-          ds.e[r][c] = score_gradient(p.e[r][c], ds.e[r][c], query);
+          for (int r = 0; r < 2; ++r) {
+            const bool seen = query.sees(first + static_cast<int>(threadIdx.y) + r * kSide);
+            const float product = p.e[r][c];
+            p.e[r][c] = seen ? expf(form.score(product) - query.lse) : 0.0F;
+            ds.e[r][c] = score_gradient(p.e[r][c], form.slope(product), ds.e[r][c], query);
+          }
         }
-      }
+      });
       share(p, weights);
       add_product(args, dv, weights, da);
       share(ds, weights);

@@ -215,14 +215,16 @@ __global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<T> a
     __syncthreads();
     FragmentC scores[kTile / 8];
     products<D>(scores, q, warp_row, k, 0);
+    with_scores(args, kLog2e, [&](auto form) {
 #pragma unroll
-    for (int i = 0; i < kTile / 8; ++i)
+      for (int i = 0; i < kTile / 8; ++i)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int key = keys.first + 8 * i + lane_column() + c % 2;
-        const bool seen = key <= query[c / 2] && key >= lowest[c / 2];
-        scores[i].r[c] = seen ? scores[i].r[c] * (args.scale * kLog2e) : -kInfinity;
-      }
+        for (int c = 0; c < 4; ++c) {
+          const int key = keys.first + 8 * i + lane_column() + c % 2;
+          const bool seen = key <= query[c / 2] && key >= lowest[c / 2];
+          scores[i].r[c] = seen ? form.score(scores[i].r[c]) : -kInfinity;
+        }
+    });
     float shrink[2];
     softmax.update(scores, shrink);
 #pragma unroll
@@ -286,15 +288,18 @@ __global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<T> args) 
       FragmentC scores[kQueryPart<D> / 8], dp[kQueryPart<D> / 8];
       products<D>(scores, q, warp_row, k, part);
       products<D>(dp, da, warp_row, v, part);
+      with_scores(args, kLog2e, [&](auto form) {
 #pragma unroll
-      for (int i = 0; i < kQueryPart<D> / 8; ++i)
+        for (int i = 0; i < kQueryPart<D> / 8; ++i)
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int key = keys.first + part + 8 * i + lane_column() + c % 2, half = c / 2;
-          const bool seen = key <= query[half] && key >= lowest[half];
-          const float weight = seen ? exp2f(scores[i].r[c] * (args.scale * kLog2e) - lse[half]) : 0.0F;
-          scores[i].r[c] = weight * (dp[i].r[c] - delta[half]);
-        }
+          for (int c = 0; c < 4; ++c) {
+            const int key = keys.first + part + 8 * i + lane_column() + c % 2, half = c / 2;
+            const bool seen = key <= query[half] && key >= lowest[half];
+            const float product = scores[i].r[c];
+            const float weight = seen ? exp2f(form.score(product) - lse[half]) : 0.0F;
+            scores[i].r[c] = weight * (dp[i].r[c] - delta[half]) * form.slope(product);
+          }
+      });
       add_product<D>(sums, scores, k, part, 0);
     }
   }
@@ -347,16 +352,19 @@ __global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<T> args)
         FragmentC weights[kPart / 8], ds[kPart / 8];
         products<D>(weights, k, warp_row, q, part);
         products<D>(ds, v, warp_row, da, part);
+        with_scores(args, kLog2e, [&](auto form) {
 #pragma unroll
-        for (int i = 0; i < kPart / 8; ++i)
+          for (int i = 0; i < kPart / 8; ++i)
 #pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const int at = part + 8 * i + lane_column() + c % 2, key = first_key + c / 2 * 8;
-            const bool seen = key <= queries.first + at && key >= lowest[at];
-            const float weight = seen ? exp2f(weights[i].r[c] * (args.scale * kLog2e) - lse[at]) : 0.0F;
-            weights[i].r[c] = weight;
-            ds[i].r[c] = weight * (ds[i].r[c] - delta[at]);
-          }
+            for (int c = 0; c < 4; ++c) {
+              const int at = part + 8 * i + lane_column() + c % 2, key = first_key + c / 2 * 8;
+              const bool seen = key <= queries.first + at && key >= lowest[at];
+              const float product = weights[i].r[c];
+              const float weight = seen ? exp2f(form.score(product) - lse[at]) : 0.0F;
+              weights[i].r[c] = weight;
+              ds[i].r[c] = weight * (ds[i].r[c] - delta[at]) * form.slope(product);
+            }
+        });
         add_product<D>(dv, weights, da, part, first_column);
         add_product<D>(dk, ds, q, part, first_column);
       }

@@ -269,6 +269,39 @@ bool is_likeliest(const T* row, int64_t label, T largest) {
   return row[label] == largest && std::find(row, row + label, largest) == row + label;
 }
 
+/// LogitCap bounds the logits of a row, and says what the bound makes of their gradients; with a
+/// softcap of 0 it does nothing.
+template <class T>
+struct LogitCap {
+  double softcap;
+  int64_t width;
+
+  /// Logits become capped ones.
+  void apply(T* row) const {
+    if (softcap > 0) vector_kernels<T>().cap_logits(row, softcap, width);
+  }
+  /// Returns the largest of a row's logits and the sum of exp(logit - largest), which take their
+  /// place where nothing is capped.
+  RowMaxSum exponentials(T* row) const {
+    const auto& vec = vector_kernels<T>();
+    return softcap > 0 ? vec.max_and_sum(row, width) : vec.exponentials(row, width);
+  }
+  /// What exponentials() left becomes the gradient of the logits' softmax. `own_max` is of this
+  /// row, `max` and `sum` are of all of the vocabulary.
+  void softmax_gradient(T* row, double own_max, double max, double sum, double scale) const {
+    const auto& vec = vector_kernels<T>();
+    if (softcap > 0)
+      vec.capped_softmax(row, max, scale / sum, softcap, width);
+    else
+      vec.scale(row, scale * std::exp(own_max - max) / sum, width);
+  }
+  /// Returns d capped / d logit at a capped logit.
+  double slope(double capped) const {
+    const double tangent = softcap > 0 ? capped / softcap : 0.0;
+    return 1.0 - tangent * tangent;
+  }
+};
+
 /// One kLinearCrossEntropy.
 template <class S>
 class LinearCrossEntropy {
@@ -281,7 +314,8 @@ class LinearCrossEntropy {
         place_(cross_entropy_workspace(call.in_dims(0)[0], call.in_dims(0)[1], call.in_dims(1)[0],
                                        call.attrs<CrossEntropyAttrs>(), sizeof(S),
                                        Head<S>::gradient_bytes(call, call.has_out(2)))),
-        head_(call, place_, gradients_, call.workspace<T>(place_.logits)) {}
+        head_(call, place_, gradients_, call.workspace<T>(place_.logits)),
+        cap_{call.attrs<CrossEntropyAttrs>().softcap, head_.vocabulary()} {}
 
   void run() {
     const int64_t counted = head_.find_counted(0, head_.tokens(), head_.vocabulary());
@@ -313,17 +347,17 @@ class LinearCrossEntropy {
   /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place,
   /// as the products read it.
   RowLoss row_loss(T* row, int32_t label) {
-    const auto& vec = vector_kernels<T>();
+    cap_.apply(row);
     const double at_label = row[label];
     if (!gradients_) {
-      const RowMaxSum stats = vec.max_and_sum(row, head_.vocabulary());
+      const RowMaxSum stats = vector_kernels<T>().max_and_sum(row, head_.vocabulary());
       return evaluated_row(stats.max + std::log(stats.sum) - at_label,
                            is_likeliest(row, label, static_cast<T>(stats.max)));
     }
-    const RowMaxSum stats = vec.exponentials(row, head_.vocabulary());
+    const RowMaxSum stats = cap_.exponentials(row);
     const double scale = call_.scalars().loss_scale;
-    vec.scale(row, scale / stats.sum, head_.vocabulary());
-    row[label] -= static_cast<T>(scale);
+    cap_.softmax_gradient(row, stats.max, stats.max, stats.sum, scale);
+    row[label] -= static_cast<T>(scale * cap_.slope(at_label));
     head_.round_gradient(row);
     return {stats.max + std::log(stats.sum) - at_label};
   }
@@ -332,6 +366,7 @@ class LinearCrossEntropy {
   bool gradients_;
   CrossEntropyWorkspace place_;
   Head<S> head_;
+  LogitCap<T> cap_;
 };
 
 /// What kVocabularyLogits and kVocabularyCrossEntropy share: the chunk's tokens that count are the
@@ -347,7 +382,8 @@ struct VocabularyChunk {
         tokens(chunk_tokens),
         place(vocabulary_workspace(chunk_tokens, call.in_dims(0)[1], call.in_dims(1)[0], sizeof(S),
                                    Head<S>::gradient_bytes(call, with_gradients))),
-        head(call, place, with_gradients, logits) {
+        head(call, place, with_gradients, logits),
+        cap{attrs.softcap, head.vocabulary()} {
     counted = head.find_counted(attrs.first_token, tokens, attrs.ranks * head.vocabulary());
   }
 
@@ -361,6 +397,7 @@ struct VocabularyChunk {
   int64_t tokens;
   CrossEntropyWorkspace place;
   Head<S> head;
+  LogitCap<T> cap;
   int64_t counted = 0;
 };
 
@@ -405,7 +442,7 @@ void linear_cross_entropy(const OpCall& call) {
   LinearCrossEntropy<S>(call).run();
 }
 
-// With gradients rows are left as exp(logit - largest).
+// With gradients rows are left as LogitCap::exponentials() leaves them.
 template <class S>
 void vocabulary_logits(const OpCall& call) {
   using T = Compute<S>;
@@ -419,13 +456,14 @@ void vocabulary_logits(const OpCall& call) {
   std::fill_n(label_logit, chunk.tokens, T{});
   if (chunk.counted == 0) return;
   chunk.head.find_logits(chunk.head.chunk_of(chunk.head.counted(), chunk.counted));
-  const auto& vec = vector_kernels<T>();
   parallel_ranges(chunk.counted, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T* const row = chunk.head.logits(i);
+      chunk.cap.apply(row);
       if (const int64_t label = chunk.own_label(i); label >= 0) label_logit[i] = row[label];
-      const RowMaxSum found =
-          chunk.attrs.with_gradients ? vec.exponentials(row, width) : vec.max_and_sum(row, width);
+      const RowMaxSum found = chunk.attrs.with_gradients
+                                  ? chunk.cap.exponentials(row)
+                                  : vector_kernels<T>().max_and_sum(row, width);
       statistics[2 * i] = static_cast<T>(found.max);
       statistics[2 * i + 1] = static_cast<T>(found.sum);
     }
@@ -441,14 +479,13 @@ void vocabulary_cross_entropy(const OpCall& call) {
   const T* const logits = call.in<T>(3);
   const T* const statistics = call.in<T>(4);
   const T* const label_logit = call.in<T>(5);
-  const auto& vec = vector_kernels<T>();
   const double scale = gradients ? call.scalars().loss_scale : 0.0;
   // (softmax - onehot) * loss_scale in place of the exponentials.
   const auto find_gradient = [&](int64_t i, int64_t label, const JoinedRow& joined) {
     T* const row = chunk.head.logits(i);
     const double own = statistics[2 * (chunk.attrs.rank * chunk.tokens + i)];
-    vec.scale(row, scale * std::exp(own - joined.max) / joined.sum, chunk.head.vocabulary());
-    if (label >= 0) row[label] -= static_cast<T>(scale);
+    chunk.cap.softmax_gradient(row, own, joined.max, joined.sum, scale);
+    if (label >= 0) row[label] -= static_cast<T>(scale * chunk.cap.slope(label_logit[i]));
     chunk.head.round_gradient(row);
   };
   const RowSums sums = sum_of_rows(

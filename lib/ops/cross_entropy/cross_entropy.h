@@ -11,7 +11,7 @@ class GraphBuilder;
 // linear_cross_entropy
 //   The head's product and the loss in one, in chunks of tokens so that logits are never whole
 //   in memory. Loss of token n is (lse(logits) - logits[label]), times StepScalars::loss_scale
-//   in the gradients; labels < 0 do not count.
+//   in the gradients; labels < 0 do not count. With a softcap c logits are c tanh(product / c).
 //   in:  x[N,D], w[V,D], labels I32[N]
 //   out: loss F64[2] (adds {sum of losses, counted tokens; without gradients: tokens whose label
 //        is the first of the largest logits}), and, when attrs.with_gradients: dx[N,D],
@@ -40,6 +40,8 @@ struct CrossEntropyAttrs {
   bool with_gradients = true;
   /// Tokens whose logits are in memory at once.
   int64_t chunk_tokens = 256;
+  /// Bound of the logits' sizes (Gemma Team 2024, section 2); 0 = none.
+  double softcap = 0;
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
 
@@ -51,6 +53,8 @@ struct VocabularyAttrs {
   int64_t rank = 0;
   /// The chunk: tokens [first_token, first_token + C).
   int64_t first_token = 0;
+  /// CrossEntropyAttrs::softcap.
+  double softcap = 0;
   bool operator==(const VocabularyAttrs&) const = default;
 };
 

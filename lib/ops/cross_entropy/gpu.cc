@@ -99,6 +99,7 @@ class LinearCrossEntropy {
                   .rows = count,
                   .vocabulary = vocabulary_,
                   .row_stride = place_.row,
+                  .softcap = static_cast<float>(attrs_.softcap),
                   .scalars = attrs_.with_gradients ? op_.scalars() : nullptr},
                  op_.stream());
     add_losses({.losses = losses,
@@ -131,7 +132,8 @@ VocabularyRows vocabulary_rows(const Operation& op, int64_t rows) {
           .rows = rows,
           .vocabulary = vocabulary,
           .first_row = attrs.rank * vocabulary,
-          .all_rows = attrs.ranks * vocabulary};
+          .all_rows = attrs.ranks * vocabulary,
+          .softcap = static_cast<float>(attrs.softcap)};
 }
 
 }  // namespace

@@ -43,21 +43,33 @@ __device__ inline MaxSum block_join(MaxSum x) {
   return warp_join(lane < kRowWarps ? MaxSum{largest[lane], sums[lane]} : MaxSum{});
 }
 
+/// LogitCap makes logits z softcap tanh(z / softcap); 0: it leaves them.
+struct LogitCap {
+  float softcap;
+
+  __device__ float of(float z) const { return softcap > 0.0F ? softcap * tanhf(z / softcap) : z; }
+  /// Returns d capped / d logit at a capped logit.
+  __device__ float slope(float capped) const {
+    const float t = softcap > 0.0F ? capped / softcap : 0.0F;
+    return 1.0F - t * t;
+  }
+};
+
 /// V logits from element i of a row of `count` on. With V > 1 a row has room for whole vectors: what stands behind its last
 /// element comes as minus infinity, which is no part of a softmax.
 template <int V, class T>
-__device__ Floats<V> load_logits(const T* row, int64_t i, int64_t count) {
+__device__ Floats<V> load_logits(const T* row, int64_t i, int64_t count, LogitCap cap) {
   Floats<V> v = load<V>(row + i);
 #pragma unroll
-  for (int k = 1; k < V; ++k) v[k] = i + k < count ? v[k] : -__builtin_inff();
+  for (int k = 0; k < V; ++k) v[k] = k == 0 || i + k < count ? cap.of(v[k]) : -__builtin_inff();
   return v;
 }
 
 template <class T, int V>
-__device__ MaxSum row_max_sum(const T* row, int64_t count) {
+__device__ MaxSum row_max_sum(const T* row, int64_t count, LogitCap cap) {
   MaxSum x;
   for (int64_t i = threadIdx.x * V; i < count; i += kRowThreads * V) {
-    const Floats<V> v = load_logits<V>(row, i, count);
+    const Floats<V> v = load_logits<V>(row, i, count, cap);
     float max = x.max;
 #pragma unroll
     for (int k = 0; k < V; ++k) max = fmaxf(max, v[k]);
@@ -71,13 +83,13 @@ __device__ MaxSum row_max_sum(const T* row, int64_t count) {
 
 /// Whether `label` is the first of the largest logits of a row. All threads of the block call it.
 template <class T>
-__device__ bool is_likeliest(const T* row, int64_t label, float largest) {
+__device__ bool is_likeliest(const T* row, int64_t label, float largest, LogitCap cap) {
   __shared__ int earlier;
   if (threadIdx.x == 0) earlier = 0;
   __syncthreads();
-  if (to_float(row[label]) != largest) return false;
+  if (cap.of(to_float(row[label])) != largest) return false;
   for (int64_t i = threadIdx.x; i < label; i += kRowThreads)
-    if (to_float(row[i]) == largest) earlier = 1;
+    if (cap.of(to_float(row[i])) == largest) earlier = 1;
   __syncthreads();
   return earlier == 0;
 }
@@ -93,7 +105,7 @@ __device__ inline void write_evaluated(double loss, bool likeliest, double* loss
 // One block a row: the loss, and (softmax - onehot) * loss_scale in place of the logits.
 template <class T, int V>
 __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int32_t* correct, int64_t vocabulary,
-                             int64_t row_stride, const StepScalars* scalars) {
+                             int64_t row_stride, LogitCap cap, const StepScalars* scalars) {
   const bool with_gradients = correct == nullptr;
   T* const row = logits + blockIdx.x * row_stride;
   const int32_t label = labels[blockIdx.x];
@@ -104,13 +116,13 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
       for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) store(row + i, Floats<V>{});
     return;
   }
-  const MaxSum stats = row_max_sum<T, V>(row, vocabulary);
+  const MaxSum stats = row_max_sum<T, V>(row, vocabulary, cap);
   const bool known = label < vocabulary;
-  const bool likeliest = !with_gradients && known && is_likeliest(row, label, stats.max);
+  const bool likeliest = !with_gradients && known && is_likeliest(row, label, stats.max, cap);
   if (threadIdx.x == 0) {
     const double loss = known
                             ? static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
-                                  static_cast<double>(to_float(row[label]))
+                                  static_cast<double>(cap.of(to_float(row[label])))
                             : kNan;
     if (with_gradients)
       losses[blockIdx.x] = loss;
@@ -121,20 +133,30 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   __syncthreads();  // the label's logit is read before it is overwritten
   const float scale = scalars->loss_scale, factor = scale / stats.sum;
   for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) {
-    Floats<V> v = load_logits<V>(row, i, vocabulary);
+    Floats<V> v = load_logits<V>(row, i, vocabulary, cap);
 #pragma unroll
-    for (int k = 0; k < V; ++k) v[k] = expf(v[k] - stats.max) * factor - (i + k == label ? scale : 0.0F);
+    for (int k = 0; k < V; ++k) {
+      const bool exists = k == 0 || i + k < vocabulary;
+      const float of_label = i + k == label ? scale : 0.0F;
+      v[k] = exists ? (expf(v[k] - stats.max) * factor - of_label) * cap.slope(v[k]) : 0.0F;
+    }
     store(row + i, v);
   }
 }
 
 // One block a row.
 template <int V>
-__global__ void statistics_rows(const float* logits, const int32_t* labels, float* statistics,
-                                float* label_logit, int64_t vocabulary, int64_t first_row) {
-  const float* const row = logits + blockIdx.x * vocabulary;
+__global__ void statistics_rows(float* logits, const int32_t* labels, float* statistics,
+                                float* label_logit, int64_t vocabulary, int64_t first_row,
+                                LogitCap cap) {
+  float* const row = logits + blockIdx.x * vocabulary;
   const int64_t label = labels[blockIdx.x];
-  const MaxSum stats = label < 0 ? MaxSum{0.0F, 0.0F} : row_max_sum<float, V>(row, vocabulary);
+  if (cap.softcap > 0.0F && label >= 0) {
+    for (int64_t i = threadIdx.x; i < vocabulary; i += kRowThreads) row[i] = cap.of(row[i]);
+    __syncthreads();
+  }
+  const MaxSum stats =
+      label < 0 ? MaxSum{0.0F, 0.0F} : row_max_sum<float, V>(row, vocabulary, {0.0F});
   if (threadIdx.x > 0) return;
   const int64_t own = label - first_row;
   statistics[2 * blockIdx.x] = stats.max;
@@ -170,7 +192,7 @@ template <class T>
 __global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
                                    const float* label_logit, double* losses, int32_t* correct,
                                    int64_t vocabulary, int64_t first_row, int64_t all_rows,
-                                   int64_t ranks, const StepScalars* scalars) {
+                                   int64_t ranks, LogitCap cap, const StepScalars* scalars) {
   const bool with_gradients = correct == nullptr;
   float* const row = logits + blockIdx.x * vocabulary;
   const int64_t label = labels[blockIdx.x], own = label - first_row;
@@ -180,7 +202,7 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
   const bool likeliest =
       !with_gradients && has_label &&
       is_largest(statistics, first_row / vocabulary, ranks, label_logit[blockIdx.x]) &&
-      is_likeliest(row, own, label_logit[blockIdx.x]);
+      is_likeliest(row, own, label_logit[blockIdx.x], LogitCap{0.0F});
   if (threadIdx.x == 0) {
     double loss = label < all_rows ? 0.0 : kNan;
     if (has_label)
@@ -197,7 +219,10 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
   for (int64_t first = 0; first < vocabulary; first += kRowThreads) {
     const int64_t i = first + threadIdx.x;
     float g = 0.0F;
-    if (counts && i < vocabulary) g = expf(row[i] - stats.max) * factor - (i == own ? scale : 0.0F);
+    if (counts && i < vocabulary) {
+      const float of_label = i == own ? scale : 0.0F;
+      g = (expf(row[i] - stats.max) * factor - of_label) * cap.slope(row[i]);
+    }
     if constexpr (sizeof(T) < sizeof(float)) __syncthreads();
     if (i < vocabulary) gradient[i] = from_float<T>(g);
   }
@@ -237,7 +262,7 @@ void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
     with_vectors<T>(vectors_fit<T>(s.row_stride, s.logits), [&](auto v) {
       constexpr int V = decltype(v)::value;
       launch({blocks(s.rows), kRowThreads, 0, stream}, softmax_rows<T, V>, static_cast<T*>(s.logits), s.labels, s.losses,
-             s.correct, s.vocabulary, s.row_stride, s.scalars);
+             s.correct, s.vocabulary, s.row_stride, LogitCap{s.softcap}, s.scalars);
     });
   });
 }
@@ -251,7 +276,7 @@ void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStrea
   with_vectors<float>(vectors_fit<float>(v.vocabulary, v.logits), [&](auto vectors) {
     constexpr int V = decltype(vectors)::value;
     launch({blocks(v.rows), kRowThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels,
-           statistics, v.label_logit, v.vocabulary, v.first_row);
+           statistics, v.label_logit, v.vocabulary, v.first_row, LogitCap{v.softcap});
   });
 }
 
@@ -260,7 +285,7 @@ void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream) 
     using T = decltype(type);
     launch({blocks(l.of.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
            l.of.labels, l.statistics, l.of.label_logit, l.losses, l.correct, l.of.vocabulary,
-           l.of.first_row, l.of.all_rows, l.ranks, l.scalars);
+           l.of.first_row, l.of.all_rows, l.ranks, LogitCap{l.of.softcap}, l.scalars);
   });
 }
 

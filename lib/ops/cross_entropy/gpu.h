@@ -22,6 +22,8 @@ struct SoftmaxLoss {
   /// with gradients.
   int32_t* correct;
   int64_t rows, vocabulary, row_stride;
+  /// Bound of the logits; 0: none.
+  float softcap;
   const StepScalars* scalars;
 };
 void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream);
@@ -45,8 +47,10 @@ struct VocabularyRows {
   /// F32[rows], written by the first and read by the second function.
   float* label_logit;
   int64_t rows, vocabulary, first_row, all_rows;
+  /// Bound of the logits; 0: none.
+  float softcap;
 };
-/// statistics F32[rows, 2]; 0 for masked rows.
+/// statistics F32[rows, 2]; 0 for masked rows. Logits of others become capped ones.
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
 struct VocabularyLoss {
   VocabularyRows of;

@@ -165,7 +165,8 @@ ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight
   const int64_t bytes = dtype_bytes(g.dtypes().compute), wide = dtype_bytes(g.statistics());
   const int64_t chunk = std::max<int64_t>(attrs.chunk_tokens * bytes / wide, 1);
   const ValueId loss = g.add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
-  SplitHead head{{x, weight, labels}, {loss}, {attrs.with_gradients, ranks, rank, 0}};
+  SplitHead head{
+      {x, weight, labels}, {loss}, {attrs.with_gradients, ranks, rank, 0, attrs.softcap}};
   if (attrs.with_gradients) {
     head.results.push_back(g.temp("d_" + g.at(x).name, Dims(g.at(x).dims)));
     head.results.push_back(g.weight_gradient(weight));

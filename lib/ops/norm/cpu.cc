@@ -14,12 +14,12 @@ template <class S>
 void norm_rows(const OpCall& call, const S* x, const S* r, const S* w, S* sum, S* y,
                Stat<S>* rstd) {
   const int64_t tokens = call.in_dims(0)[0], width = call.in_dims(0)[1];
-  const double epsilon = call.attrs<NormAttrs>().epsilon;
+  const auto& attrs = call.attrs<NormAttrs>();
   const auto& vec = vector_kernels<S>();
   parallel_ranges(tokens, kRowGrain, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width;
     vec.rms_norm(x + at, r == nullptr ? nullptr : r + at, w, sum == nullptr ? nullptr : sum + at,
-                 y + at, rstd + begin, end - begin, width, epsilon);
+                 y + at, rstd + begin, end - begin, width, attrs.epsilon, attrs.weight_offset);
   });
 }
 
@@ -46,11 +46,12 @@ void rms_norm_dgrad(const OpCall& call) {
   const S* const w = call.in<S>(3);
   const S* const e = call.has_in(4) ? call.in<S>(4) : nullptr;
   S* const dx = call.out<S>(0);
+  const double offset = call.attrs<NormAttrs>().weight_offset;
   const auto& vec = vector_kernels<S>();
   parallel_ranges(tokens, kRowGrain, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width;
     vec.rms_norm_dgrad(dy + at, x + at, rstd + begin, w, e == nullptr ? nullptr : e + at, dx + at,
-                       end - begin, width);
+                       end - begin, width, offset);
   });
 }
 

@@ -17,7 +17,7 @@ struct RmsNorm {
   void* y;
   float* rstd;
   int64_t rows, width;
-  double epsilon;
+  NormAttrs attrs;
 };
 
 struct RmsNormDgrad {
@@ -29,6 +29,7 @@ struct RmsNormDgrad {
   const void* e;
   void* dx;
   int64_t rows, width;
+  float weight_offset;
 };
 
 constexpr int kMostThreads = 512;
@@ -36,7 +37,7 @@ constexpr int kMostThreads = 512;
 // One block a row, read twice: the second time from the caches.
 template <class T, int V>
 __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, float* rstd, int64_t width,
-                              float epsilon) {
+                              float epsilon, float weight_offset) {
   const int64_t row = blockIdx.x, at = row * width;
   float squares = 0.0F;
   for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
@@ -57,21 +58,22 @@ __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, 
     Floats<V> v = load<V>(source + at + i);
     const Floats<V> weight = load<V>(w + i);
 #pragma unroll
-    for (int k = 0; k < V; ++k) v[k] = v[k] * scale * weight[k];
+    for (int k = 0; k < V; ++k) v[k] = v[k] * scale * (weight[k] + weight_offset);
     store(y + at + i, v);
   }
 }
 
-// With xhat = x rstd and g = dy w: dx = rstd (g - xhat mean(g xhat)) [+ e]. For rows that registers do not hold: read twice.
+// With xhat = x rstd and g = dy (offset + w): dx = rstd (g - xhat mean(g xhat)) [+ e]. For rows that
+// registers do not hold: read twice.
 template <class T, int V>
-__global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* rstd, const T* w, const T* e, T* dx,
-                                    int64_t width) {
+__global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* rstd, const T* w,
+                                         const T* e, T* dx, int64_t width, float weight_offset) {
   const int64_t row = blockIdx.x, at = row * width;
   float projection = 0.0F;
   for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
     const Floats<V> d = load<V>(dy + at + i), v = load<V>(x + at + i), weight = load<V>(w + i);
 #pragma unroll
-    for (int k = 0; k < V; ++k) projection += d[k] * weight[k] * v[k];
+    for (int k = 0; k < V; ++k) projection += d[k] * (weight[k] + weight_offset) * v[k];
   }
   const float scale = rstd[row];
   const float along = block_sum(projection) * scale * scale * scale / static_cast<float>(width);
@@ -79,7 +81,8 @@ __global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* r
     const Floats<V> d = load<V>(dy + at + i), v = load<V>(x + at + i), weight = load<V>(w + i);
     Floats<V> out;
 #pragma unroll
-    for (int k = 0; k < V; ++k) out[k] = d[k] * weight[k] * scale - v[k] * along;
+    for (int k = 0; k < V; ++k)
+      out[k] = d[k] * (weight[k] + weight_offset) * scale - v[k] * along;
     if (e != nullptr) {
       const Floats<V> more = load<V>(e + at + i);
 #pragma unroll
@@ -99,6 +102,7 @@ struct NormGradientRows {
   float* partials;
   int64_t rows, rows_a_block, width;
   int64_t blocks;
+  float weight_offset;
 };
 
 /// Elements of a row that a thread holds: C packs of V, `threads` packs apart.
@@ -121,7 +125,8 @@ __device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int
     v.e[c] = load<V>(a.x + at + i);
     const Floats<V> weight = load<V>(a.w + i);
 #pragma unroll
-    for (int k = 0; k < V; ++k) projection = fmaf(d.e[c][k] * weight[k], v.e[c][k], projection);
+    for (int k = 0; k < V; ++k)
+      projection = fmaf(d.e[c][k] * (weight[k] + a.weight_offset), v.e[c][k], projection);
   }
   const float scale = a.rstd[row];
   const float sum = R == 1 ? block_sum(projection) : warp_sum(projection);
@@ -134,7 +139,7 @@ __device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int
     Floats<V> out;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      out[k] = fmaf(-v.e[c][k], along, d.e[c][k] * weight[k] * scale);
+      out[k] = fmaf(-v.e[c][k], along, d.e[c][k] * (weight[k] + a.weight_offset) * scale);
       if (kWeight) sums.e[c][k] = weight_term(d.e[c][k], v.e[c][k], scale, sums.e[c][k]);
     }
     if (a.e != nullptr) {
@@ -244,7 +249,8 @@ bool norm_gradients(const RmsNormDgrad& n, const NormParts& of_weight, cudaStrea
                               .rows = n.rows,
                               .rows_a_block = with_weight ? of_weight.tokens : alone,
                               .width = n.width,
-                              .blocks = with_weight ? of_weight.parts : divide_up(n.rows, alone)};
+                              .blocks = with_weight ? of_weight.parts : divide_up(n.rows, alone),
+                              .weight_offset = n.weight_offset};
   if (layout.packs == 1) launch_norm_gradients<T, V, 1>(a, layout, stream);
   if (layout.packs == 2) launch_norm_gradients<T, V, 2>(a, layout, stream);
   if (layout.packs == 4) launch_norm_gradients<T, V, 4>(a, layout, stream);
@@ -258,7 +264,8 @@ void rms_norm(DType dtype, const RmsNorm& n, cudaStream_t stream) {
       constexpr int V = decltype(v)::value;
       launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0, stream},
              rms_norm_rows<T, V>, static_cast<const T*>(n.x), static_cast<const T*>(n.r), static_cast<const T*>(n.w),
-             static_cast<T*>(n.sum), static_cast<T*>(n.y), n.rstd, n.width, static_cast<float>(n.epsilon));
+             static_cast<T*>(n.sum), static_cast<T*>(n.y), n.rstd, n.width,
+             static_cast<float>(n.attrs.epsilon), static_cast<float>(n.attrs.weight_offset));
     });
   });
 }
@@ -271,7 +278,8 @@ void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
       constexpr int V = decltype(v)::value;
       launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0, stream},
              rms_norm_dgrad_long_rows<T, V>, static_cast<const T*>(n.dy), static_cast<const T*>(n.x), n.rstd,
-             static_cast<const T*>(n.w), static_cast<const T*>(n.e), static_cast<T*>(n.dx), n.width);
+             static_cast<const T*>(n.w), static_cast<const T*>(n.e), static_cast<T*>(n.dx), n.width,
+             n.weight_offset);
     });
   });
 }
@@ -296,7 +304,8 @@ RmsNormDgrad rms_norm_dgrad_of(const Operation& op) {
           .e = op.has_in(4) ? op.in(4) : nullptr,
           .dx = op.out(0),
           .rows = op.in_dims(0)[0],
-          .width = op.in_dims(0)[1]};
+          .width = op.in_dims(0)[1],
+          .weight_offset = static_cast<float>(op.attrs<NormAttrs>().weight_offset)};
 }
 
 WeightGradient rms_norm_weight_gradient_of(const Operation& op) {
@@ -483,7 +492,7 @@ void run_rms_norm(const Operation& op, const Libraries& /*libraries*/) {
             .rstd = op.floats_out(1),
             .rows = op.in_dims(0)[0],
             .width = op.in_dims(0)[1],
-            .epsilon = op.attrs<NormAttrs>().epsilon},
+            .attrs = op.attrs<NormAttrs>()},
            op.stream());
 }
 
@@ -497,7 +506,7 @@ void run_add_rms_norm(const Operation& op, const Libraries& /*libraries*/) {
             .rstd = op.floats_out(2),
             .rows = op.in_dims(0)[0],
             .width = op.in_dims(0)[1],
-            .epsilon = op.attrs<NormAttrs>().epsilon},
+            .attrs = op.attrs<NormAttrs>()},
            op.stream());
 }
 

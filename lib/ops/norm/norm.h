@@ -7,6 +7,7 @@ namespace ftrun {
 class GraphBuilder;
 
 // rms_norm
+//   y = x rstd (o + w), rstd = 1 / sqrt(mean(x^2) + epsilon); o is attrs.weight_offset.
 //   in:  x[N,D], w[D]
 //   out: y[N,D], rstd F32[N]
 // add_rms_norm
@@ -31,16 +32,20 @@ class GraphBuilder;
 
 struct NormAttrs {
   double epsilon = 1e-5;
+  /// Added to the weights of an RMS norm: 1 for those that are stored as what they differ from 1
+  /// by. Layer norms have none.
+  double weight_offset = 0;
   bool operator==(const NormAttrs&) const = default;
 };
 
 namespace ops {
-ValueId rms_norm(GraphBuilder& g, ValueId x, ValueId weight, double epsilon);
+ValueId rms_norm(GraphBuilder& g, ValueId x, ValueId weight, const NormAttrs& attrs);
 struct SumAndNorm {
   ValueId sum;
   ValueId norm;
 };
-SumAndNorm add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight, double epsilon);
+SumAndNorm add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight,
+                        const NormAttrs& attrs);
 /// weight[D] and bias[D] may be -1 for none; a bias alone is refused.
 ValueId layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias, double epsilon);
 }  // namespace ops

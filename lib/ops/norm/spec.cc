@@ -76,24 +76,24 @@ Op norm_of_sum(const Op& op) {
 
 }  // namespace
 
-ValueId ops::rms_norm(GraphBuilder& g, ValueId x, ValueId weight, double epsilon) {
+ValueId ops::rms_norm(GraphBuilder& g, ValueId x, ValueId weight, const NormAttrs& attrs) {
   require(g.at(x).dims[1] == g.at(weight).dims[0], "rms_norm width");
   const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
   const ValueId rstd =
       g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
-  g.emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, NormAttrs{epsilon});
+  g.emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, attrs);
   return y;
 }
 
 ops::SumAndNorm ops::add_rms_norm(GraphBuilder& g, ValueId x, ValueId r, ValueId weight,
-                                  double epsilon) {
+                                  const NormAttrs& attrs) {
   require(g.at(x).dims == g.at(r).dims, "add_rms_norm operands");
   require(g.at(x).dims[1] == g.at(weight).dims[0], "add_rms_norm width");
   const ValueId sum = g.temp(g.at(weight).name + ".sum", g.at(x).dims);
   const ValueId y = g.temp(g.at(weight).name + ".out", g.at(x).dims);
   const ValueId rstd =
       g.add_value(g.at(weight).name + ".rstd", g.statistics(), {g.at(x).dims[0]}, ValueRole::kTemp);
-  g.emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, NormAttrs{epsilon});
+  g.emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, attrs);
   return {sum, y};
 }
 

@@ -41,9 +41,9 @@ void qk_norm(const OpCall& call) {
       const S* const x = qkv + n * h.width;
       S* const y = out + n * h.width;
       Stat<S>* const r = rstd + n * (h.q + h.k);
-      vec.rms_norm(x, nullptr, wq, nullptr, y, r, h.q, h.size, attrs.epsilon);
+      vec.rms_norm(x, nullptr, wq, nullptr, y, r, h.q, h.size, attrs.epsilon, attrs.weight_offset);
       vec.rms_norm(x + h.keys, nullptr, wk, nullptr, y + h.keys, r + h.q, h.k, h.size,
-                   attrs.epsilon);
+                   attrs.epsilon, attrs.weight_offset);
       if (x != y) std::copy(x + h.values, x + h.width, y + h.values);
     }
   });
@@ -51,7 +51,8 @@ void qk_norm(const OpCall& call) {
 
 template <class S>
 void qk_norm_dgrad(const OpCall& call) {
-  const Heads h(call.attrs<HeadAttrs>());
+  const auto& attrs = call.attrs<HeadAttrs>();
+  const Heads h(attrs);
   const S* const dy = call.in<S>(0);
   const S* const qkv = call.in<S>(1);
   const Stat<S>* const rstd = call.in<Stat<S>>(2);
@@ -63,8 +64,10 @@ void qk_norm_dgrad(const OpCall& call) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t q = n * h.width, k = q + h.keys;
       const Stat<S>* const r = rstd + n * (h.q + h.k);
-      vec.rms_norm_dgrad(dy + q, qkv + q, r, wq, nullptr, dqkv + q, h.q, h.size);
-      vec.rms_norm_dgrad(dy + k, qkv + k, r + h.q, wk, nullptr, dqkv + k, h.k, h.size);
+      vec.rms_norm_dgrad(dy + q, qkv + q, r, wq, nullptr, dqkv + q, h.q, h.size,
+                         attrs.weight_offset);
+      vec.rms_norm_dgrad(dy + k, qkv + k, r + h.q, wk, nullptr, dqkv + k, h.k, h.size,
+                         attrs.weight_offset);
       if (dy != dqkv) std::copy(dy + q + h.values, dy + q + h.width, dqkv + q + h.values);
     }
   });

@@ -32,7 +32,7 @@ __device__ void for_head(int head_size, Body body) {
 template <class T, int V>
 __global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, float* rstd,
                               int64_t count, int q_heads, int k_heads, int head_size,
-                              float epsilon) {
+                              float epsilon, float weight_offset) {
   const HeadOfToken h = head_of_warp(count, q_heads + 2 * k_heads, head_size);
   if (!h.exists) return;
   const T* const x = qkv + h.at;
@@ -52,7 +52,7 @@ __global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, floa
     Floats<V> v = load<V>(x + i);
     const Floats<V> weight = load<V>(w + i);
 #pragma unroll
-    for (int k = 0; k < V; ++k) v[k] = v[k] * scale * weight[k];
+    for (int k = 0; k < V; ++k) v[k] = v[k] * scale * (weight[k] + weight_offset);
     store(out + i, v);
   });
 }
@@ -60,7 +60,7 @@ __global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, floa
 template <class T, int V>
 __global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd, const T* wq,
                                     const T* wk, T* dqkv, int64_t count, int q_heads, int k_heads,
-                                    int head_size) {
+                                    int head_size, float weight_offset) {
   const HeadOfToken h = head_of_warp(count, q_heads + 2 * k_heads, head_size);
   if (!h.exists) return;
   const T* const d = dy + h.at;
@@ -73,7 +73,7 @@ __global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd
   for_head<V>(head_size, [&](int i) {
     const Floats<V> g = load<V>(d + i), weight = load<V>(w + i), v = load<V>(x + i);
 #pragma unroll
-    for (int k = 0; k < V; ++k) projection += g[k] * weight[k] * v[k];
+    for (int k = 0; k < V; ++k) projection += g[k] * (weight[k] + weight_offset) * v[k];
   });
   const float scale = rstd[h.token * (q_heads + k_heads) + h.head];
   const float along = warp_sum(projection) * scale * scale * scale / static_cast<float>(head_size);
@@ -81,7 +81,8 @@ __global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd
     const Floats<V> g = load<V>(d + i), weight = load<V>(w + i), v = load<V>(x + i);
     Floats<V> sum;
 #pragma unroll
-    for (int k = 0; k < V; ++k) sum[k] = g[k] * weight[k] * scale - v[k] * along;
+    for (int k = 0; k < V; ++k)
+      sum[k] = g[k] * (weight[k] + weight_offset) * scale - v[k] * along;
     store(out + i, sum);
   });
 }
@@ -102,7 +103,8 @@ void qk_norm(DType dtype, const void* qkv, const void* wq, const void* wk, void*
       launch(head_launch(count, heads, stream), qk_norm_heads<T, V>, static_cast<const T*>(qkv),
              static_cast<const T*>(wq), static_cast<const T*>(wk), static_cast<T*>(y), rstd, count,
              static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
-             static_cast<int>(heads.head_size), static_cast<float>(heads.epsilon));
+             static_cast<int>(heads.head_size), static_cast<float>(heads.epsilon),
+             static_cast<float>(heads.weight_offset));
     });
   });
 }
@@ -118,7 +120,7 @@ void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rs
              static_cast<const T*>(dy), static_cast<const T*>(qkv), rstd, static_cast<const T*>(wq),
              static_cast<const T*>(wk), static_cast<T*>(dqkv), count,
              static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
-             static_cast<int>(heads.head_size));
+             static_cast<int>(heads.head_size), static_cast<float>(heads.weight_offset));
     });
   });
 }

@@ -13,20 +13,21 @@ namespace {
 // Queries and keys are neighbours in a row: they rotate as H + K heads.
 template <class S>
 void rotate(const OpCall& call, double sine_sign) {
-  const auto& attrs = call.attrs<HeadAttrs>();
-  const int64_t heads = attrs.query_heads + attrs.kv_heads, size = attrs.head_size;
-  const int64_t all = heads * size, width = all + attrs.kv_heads * size,
-                rotated = call.in_dims(1)[1];
+  const auto& attrs = call.attrs<RopeAttrs>();
+  const int64_t heads = attrs.heads.query_heads + attrs.heads.kv_heads;
+  const int64_t size = attrs.heads.head_size, all = heads * size;
+  const int64_t width = all + attrs.heads.kv_heads * size;
+  const int64_t table_width = call.in_dims(1)[1], rotated = 2 * attrs.angles_of(table_width);
   const S* const x = call.in<S>(0);
   const float* const table = call.in<float>(1);
   S* const y = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
   parallel_ranges(call.in_dims(0)[0], 16, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const float* const cosine = table + n * rotated;
+      const float* const cosine = table + n * table_width + attrs.first_angle;
       const S* const from = x + n * width;
       S* const to = y + n * width;
-      vec.rope(from, to, cosine, cosine + rotated / 2, sine_sign, heads, size, rotated);
+      vec.rope(from, to, cosine, cosine + table_width / 2, sine_sign, heads, size, rotated);
       if (x == y) continue;
       if (rotated < size)
         for (int64_t head = 0; head < heads; ++head)

@@ -26,24 +26,32 @@ __global__ void rope_table_rows(const int32_t* positions, float* table, Frequenc
   }
 }
 
+/// The angles that rope_rows() rotates by: `half` of a row of the table from `first` on, whose sines
+/// stand table_half elements behind the cosines.
+struct Angles {
+  int first, half, table_half;
+};
+
 // One block a token; a thread rotates V pairs or copies V elements that do not rotate: the end of
 // each head, and v. y may be x.
 template <class T, int V>
 __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied,
-                          int head_size, int half, float sine_sign) {
+                          int head_size, Angles angles, float sine_sign) {
+  const int half = angles.half;
   const int64_t n = blockIdx.x;
   const int rotated = rotated_heads * head_size;
   const int packs = half / V, pairs = rotated_heads * packs;
   const T* const from = x + n * (rotated + copied);
   T* const to = y + n * (rotated + copied);
-  const float* const cosine = table + n * 2 * half;
+  const float* const cosine = table + n * 2 * angles.table_half + angles.first;
+  const float* const sine = cosine + angles.table_half;
   for (int item = threadIdx.x; item < pairs; item += blockDim.x) {
     const int i = item % packs * V, at = item / packs * head_size + i;
     const Floats<V> a = load<V>(from + at), b = load<V>(from + at + half);
     Floats<V> first, second;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      const float c = cosine[i + k], s = cosine[half + i + k] * sine_sign;
+      const float c = cosine[i + k], s = sine[i + k] * sine_sign;
       first[k] = a[k] * c - b[k] * s;
       second[k] = b[k] * c + a[k] * s;
     }
@@ -74,9 +82,10 @@ void rope_table(const int32_t* positions, float* table, int64_t count, const Rop
          rope_table_rows, positions, table, frequencies, half, attrs.magnitude);
 }
 
-/// sine_sign -1 rotates back; y may be x. The first 2 `half` elements of a head rotate.
-void rope(DType dtype, const void* x, const float* table, void* y, int64_t count, int64_t half,
-          const HeadAttrs& heads, float sine_sign, cudaStream_t stream) {
+/// sine_sign -1 rotates back; y may be x. The first elements of a head rotate.
+void rope(DType dtype, const void* x, const float* table, void* y, int64_t count,
+          const Angles& angles, const HeadAttrs& heads, float sine_sign, cudaStream_t stream) {
+  const int half = angles.half;
   const int64_t rotated_heads = heads.query_heads + heads.kv_heads;
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
@@ -87,14 +96,19 @@ void rope(DType dtype, const void* x, const float* table, void* y, int64_t count
               stream},
              rope_rows<T, V>, static_cast<const T*>(x), table, static_cast<T*>(y),
              static_cast<int>(rotated_heads), static_cast<int>(heads.kv_heads * heads.head_size),
-             static_cast<int>(heads.head_size), static_cast<int>(half), sine_sign);
+             static_cast<int>(heads.head_size), angles, sine_sign);
     });
   });
 }
 
 void rotate(const Operation& op, float sine_sign) {
-  rope(op.dtype(), op.in(0), op.floats_in(1), op.out(0), op.in_dims(0)[0], op.in_dims(1)[1] / 2,
-       op.attrs<HeadAttrs>(), sine_sign, op.stream());
+  const auto& attrs = op.attrs<RopeAttrs>();
+  const int64_t table_width = op.in_dims(1)[1];
+  const Angles angles{static_cast<int>(attrs.first_angle),
+                      static_cast<int>(attrs.angles_of(table_width)),
+                      static_cast<int>(table_width / 2)};
+  rope(op.dtype(), op.in(0), op.floats_in(1), op.out(0), op.in_dims(0)[0], angles, attrs.heads,
+       sine_sign, op.stream());
 }
 
 }  // namespace

@@ -10,11 +10,12 @@ namespace ftrun {
 class GraphBuilder;
 
 // rope_table
+//   The angles of several rotations stand beside each other in one table.
 //   in:  positions I32[N]
 //   out: rope F32[N,E]: cos of the E/2 angles, then sin
 // rope
-//   Rotates the first E of a head's d elements in q and k (halves i and i+E/2, as Hugging Face's
-//   rotate_half); the others, and v, are copied.
+//   Rotates the first 2 A of a head's d elements in q and k (halves i and i+A, as Hugging Face's
+//   rotate_half), where A is the number of angles that are its own; the others, and v, are copied.
 //   in:  qkv[N,(H+2K)d], rope F32[N,E]
 //   out: y[N,(H+2K)d] (out may be in)
 // rope_dgrad
@@ -29,11 +30,23 @@ struct RopeTableAttrs {
   bool operator==(const RopeTableAttrs&) const = default;
 };
 
+struct RopeAttrs {
+  HeadAttrs heads;
+  /// Its own angles of those of the table: the first one, and how many; 0: all.
+  int64_t first_angle = 0;
+  int64_t angles = 0;
+  bool operator==(const RopeAttrs&) const = default;
+
+  /// Returns A for a table of this width.
+  int64_t angles_of(int64_t table_width) const { return angles > 0 ? angles : table_width / 2; }
+};
+
 namespace ops {
 ValueId rope_table(GraphBuilder& g, ValueId positions, std::vector<double> inverse_frequencies,
                    double magnitude);
-/// The table's width is E, even and at most the head's size.
-ValueId rope(GraphBuilder& g, ValueId qkv, ValueId table, const HeadAttrs& heads);
+/// The table's width is even; the angles that attrs name are in it, and half a head's elements at
+/// most.
+ValueId rope(GraphBuilder& g, ValueId qkv, ValueId table, const RopeAttrs& attrs);
 }  // namespace ops
 
 }  // namespace ftrun

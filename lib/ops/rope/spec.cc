@@ -20,6 +20,11 @@ void rope_table_letters(const Op& op, std::map<std::string, int64_t>& letters) {
       2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().inverse_frequencies.size());
 }
 
+void rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+  const HeadAttrs& heads = op.attrs.get<RopeAttrs>().heads;
+  add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
+}
+
 void rope_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId dx = d.new_gradient(op.in[0]);
@@ -38,13 +43,15 @@ ValueId ops::rope_table(GraphBuilder& g, ValueId positions, std::vector<double> 
   return table;
 }
 
-ValueId ops::rope(GraphBuilder& g, ValueId qkv, ValueId table, const HeadAttrs& heads) {
+ValueId ops::rope(GraphBuilder& g, ValueId qkv, ValueId table, const RopeAttrs& attrs) {
   const Dims& dims = g.at(table).dims;
-  require(
-      dims.size() == 2 && dims[0] == g.tokens() && dims[1] % 2 == 0 && dims[1] <= heads.head_size,
-      "rope table");
+  require(dims.size() == 2 && dims[0] == g.tokens() && dims[1] % 2 == 0, "rope table");
+  const int64_t angles = attrs.angles_of(dims[1]);
+  require(attrs.first_angle >= 0 && attrs.first_angle + angles <= dims[1] / 2 &&
+              2 * angles <= attrs.heads.head_size,
+          "rope table");
   const ValueId y = g.temp("rope.out", g.at(qkv).dims);
-  g.emit(OpKind::kRope, {qkv, table}, {y}, heads);
+  g.emit(OpKind::kRope, {qkv, table}, {y}, attrs);
   return y;
 }
 
@@ -63,7 +70,7 @@ constinit const OpSpec rope{
     .shapes = "N,Q N,E -> N,Q",
     .shared_by = "H",
     .in_place = 0,
-    .letters = head_letters,
+    .letters = rope_letters,
     .gpu_workspace = workspace_of::none,
     .gradients = rope_gradients,
 };
@@ -73,7 +80,7 @@ constinit const OpSpec rope_dgrad{
     .shapes = "N,Q N,E -> N,Q",
     .shared_by = "H",
     .in_place = 0,
-    .letters = head_letters,
+    .letters = rope_letters,
     .gpu_workspace = workspace_of::none,
 };
 

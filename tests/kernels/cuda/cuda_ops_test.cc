@@ -15,6 +15,7 @@
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
+#include "ops/softcap/softcap.h"
 
 #include <catch2/catch.hpp>
 
@@ -113,17 +114,23 @@ TEST_CASE("cuda: a bias that another rank adds is left out of the product") {
 TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
   for (const Shape& s : kShapes) {
     const Dims dims{s.tokens, s.width};
-    const OperationCase forward{OpKind::kRmsNorm, NormAttrs{1e-5}, {random(dims, 1), random({s.width}, 2)},
+    const NormAttrs attrs{1e-5, s.tokens % 2 == 1 ? 1.0 : 0.0};
+    const OperationCase forward{OpKind::kRmsNorm,
+                                attrs,
+                                {random(dims, 1), random({s.width}, 2)},
                                 {Operand::out(dims), Operand::statistic({s.tokens})}};
     require_agreement(forward);
     const Operand rstd = Operand::floats(cpu_output(forward, 1));
     require_gradient({OpKind::kRmsNormWgrad, NoAttrs{}, {random(dims, 3), random(dims, 1), rstd},
                       {Operand::gradient(Dims{s.width})}});
     if (s.width == 1) continue;  // the gradient is a difference of equal numbers
-    require_agreement({OpKind::kRmsNormDgrad, NormAttrs{1e-5}, {random(dims, 3), random(dims, 1), rstd,
-                       random({s.width}, 2)}, {Operand::out(dims)}});
-    require_agreement({OpKind::kRmsNormDgrad, NormAttrs{1e-5}, {random(dims, 3), random(dims, 1), rstd,
-                       random({s.width}, 2), random(dims, 4)}, {Operand::out(dims)}});
+    OperationCase gradient{OpKind::kRmsNormDgrad,
+                           attrs,
+                           {random(dims, 3), random(dims, 1), rstd, random({s.width}, 2)},
+                           {Operand::out(dims)}};
+    require_agreement(gradient);
+    gradient.in.push_back(random(dims, 4));
+    require_agreement(gradient);
   }
 }
 
@@ -165,7 +172,7 @@ TEST_CASE(
 }
 
 TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
-  for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6}, HeadAttrs{4, 2, 64, 1e-5}})
+  for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6, 1.0}, HeadAttrs{4, 2, 64, 1e-5}})
     for (const int64_t tokens : {1, 70}) {
       const int64_t size = heads.head_size, all = heads.query_heads + heads.kv_heads;
       const Dims dims{tokens, (all + heads.kv_heads) * size};
@@ -305,12 +312,27 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
     require_agreement(table);
     const Operand rope = Operand::floats(cpu_output(table, 0));
     for (const OpKind kind : {OpKind::kRope, OpKind::kRopeDgrad}) {
-      OperationCase c{kind, heads, {random(dims, 1), rope}, {Operand::out(dims)}};
+      OperationCase c{kind, RopeAttrs{heads}, {random(dims, 1), rope}, {Operand::out(dims)}};
       require_agreement(c);
       const auto apart = bits_on_gpu(c, kDTypes[2]);
       c.in_place = 0;
       REQUIRE((bits_on_gpu(c, kDTypes[2]) == apart));
+      c.in_place = -1;
+      c.attrs = RopeAttrs{heads, turning / 4, turning / 4};
+      require_agreement(c);
     }
+  }
+}
+
+TEST_CASE("cuda: softcap and its gradient agree with the CPU") {
+  for (const Shape& s : kShapes) {
+    const Dims dims{s.tokens, s.width};
+    require_agreement(
+        {OpKind::kSoftcap, SoftcapAttrs{0.75}, {random(dims, 1)}, {Operand::out(dims)}});
+    require_agreement({OpKind::kSoftcapDgrad,
+                       SoftcapAttrs{4.0},
+                       {random(dims, 1), random(dims, 2)},
+                       {Operand::out(dims)}});
   }
 }
 
@@ -381,8 +403,9 @@ struct AttentionCase {
 };
 
 AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
-                     int64_t window = 0) {
-  return {query_heads, kv_heads, head_size, row_tokens, 1.0 / std::sqrt(static_cast<double>(head_size)), window};
+                     int64_t window = 0, double softcap = 0) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_size));
+  return {query_heads, kv_heads, head_size, row_tokens, scale, window, softcap};
 }
 
 const std::vector<AttentionCase> kAttentionCases{
@@ -398,6 +421,8 @@ const std::vector<AttentionCase> kAttentionCases{
     {shape(2, 1, 136, 130), 1, {0}},
     {shape(2, 2, 256, 70), 1, {0, 30}},
     {shape(4, 2, 8, 130, 70), 1, {0, 128}},
+    {shape(4, 2, 20, 65, 0, 1.5), 1, {0, 30}},
+    {shape(2, 1, 64, 130, 90, 0.75), 1, {0}},
 };
 
 std::vector<int32_t> starts_of(const AttentionCase& c) {
@@ -474,11 +499,11 @@ TEST_CASE("cuda: a NaN in a key reaches the tokens that attend to it and no earl
 }
 
 OperationCase loss_case(int64_t tokens, int64_t hidden, int64_t vocabulary, int64_t chunk, int masked_every,
-                        bool gradients) {
+                        bool gradients, double softcap = 0) {
   std::vector<int32_t> labels;
   for (int64_t n = 0; n < tokens; ++n)
     labels.push_back(masked_every > 0 && n % masked_every == 0 ? -100 : static_cast<int32_t>(n * 7919 % vocabulary));
-  OperationCase c{OpKind::kLinearCrossEntropy, CrossEntropyAttrs{gradients, chunk},
+  OperationCase c{OpKind::kLinearCrossEntropy, CrossEntropyAttrs{gradients, chunk, softcap},
                   {random({tokens, hidden}, 1), random({vocabulary, hidden}, 2), Operand::tokens(labels)},
                   {Operand::loss(10.0, 3.0)}};
   if (!gradients) return c;
@@ -503,6 +528,9 @@ TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
     CAPTURE(s.tokens, s.vocabulary, s.chunk);
     require_agreement(loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, false));
     if (s.vocabulary == 2) continue;  // gradients that nearly cancel
+    for (const bool gradients : {false, true})
+      require_agreement(
+          loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, gradients, 1.5), 2e-2);
     OperationCase c = loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, true);
     require_agreement(c, 2e-2);
     c.out[2] = Operand::gradient(random_array({s.vocabulary, s.hidden}, 9));
@@ -636,10 +664,11 @@ TEST_CASE(
     for (const int masked_every : {0, 3, 1})
       for (const DTypes dtypes : kDTypes) {
         constexpr int64_t kTokens = 22, kHidden = 24, kRanks = 2;
+        const double softcap = vocabulary == 133 ? 1.5 : 0.0;
         CAPTURE(vocabulary, masked_every, dtype_name(dtypes.activation),
                 dtype_name(dtypes.gradient));
         OperationCase whole =
-            loss_case(kTokens, kHidden, kRanks * vocabulary, kTokens, masked_every, true);
+            loss_case(kTokens, kHidden, kRanks * vocabulary, kTokens, masked_every, true, softcap);
         whole.out[0] = Operand::loss(0.0, 0.0);
         const Array w = *whole.in[1].content;
         std::vector<OperationCase> firsts, seconds;
@@ -649,7 +678,7 @@ TEST_CASE(
               whole.in[0],
               Operand::activation({{vocabulary, kHidden}, {begin, begin + vocabulary * kHidden}}),
               whole.in[2]};
-          const VocabularyAttrs attrs{true, kRanks, rank, 0};
+          const VocabularyAttrs attrs{true, kRanks, rank, 0, softcap};
           firsts.push_back({OpKind::kVocabularyLogits,
                             attrs,
                             given,

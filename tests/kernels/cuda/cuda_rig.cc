@@ -59,7 +59,7 @@ class GpuRun {
   /// The two gradients of a norm: inputs dy, x, rstd, w and e; outputs dw and dx.
   void run_norm_gradients(bool together) {
     run({{OpKind::kRmsNormWgrad, {in_[0], in_[1], in_[2]}, {out_[0]}, NoAttrs{}, -1},
-         {OpKind::kRmsNormDgrad, in_, {out_[1]}, NormAttrs{1e-5}, -1}},
+         {OpKind::kRmsNormDgrad, in_, {out_[1]}, NormAttrs{1e-5, 1.0}, -1}},
         together);
   }
 
@@ -213,7 +213,7 @@ std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes) {
 
 std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in, DTypes dtypes, bool together,
                                                        const Operand& dw) {
-  OperationCase c{OpKind::kRmsNormDgrad, NoAttrs{}, in, {dw, Operand::out(in[0].dims)}};
+  OperationCase c{OpKind::kRmsNormDgrad, NormAttrs{1e-5, 1.0}, in, {dw, Operand::out(in[0].dims)}};
   c.accumulate = dw.content.has_value();
   GpuRun run(c, dtypes);
   run.run_norm_gradients(together);

@@ -1,0 +1,102 @@
+// Gemma 1, 2 and 3 of Google, text alone: norms whose weights are stored less 1, embeddings times
+// the root of their width, a gelu gate. Gemma 2 and 3 have norms behind attention and MLP too, and
+// sliding windows on some layers; Gemma 2 bounds scores and logits, Gemma 3 turns layers with a
+// window otherwise and has norms of query and key heads.
+#include <cmath>
+
+#include "model/families.h"
+#include "model/families/layer_types.h"
+
+namespace ftrun {
+namespace {
+
+constexpr ConfigDefaults defaults(int64_t kv_heads, int64_t positions) {
+  return {.kv_heads = kv_heads,
+          .head_size = 256,
+          .positions = positions,
+          .activation = "gelu_pytorch_tanh",
+          .tied = true};
+}
+
+constexpr TensorNames kNormedOutputs{.post_norm = "pre_feedforward_layernorm",
+                                     .attention_output_norm = "post_attention_layernorm",
+                                     .mlp_output_norm = "post_feedforward_layernorm"};
+
+void read_common_part(ConfigReader& reader, ModelConfig& config) {
+  config.norm = NormKind::kRmsLessOne;
+  config.embedding_scale = std::sqrt(static_cast<double>(config.hidden));
+  config.rounds_embedding_scale = true;
+  config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
+  if (reader.flag_or("use_bidirectional_attention", false))
+    reader.unsupported("use_bidirectional_attention", "is not supported yet");
+  // The class pads with token 0 where config.json does not say.
+  if (!reader.has("pad_token_id")) config.pad_id = config.padding_row = 0;
+}
+
+/// Every `period`-th layer has full attention where layer_types does not say which.
+void read_windows(ConfigReader& reader, ModelConfig& config, int64_t period) {
+  const int64_t window = read_window(reader);
+  if (read_layer_types(reader, config, window)) return;
+  if (window == 0)
+    reader.problem("sliding_window", "found null; expected the window of layers that have one");
+  for (int64_t i = 0; i < config.layers; ++i)
+    if ((i + 1) % period != 0) config.windows[static_cast<size_t>(i)] = window;
+}
+
+double read_softcap(ConfigReader& reader, const char* key, double of_class) {
+  if (reader.has(key) && !reader.find(key)) return 0;
+  return of_class > 0 || reader.find(key) ? reader.number_or(key, of_class, true) : 0;
+}
+
+void read_scores(ConfigReader& reader, ModelConfig& config) {
+  config.attention_scale =
+      1.0 / std::sqrt(reader.number_or("query_pre_attn_scalar", 256.0, true));
+}
+
+void read_gemma(ConfigReader& reader, ModelConfig& config) {
+  read_common_part(reader, config);
+  // "gelu" of the first releases stands for its approximation, which the models were trained with.
+  if (config.activation == Activation::kGelu) config.activation = Activation::kGeluTanh;
+  const std::string other = reader.text_or("hidden_activation", "gelu_pytorch_tanh");
+  if (other != "gelu_pytorch_tanh" && other != "gelu")
+    reader.unsupported("hidden_activation", "is not what hidden_act says");
+}
+
+void read_gemma2(ConfigReader& reader, ModelConfig& config) {
+  read_common_part(reader, config);
+  read_windows(reader, config, 2);
+  read_scores(reader, config);
+  config.attention_softcap = read_softcap(reader, "attn_logit_softcapping", 50.0);
+  config.logit_softcap = read_softcap(reader, "final_logit_softcapping", 30.0);
+}
+
+void read_gemma3(ConfigReader& reader, ModelConfig& config) {
+  read_common_part(reader, config);
+  read_windows(reader, config, reader.whole_or("sliding_window_pattern", 6, {1, 10000}));
+  read_scores(reader, config);
+  config.qk_norm = true;
+  config.attention_softcap = read_softcap(reader, "attn_logit_softcapping", 0);
+  config.logit_softcap = read_softcap(reader, "final_logit_softcapping", 0);
+}
+
+}  // namespace
+
+const Family kGemmaFamily{.model_type = "gemma",
+                          .architecture = "GemmaForCausalLM",
+                          .defaults = defaults(16, 8192),
+                          .read = read_gemma};
+const Family kGemma2Family{.model_type = "gemma2",
+                           .architecture = "Gemma2ForCausalLM",
+                           .keys = {.activation = "hidden_activation"},
+                           .defaults = defaults(4, 8192),
+                           .names = kNormedOutputs,
+                           .read = read_gemma2};
+const Family kGemma3Family{.model_type = "gemma3_text",
+                           .architecture = "Gemma3ForCausalLM",
+                           .keys = {.activation = "hidden_activation"},
+                           .defaults = defaults(4, 131072),
+                           .names = kNormedOutputs,
+                           .window_rotation = true,
+                           .read = read_gemma3};
+
+}  // namespace ftrun

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "graph/op.h"
+
+namespace ftrun {
+
+class GraphBuilder;
+
+// softcap
+//   Bounds the logits of a model that is asked for them; the loss bounds its own.
+//   in:  x
+//   out: y = c tanh(x / c), same shape (out may be x)
+// softcap_dgrad
+//   in:  dy, y
+//   out: dx = dy (1 - (y / c)^2), same shape (out may be dy)
+
+struct SoftcapAttrs {
+  /// c, positive.
+  double bound = 1.0;
+  bool operator==(const SoftcapAttrs&) const = default;
+};
+
+namespace ops {
+/// `x` itself for a bound of 0.
+ValueId softcap(GraphBuilder& g, ValueId x, double bound);
+}  // namespace ops
+
+}  // namespace ftrun

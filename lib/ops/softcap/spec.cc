@@ -1,0 +1,50 @@
+#include "ops/softcap/softcap.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+void softcap_gradients(Derivation& d, const Op& op) {
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kSoftcapDgrad, {d.result_gradient(op.out[0]), d.needed(op.out[0])},
+                    {dx}, op.attrs);
+  d.add_term(op.in[0], dx);
+}
+
+}  // namespace
+
+ValueId ops::softcap(GraphBuilder& g, ValueId x, double bound) {
+  require(std::isfinite(bound) && bound >= 0, "a bound of at least 0");
+  if (bound == 0) return x;
+  const ValueId y = g.temp(g.at(x).name + ".capped", Dims(g.at(x).dims));
+  g.emit(OpKind::kSoftcap, {x}, {y}, SoftcapAttrs{bound});
+  return y;
+}
+
+namespace specs {
+
+constinit const OpSpec softcap{
+    .name = "softcap",
+    .shapes = "S -> S",
+    .in_place = 0,
+    .gpu_workspace = workspace_of::none,
+    .gradients = softcap_gradients,
+};
+
+constinit const OpSpec softcap_dgrad{
+    .name = "softcap_dgrad",
+    .shapes = "S S -> S",
+    .in_place = 0,
+    .gpu_workspace = workspace_of::none,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun
