@@ -315,8 +315,9 @@ inline constexpr int kOutColumns = D < 128 ? D : 128;
 // dk and dv of a block of keys: rows of the scores are keys here, columns queries.
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<T> args) {
-  __shared__ float lse[kTile], delta[kTile];
-  __shared__ int lowest[kTile];
+  // (gcc 12 does not see that a generic lambda reads what is static.)
+  [[maybe_unused]] __shared__ float lse[kTile], delta[kTile];
+  [[maybe_unused]] __shared__ int lowest[kTile];
   T* const k = shared_memory<T>();
   T* const v = k + kTileElements<D>;
   T* const q = v + kTileElements<D>;
