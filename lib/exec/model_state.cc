@@ -25,10 +25,11 @@ constexpr int64_t kChunk = int64_t{1} << 20;
 /// Of a tensor that is packed: whole blocks.
 constexpr int64_t kPackedPart = int64_t{1} << 18;
 
-/// A slice of what this rank uses of a tensor, as boxes of the whole tensor that lie one after
-/// another in the unit.
+/// Returns a slice of what this rank uses of a tensor, as boxes of the whole tensor that lie one
+/// after another in the unit. The tensor's padding, which lies behind them, is in none.
 std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice) {
-  return cut_box(tensor.local, slice.offset, slice.offset + slice.extent);
+  const int64_t end = std::min(slice.offset + slice.extent, tensor.local.numel());
+  return slice.offset < end ? cut_box(tensor.local, slice.offset, end) : std::vector<Box>{};
 }
 
 /// Elements of a part of a tensor that lie before element `end` of it.

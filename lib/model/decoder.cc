@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/half_floats.h"
+#include "base/round_up.h"
 #include "base/text.h"
 #include "graph/builder.h"
 #include "graph/op_spec.h"
@@ -721,7 +722,7 @@ class DecoderBuilder {
     // Each rank has the vectors of some tokens and of some positions.
     ValueId x = ops::embed(g, tokens, weight, rows_of(c_.vocab_rows, local_.vocab_rows));
     if (position_table >= 0) {
-      const int64_t rows = c_.max_positions / split_.degree;
+      const int64_t rows = divide_up(c_.max_positions, split_.degree);
       const ValueId vectors = g.param("positions.weight", {rows, c_.hidden});
       x = ops::add(g, x, ops::embed(g, positions, vectors, rows_of(c_.max_positions, rows)));
       params.push_back({vectors, {position_table}});
@@ -802,7 +803,8 @@ class DecoderBuilder {
     } else if (whole) {
       ops::linear_cross_entropy(g, y, weight, labels, attrs);
     } else {
-      ops::vocabulary_cross_entropy(g, y, weight, labels, attrs, split_.degree, split_.index);
+      const ops::VocabularyPart part{split_.degree, split_.index, c_.vocab_rows};
+      ops::vocabulary_cross_entropy(g, y, weight, labels, attrs, part);
     }
     std::vector<GraphParam> params{{norm.weight, {norm_tensors.weight}}};
     if (norm.bias >= 0) params.push_back({norm.bias, {norm_tensors.bias}});

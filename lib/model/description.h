@@ -49,6 +49,9 @@ struct TensorInfo {
   Dims shape;
   /// What this rank's graphs use of it; all of it without tensor parallelism.
   Box local;
+  /// Elements of zeros behind those, in rows that no file has: tensor-parallel ranks have as many
+  /// rows of a vocabulary each, also where they cannot share it out evenly.
+  int64_t padding = 0;
   /// Neighbouring tensor-parallel ranks [k, k+1) x copies that use the same part.
   int copies = 1;
   /// The gradient that a rank makes is its share of a sum over those: they must add theirs up. False
@@ -61,9 +64,9 @@ struct TensorInfo {
   /// The place in files of the model, or of its adapter; without a name they hold it as it is.
   StoredPlace stored;
 
-  /// Elements of the whole tensor, and of what this rank uses.
+  /// Elements of the whole tensor, and of what this rank uses, its padding included.
   int64_t numel() const { return element_count(shape); }
-  int64_t local_numel() const { return local.numel(); }
+  int64_t local_numel() const { return local.numel() + padding; }
   /// Name and shape of the tensor of the files, which may hold several of the model's.
   const std::string& file_name() const { return stored.name.empty() ? name : stored.name; }
   const Dims& file_shape() const { return stored.name.empty() ? shape : stored.shape; }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -16,8 +17,11 @@ struct Shared {
   std::string what;
   bool or_held_by_several = false;
   std::string remedy = {};
+  /// Rows of which the last rank may have fewer than others, but has one.
+  bool padded = false;
 
   bool fits(int64_t degree) const {
+    if (padded) return (degree - 1) * divide_up(count, degree) < count;
     return count % degree == 0 || (or_held_by_several && degree % count == 0);
   }
 };
@@ -26,9 +30,13 @@ std::vector<Shared> all_shared(const ModelConfig& c, const BatchShape& batch, bo
   std::vector<Shared> all{{c.query_heads, cat(c.query_heads, " query heads")},
                           {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
                           {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
-                          {c.vocab_rows, cat("a vocabulary of ", c.vocab_rows, " rows")}};
+                          {.count = c.vocab_rows,
+                           .what = cat("a vocabulary of ", c.vocab_rows, " rows"),
+                           .padded = true}};
   if (c.learned_positions)
-    all.push_back({c.max_positions, cat("vectors for ", c.max_positions, " positions")});
+    all.push_back({.count = c.max_positions,
+                   .what = cat("vectors for ", c.max_positions, " positions"),
+                   .padded = true});
   if (sequence)
     all.push_back({batch.tokens(),
                    cat("the ", batch.rows, " x ", batch.row_tokens, " = ", batch.tokens(),
@@ -57,6 +65,9 @@ std::string problem_text(const ModelConfig& config, const Shared& shared, int64_
     return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
                division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
                "; degrees that do: ", join_numbers(fit, ", "));
+  if (shared.padded)
+    return cat(shared.what, ", ", divide_up(shared.count, degree), " a rank, leaves none for the ",
+               "last of ", degree, " ranks; degrees that do: ", join_numbers(fit, ", "));
   return cat(shared.what, " cannot be shared out among ", degree,
              " ranks: ", division_text(shared.count, degree),
              "; degrees that divide: ", join_numbers(fit, ", "), shared.remedy);
@@ -97,7 +108,7 @@ ModelConfig local_config(const ModelConfig& config, const TensorSplit& split) {
   local.query_heads /= split.degree;
   local.kv_heads = std::max<int64_t>(local.kv_heads / split.degree, 1);
   local.feed_forward /= split.degree;
-  local.vocab_rows /= split.degree;
+  local.vocab_rows = divide_up(local.vocab_rows, split.degree);
   return local;
 }
 
@@ -107,9 +118,10 @@ int kv_copies(const ModelConfig& config, const TensorSplit& split) {
 
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies) {
   TensorInfo tensor(std::move(name), std::move(shape));
-  const int64_t rows = tensor.shape[0] * copies / split.degree;
+  const int64_t rows = divide_up(tensor.shape[0] * copies, split.degree);
   tensor.local.offset[0] = split.index / copies * rows;
-  tensor.local.extent[0] = rows;
+  tensor.local.extent[0] = std::min(rows, tensor.shape[0] - tensor.local.offset[0]);
+  tensor.padding = rows * (tensor.numel() / tensor.shape[0]) - tensor.local.numel();
   tensor.copies = copies;
   tensor.partial_gradient = copies > 1;
   return tensor;
@@ -133,8 +145,13 @@ TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
 
 Box local_part(const TensorInfo& tensor, int index) {
   Box part = tensor.local;
-  for (size_t d = 0; d < part.extent.size(); ++d)
-    if (part.extent[d] != tensor.shape[d]) part.offset[d] = index / tensor.copies * part.extent[d];
+  for (size_t d = 0; d < part.extent.size(); ++d) {
+    if (part.extent[d] == tensor.shape[d]) continue;
+    const int64_t padding = tensor.padding * part.extent[d] / part.numel();
+    const int64_t each = part.extent[d] + padding;
+    part.offset[d] = index / tensor.copies * each;
+    part.extent[d] = std::min(each, tensor.shape[d] - part.offset[d]);
+  }
   return part;
 }
 

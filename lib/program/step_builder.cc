@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
 #include "program/layer_instr.h"
@@ -565,8 +566,11 @@ Step build_logits_step(const ModelDescription& model, const Partition& partition
   require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
   StepBuilder builder("logits", model, partition, options, forward_actions(options, 1), false);
   const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();
-  const BufferId logits =
-      has_head ? builder.result(buffer_names::kLogits, model.dtypes.compute, model.batch.tokens() * model.vocab_rows) : -1;
+  const int64_t ranks = model.split.degree;
+  const int64_t columns = ranks * divide_up(model.vocab_rows, ranks);
+  const BufferId logits = has_head ? builder.result(buffer_names::kLogits, model.dtypes.compute,
+                                                    model.batch.tokens() * columns)
+                                   : -1;
   builder.run_actions(logits, false);
   return builder.finish();
 }

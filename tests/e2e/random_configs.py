@@ -30,7 +30,7 @@ parser.add_argument("--first", type=int, default=0, help="run of the seed to beg
 parser.add_argument("--keep", help="folder for configs and outputs of runs that failed")
 args = parser.parse_args()
 
-VOCABULARY = 212
+VOCABULARY = 211
 SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
          "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, "initializer_range": 0.1}
 MODELS = {

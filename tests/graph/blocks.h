@@ -210,7 +210,8 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
   const ValueId norm = ops::rms_norm(g, x, g.param("n", {s.hidden}), {1e-5});
   ops::vocabulary_cross_entropy(g, sequence ? ops::all_gather(g, norm, 2) : norm,
                                 g.param("w", {s.vocabulary / 2, s.hidden}), labels,
-                                {.with_gradients = train, .chunk_tokens = chunk_tokens}, 2, 1);
+                                {.with_gradients = train, .chunk_tokens = chunk_tokens},
+                                {2, 1, s.vocabulary / 2 * 2});
   return g.finish(train);
 }
 

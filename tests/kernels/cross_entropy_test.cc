@@ -145,10 +145,13 @@ TEST_CASE("without gradients linear_cross_entropy gives the same loss and the to
   });
 }
 
-/// Rows [first, first + count) of a matrix.
+/// Rows [first, first + count) of a matrix; those behind its last one are zeros.
 Array some_rows(const Array& whole, int64_t first, int64_t count) {
-  const auto begin = whole.data.begin() + first * whole.dims[1];
-  return {{count, whole.dims[1]}, {begin, begin + count * whole.dims[1]}, whole.dtype};
+  const int64_t last = std::min(first + count, whole.dims[0]);
+  std::vector<double> rows(whole.data.begin() + first * whole.dims[1],
+                           whole.data.begin() + last * whole.dims[1]);
+  rows.resize(static_cast<size_t>(count * whole.dims[1]));
+  return {{count, whole.dims[1]}, std::move(rows), whole.dtype};
 }
 
 struct SplitResult {
@@ -157,11 +160,12 @@ struct SplitResult {
   std::vector<Array> losses;
 };
 
-/// The loss of `ranks` ranks that have a part of the vocabulary each, in chunks of `c.chunk`
-/// tokens.
+/// The loss of `ranks` ranks that have a part of the vocabulary each, the last one with padding
+/// where they do not divide it, in chunks of `c.chunk` tokens.
 SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype, int64_t ranks,
                                 const Array* before, bool gradients = true) {
-  const int64_t rows = c.vocabulary / ranks;
+  const int64_t rows = (c.vocabulary + ranks - 1) / ranks;
+  const int64_t padding = ranks * rows - c.vocabulary;
   const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   SplitResult result{{{2}, {0.0, 0.0}},
                      {{c.tokens, c.hidden}, std::vector<double>(o.inputs[0].data.size())},
@@ -185,7 +189,8 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
     std::vector<ValueId> logits, label_logit;
     Array gathered{{ranks * count, 2}, {}};
     const auto attrs = [&](int64_t rank) {
-      return VocabularyAttrs{gradients, ranks, rank, first, c.softcap};
+      return VocabularyAttrs{gradients, ranks,     rank,
+                             first,     c.softcap, padding > 0 ? c.vocabulary : 0};
     };
     for (int64_t rank = 0; rank < ranks; ++rank) {
       Rig& rig = rigs[static_cast<size_t>(rank)];
@@ -220,6 +225,9 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
     result.dw.dtype = own_dw.dtype;
     result.dx.dtype = own_dx.dtype;
   }
+  // Padding has no gradient.
+  for (int64_t i = 0; gradients && i < padding * c.hidden; ++i, result.dw.data.pop_back())
+    REQUIRE(result.dw.data.back() == 0.0);
   return result;
 }
 
@@ -232,6 +240,8 @@ std::vector<Case> split_cases() {
       {33, 64, 996, 256, labels_of(33, 996, 5)},        // one chunk larger than all
       {6, 8, 24, 2, std::vector<int32_t>(6, -100)},     // nothing counts
       {40, 24, 120, 16, labels_of(40, 120, 3), 5.0},
+      {40, 24, 119, 16, labels_of(40, 119, 3), 5.0},  // padding with two ranks and with three
+      {17, 24, 31, 8, labels_of(17, 31, 0)},
       {9, 8, 24, 4, {23, 0, 5, 6, 7, 11, 12, 17, 18}},  // labels at the ranks' borders
   };
 }

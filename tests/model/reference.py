@@ -66,10 +66,10 @@ FAMILIES = {
                             "tie_word_embeddings": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.4,
                             "attention_multiplier": 0.2, "logits_scaling": 2.5}),
     # q, k and v, and gate and up, are one matrix each in files; a part of each head rotates.
-    "phi3": ("Phi3", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "phi3": ("Phi3", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                       "intermediate_size": 96, "sliding_window": 8, "tie_word_embeddings": False,
                       "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
-    "gpt2": ("GPT2", {"vocab_size": VOCABULARY + 1, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96, "n_positions": 40,
+    "gpt2": ("GPT2", {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96, "n_positions": 41,
                       "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True,
                       "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1}),
     # Sizes that two tensor-parallel ranks can share; "gelu" stands for its approximation.

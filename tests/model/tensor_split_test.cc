@@ -360,13 +360,40 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
                                  "3, 6, 12",
                                  "a feed-forward of 1537 cannot be shared out among 8 ranks: 1537 "
                                  "= 192 x 8 + 1; degrees that divide: 1",
-                                 "a vocabulary of 50257 rows cannot be shared out among 8 ranks: "
-                                 "50257 = 6282 x 8 + 1; degrees that "
-                                 "divide: 1",
                                  "the 1 x 4 = 4 tokens of a micro-batch cannot be shared out among "
                                  "8 ranks: 4 = 0 x 8 + 4; degrees that "
                                  "divide: 1, 2, 4; or set parallel.sequence: false"});
   CHECK(tensor_split_degrees(c, {1, 90}, true) == std::vector<int64_t>{1, 3});
+  odd.vocab_rows = 9;
+  CHECK(check_tensor_split(odd, {1, 4}, {8, 0, false}).back() ==
+        "a vocabulary of 9 rows, 2 a rank, leaves none for the last of 8 ranks; degrees that do: "
+        "1, 2, 3, 5, 9");
+}
+
+TEST_CASE("a vocabulary that ranks cannot share out evenly is padded on the last one") {
+  ModelConfig c = small("llama2.v4");
+  c.vocab_rows = 50257;
+  for (const int index : {0, 1, 2, 3}) {
+    CAPTURE(index);
+    const ModelDescription model = split_model(c, {4, index, true});
+    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+      const auto found = std::find_if(model.tensors.begin(), model.tensors.end(),
+                                      [&](const TensorInfo& t) { return t.name == name; });
+      REQUIRE(found != model.tensors.end());
+      CHECK(found->shape == Dims{50257, c.hidden});
+      CHECK(found->local.offset == std::vector<int64_t>{index * 12565, 0});
+      CHECK(found->local.extent[0] == (index < 3 ? 12565 : 12562));
+      CHECK(found->padding == (index < 3 ? 0 : 3 * c.hidden));
+      CHECK(found->local_numel() == 12565 * c.hidden);
+      for (const int other : {0, 1, 2, 3}) {
+        const Box part = local_part(*found, other);
+        CHECK(part.offset[0] == other * 12565);
+        CHECK(part.extent[0] == (other < 3 ? 12565 : 12562));
+      }
+    }
+    const Op& loss = model.graphs[static_cast<size_t>(model.layers.back().graph)].forward.back();
+    CHECK(loss.attrs.get<VocabularyAttrs>().own_rows(12565) == (index < 3 ? 12565 : 12562));
+  }
 }
 
 /// The k-th operation of each kind, in the order of the lists; collectives left out.

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/products.h"
 
@@ -19,10 +20,6 @@ constexpr int64_t kTileUnit = 16;
 int blas_int(int64_t value) {
   require(value >= 0 && value <= std::numeric_limits<int>::max(), "matrix dimension fits BLAS");
   return static_cast<int>(value);
-}
-
-int64_t divide_up(int64_t value, int64_t by) {
-  return (value + by - 1) / by;
 }
 
 /// The length of each of `parts` equal parts, the last one shorter.

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/round_up.h"
 #include "kernels/cuda/launch.cuh"
 
 // How kernels read and write elements: stored as T (float, bf16, fp16), computed as float, V at a time.
@@ -136,8 +137,6 @@ inline int threads_for(int64_t items, int most) {
   const int64_t warps = (items + 31) / 32;
   return static_cast<int>(warps * 32 < most ? (warps > 0 ? warps * 32 : 32) : most);
 }
-
-inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Calls `body` with a value of the type that `dtype` (F32, BF16 or F16; checked by the caller) stores.
 template <class Body>

@@ -274,6 +274,7 @@ bool is_likeliest(const T* row, int64_t label, T largest) {
 template <class T>
 struct LogitCap {
   double softcap;
+  /// The row's logits that are of the vocabulary.
   int64_t width;
 
   /// Logits become capped ones.
@@ -383,7 +384,7 @@ struct VocabularyChunk {
         place(vocabulary_workspace(chunk_tokens, call.in_dims(0)[1], call.in_dims(1)[0], sizeof(S),
                                    Head<S>::gradient_bytes(call, with_gradients))),
         head(call, place, with_gradients, logits),
-        cap{attrs.softcap, head.vocabulary()} {
+        cap{attrs.softcap, attrs.own_rows(head.vocabulary())} {
     counted = head.find_counted(attrs.first_token, tokens, attrs.ranks * head.vocabulary());
   }
 
@@ -463,7 +464,7 @@ void vocabulary_logits(const OpCall& call) {
       if (const int64_t label = chunk.own_label(i); label >= 0) label_logit[i] = row[label];
       const RowMaxSum found = chunk.attrs.with_gradients
                                   ? chunk.cap.exponentials(row)
-                                  : vector_kernels<T>().max_and_sum(row, width);
+                                  : vector_kernels<T>().max_and_sum(row, chunk.cap.width);
       statistics[2 * i] = static_cast<T>(found.max);
       statistics[2 * i + 1] = static_cast<T>(found.sum);
     }
@@ -485,6 +486,7 @@ void vocabulary_cross_entropy(const OpCall& call) {
     T* const row = chunk.head.logits(i);
     const double own = statistics[2 * (chunk.attrs.rank * chunk.tokens + i)];
     chunk.cap.softmax_gradient(row, own, joined.max, joined.sum, scale);
+    std::fill(row + chunk.cap.width, row + chunk.head.vocabulary(), T{});
     if (label >= 0) row[label] -= static_cast<T>(scale * chunk.cap.slope(label_logit[i]));
     chunk.head.round_gradient(row);
   };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "graph/op.h"
@@ -55,6 +56,14 @@ struct VocabularyAttrs {
   int64_t first_token = 0;
   /// CrossEntropyAttrs::softcap.
   double softcap = 0;
+  /// Rows of the vocabulary; 0: ranks V. Those of w behind them are padding: their logits are minus
+  /// infinity, and their gradients 0.
+  int64_t rows = 0;
+
+  /// Returns how many of the V rows of w, which begin at row rank V, are rows of the vocabulary.
+  int64_t own_rows(int64_t width) const {
+    return rows == 0 ? width : std::clamp<int64_t>(rows - rank * width, 0, width);
+  }
   bool operator==(const VocabularyAttrs&) const = default;
 };
 
@@ -63,11 +72,17 @@ namespace ops {
 /// also produces the gradient by `x`, so the backward lists start from it.
 ValueId linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                              const CrossEntropyAttrs& attrs);
-/// Emits the loss of one of `ranks` tensor-parallel ranks, whose `weight` is the rank-th block of
-/// the rows. A chunk's exchange may run beside the product of the chunk after it; logits of two
+/// VocabularyPart is what one of `ranks` tensor-parallel ranks has of a vocabulary of `rows`.
+struct VocabularyPart {
+  int64_t ranks = 1;
+  int64_t rank = 0;
+  int64_t rows = 0;
+};
+/// Emits the loss of a rank whose `weight` is the part.rank-th block of the rows, each of as many
+/// rows; those of the last block that the vocabulary has not are padding. A chunk's exchange may run beside the product of the chunk after it; logits of two
 /// chunks are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                 const CrossEntropyAttrs& attrs, int64_t ranks, int64_t rank);
+                                 const CrossEntropyAttrs& attrs, const VocabularyPart& part);
 }  // namespace ops
 
 }  // namespace ftrun

@@ -131,6 +131,7 @@ VocabularyRows vocabulary_rows(const Operation& op, int64_t rows) {
           .label_logit = nullptr,
           .rows = rows,
           .vocabulary = vocabulary,
+          .own_rows = attrs.own_rows(vocabulary),
           .first_row = attrs.rank * vocabulary,
           .all_rows = attrs.ranks * vocabulary,
           .softcap = static_cast<float>(attrs.softcap)};

@@ -39,14 +39,14 @@ struct AddLosses {
 };
 void add_losses(const AddLosses& a, cudaStream_t stream);
 /// A chunk of the head of one of several ranks: rows [first_row, first_row + vocabulary) of
-/// all_rows.
+/// all_rows, of which the first own_rows are no padding.
 struct VocabularyRows {
   const int32_t* labels;
   /// F32[rows, vocabulary].
   float* logits;
   /// F32[rows], written by the first and read by the second function.
   float* label_logit;
-  int64_t rows, vocabulary, first_row, all_rows;
+  int64_t rows, vocabulary, own_rows, first_row, all_rows;
   /// Bound of the logits; 0: none.
   float softcap;
 };

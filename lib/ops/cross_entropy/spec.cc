@@ -158,15 +158,22 @@ ValueId ops::linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, Va
 }
 
 ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                      const CrossEntropyAttrs& attrs, int64_t ranks, int64_t rank) {
+                                      const CrossEntropyAttrs& attrs,
+                                      const VocabularyPart& part) {
   require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.
   const int64_t bytes = dtype_bytes(g.dtypes().compute), wide = dtype_bytes(g.statistics());
   const int64_t chunk = std::max<int64_t>(attrs.chunk_tokens * bytes / wide, 1);
   const ValueId loss = g.add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
-  SplitHead head{
-      {x, weight, labels}, {loss}, {attrs.with_gradients, ranks, rank, 0, attrs.softcap}};
+  const bool has_padding = part.ranks * g.at(weight).dims[0] != part.rows;
+  SplitHead head{{x, weight, labels},
+                 {loss},
+                 {.with_gradients = attrs.with_gradients,
+                  .ranks = part.ranks,
+                  .rank = part.rank,
+                  .softcap = attrs.softcap,
+                  .rows = has_padding ? part.rows : 0}};
   if (attrs.with_gradients) {
     head.results.push_back(g.temp("d_" + g.at(x).name, Dims(g.at(x).dims)));
     head.results.push_back(g.weight_gradient(weight));
