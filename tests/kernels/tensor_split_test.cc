@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "lockstep.h"
+#include "model/decoder.h"
 #include "model/families.h"
 #include "model/tensor_split.h"
 #include "rig.h"
@@ -80,14 +81,13 @@ struct Choice {
   ModelDtypes dtypes = {DType::kF64, DType::kF64};
 };
 
-// The family's own builder: the tests' F64 is none of those that models may be trained in.
+// The builder of decoders itself: the tests' F64 is none of those that models may be trained in.
 Lockstep lockstep(const Case& c, const Choice& choice, int degree, bool sequence) {
   const ModelConfig config = config_of(c);
   std::vector<ModelDescription> ranks;
   for (int rank = 0; rank < degree; ++rank)
-    ranks.push_back(find_family(config.family)
-                        ->build(config, choice.batch, choice.mode, choice.dtypes,
-                                {choice.recompute}, {degree, rank, sequence}, adapter_of(c)));
+    ranks.push_back(build_decoder(config, choice.batch, choice.mode, choice.dtypes, {choice.recompute},
+                                  {degree, rank, sequence}, adapter_of(c)));
   Lockstep made(std::move(ranks));
   made.scalars.loss_scale = 0.125F;
   made.scalars.dropout_key = dropout_key(3, 1);
