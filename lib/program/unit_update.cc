@@ -219,9 +219,20 @@ void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
   const bool writes_copy = spec(id).has_master && hand_on(weights, parameters, plan);
   for (Instr& instr : plan.after) instr.if_finite = true;
 
+  // What is padded around a tensor that straddles blocks stays as it is, in the copy too.
+  int64_t done = interval.begin;
+  const auto pass_padding = [&](int64_t until) {
+    const ShardRange padding{done, until};
+    if (!writes_copy || padding.size() <= 0) return;
+    plan.updates.push_back(
+        copy(part_of(weights.front(), padding, interval), part_of(weights.back(), padding, interval), id));
+    plan.updates.back().if_finite = true;
+  };
   for (const UpdatePart& part : update_parts(
            unit(id), [&](const Slice& slice) { return update_kind(model_, options_, slice); }, interval.begin, interval.end)) {
     const ShardRange elements{part.begin, part.end};
+    pass_padding(part.begin);
+    done = part.end;
     Instr update;
     update.kind = InstrKind::kUpdate;
     update.unit = id;
@@ -240,6 +251,7 @@ void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
     if (writes_copy) update.writes.push_back(part_of(weights.back(), elements, interval));
     plan.updates.push_back(std::move(update));
   }
+  pass_padding(interval.end);
 }
 
 // Scales of tensors that straddle blocks. Each rank finds how large its elements of a block become, then ranks find the largest of

@@ -62,7 +62,7 @@ TEST_CASE("pipelines: the same weights as the plain program of one stage", "[lon
 TEST_CASE("states that are codes: a block has one scale, whatever ranks have parts of it", "[long]") {
   std::mt19937_64 random(1013);
   size_t exchanged = 0, from_host = 0, aligned = 0;
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < 40; ++round) {
     const Choice choice = with_codes(round % 4 == 0 ? random_pipeline_choice(random) : random_choice(random), random);
     INFO("round " << round << ": " << choice.text());
     const std::vector<Step> steps = choice.steps();
@@ -79,9 +79,9 @@ TEST_CASE("states that are codes: a block has one scale, whatever ranks have par
       if (instr.kind == InstrKind::kUpdate && !instr.update().blocks) ++aligned;
     }
   }
-  REQUIRE(exchanged > 40);
-  REQUIRE(from_host > 40);
-  REQUIRE(aligned > 100);
+  REQUIRE(exchanged > 10);
+  REQUIRE(from_host > 10);
+  REQUIRE(aligned > 40);
 }
 
 TEST_CASE("frozen units: the rest is trained as by the plain program, in which they are frozen too", "[long]") {
