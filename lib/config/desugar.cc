@@ -5,7 +5,9 @@
 
 #include "base/error.h"
 #include "config/desugar_adapter.h"
+#include "config/field_value.h"
 #include "config/schema.h"
+#include "optimizers/optimizers.h"
 
 namespace ftrun {
 namespace {
@@ -172,6 +174,26 @@ void take_max_grad_norms(Node& root, Problems& problems) {
     take_max_grad_norm(root, *params, "optimizer.params.max_grad_norm", problems);
 }
 
+// A name that another program gives an optimizer says what that program sets beside it. What is paged there is
+// what offloading keeps on the host here.
+void take_optimizer_alias(Node& root, Problems& problems) {
+  Node* optimizer = root.find("optimizer");
+  const Node* type = optimizer == nullptr ? nullptr : optimizer->find("type");
+  if (type == nullptr || type->kind != Node::Kind::kText) return;
+  const Position at = type->at;
+  const std::string written = lower(type->text);
+  for (const auto& [alias, name, sets] : optimizer_aliases()) {
+    if (alias != written || sets.empty()) continue;
+    if (alias.starts_with("paged_"))
+      problems.notice(at, cat("optimizer.type: ", alias, ": its states are not paged; "
+                              "zero_optimization.offload_optimizer keeps them on the host"));
+    if (optimizer->find("params") == nullptr) optimizer->entries.push_back({"params", at, Node::of_map(at), ""});
+    Node* params = optimizer->find("params");
+    if (params->is_map() && params->find(sets) == nullptr)
+      params->entries.push_back({std::string(sets), at, Node::of_bool(at, true), ""});
+  }
+}
+
 // The path and the weight of {path, weight}; false where it is something else, which is told.
 bool take_weighted(const Node& item, Node& paths, Node& weights, Problems& problems) {
   const Node* path = item.find("path");
@@ -248,6 +270,7 @@ void split_named_validation(Node& root, Problems& problems) {
 void desugar(Node& root, Problems& problems) {
   if (!root.is_map()) return;
   take_max_grad_norms(root, problems);
+  take_optimizer_alias(root, problems);
   drop_gpt_neox_companions(root, problems);
   expand_zero_flag(root, problems);
   expand_plain_values(root, problems);

@@ -9,12 +9,12 @@
 #include "base/text.h"
 
 namespace ftrun {
-namespace {
-
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
 }
+
+namespace {
 
 std::string words_text(const Field& field) {
   std::vector<std::string> words;

@@ -32,7 +32,7 @@ std::string type_text() {
   for (size_t i = 0; i < kNamedOptimizers; ++i)
     if (const auto type = static_cast<OptimizerType>(i); optimizer_of(type).offered())
       offered.emplace_back(name_of(type));
-  for (const auto& [alias, name] : optimizer_aliases())
+  for (const auto& [alias, name, sets] : optimizer_aliases())
     if (std::find(offered.begin(), offered.end(), name) != offered.end())
       others.push_back(cat(alias, " (", name, ")"));
   return cat(join(offered, ", "),
@@ -91,7 +91,7 @@ void declare_optimizer(Schema& s) {
                            part);
   Field& type = optimizer.key("type", &OptimizerConfig::type, "").in_any_case();
   type.doc = type_text();
-  for (const auto& [alias, name] : optimizer_aliases()) type.synonyms.emplace_back(alias, name);
+  for (const auto& [alias, name, sets] : optimizer_aliases()) type.synonyms.emplace_back(alias, name);
   optimizer.unkept<bool>("legacy_fusion", false, "Of DeepSpeed's fused kernels.");
 
   auto params = section(

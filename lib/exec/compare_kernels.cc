@@ -18,6 +18,8 @@
 #include "graph/op_spec.h"
 #include "graph/workspace.h"
 #include "kernels/kernels.h"
+#include "optimizers/code_map.h"
+#include "optimizers/optimizers.h"
 #include "program/training_model.h"
 
 namespace ftrun {
@@ -70,6 +72,25 @@ Bytes as_dtype(const std::vector<float>& numbers, DType dtype) {
   Bytes bytes(numbers.size() * static_cast<size_t>(dtype_bytes(dtype)));
   convert(numbers.data(), DType::kF32, bytes.data(), dtype, static_cast<int64_t>(numbers.size()));
   return bytes;
+}
+
+/// Codes of an optimizer's state, in no order.
+Bytes some_codes(int64_t count, uint64_t seed) {
+  Bytes codes;
+  for (const float number : random_floats(count, seed))
+    codes.push_back(static_cast<std::byte>(static_cast<int>(std::abs(number) * 1000.0F) % kCodes));
+  return codes;
+}
+
+/// Numbers that stand for codes with these scales: by how far they are apart codes can be compared, whatever their map.
+Bytes decoded(const Bytes& codes, const Bytes& scales) {
+  std::vector<float> numbers;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    float scale = 0;
+    std::memcpy(&scale, scales.data() + i / kCodeBlock * sizeof scale, sizeof scale);
+    numbers.push_back(kSignedCodeMap.values[static_cast<size_t>(codes[i])] * scale);
+  }
+  return as_dtype(numbers, DType::kF32);
 }
 
 Bytes packed(const std::vector<float>& numbers, const Value& value) {
@@ -125,10 +146,11 @@ class Comparison {
   }
 
   void compare(const ModelDescription& model, bool documents);
-  void compare_update(const Config& config);
+  void compare_updates(const Config& config);
   const ComparedKernels& found() const { return found_; }
 
  private:
+  void compare_update(const Config& config, bool coded);
   void note(const std::string& operation, DType tolerated, DType dtype, View on_gpu, View on_host);
 
   Gpu& gpu_;
@@ -303,13 +325,19 @@ void Comparison::compare(const ModelDescription& model, bool documents) {
   }
 }
 
-void Comparison::compare_update(const Config& config) {
+/// As states and gradients are, and, where some tensors' states are codes, of those too.
+void Comparison::compare_updates(const Config& config) {
+  compare_update(config, false);
+  if (optimizer_of(config.optimizer.type).coded) compare_update(config, true);
+}
+
+void Comparison::compare_update(const Config& config, bool coded) {
   const ModelDtypes dtypes = model_dtypes(config);
   const bool narrow_master = config.bf16.enabled && config.bf16.bf16_master_weights_and_grads,
              narrow_states = config.bf16.enabled && config.bf16.bf16_optimizer_states;
   FlatUpdate update{.parameter_dtype = narrow_master ? DType::kBF16 : DType::kF32,
                     .gradient_dtype = dtypes.gradients,
-                    .state_dtype = narrow_states ? DType::kBF16 : DType::kF32,
+                    .state_dtype = coded ? DType::kU8 : narrow_states ? DType::kBF16 : DType::kF32,
                     .copy_dtype = dtypes.compute,
                     .count = kUpdated};
   // States may be sums of squares.
@@ -318,15 +346,21 @@ void Comparison::compare_update(const Config& config) {
     for (float& number : *state) number = std::abs(number);
   std::vector<Bytes> parts{as_dtype(random_floats(kUpdated, 1), update.parameter_dtype),
                            as_dtype(random_floats(kUpdated, 2), update.gradient_dtype),
-                           as_dtype(first, update.state_dtype),
-                           as_dtype(second, update.state_dtype),
+                           coded ? some_codes(kUpdated, 5) : as_dtype(first, update.state_dtype),
+                           coded ? some_codes(kUpdated, 6) : as_dtype(second, update.state_dtype),
                            Bytes(static_cast<size_t>(kUpdated * dtype_bytes(update.copy_dtype)))};
+  if (coded)
+    for (std::vector<float>* scales : {&first, &second}) {
+      scales->resize(static_cast<size_t>((kUpdated + kCodeBlock - 1) / kCodeBlock));
+      parts.push_back(as_dtype(*scales, DType::kF32));
+    }
   const auto at = [&](std::span<void* const> places) {
     FlatUpdate there = update;
     there.parameters = places[0];
     there.gradients = places[1];
     there.states = {places[2], places[3]};
     there.copy = places[4];
+    if (coded) there.scales = {static_cast<float*>(places[5]), static_cast<float*>(places[6])};
     return there;
   };
   std::vector<GpuBlock> blocks;
@@ -342,12 +376,22 @@ void Comparison::compare_update(const Config& config) {
   optimizer_update(at(host), config.optimizer, step_);
   ++found_.operations;
   const bool is_narrow = narrow_master || narrow_states;
-  for (const size_t part : {size_t{0}, size_t{2}, size_t{3}}) {
-    const DType dtype = part == 0 ? update.parameter_dtype : update.state_dtype;
+  const auto found_in = [&](size_t part) {
     Bytes found(parts[part].size());
     gpu_.download(found.data(), device[part], static_cast<int64_t>(found.size()));
-    note("the optimizer's update", is_narrow ? DType::kBF16 : DType::kF32, dtype, found,
-         parts[part]);
+    return found;
+  };
+  const DType tolerated = is_narrow ? DType::kBF16 : DType::kF32;
+  note("the optimizer's update", tolerated, update.parameter_dtype, found_in(0), parts[0]);
+  for (const size_t state : {size_t{2}, size_t{3}}) {
+    if (!coded) {
+      note("the optimizer's update", tolerated, update.state_dtype, found_in(state), parts[state]);
+      continue;
+    }
+    // A number that rounding moves over a border has the code next to it.
+    note("the optimizer's update", tolerated, DType::kF32, found_in(state + 3), parts[state + 3]);
+    note("the optimizer's update of codes", DType::kBF16, DType::kF32, decoded(found_in(state), found_in(state + 3)),
+         decoded(parts[state], parts[state + 3]));
   }
 }
 
@@ -362,7 +406,7 @@ ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, 
   Comparison comparison(gpu);
   comparison.compare(training_model(run, small, rank), documents);
   comparison.compare(evaluation_model(run, small, rank), documents);
-  comparison.compare_update(config);
+  comparison.compare_updates(config);
   ComparedKernels found = comparison.found();
   found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return found;

@@ -7,11 +7,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "optimizers/code_map.h"
 #include "program/layer_instr.h"
 
 namespace ftrun {
 
 static_assert(kNormBlock == kTensorBlock, "the norm adds up each block of a tensor by itself");
+static_assert(kCodeBlock == kTensorBlock, "no shard cuts a block of codes");
 
 namespace {
 
@@ -242,6 +244,8 @@ void Executor::run_instr(const Instr& instr) {
       return gradient_norm(instr);
     case InstrKind::kDecide:
       return decide(instr);
+    case InstrKind::kMeasure:
+      return measure(instr);
     case InstrKind::kUpdate:
       return update(instr);
   }
@@ -337,7 +341,8 @@ void Executor::run_collective(const Instr& instr) {
     auto* out = address<std::byte>(instr.writes[i]);
     const CallSite site{program_.at(instr.writes[i].buffer).name};
     if (instr.kind == InstrKind::kAllReduce)
-      last = group.all_reduce(out, instr.writes[i].bytes / size, dtype, ReduceOp::kSum, site);
+      last = group.all_reduce(out, instr.writes[i].bytes / size, dtype,
+                              instr.exchange().largest ? ReduceOp::kMax : ReduceOp::kSum, site);
     else if (instr.kind == InstrKind::kReduceScatter)
       last = group.reduce_scatter(in, out, instr.writes[i].bytes / size, dtype, ReduceOp::kSum, site);
     else
@@ -428,24 +433,35 @@ void Executor::decide(const Instr& instr) {
 }
 
 FlatUpdate Executor::flat_update(const Instr& instr) const {
+  const UpdateRange& update = instr.update();
   FlatUpdate flat;
-  flat.parameters = address<std::byte>(instr.writes[0]);
-  flat.parameter_dtype = dtype(instr.writes[0]);
+  flat.parameters = address<std::byte>(instr.reads[1]);
+  flat.parameter_dtype = dtype(instr.reads[1]);
   flat.gradients = address<std::byte>(instr.reads[0]);
   flat.gradient_dtype = dtype(instr.reads[0]);
-  const size_t states = instr.writes.size() - 1 - (instr.update().writes_copy ? 1 : 0);
+  const size_t read = instr.reads.size() - 2;
+  const bool coded = read > 0 && dtype(instr.reads[2]) == DType::kU8;
+  const size_t states = !coded ? read : update.blocks ? read / 3 : read / 2;
   require(states <= flat.states.size(), "an update has room for its states");
   for (size_t s = 0; s < states; ++s) {
-    flat.states[s] = address<std::byte>(instr.writes[1 + s]);
-    flat.state_dtype = dtype(instr.writes[1 + s]);
+    flat.states[s] = address<std::byte>(instr.reads[2 + s]);
+    flat.state_dtype = dtype(instr.reads[2 + s]);
+    if (coded) flat.scales[s] = address<float>(instr.reads[2 + states + s]);
+    if (update.blocks) flat.new_scales[s] = address<float>(instr.reads[2 + 2 * states + s]);
   }
-  flat.count = element_count(program_, instr.writes[0]);
-  flat.first_index = instr.update().first_element;
-  if (instr.update().writes_copy && dtype(instr.writes.back()) != DType::kF32) {
+  if (update.blocks) flat.blocks = *update.blocks;
+  flat.count = element_count(program_, instr.reads[1]);
+  flat.first_index = update.first_element;
+  if (update.writes_copy && dtype(instr.writes.back()) != DType::kF32) {
     flat.copy = address<std::byte>(instr.writes.back());
     flat.copy_dtype = dtype(instr.writes.back());
   }
   return flat;
+}
+
+/// Decay changes no state of an optimizer with codes.
+void Executor::measure(const Instr& instr) {
+  device_->measure(instr.lane, flat_update(instr), program_.at(instr.writes[0].buffer).tier, step_->optimizer);
 }
 
 void Executor::update(const Instr& instr) {

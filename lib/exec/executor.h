@@ -134,6 +134,7 @@ class Executor {
   void accumulate(const Instr& instr);
   void gradient_norm(const Instr& instr);
   void decide(const Instr& instr);
+  void measure(const Instr& instr);
   void update(const Instr& instr);
   FlatUpdate flat_update(const Instr& instr) const;
   void plan_norm(const Instr& instr);

@@ -70,6 +70,8 @@ bool GpuDevice::works_on_host(const Instr& instr) const {
     case InstrKind::kAccumulate:
       return instr.lane == Lane::kDisk || bridges(instr) ||
              (on_host(instr.reads[0]) && on_host(instr.writes[0]));
+    case InstrKind::kClear:
+    case InstrKind::kMeasure:
     case InstrKind::kUpdate:
       return on_host(instr.writes[0]);
     case InstrKind::kGradientNorm:
@@ -198,7 +200,7 @@ std::optional<DeviceTimes> GpuDevice::times() {
 
 void GpuDevice::clear(Lane lane, const TypedSpan& to) {
   if (inputs_ == Inputs::kStage) return;  // the recording has it
-  require(to.tier == Tier::kDevice, "what is cleared lies on the device");
+  if (to.tier != Tier::kDevice) return host_.clear(lane, to);
   kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
 }
 
@@ -372,6 +374,11 @@ void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,
   if (tier != Tier::kDevice) return host_.update(lane, update, tier, optimizer);
   kernels().optimizer_update(update, optimizer, device_scalars_.as<StepScalars>(),
                              gpu_.stream(lane));
+}
+
+void GpuDevice::measure(Lane lane, const FlatUpdate& update, Tier tier, const OptimizerConfig& optimizer) {
+  if (tier != Tier::kDevice) return host_.measure(lane, update, tier, optimizer);
+  kernels().measure_codes(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
 }
 
 std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) {

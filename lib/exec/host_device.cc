@@ -45,6 +45,10 @@ void HostDevice::update(Lane, const FlatUpdate& update, Tier, const OptimizerCon
   optimizer_update(update, optimizer, *scalars_);
 }
 
+void HostDevice::measure(Lane, const FlatUpdate& update, Tier, const OptimizerConfig& optimizer) {
+  measure_codes(update, optimizer, *scalars_);
+}
+
 std::array<const double*, 2> HostDevice::fetch(Lane, const TypedSpan& a, const TypedSpan& b) {
   return {reinterpret_cast<const double*>(a.data), reinterpret_cast<const double*>(b.data)};
 }

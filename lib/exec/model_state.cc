@@ -26,10 +26,23 @@ constexpr int64_t kChunk = int64_t{1} << 20;
 constexpr int64_t kPackedPart = int64_t{1} << 18;
 
 /// Returns a slice of what this rank uses of a tensor, as boxes of the whole tensor that lie one
-/// after another in the unit. The tensor's padding, which lies behind them, is in none.
-std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice) {
-  const int64_t end = std::min(slice.offset + slice.extent, tensor.local.numel());
-  return slice.offset < end ? cut_box(tensor.local, slice.offset, end) : std::vector<Box>{};
+/// after another in the unit. `tensor` and boxes are those of the slice's blocks.
+std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice, int64_t block) {
+  return cut_box(tensor.local, slice.offset / block,
+                 divide_up(slice.offset + slice.extent, block));
+}
+
+/// Blocks that a box of a tensor is made of.
+Box blocked_box(const Dims& shape, const Box& box, int64_t block) {
+  Box blocks = box;
+  if (shape.back() % block == 0) {
+    blocks.offset.back() /= block;
+    blocks.extent.back() /= block;
+    return blocks;
+  }
+  // Whole rows.
+  const int64_t row = element_count(shape) / shape.front();
+  return {{box.offset.front() * row / block}, {(box.numel() + block - 1) / block}};
 }
 
 /// Elements of a part of a tensor that lie before element `end` of it.
@@ -95,9 +108,37 @@ DType ModelState::stored_dtype(const StatePiece& piece) const {
 
 const PackedFormat& ModelState::packed(const StatePiece& piece) const { return program_.at(piece.range.buffer).packed; }
 
+/// Those that the state is one of, by position: a unit may have tensors that differ in that.
+std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin, int64_t end) const {
+  if (piece.straddling >= 0) return {{piece.straddling, begin, end - begin, begin}};
+  std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), begin, end);
+  if (piece.state < 0) return slices;
+  std::erase_if(slices, [&](const Slice& slice) {
+    const TensorInfo& tensor = model_.tensor(slice.tensor);
+    return !options_.keeps(tensor, options_.optimizer_states[static_cast<size_t>(piece.state)]) ||
+           (piece.block > 1 && straddles_blocks(tensor, slice));
+  });
+  return slices;
+}
+
+TensorInfo ModelState::stored_tensor(const StatePiece& piece, TensorId id) const {
+  TensorInfo stored = model_.tensor(id);
+  if (piece.straddling >= 0) {
+    stored.local = whole_box(stored.shape);
+    stored.copies = 1;
+  }
+  if (piece.block == 1) return stored;
+  stored.local = blocked_box(stored.shape, stored.local, piece.block);
+  stored.shape = blocked_shape(stored.shape, piece.block);
+  return stored;
+}
+
+int64_t ModelState::bytes_of(const StatePiece& piece, int64_t elements) const {
+  return stored_bytes(dtype(piece), packed(piece), (elements + piece.block - 1) / piece.block);
+}
+
 Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) const {
-  const Buffer& buffer = program_.at(piece.range.buffer);
-  return {piece.range.buffer, piece.range.offset + buffer.bytes_of(begin - piece.begin), buffer.bytes_of(end - begin)};
+  return {piece.range.buffer, piece.range.offset + bytes_of(piece, begin - piece.begin), bytes_of(piece, end - begin)};
 }
 
 /// Writes elements [begin, end) of the unit, whole disk sectors where it lies on disk: by way of
@@ -105,13 +146,18 @@ Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) cons
 void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
                        std::byte* room) {
   const Range to = part(piece, begin, end);
-  if (memory_.in_reach(program_, to))
-    return convert(data, source, memory_.at(program_, to), dtype(piece), end - begin);
-  convert(data, source, room, dtype(piece), end - begin);
+  const bool converts = dtype(piece) != source;
+  if (memory_.in_reach(program_, to)) {
+    if (converts) return convert(data, source, memory_.at(program_, to), dtype(piece), end - begin);
+    std::memcpy(memory_.at(program_, to), data, static_cast<size_t>(to.bytes));
+    return;
+  }
+  if (converts) convert(data, source, room, dtype(piece), end - begin);
+  const void* const stored = converts ? room : data;
   if (memory_.on_disk(program_, to))
-    memory_.write_disk(program_, to, room);
+    memory_.write_disk(program_, to, stored);
   else
-    memory_.write(program_, to, room);
+    memory_.write(program_, to, stored);
 }
 
 /// Reads them in the dtype they have: as they are now, or (on disk) as they were kept.
@@ -154,10 +200,10 @@ void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, 
 void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& read) {
   const int64_t size = dtype_bytes(source);
   const auto fill_part = [&](int64_t begin, int64_t end, std::byte* to) {
-    for (const Slice& slice : slices_in(partition_.unit(piece.unit), begin, end)) {
-      const TensorInfo& tensor = model_.tensor(slice.tensor);
-      std::byte* at = to + (slice.position_in_unit - begin) * size;
-      for (const Box& box : boxes_of(tensor, slice)) {
+    for (const Slice& slice : slices_of(piece, begin, end)) {
+      const TensorInfo tensor = stored_tensor(piece, slice.tensor);
+      std::byte* at = to + (slice.position_in_unit - begin) / piece.block * size;
+      for (const Box& box : boxes_of(tensor, slice, piece.block)) {
         read(piece, tensor, box, at);
         at += box.numel() * size;
       }
@@ -323,13 +369,13 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
   std::vector<StateSlice> mine;
   for (const StatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
-    for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.saved.begin, piece.saved.end)) {
-      const TensorInfo& tensor = model_.tensor(slice.tensor);
+    for (const Slice& slice : slices_of(piece, piece.saved.begin, piece.saved.end)) {
+      const TensorInfo tensor = stored_tensor(piece, slice.tensor);
       if (model_.split.index % tensor.copies != 0) continue;
       int64_t first = slice.position_in_unit;
-      for (const Box& box : boxes_of(tensor, slice)) {
+      for (const Box& box : boxes_of(tensor, slice, piece.block)) {
         mine.push_back(saved_slice(piece, tensor, box, first, reading));
-        first += box.numel();
+        first += box.numel() * piece.block;
       }
     }
   }
@@ -340,15 +386,15 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
                                    const Box& box, int64_t first, StateReading reading) const {
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
-  const Range range = part(piece, first, first + box.numel());
+  const Range range = part(piece, first, first + box.numel() * piece.block);
   if (reading.of_snapshot && !memory_.on_disk(program_, range)) {
     require(piece.snapshot.bytes > 0, "what is saved has a place in the snapshot");
-    saved.data = memory_.at(program_, piece.snapshot) + (first - piece.saved.begin) * dtype_bytes(dtype(piece));
+    saved.data = memory_.at(program_, piece.snapshot) + bytes_of(piece, first - piece.saved.begin);
   } else if (memory_.in_reach(program_, range)) {
     saved.data = memory_.at(program_, range);
   } else {
     saved.read = [this, &piece, first, reading](int64_t begin, int64_t end, void* out) {
-      fetch(piece, first + begin, first + end, out, reading);
+      fetch(piece, first + begin * piece.block, first + end * piece.block, out, reading);
     };
   }
   return saved;
@@ -356,9 +402,9 @@ StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& te
 
 std::vector<StateInfo> ModelState::states() const {
   std::vector<StateInfo> all;
-  for (const StoredState& saved : stored_states(partition_, options_)) {
+  for (const StoredState& saved : stored_states(model_, partition_, options_)) {
     const TensorInfo& tensor = model_.tensor(saved.tensor);
-    all.push_back({tensor.name, kind_of(saved.state), saved.dtype, tensor.shape});
+    all.push_back({tensor.name, kind_of(saved.state), saved.dtype, blocked_shape(tensor.shape, saved.block)});
   }
   return all;
 }

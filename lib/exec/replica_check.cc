@@ -121,6 +121,13 @@ void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partiti
     const std::string kind = piece.state >= 0               ? kinds[static_cast<size_t>(piece.state)]
                              : piece.state == StatePiece::kParam ? "parameters"
                                                                  : "working copy of the parameters";
+    if (piece.straddling >= 0) {
+      Set& all = sets[{piece.state, false, 2}];
+      const std::string& name = train.model.tensor(piece.straddling).name;
+      all.key += cat(name, " scales\n");
+      all.parts.push_back({cat(name, " (", kind, ")"), piece.range});
+      continue;
+    }
     for (const Slice& slice : slices_in(unit, piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       const int copied = tensor.local == whole_box(tensor.shape) ? 2 : tensor.copies > 1 ? 1 : 0;

@@ -67,6 +67,12 @@ struct TensorInfo {
   /// Elements of the whole tensor, and of what this rank uses, its padding included.
   int64_t numel() const { return element_count(shape); }
   int64_t local_numel() const { return local.numel() + padding; }
+  /// Returns how many elements along a dimension each of the ranks that share the tensor has, the
+  /// padding of the last one included.
+  int64_t rank_extent(size_t d) const {
+    const int64_t padding_rows = d == 0 ? padding * local.extent[0] / local.numel() : 0;
+    return local.extent[d] + padding_rows;
+  }
   /// Name and shape of the tensor of the files, which may hold several of the model's.
   const std::string& file_name() const { return stored.name.empty() ? name : stored.name; }
   const Dims& file_shape() const { return stored.name.empty() ? shape : stored.shape; }

@@ -147,8 +147,7 @@ Box local_part(const TensorInfo& tensor, int index) {
   Box part = tensor.local;
   for (size_t d = 0; d < part.extent.size(); ++d) {
     if (part.extent[d] == tensor.shape[d]) continue;
-    const int64_t padding = tensor.padding * part.extent[d] / part.numel();
-    const int64_t each = part.extent[d] + padding;
+    const int64_t each = tensor.rank_extent(d);
     part.offset[d] = index / tensor.copies * each;
     part.extent[d] = std::min(each, tensor.shape[d] - part.offset[d]);
   }

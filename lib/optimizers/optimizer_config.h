@@ -59,6 +59,8 @@ struct OptimizerConfig {
   double min_coeff = 0.01;
   double lr_decay = 0.0;
   double initial_accumulator_value = 0.0;
+  bool fp32_embeddings = false;
+  double min_8bit_size = 4096;
   bool operator==(const OptimizerConfig&) const = default;
 };
 

@@ -69,7 +69,8 @@ std::vector<OptimizerAlias> optimizer_aliases() {
   std::vector<OptimizerAlias> all;
   for (size_t i = 0; i < kEntries.size(); ++i)
     for (const std::string_view alias : kEntries[i]->aliases)
-      all.push_back({alias, name_of(static_cast<OptimizerType>(i))});
+      all.push_back({alias, name_of(static_cast<OptimizerType>(i)),
+                     kEntries[i]->alias_sets == nullptr ? "" : kEntries[i]->alias_sets});
   return all;
 }
 

@@ -1,6 +1,6 @@
 #include "optimizers/entries.h"
 
-// Optimizers that DeepSpeed or bitsandbytes have and that are not offered. Their parameters are
+// Optimizers that DeepSpeed has and that are not offered. Their parameters are
 // read and checked, so that a file is told of its other faults too.
 
 namespace ftrun::optimizers {
@@ -18,8 +18,6 @@ constexpr OptimizerParameter kLikeLamb[]{
     {"max_coeff", "Largest trust ratio.", &OptimizerConfig::max_coeff},
     {"min_coeff", "Smallest trust ratio.", &OptimizerConfig::min_coeff}};
 constexpr OptimizerParameter kLikeSgd[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
-constexpr OptimizerParameter kOfAdamW8bit[]{kLr, kBetas, kEps, kWeightDecay};
-constexpr std::string_view kAdamW8bitAliases[]{"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"};
 constexpr OptimizerParameter kOfMuon[]{kLr, kBetas, kEps, kWeightDecay, kMomentum};
 
 }  // namespace
@@ -32,8 +30,6 @@ constinit const Optimizer kZeroOneAdam{.parameters = kLikeAdam, .variant_of = &k
 constinit const Optimizer kMuAdam{.parameters = kLikeAdam, .variant_of = &kAdam};
 constinit const Optimizer kMuAdamW{.parameters = kLikeAdam, .variant_of = &kAdam};
 constinit const Optimizer kMuSgd{.parameters = kLikeSgd, .variant_of = &kSgd};
-constinit const Optimizer kAdamW8bit{
-    .aliases = kAdamW8bitAliases, .parameters = kOfAdamW8bit, .variant_of = &kAdamW};
 // A class of torch.optim that is not built here, whose parameters are PyTorch's.
 constinit const Optimizer kTorch{};
 

@@ -65,24 +65,30 @@ std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end) {
   return out;
 }
 
-std::vector<DecayRange> decay_ranges(const Unit& unit, const ModelDescription& model,
-                                     const std::function<bool(const TensorInfo&)>& decays,
-                                     int64_t begin, int64_t end) {
-  std::vector<DecayRange> ranges;
-  for (const Slice& slice : slices_in(unit, begin, end)) {
-    const bool decay = decays(model.tensor(slice.tensor));
-    if (!ranges.empty() && ranges.back().decay == decay) continue;
-    if (!ranges.empty()) ranges.back().end = slice.position_in_unit;
-    ranges.push_back({ranges.empty() ? begin : slice.position_in_unit, end, decay});
-  }
-  // Only padding: either kind will do.
-  if (ranges.empty() && begin < end) ranges.push_back({begin, end, false});
-  return ranges;
+bool straddles_blocks(const TensorInfo& tensor, const Slice& slice) {
+  if ((slice.position_in_unit - slice.offset) % kTensorBlock != 0) return true;
+  int64_t inner = 1;
+  for (size_t d = tensor.shape.size(); d-- > 0; inner *= tensor.shape[d])
+    if (tensor.local.extent[d] != tensor.shape[d] &&
+        tensor.rank_extent(d) * inner % kTensorBlock != 0)
+      return true;
+  return false;
 }
 
-std::vector<DecayRange> decay_ranges(const Unit& unit, const ModelDescription& model,
-                                     const std::function<bool(const TensorInfo&)>& decays) {
-  return decay_ranges(unit, model, decays, 0, unit.padded);
+std::vector<UpdatePart> update_parts(const Unit& unit, const std::function<UpdateKind(const Slice&)>& kind_of, int64_t begin,
+                                     int64_t end) {
+  std::vector<UpdatePart> parts;
+  for (const Slice& slice : slices_in(unit, begin, end)) {
+    const UpdateKind kind = kind_of(slice);
+    if (!parts.empty() && parts.back().kind == kind) continue;
+    const bool alone = kind.straddling >= 0;
+    if (!parts.empty()) parts.back().end = std::min(parts.back().end, slice.position_in_unit);
+    parts.push_back({parts.empty() && !alone ? begin : slice.position_in_unit,
+                     alone ? slice.position_in_unit + slice.extent : end, kind});
+  }
+  // Padding alone: either kind will do, of those that the unit has.
+  if (parts.empty() && begin < end) parts.push_back({begin, end, {.coded = !unit.uncoded}});
+  return parts;
 }
 
 }  // namespace ftrun

@@ -49,21 +49,30 @@ ShardRange shard_range(const Unit& unit, int index, int count);
 /// The slices of tensors in elements [begin, end) of a unit, by position; padding has none.
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 
-/// Elements [begin, end) of a unit whose tensors are all updated with or all without weight decay.
-struct DecayRange {
-  int64_t begin = 0;
-  int64_t end = 0;
+/// Whether blocks of a tensor, counted over the whole of it, are not blocks of the unit too: tensor-parallel ranks have parts of some, or
+/// it begins within one (a slice of it says where).
+bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
+
+/// How an update treats a tensor: with or without weight decay, its states being codes or numbers.
+struct UpdateKind {
   bool decay = false;
-  bool operator==(const DecayRange&) const = default;
+  bool coded = false;
+  /// The tensor, if its states are codes and it straddles blocks: it is updated by itself.
+  TensorId straddling = -1;
+  bool operator==(const UpdateKind&) const = default;
 };
 
-/// Cuts [begin, end) of a unit into the fewest ranges of one kind; together they cover it, padding
-/// belonging to the range before it. `decays` is asked once a tensor.
-std::vector<DecayRange> decay_ranges(const Unit& unit, const ModelDescription& model,
-                                     const std::function<bool(const TensorInfo&)>& decays,
-                                     int64_t begin, int64_t end);
-/// The same over the whole unit.
-std::vector<DecayRange> decay_ranges(const Unit& unit, const ModelDescription& model,
-                                     const std::function<bool(const TensorInfo&)>& decays);
+/// Elements [begin, end) of a unit whose tensors are all updated alike.
+struct UpdatePart {
+  int64_t begin = 0;
+  int64_t end = 0;
+  UpdateKind kind;
+  bool operator==(const UpdatePart&) const = default;
+};
+
+/// Cuts [begin, end) of a unit into the fewest parts of one kind; together they cover it, padding
+/// belonging to the part before it, but for what is around a tensor that straddles blocks. `kind_of` is asked once a tensor.
+std::vector<UpdatePart> update_parts(const Unit& unit, const std::function<UpdateKind(const Slice&)>& kind_of, int64_t begin,
+                                     int64_t end);
 
 }  // namespace ftrun

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -16,8 +15,9 @@ namespace {
 // Assigns parameters to units, in forward order.
 class UnitBuilder {
  public:
-  UnitBuilder(const ModelDescription& model, UnitGranularity granularity, SmallTensors small)
-      : model_(model), granularity_(granularity), small_(small), placed_(model.tensors.size()) {}
+  UnitBuilder(const ModelDescription& model, UnitGranularity granularity, SmallTensors small,
+              const std::function<bool(const TensorInfo&)>& coded)
+      : model_(model), granularity_(granularity), small_(small), coded_(coded), placed_(model.tensors.size()) {}
 
   Partition build() {
     for (size_t layer = 0; layer < model_.layers.size(); ++layer)
@@ -40,17 +40,19 @@ class UnitBuilder {
   }
 
   ParamPlace place(int layer, const GraphParam& param) {
-    Unit& unit = unit_for(layer, param.part, {is_small(param), trains(param), param.packed, param.fp32});
+    const auto [coded, uncoded] = kinds_of_states(param);
+    Unit& unit = unit_for(layer, param.part, {is_small(param), trains(param), param.packed, param.fp32, coded, uncoded});
     unit.padded = start_behind(unit.padded, param);
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
       auto& spot = placed_[static_cast<size_t>(tensor)];
       require(!spot, "a tensor in two different parameters");
-      const int64_t extent = model_.tensor(tensor).local_numel();
+      // A tensor's own padding is, like that between parameters, in no slice.
+      const TensorInfo& info = model_.tensor(tensor);
       spot = ParamPlace{unit.id, unit.padded};
-      unit.slices.push_back({tensor, 0, extent, unit.padded});
-      unit.padded += extent;
-      unit.numel += extent;
+      unit.slices.push_back({tensor, 0, info.local.numel(), unit.padded});
+      unit.padded += info.local_numel();
+      unit.numel += info.local_numel();
     }
     return start;
   }
@@ -102,27 +104,39 @@ class UnitBuilder {
     return first;
   }
 
+  /// Whether some of its tensors have states that are codes, and whether some have states that are numbers.
+  std::pair<bool, bool> kinds_of_states(const GraphParam& param) const {
+    const auto is_coded = [&](TensorId id) { return trains(param) && coded_ && coded_(model_.tensor(id)); };
+    const auto coded = std::count_if(param.tensors.begin(), param.tensors.end(), is_coded);
+    return {coded > 0, coded < std::ssize(param.tensors)};
+  }
+
   /// What parameters of one unit have in common.
   struct Common {
     bool small = false;
     bool trainable = true;
     bool packed = false;
     bool fp32 = false;
+    bool coded = false;
+    bool uncoded = true;
+    auto operator<=>(const Common&) const = default;
   };
 
   Unit& unit_for(int layer, BlockPart part, const Common& common) {
     require(!common.packed || !common.trainable, "what is packed does not train");
     const auto [name, key] = name_and_key(layer, part);
-    const auto [it, added] = by_key_.try_emplace({key, common.small, common.trainable, common.packed, common.fp32},
-                                                 static_cast<UnitId>(out_.units.size()));
+    const auto [it, added] = by_key_.try_emplace({key, common}, static_cast<UnitId>(out_.units.size()));
     const char* const kind = common.packed ? ".packed" : common.trainable ? "" : ".frozen";
+    const char* const states = !common.coded ? "" : common.uncoded ? ".partly_coded" : ".coded";
     if (added)
       out_.units.push_back({.id = it->second,
-                            .name = cat(name, common.small && !common.fp32 ? ".small" : "", kind, common.fp32 ? ".fp32" : ""),
+                            .name = cat(name, common.small && !common.fp32 ? ".small" : "", kind, common.fp32 ? ".fp32" : "", states),
                             .small = common.small,
                             .trainable = common.trainable,
                             .packed = common.packed,
-                            .fp32 = common.fp32});
+                            .fp32 = common.fp32,
+                            .coded = common.coded,
+                            .uncoded = common.uncoded});
     return out_.units[static_cast<size_t>(it->second)];
   }
 
@@ -148,11 +162,12 @@ class UnitBuilder {
   const ModelDescription& model_;
   UnitGranularity granularity_;
   SmallTensors small_;
+  const std::function<bool(const TensorInfo&)>& coded_;
   int64_t small_elements_ = 0;
   Partition out_;
   /// Where each tensor starts, once it does.
   std::vector<std::optional<ParamPlace>> placed_;
-  std::map<std::tuple<std::pair<int, int>, bool, bool, bool, bool>, UnitId> by_key_;
+  std::map<std::pair<std::pair<int, int>, Common>, UnitId> by_key_;
 };
 
 }  // namespace
@@ -172,8 +187,8 @@ std::vector<UnitId> Partition::units_of(int layer) const {
 }
 
 Partition build_units(const ModelDescription& model, UnitGranularity granularity,
-                      SmallTensors small) {
-  return UnitBuilder(model, granularity, small).build();
+                      SmallTensors small, const std::function<bool(const TensorInfo&)>& coded) {
+  return UnitBuilder(model, granularity, small, coded).build();
 }
 
 std::string partition_text(const Partition& partition) {

@@ -32,7 +32,7 @@ std::string_view instr_name(InstrKind kind) {
       "load_batch", "clear",       "begin",          "forward",    "backward",
       "input_grad", "weight_grad", "all_reduce",     "reduce_scatter", "all_gather",
       "send",       "receive",
-      "copy",       "accumulate",  "gradient_norm", "decide",     "update"};
+      "copy",       "accumulate",  "gradient_norm", "decide",     "measure", "update"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -239,7 +239,8 @@ uint64_t program_hash(const Program& program) {
     if (!instr.communicates()) continue;
     out << '\n'
         << instr_name(instr.kind) << group_text(program, instr.group()) << ' '
-        << dtype_name(instr.exchange().dtype) << (instr.if_finite ? " if finite" : "");
+        << dtype_name(instr.exchange().dtype) << (instr.exchange().largest ? " largest" : "")
+        << (instr.if_finite ? " if finite" : "");
     for (const auto* ranges : {&instr.reads, &instr.writes})
       for (const Range& range : *ranges)
         out << ' ' << program.at(range.buffer).name << ' ' << range.bytes;

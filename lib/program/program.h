@@ -13,6 +13,7 @@
 #include "base/packed_format.h"
 #include "cluster/rank_mesh.h"
 #include "graph/op.h"
+#include "optimizers/block_map.h"
 #include "partition/sharding.h"
 
 namespace ftrun {
@@ -50,6 +51,8 @@ enum class Persistent : int32_t {
   kSnapshot,
   /// Of the optimizer: kMoments + i is its i-th.
   kMoments,
+  /// Of tensors that straddle blocks (program/state_spec.h).
+  kStraddlingScales = kMoments + 16,
 };
 
 struct Buffer {
@@ -71,11 +74,13 @@ struct Buffer {
   DType dtype = DType::kU8;
   /// Of the parameters in it, which are records of bytes then.
   PackedFormat packed = {};
+  /// Neighbouring elements of the state that one of its elements stands for: those of a block, of which it is the scale.
+  int64_t block = 1;
   /// On disk, of what is saved: byte offset in the disk's snapshot buffer of as many bytes that take
   /// the place of these, and these of those, while a checkpoint is written from the others; -1: none.
   int64_t shadow_offset = -1;
 
-  int64_t bytes_of(int64_t elements) const { return stored_bytes(dtype, packed, elements); }
+  int64_t bytes_of(int64_t elements) const { return stored_bytes(dtype, packed, (elements + block - 1) / block); }
 };
 
 /// Arenas hold the buffers that are not persistent: those of the device that are private to the
@@ -125,7 +130,7 @@ enum class InstrKind : uint8_t {
   kBackward,       // operations of a layer's backward list (input and weight gradients)
   kInputGrad,      // operations of its input gradients alone
   kWeightGrad,     // operations of its weight gradients alone
-  kAllReduce,      // sums writes[*] over the ranks of `group`, in place
+  kAllReduce,      // sums writes[*] over the ranks of `group`, in place, or finds the largest
   kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
   kAllGather,      // writes[i] gets reads[i] of every rank of `group`
   kSend,           // reads[0] to the other rank of `group`, a link, which has a kReceive for it
@@ -134,7 +139,8 @@ enum class InstrKind : uint8_t {
   kAccumulate,     // reads[0] added to writes[0]
   kGradientNorm,   // sum of squares of reads[i] into writes[i] (one F64 each)
   kDecide,  // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
-  kUpdate,  // optimizer over one range of parameters
+  kMeasure,  // the largest numbers that the states of one range become: the new scales of codes
+  kUpdate,   // optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
 
@@ -173,9 +179,14 @@ struct LayerOps {
 struct Exchange {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
+  /// Of kAllReduce: the largest of the ranks' numbers, not their sum.
+  bool largest = false;
 };
 
-/// Of kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.
+/// Of kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}. States that are codes
+/// are followed by their scales, of which the first is that of the block with which the update begins. Scales of a tensor that
+/// straddles blocks are read behind these, all of them: the old ones of each state, then the new ones. Of kMeasure: reads are the same,
+/// writes are the new scales.
 struct UpdateRange {
   bool decay = false;
   bool writes_copy = false;
@@ -183,6 +194,8 @@ struct UpdateRange {
   /// every layout of the data-parallel ranks. Copies of a tensor have the same place on all tensor
   /// ranks, so that they are rounded alike.
   int64_t first_element = 0;
+  /// Of a tensor that straddles blocks.
+  std::optional<BlockMap> blocks = {};
 };
 
 /// Of kGradientNorm: how many ranks have slots of their own in the norm buffer, and which of them
@@ -227,6 +240,7 @@ struct Instr {
   Exchange& exchange() { return std::get<Exchange>(detail); }
   /// kNoGroup where it is none.
   GroupId group() const { return communicates() ? exchange().group : kNoGroup; }
+  /// Of kUpdate and kMeasure.
   const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
   UpdateRange& update() { return std::get<UpdateRange>(detail); }
   bool starts_early() const {

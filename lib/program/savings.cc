@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/resolve.h"
+#include "optimizers/optimizers.h"
 #include "program/step_plan.h"
 
 namespace ftrun {
@@ -138,7 +139,8 @@ class Alternatives {
   void narrow() {
     if (!config_.bf16.enabled && !config_.fp16.enabled)
       add("bf16.enabled: true", [](Config& c) { c.bf16.enabled = true; });
-    if (config_.bf16.enabled && !config_.bf16.bf16_optimizer_states && config_.zero.stage > 0)
+    if (config_.bf16.enabled && !config_.bf16.bf16_optimizer_states && config_.zero.stage > 0 &&
+        !optimizer_of(config_.optimizer.type).coded)
       add("bf16.bf16_optimizer_states: true", [](Config& c) { c.bf16.bf16_optimizer_states = true; });
   }
 

@@ -19,6 +19,10 @@ namespace ftrun {
 struct KeptState {
   DType dtype = DType::kF32;
   double first = 0.0;
+  /// Kept of tensors whose states are codes (StateOptions::coded), else of the others.
+  bool coded = false;
+  /// Neighbouring elements that share a number: of the scales of codes a block's.
+  int64_t block = 1;
 };
 
 /// How model states are kept and moved: what ZeRO stages, precisions and offload targets differ in.
@@ -67,6 +71,13 @@ struct StateOptions {
   bool snapshots = false;
   /// Tensors that weight decay applies to; all when empty.
   std::function<bool(const TensorInfo&)> decays;
+  /// Tensors whose states are codes; none when empty. The partition was made with it.
+  std::function<bool(const TensorInfo&)> coded;
+
+  /// Whether a tensor has a state of `optimizer_states`.
+  bool keeps(const TensorInfo& tensor, const KeptState& state) const {
+    return state.coded == (coded && coded(tensor));
+  }
 };
 
 /// Ranks that hold different samples: shards of all replicas.
@@ -125,6 +136,9 @@ struct ParameterHolders {
 
 /// A range of memory that holds elements [begin, end) of a unit's state of one kind.
 struct StatePiece {
+  /// Instead of a part of the unit: all scales of this tensor of it, which straddles blocks. The range is that of elements
+  /// [begin, end) of the whole tensor then.
+  TensorId straddling = -1;
   /// "param" (what the optimizer updates), "exp_avg", ...; "working": a copy of the parameters in
   /// the dtype that layers compute with, which is made from "param" and never saved.
   int32_t state = kParam;
@@ -134,6 +148,8 @@ struct StatePiece {
   /// The part of it that this rank writes into checkpoints.
   ShardRange saved;
   Range range;
+  /// Elements that one number of the state stands for.
+  int64_t block = 1;
   /// Where that part is copied for a checkpoint that is written while training goes on. No bytes where
   /// that is not wanted, and where `range` lies on disk: there Buffer::shadow_offset serves.
   Range snapshot;

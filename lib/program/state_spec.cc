@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/tensor_split.h"
+#include "optimizers/optimizers.h"
 
 namespace ftrun {
 namespace {
@@ -99,9 +101,71 @@ std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
   return intervals;
 }
 
-int64_t StorageFormat::bytes(int64_t elements) const { return stored_bytes(dtype, packed, elements); }
+int64_t StorageFormat::bytes(int64_t elements) const {
+  return stored_bytes(dtype, packed, (elements + block - 1) / block);
+}
 
-std::vector<StoredState> stored_states(const Partition& partition, const StateOptions& options) {
+Dims blocked_shape(const Dims& shape, int64_t block) {
+  if (block == 1) return shape;
+  if (shape.back() % block != 0) return {(element_count(shape) + block - 1) / block};
+  Dims blocks = shape;
+  blocks.back() /= block;
+  return blocks;
+}
+
+UpdateKind update_kind(const ModelDescription& model, const StateOptions& options, const Slice& slice) {
+  const TensorInfo& tensor = model.tensor(slice.tensor);
+  UpdateKind kind{!options.decays || options.decays(tensor), options.coded && options.coded(tensor)};
+  if (kind.coded && straddles_blocks(tensor, slice)) kind.straddling = slice.tensor;
+  return kind;
+}
+
+std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model, const Partition& partition,
+                                                 const StateOptions& options, const std::vector<StateSpec>& specs) {
+  std::vector<StraddlingTensor> found;
+  std::map<Tier, int64_t> blocks;
+  for (const Unit& unit : partition.units) {
+    const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
+    if (!spec.held || !spec.trainable || !unit.coded) continue;
+    const Tier tier = spec.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
+    for (const Slice& slice : unit.slices) {
+      if (update_kind(model, options, slice).straddling < 0) continue;
+      const int64_t own = (model.tensor(slice.tensor).numel() + kTensorBlock - 1) / kTensorBlock;
+      found.push_back({slice.tensor, unit.id, tier, blocks[tier], own});
+      blocks[tier] += own;
+    }
+  }
+  return found;
+}
+
+BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank) {
+  const Box part = local_part(tensor, rank);
+  BlockMap map{.offset = slice.offset};
+  int64_t inner = 1;
+  for (size_t d = tensor.shape.size(); d-- > 0; inner *= tensor.shape[d]) {
+    if (part.extent[d] == tensor.shape[d]) continue;
+    require(map.row == BlockMap::kEndless, "tensor ranks cut a tensor along one dimension");
+    map.first = part.offset[d] * inner;
+    map.width = part.extent[d] * inner;
+    map.row = tensor.shape[d] * inner;
+  }
+  return map;
+}
+
+std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model, const OptimizerConfig& optimizer) {
+  if (!optimizer_of(optimizer.type).coded) return {};
+  std::set<std::string> numbers;
+  for (const Layer& layer : model.layers)
+    for (const GraphParam& param : layer.params)
+      for (const TensorId id : param.tensors)
+        if (optimizer.fp32_embeddings && layer.kind == LayerKind::kEmbedding) numbers.insert(model.tensor(id).name);
+  return [numbers = std::move(numbers), least = optimizer.min_8bit_size](const TensorInfo& tensor) {
+    return static_cast<double>(tensor.numel()) >= least && !numbers.contains(tensor.name);
+  };
+}
+
+std::vector<StoredState> stored_states(const ModelDescription& model, const Partition& partition,
+                                       const StateOptions& options) {
   std::map<TensorId, DType> masters;
   for (const Unit& unit : partition.units)
     for (const Slice& slice : unit.slices)
@@ -109,8 +173,11 @@ std::vector<StoredState> stored_states(const Partition& partition, const StateOp
   std::vector<StoredState> saved;
   for (const auto& [tensor, dtype] : masters) {
     saved.push_back({tensor, StatePiece::kParam, dtype});
-    for (size_t state = 0; state < options.optimizer_states.size(); ++state)
-      saved.push_back({tensor, static_cast<int32_t>(state), options.optimizer_states[state].dtype});
+    for (size_t state = 0; state < options.optimizer_states.size(); ++state) {
+      const KeptState& kept = options.optimizer_states[state];
+      if (options.keeps(model.tensor(tensor), kept))
+        saved.push_back({tensor, static_cast<int32_t>(state), kept.dtype, kept.block});
+    }
   }
   return saved;
 }
@@ -141,7 +208,10 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.gradient = {model.dtypes.gradients};
     spec.communication = {options.communication};
     spec.master = {master_dtype(unit, options)};
-    for (const KeptState& state : options.optimizer_states) spec.states.push_back({state.dtype});
+    for (const KeptState& state : options.optimizer_states) {
+      const bool kept = state.coded ? unit.coded : unit.uncoded;
+      spec.states.push_back(kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block}) : std::nullopt);
+    }
     spec.trainable = unit.trainable;
     if (spec.trainable) {
       // The last stage would wait in each micro-batch for the first one's share.

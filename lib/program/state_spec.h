@@ -1,9 +1,14 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "base/dtype.h"
+#include "optimizers/block_map.h"
+#include "optimizers/optimizer_config.h"
+#include "partition/layout.h"
 #include "partition/sharding.h"
 #include "partition/units.h"
 #include "program/program.h"
@@ -30,6 +35,8 @@ struct StorageFormat {
   DType dtype = DType::kF32;
   /// Records of bytes (U8) instead of elements.
   PackedFormat packed = {};
+  /// One number for as many neighbouring elements (Buffer::block).
+  int64_t block = 1;
 
   /// Of `elements` that follow each other from the beginning of a block (kTensorBlock).
   int64_t bytes(int64_t elements) const;
@@ -78,7 +85,8 @@ struct StateSpec {
   StorageFormat gradient;
   StorageFormat communication;
   StorageFormat master;
-  std::vector<StorageFormat> states;
+  /// By optimizer state; nothing where none of its tensors has it.
+  std::vector<std::optional<StorageFormat>> states;
   /// The optimizer updates weights of its own, from which those that layers read are made.
   bool has_master = false;
 };
@@ -94,15 +102,44 @@ std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& mod
 std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
                                          int64_t update_elements);
 
+/// How an update treats a tensor.
+UpdateKind update_kind(const ModelDescription& model, const StateOptions& options, const Slice& slice);
+
+/// The scales of a tensor's blocks, among those of all tensors of a stage that straddle blocks: each rank has them all, whichever
+/// elements it has. Those of tensors that are updated on the device come in one buffer, those of others in another.
+struct StraddlingTensor {
+  TensorId tensor = -1;
+  UnitId unit = -1;
+  Tier tier = Tier::kDevice;
+  /// Blocks of the tensors before it in the buffer, and its own.
+  int64_t first = 0;
+  int64_t blocks = 0;
+};
+std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model, const Partition& partition,
+                                                 const StateOptions& options, const std::vector<StateSpec>& specs);
+
+/// Which elements of a tensor are those of a part of a unit that lies in it, of tensor-parallel rank `rank`.
+BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank);
+
+/// The tensors of a model whose states an optimizer keeps as codes; nothing (an empty function) where it has none.
+std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model, const OptimizerConfig& optimizer);
+
 /// A state of a tensor that trains, as checkpoints hold it. `state` as StatePiece has it.
 struct StoredState {
   TensorId tensor = -1;
   int32_t state = 0;
   DType dtype = DType::kF32;
+  /// Elements of the tensor that one of the state stands for (Buffer::block).
+  int64_t block = 1;
 };
 
+/// Of a tensor of this shape, of which a state has a number for each block: that of its rows where these are whole blocks, else
+/// a list.
+Dims blocked_shape(const Dims& shape, int64_t block);
+
 /// Those of the whole model, whichever stage of a pipeline has them: a stage may have none.
-std::vector<StoredState> stored_states(const Partition& partition, const StateOptions& options);
+std::vector<StoredState> stored_states(const ModelDescription& model, const Partition& partition,
+                                       const StateOptions& options);
 
 /// Of every unit, by its id. `micro_batches` as UnitStore has it.
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,

@@ -55,6 +55,8 @@ inline constexpr const char* kLoss = "loss";
 inline constexpr const char* kNorm = "norm";
 inline constexpr const char* kLogits = "logits";
 inline constexpr const char* kSnapshot = "snapshot";
+inline constexpr const char* kStraddlingScales = "optimizer.straddling";
+inline constexpr const char* kNewScales = "new_scales";
 }  // namespace buffer_names
 
 /// The loss buffer, F64: sum of token losses, counted tokens, numbers of the caller's

@@ -18,6 +18,10 @@ namespace ftrun {
 std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer) {
   std::vector<std::string> names;
   for (const OptimizerState& state : optimizer_states(optimizer)) names.emplace_back(state.name);
+  if (!optimizer_of(optimizer.type).coded) return names;
+  const std::vector<std::string> states = names;
+  names.insert(names.end(), states.begin(), states.end());
+  for (const std::string& state : states) names.push_back(cat(state, "_absmax"));
   return names;
 }
 
@@ -74,10 +78,14 @@ Tier tier_of(OffloadDevice device) {
 
 std::vector<KeptState> kept_states(const Config& config) {
   const bool narrow = config.bf16.enabled && config.bf16.bf16_optimizer_states;
+  const std::span<const OptimizerState> states = optimizer_states(config.optimizer);
   std::vector<KeptState> kept;
-  for (const OptimizerState& state : optimizer_states(config.optimizer))
+  for (const OptimizerState& state : states)
     kept.push_back({narrow ? DType::kBF16 : DType::kF32,
                     state.first == nullptr ? 0.0 : config.optimizer.*state.first});
+  if (!optimizer_of(config.optimizer.type).coded) return kept;
+  for (size_t s = 0; s < states.size(); ++s) kept.push_back({.dtype = DType::kU8, .coded = true});
+  for (size_t s = 0; s < states.size(); ++s) kept.push_back({.dtype = DType::kF32, .coded = true, .block = kTensorBlock});
   return kept;
 }
 
@@ -103,6 +111,7 @@ StateOptions state_options(const Config& config, const ModelDescription& model, 
   state.optimizer_states = kept_states(config);
   state.snapshots = saves_in_background(config);
   state.decays = decay_rule(config.train);
+  state.coded = coded_tensors(model, config.optimizer);
   return state;
 }
 
@@ -179,7 +188,8 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   ModelDescription evaluate = evaluation_model(config, model, rank);
   plan.partition = build_units(
       train, config.partition.unit,
-      {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
+      {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
+      coded_tensors(train, config.optimizer));
   plan.options = step_options(config, train, plan.partition, rank);
   plan.options.state.tensor_copies = kv_copies(model, tensor_split(config, rank));
   plan.evaluation_micro_batches = evaluation_micro_batches(config, plan.options.state);
@@ -210,8 +220,8 @@ std::vector<const Program*> StepPlan::programs() const {
 int64_t checkpoint_bytes(const StepPlan& plan) {
   const ModelDescription& model = plan.train.model;
   int64_t bytes = 0;
-  for (const StoredState& state : stored_states(plan.partition, plan.options.state))
-    bytes += model.tensor(state.tensor).numel() * dtype_bytes(state.dtype);
+  for (const StoredState& state : stored_states(model, plan.partition, plan.options.state))
+    bytes += element_count(blocked_shape(model.tensor(state.tensor).shape, state.block)) * dtype_bytes(state.dtype);
   return bytes;
 }
 

@@ -91,6 +91,7 @@ struct Known {
   bool layers = false;
   bool copies = false;
   bool stages = false;
+  bool scales = false;
   bool frozen = false;
   bool packed = false;
 };
@@ -141,6 +142,8 @@ class Formula {
     if (known.replicas && shards() > 1)
       bytes += sent_by([&](const Instr& instr) { return instr.group() == groups_.replica; });
     if (known.numbers) bytes += numbers();
+    if (known.scales)
+      bytes += sent_by([](const Instr& instr) { return instr.communicates() && instr.exchange().largest; });
     if (known.layers)
       bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
     if (known.copies)
@@ -277,7 +280,7 @@ struct Cause {
   bool Known::*known;
 };
 
-constexpr std::array<Cause, 13> kCauses{{
+constexpr std::array<Cause, 14> kCauses{{
     {"small units, kept whole by every rank", &Known::small_units},
     {"padding of units and shards", &Known::padding},
     {"units that not exactly one forward and one backward list read", &Known::readers},
@@ -288,6 +291,7 @@ constexpr std::array<Cause, 13> kCauses{{
     {"gathered parameters that were kept for their next use", &Known::kept},
     {"replicas of the shards", &Known::replicas},
     {"loss and gradient norm", &Known::numbers},
+    {"scales of 8-bit states whose blocks ranks share", &Known::scales},
     {"values of layers that tensor-parallel ranks share", &Known::layers},
     {"gradients of what tensor-parallel ranks use together", &Known::copies},
     {"values and gradients that go from stage to stage", &Known::stages},

@@ -65,7 +65,8 @@ BufferId UnitStore::add_buffer(const HomeOptions& options, Tier tier, int64_t el
                                         .persistent = options.which,
                                         .peer_visible = options.peer_visible && tier == Tier::kDevice,
                                         .dtype = options.format.dtype,
-                                        .packed = options.format.packed});
+                                        .packed = options.format.packed,
+                                        .block = options.format.block});
   if (options.which) program_.given.push_back(program_.whole(buffer));
   return buffer;
 }
@@ -164,12 +165,51 @@ void UnitStore::place_training_state() {
         part.wanted = spec.has_master;
         return part;
       });
-  for (size_t s = 0; s < options_.optimizer_states.size(); ++s)
+  for (size_t s = 0; s < options_.optimizer_states.size(); ++s) {
+    const KeptState& kept = options_.optimizer_states[s];
     moments_.push_back(place({.which = moments_buffer(static_cast<int32_t>(s)),
                               .name = optimizer_buffer_name(static_cast<int32_t>(s)),
                               .category = Category::kOptimizer,
-                              .format = specs_.front().states[s]},
-                             optimizer));
+                              .format = {.dtype = kept.dtype, .block = kept.block}},
+                             [&](const StateSpec& spec) {
+                               Part part = optimizer(spec);
+                               part.wanted = part.wanted && spec.states[s].has_value();
+                               // Few numbers, and not whole sectors.
+                               if (kept.block > 1 && part.tier == Tier::kNvme) part.tier = Tier::kHost;
+                               return part;
+                             }));
+  }
+  place_straddling_scales();
+}
+
+size_t UnitStore::coded_states() const {
+  return static_cast<size_t>(std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
+                                           [](const KeptState& kept) { return kept.coded && kept.block > 1; }));
+}
+
+int64_t UnitStore::straddling_blocks(Tier tier) const {
+  int64_t blocks = 0;
+  for (const StraddlingTensor& tensor : straddling_)
+    if (tensor.tier == tier) blocks += tensor.blocks;
+  return blocks;
+}
+
+void UnitStore::place_straddling_scales() {
+  if (coded_states() == 0) return;
+  straddling_ = straddling_tensors(model_, partition_, options_, specs_);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost})
+    if (const int64_t blocks = straddling_blocks(tier); blocks > 0)
+      old_scales_[tier] = add_buffer({.which = Persistent::kStraddlingScales,
+                                      .name = buffer_names::kStraddlingScales,
+                                      .category = Category::kOptimizer,
+                                      .format = {.dtype = DType::kF32}},
+                                     tier, blocks * static_cast<int64_t>(coded_states()), -1);
+}
+
+Range UnitStore::scales_of(const StraddlingTensor& tensor, size_t state, BufferId buffer) const {
+  const int64_t size = dtype_bytes(DType::kF32);
+  const int64_t first = static_cast<int64_t>(state) * straddling_blocks(tensor.tier) + tensor.first;
+  return {buffer, first * size, tensor.blocks * size};
 }
 
 Range UnitStore::range(const Home& home, int64_t begin, int64_t end) const {
@@ -214,14 +254,36 @@ void UnitStore::list_pieces(bool trains) {
                          .end = own.end,
                          .saved = saved_part(u.id),
                          .range = range(home(masters_, u.id), own.begin, own.end)});
-    for (size_t s = 0; state.trainable && s < moments_.size(); ++s)
+    for (size_t s = 0; state.trainable && s < moments_.size(); ++s) {
+      if (!state.states[s]) continue;
       pieces_.push_back({.state = static_cast<int32_t>(s),
                          .unit = u.id,
                          .begin = own.begin,
                          .end = own.end,
                          .saved = saved_part(u.id),
-                         .range = range(home(moments_[s], u.id), own.begin, own.end)});
+                         .range = range(home(moments_[s], u.id), own.begin, own.end),
+                         .block = state.states[s]->block});
+    }
   }
+  list_straddling_pieces();
+}
+
+/// All ranks have all of these scales, of which one saves them.
+void UnitStore::list_straddling_pieces() {
+  const bool saves = options_.shard.index == 0 && options_.replica == 0 && options_.tensor.index == 0;
+  const size_t states = options_.optimizer_states.size(), coded = coded_states();
+  for (const StraddlingTensor& tensor : straddling_)
+    for (size_t s = 0; s < coded; ++s) {
+      const int64_t elements = model_.tensor(tensor.tensor).numel();
+      pieces_.push_back({.straddling = tensor.tensor,
+                         .state = static_cast<int32_t>(states - coded + s),
+                         .unit = tensor.unit,
+                         .begin = 0,
+                         .end = elements,
+                         .saved = saves && is_saved(tensor.unit) ? ShardRange{0, elements} : ShardRange{},
+                         .range = scales_of(tensor, s, old_scales_.at(tensor.tier)),
+                         .block = kTensorBlock});
+    }
 }
 
 /// Of any of the ranks that save a unit between them. Their snapshots are equally long: else ranks that
@@ -240,13 +302,17 @@ void UnitStore::place_snapshots() {
   for (StatePiece& piece : pieces_) {
     if (!is_saved(piece) || most_saved(piece.unit) == 0) continue;
     const Buffer& buffer = program_.at(piece.range.buffer);
+    if (piece.straddling >= 0) {
+      piece.snapshot = {-1, in_memory, piece.saved.size() > 0 ? piece.range.bytes : 0};
+      in_memory += piece.range.bytes;
+      continue;
+    }
     if (buffer.tier == Tier::kNvme) {
       on_disk.insert(piece.range.buffer);
       continue;
     }
-    const int64_t size = dtype_bytes(buffer.dtype);
-    piece.snapshot = {-1, in_memory, piece.saved.size() * size};
-    in_memory += most_saved(piece.unit) * size;  // whole blocks of the unit
+    piece.snapshot = {-1, in_memory, buffer.bytes_of(piece.saved.size())};
+    in_memory += buffer.bytes_of(most_saved(piece.unit));  // whole blocks of the unit
   }
   const auto add = [&](Tier tier, int64_t bytes) {
     return program_.add({.name = cat(buffer_names::kSnapshot, tier == Tier::kHost ? "" : cat(".", tier_name(tier))),
@@ -285,7 +351,9 @@ Range UnitStore::temporary(const std::string& name, Tier tier, Category category
                                       .category = category,
                                       .bytes = format.bytes(elements),
                                       .peer_visible = peer_visible,
-                                      .dtype = format.dtype}));
+                                      .dtype = format.dtype,
+                                      .packed = format.packed,
+                                      .block = format.block}));
 }
 
 Instr& UnitStore::emit(Instr instr) {

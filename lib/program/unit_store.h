@@ -126,6 +126,12 @@ class UnitStore {
     std::vector<Instr> updates;
     std::vector<Instr> after;
   };
+  /// What an update of an interval works on: `states` by optimizer state, nothing for those that the unit has not.
+  struct UpdateOperands {
+    Range gradient;
+    Range weights;
+    std::vector<std::optional<Range>> states;
+  };
   /// Updates in order, and gathers of what the first `behind` of them have changed.
   struct Updates {
     struct Gather {
@@ -150,6 +156,8 @@ class UnitStore {
   BufferId add_buffer(const HomeOptions& options, Tier tier, int64_t elements, UnitId first);
   void place_parameters();
   void place_training_state();
+  void place_straddling_scales();
+  void list_straddling_pieces();
   void list_pieces(bool trains);
   bool is_saved(UnitId id) const;
   ShardRange saved_part(UnitId id) const;
@@ -181,6 +189,19 @@ class UnitStore {
   void emit_gathers(Updates& updates, size_t done);
   void plan_updates(UnitId id, std::vector<Update>& updates);
   void plan_update(const ShardRange& interval, Update& plan);
+  void plan_measures(UnitId id, std::vector<Update>& measures);
+  void emit_updates(Updates& in_place, Updates& staged);
+  UpdateOperands bring_operands(const ShardRange& interval, bool written, Update& plan);
+  Range part_of(const Range& interval, const ShardRange& part, const ShardRange& whole) const;
+  /// A state's scales of a tensor that straddles blocks, among those of all such tensors in one tier.
+  Range scales_of(const StraddlingTensor& tensor, size_t state, BufferId buffer) const;
+  const StraddlingTensor& straddling(TensorId tensor) const;
+  size_t coded_states() const;
+  int64_t straddling_blocks(Tier tier) const;
+  void add_scales(const UpdatePart& part, Instr& instr) const;
+  void measure_straddling();
+  void exchange_scales(const Range& scales, bool cut);
+  void keep_straddling();
   bool hand_on(std::vector<Range>& written, const Range& parameters, Update& plan);
   Range staged(const std::string& name, Tier tier, const StorageFormat& format, int64_t elements,
                const Update& plan);
@@ -199,6 +220,11 @@ class UnitStore {
   std::vector<Home> gradients_;
   std::vector<Home> masters_;
   std::vector<std::vector<Home>> moments_;
+  /// Tensors that straddle blocks of codes, and by tier the buffers of their scales: as they were before the step, and
+  /// as they are after it.
+  std::vector<StraddlingTensor> straddling_;
+  std::map<Tier, BufferId> old_scales_;
+  std::map<Tier, BufferId> new_scales_;
   std::vector<StatePiece> pieces_;
   std::vector<ParameterUse> parameter_uses_;
   std::vector<GradientUse> gradient_uses_;

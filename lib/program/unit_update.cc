@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "program/buckets.h"
+#include "program/step_builder.h"
 #include "program/unit_store.h"
 
 // The end of a step: norm, updates, and the copies between tiers that they need.
@@ -54,6 +55,7 @@ void UnitStore::norm(BufferId norm) {
 }
 
 void UnitStore::update(int64_t bucket_elements) {
+  measure_straddling();
   // What needs no copies goes first, beside those that the first two intervals wait for: between
   // intervals it would stand where the next one's copies begin.
   Updates in_place;
@@ -66,6 +68,11 @@ void UnitStore::update(int64_t bucket_elements) {
       updates.gathers.push_back({updates.list.size(), gather_updated(u.id)});
   }
   join_gathers({&in_place, &staged}, bucket_elements);
+  emit_updates(in_place, staged);
+  keep_straddling();
+}
+
+void UnitStore::emit_updates(Updates& in_place, Updates& staged) {
   for (size_t k = 0; k < std::min<size_t>(staged.list.size(), 2); ++k)
     emit_all(staged.list[k].before);
   for (size_t k = 0; k < in_place.list.size(); ++k) {
@@ -185,39 +192,164 @@ bool UnitStore::hand_on(std::vector<Range>& written, const Range& parameters, Up
   return makes_copy;
 }
 
+UnitStore::UpdateOperands UnitStore::bring_operands(const ShardRange& interval, bool written, Update& plan) {
+  const UnitId id = plan.unit;
+  UpdateOperands operands;
+  operands.gradient = at_update_tier(home(gradients_, id), interval, "gradient_copy", false, plan);
+  operands.weights = at_update_tier(home(spec(id).has_master ? masters_ : parameters_, id), interval, "weights_copy",
+                                    written, plan);
+  operands.states.resize(moments_.size());
+  for (size_t s = 0; s < moments_.size(); ++s)
+    if (spec(id).states[s])
+      operands.states[s] = at_update_tier(home(moments_[s], id), interval, cat("moment_copy.", s), written, plan);
+  return operands;
+}
+
+/// What lies in a part of the unit, of a range that holds a state of all of `whole`.
+Range UnitStore::part_of(const Range& interval, const ShardRange& part, const ShardRange& whole) const {
+  const Buffer& buffer = program_.at(interval.buffer);
+  return {interval.buffer, interval.offset + buffer.bytes_of(part.begin - whole.begin), buffer.bytes_of(part.size())};
+}
+
 void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
   const UnitId id = plan.unit;
-  const auto [begin, end] = interval;
-  const bool master = spec(id).has_master;
-  const Range parameters = range(home(parameters_, id), begin, end);
-  const Range gradient =
-      at_update_tier(home(gradients_, id), interval, "gradient_copy", false, plan);
-  std::vector<Range> written{at_update_tier(home(master ? masters_ : parameters_, id), interval,
-                                            "weights_copy", true, plan)};
-  for (size_t s = 0; s < moments_.size(); ++s)
-    written.push_back(at_update_tier(home(moments_[s], id), interval, cat("moment_copy.", s), true,
-                                     plan));
-  const bool writes_copy = master && hand_on(written, parameters, plan);
+  const Range parameters = range(home(parameters_, id), interval.begin, interval.end);
+  const UpdateOperands operands = bring_operands(interval, true, plan);
+  std::vector<Range> weights{operands.weights};
+  const bool writes_copy = spec(id).has_master && hand_on(weights, parameters, plan);
   for (Instr& instr : plan.after) instr.if_finite = true;
 
-  const auto part = [&](const Range& all, const DecayRange& run) {
-    const int64_t size = dtype_bytes(program_.at(all.buffer).dtype);
-    return Range{all.buffer, all.offset + (run.begin - begin) * size, (run.end - run.begin) * size};
+  // What is padded around a tensor that straddles blocks stays as it is, in the copy too.
+  int64_t done = interval.begin;
+  const auto pass_padding = [&](int64_t until) {
+    const ShardRange padding{done, until};
+    if (!writes_copy || padding.size() <= 0) return;
+    plan.updates.push_back(
+        copy(part_of(weights.front(), padding, interval), part_of(weights.back(), padding, interval), id));
+    plan.updates.back().if_finite = true;
   };
-  const auto decays = options_.decays ? options_.decays : [](const TensorInfo&) { return true; };
-  for (const DecayRange& run : decay_ranges(unit(id), model_, decays, begin, end)) {
+  for (const UpdatePart& part : update_parts(
+           unit(id), [&](const Slice& slice) { return update_kind(model_, options_, slice); }, interval.begin, interval.end)) {
+    const ShardRange elements{part.begin, part.end};
+    pass_padding(part.begin);
+    done = part.end;
     Instr update;
     update.kind = InstrKind::kUpdate;
     update.unit = id;
     update.if_finite = true;
-    update.detail = UpdateRange{run.decay, writes_copy, index_.at(id) + run.begin};
-    update.reads = {part(gradient, run)};
-    for (const Range& all : written) update.writes.push_back(part(all, run));
+    update.detail = UpdateRange{part.kind.decay, writes_copy, index_.at(id) + part.begin};
+    update.reads = {part_of(operands.gradient, elements, interval)};
+    update.writes = {part_of(weights.front(), elements, interval)};
+    for (size_t s = 0; s < operands.states.size(); ++s) {
+      const KeptState& kept = options_.optimizer_states[s];
+      if (kept.coded == part.kind.coded && (part.kind.straddling < 0 || kept.block == 1))
+        update.writes.push_back(part_of(*operands.states[s], elements, interval));
+    }
     // Weights and states are read and written: the passes must see both.
-    const auto states = static_cast<std::ptrdiff_t>(1 + moments_.size());
-    update.reads.insert(update.reads.end(), update.writes.begin(), update.writes.begin() + states);
+    update.reads.insert(update.reads.end(), update.writes.begin(), update.writes.end());
+    add_scales(part, update);
+    if (writes_copy) update.writes.push_back(part_of(weights.back(), elements, interval));
     plan.updates.push_back(std::move(update));
   }
+  pass_padding(interval.end);
+}
+
+// Scales of tensors that straddle blocks. Each rank finds how large its elements of a block become, then ranks find the largest of
+// all, and encode with that.
+
+const StraddlingTensor& UnitStore::straddling(TensorId tensor) const {
+  const auto found = std::find_if(straddling_.begin(), straddling_.end(),
+                                  [&](const StraddlingTensor& known) { return known.tensor == tensor; });
+  require(found != straddling_.end(), "a tensor that straddles blocks");
+  return *found;
+}
+
+/// Those that a part reads, if its tensor straddles blocks.
+void UnitStore::add_scales(const UpdatePart& part, Instr& instr) const {
+  if (part.kind.straddling < 0 || coded_states() == 0) return;
+  const StraddlingTensor& tensor = straddling(part.kind.straddling);
+  const Slice slice = slices_in(unit(tensor.unit), part.begin, part.end).front();
+  instr.update().blocks = block_map(model_.tensor(tensor.tensor), slice, options_.tensor.index);
+  for (const auto& scales : {old_scales_, new_scales_})
+    for (size_t s = 0; s < coded_states(); ++s) instr.reads.push_back(scales_of(tensor, s, scales.at(tensor.tier)));
+}
+
+void UnitStore::plan_measures(UnitId id, std::vector<Update>& measures) {
+  for (const ShardRange& interval : update_intervals(cut_.own(id), spec(id).optimizer, options_.update_elements)) {
+    std::vector<UpdatePart> parts = update_parts(
+        unit(id), [&](const Slice& slice) { return update_kind(model_, options_, slice); }, interval.begin, interval.end);
+    std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
+    if (parts.empty()) continue;
+    measures.push_back({.unit = id, .turn = static_cast<int>(measures.size() % 2)});
+    Update& plan = measures.back();
+    const UpdateOperands operands = bring_operands(interval, false, plan);
+    for (const UpdatePart& part : parts) {
+      const ShardRange elements{part.begin, part.end};
+      Instr measure;
+      measure.kind = InstrKind::kMeasure;
+      measure.unit = id;
+      measure.if_finite = true;
+      measure.detail = UpdateRange{.first_element = index_.at(id) + part.begin};
+      measure.reads = {part_of(operands.gradient, elements, interval), part_of(operands.weights, elements, interval)};
+      for (size_t s = 0; s < operands.states.size(); ++s)
+        if (options_.optimizer_states[s].coded && options_.optimizer_states[s].block == 1)
+          measure.reads.push_back(part_of(*operands.states[s], elements, interval));
+      add_scales(part, measure);
+      measure.writes.assign(measure.reads.end() - static_cast<std::ptrdiff_t>(coded_states()), measure.reads.end());
+      plan.updates.push_back(std::move(measure));
+    }
+  }
+}
+
+void UnitStore::measure_straddling() {
+  if (straddling_.empty()) return;
+  const auto states = static_cast<int64_t>(coded_states());
+  for (const auto& [tier, old] : old_scales_) {
+    const Range all = temporary(cat(buffer_names::kNewScales, ".", tier_name(tier)), tier, Category::kBuckets, {DType::kF32},
+                                states * straddling_blocks(tier), groups_.all != kNoGroup && tier == Tier::kDevice);
+    new_scales_[tier] = all.buffer;
+    Instr clear;
+    clear.kind = InstrKind::kClear;
+    clear.if_finite = true;
+    clear.writes = {all};
+    emit(std::move(clear));
+  }
+  Updates in_place, staged;
+  bool cut = false;
+  for (const Unit& u : partition_.units) {
+    const bool straddles = std::any_of(straddling_.begin(), straddling_.end(),
+                                       [&](const StraddlingTensor& tensor) { return tensor.unit == u.id; });
+    if (!straddles) continue;
+    plan_measures(u.id, stages_update(u.id) ? staged.list : in_place.list);
+    cut = cut || spec(u.id).cuts_optimizer;
+  }
+  emit_updates(in_place, staged);
+  for (const auto& [tier, buffer] : new_scales_) exchange_scales(program_.whole(buffer), cut);
+}
+
+/// Leaves the largest of the ranks' scales in a buffer. What lies on the host goes through the device, where ranks communicate.
+void UnitStore::exchange_scales(const Range& scales, bool cut) {
+  if (groups_.tensor == kNoGroup && (!cut || groups_.shard == kNoGroup)) return;
+  Range on_device = scales;
+  if (tier_of(scales) == Tier::kHost) {
+    on_device = temporary(cat(buffer_names::kNewScales, ".exchanged"), Tier::kDevice, Category::kBuckets, {DType::kF32},
+                          element_count(program_, scales), true);
+    emit(copy(scales, on_device, -1)).if_finite = true;
+  }
+  for (const GroupId group : {groups_.tensor, cut ? groups_.shard : kNoGroup}) {
+    if (group == kNoGroup) continue;
+    Instr largest = collective(InstrKind::kAllReduce, group, on_device, on_device, -1);
+    largest.exchange().largest = true;
+    largest.if_finite = true;
+    emit(std::move(largest));
+  }
+  if (on_device != scales) emit(copy(on_device, scales, -1)).if_finite = true;
+}
+
+/// The next step's old scales.
+void UnitStore::keep_straddling() {
+  for (const auto& [tier, buffer] : new_scales_)
+    emit(copy(program_.whole(buffer), program_.whole(old_scales_.at(tier)), -1)).if_finite = true;
 }
 
 }  // namespace ftrun

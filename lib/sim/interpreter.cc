@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -109,13 +110,28 @@ Interpreter::Cells Interpreter::cells(Rank& rank, const Range& range) const {
   return cells(rank, range, rank.step.program.at(range.buffer).dtype);
 }
 
+namespace {
+
+/// Codes of a byte that share a cell.
+constexpr int64_t kCodesInCell = 2;
+
+/// Elements of a state that one cell of its range stands for.
+int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
+  const Buffer& buffer = program.at(piece.range.buffer);
+  return buffer.dtype == DType::kU8 && !buffer.packed ? kCodesInCell : piece.block;
+}
+
+}  // namespace
+
 void Interpreter::load() {
   for (Rank& rank : ranks_) {
     for (const StatePiece& piece : rank.step.pieces) {
+      if (piece.straddling >= 0) continue;  // 0, as all persistent memory
       const Cells to = cells(rank, piece.range);
-      require(to.count == piece.end - piece.begin, "a piece is as long as its range");
+      const int64_t span = elements_of_cell(rank.step.program, piece);
+      require(to.count == (piece.end - piece.begin + span - 1) / span, "a piece is as long as its range");
       for (int64_t e = 0; e < to.count; ++e) {
-        const int64_t element = piece.begin + e;
+        const int64_t element = piece.begin + e * span;
         const int copies = copies_of(piece.unit, element);
         if (piece.state >= 0 || copies == 0) {
           write(to, e, 0);
@@ -139,24 +155,34 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
       held.emplace_back(static_cast<size_t>(unit.padded), 0);
     }
   const size_t units = partition_.units.size();
+  // Whole units have a state or none, on all ranks.
+  std::set<UnitId> kept;
+  std::map<TensorId, std::vector<uint64_t>> scales;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     Rank& rank = const_cast<Rank&>(ranks_[r]);
     for (const StatePiece& piece : rank.step.pieces) {
       // Working copies must say the same as what they are made of.
       const bool same = piece.state == StatePiece::kWorking && kind == StatePiece::kParam;
       if (piece.state != kind && !same) continue;
+      if (piece.straddling >= 0) {
+        compare_scales(cells(rank, piece.range), piece, fault, scales);
+        continue;
+      }
       const Cells from = cells(rank, piece.range);
+      const int64_t span = elements_of_cell(rank.step.program, piece);
+      kept.insert(piece.unit);
       for (int64_t e = 0; e < from.count; ++e) {
-        if (copies_of(piece.unit, piece.begin + e) == 0) continue;
+        const auto at = static_cast<size_t>(piece.begin + e * span);
+        if (copies_of(piece.unit, static_cast<int64_t>(at)) == 0) continue;
         const auto unit =
             static_cast<size_t>(rank.tensor) * units + static_cast<size_t>(piece.unit);
-        const auto at = static_cast<size_t>(piece.begin + e);
         const uint64_t value = read(from, e);
         if (held[unit][at] != 0 && values[unit][at] != value && fault.empty())
           fault = cat("rank ", r, " holds another element ", at, " of state ", kind, " of unit ",
                       piece.unit, " than a rank before it");
         values[unit][at] = value;
-        held[unit][at] = 1;
+        std::fill_n(held[unit].begin() + static_cast<std::ptrdiff_t>(at),
+                    std::min(static_cast<size_t>(span), held[unit].size() - at), 1);
       }
     }
   }
@@ -164,11 +190,22 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
     const auto unit = static_cast<UnitId>(i % units);
     for (size_t e = 0; e < held[i].size(); ++e)
       if (copies_of(unit, static_cast<int64_t>(e)) != 0 && held[i][e] == 0 && fault.empty() &&
-          (kind < 0 || partition_.unit(unit).trainable))
+          (kind < 0 || kept.contains(unit)))
         fault = cat("no rank holds element ", e, " of state ", kind, " of unit ", unit);
   }
   compare_copies(values, fault);
+  for (auto& [tensor, numbers] : scales) values.push_back(std::move(numbers));
   return values;
+}
+
+/// All ranks have the same scales of a tensor that straddles blocks.
+void Interpreter::compare_scales(const Cells& scales, const StatePiece& piece, std::string& fault,
+                                 std::map<TensorId, std::vector<uint64_t>>& known) {
+  std::vector<uint64_t> own;
+  for (int64_t b = 0; b < scales.count; ++b) own.push_back(read(scales, b));
+  const auto [before, added] = known.try_emplace(piece.straddling, own);
+  if (!added && before->second != own && fault.empty())
+    fault = cat("a rank holds other scales of tensor ", piece.straddling, " than one before it");
 }
 
 /// Tensor ranks that have the same part of a tensor have the same values of its states.
@@ -326,7 +363,7 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
       if (gathers)
         value = in[static_cast<size_t>(e / total)][static_cast<size_t>(e % total)];
       else
-        for (const auto& theirs : in) value += theirs[at];
+        for (const auto& theirs : in) value = instr.exchange().largest ? std::max(value, theirs[at]) : value + theirs[at];
       write(to, e, value);
     }
   }
@@ -359,6 +396,8 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       return norm(rank, instr);
     case InstrKind::kDecide:
       return decide(rank, instr);
+    case InstrKind::kMeasure:
+      return update_codes(rank, instr, true);
     case InstrKind::kUpdate:
       return update(rank, instr);
     default:
@@ -458,7 +497,64 @@ void Interpreter::decide(Rank& rank, const Instr& instr) {
   for (int64_t e = 0; e < loss.count; ++e) rank.scale = mix(rank.scale, read(loss, e));
 }
 
+/// Calls `body(block, first, last)` for each block of codes that an update has elements [first, last) of.
+template <class Body>
+void for_blocks(const BlockMap& map, int64_t count, Body body) {
+  if (count == 0) return;
+  const int64_t last = tensor_element(map, count - 1) / kTensorBlock;
+  for (int64_t block = tensor_element(map, 0) / kTensorBlock; block <= last; ++block) {
+    const int64_t begin = range_element(map, block * kTensorBlock, count), end = range_element(map, (block + 1) * kTensorBlock, count);
+    if (begin < end) body(block, begin, end);
+  }
+}
+
+/// States of blocks: a block's scale comes from all of its elements, their codes from it too. A cell has two codes. `measures`: what only
+/// finds scales, the largest of those that are there.
+void Interpreter::update_codes(Rank& rank, const Instr& instr, bool measures) {
+  const Program& program = rank.step.program;
+  const Cells gradient = cells(rank, instr.reads[0]), weights = cells(rank, instr.reads[1]);
+  const bool straddles = instr.update().blocks.has_value();
+  const size_t states = (instr.reads.size() - 2) / (straddles ? 3 : 2);
+  for (size_t s = 0; s < 1 + states; ++s)
+    if (program.at(instr.reads[1 + s].buffer).bytes_of(gradient.count) != instr.reads[1 + s].bytes)
+      return fail(cat(where(rank, instr), " updates ", instr.reads[1 + s].bytes, " bytes with ", gradient.count, " elements"));
+  std::vector<uint64_t> made(static_cast<size_t>(gradient.count));
+  for (int64_t e = 0; e < gradient.count; ++e)
+    made[static_cast<size_t>(e)] =
+        mix(mix(read(weights, e), mix(read(gradient, e), rank.scale)), static_cast<uint64_t>(instr.update().first_element + e));
+  for (size_t s = 0; s < states; ++s) {
+    const Cells codes = cells(rank, instr.reads[2 + s]), scales = cells(rank, instr.reads[2 + states + s]);
+    const Cells next = straddles ? cells(rank, instr.reads[2 + 2 * states + s]) : scales;
+    for_blocks(instr.update().blocks.value_or(BlockMap{}), gradient.count, [&](int64_t block, int64_t first, int64_t last) {
+      if (block >= scales.count || block >= next.count) return fail(cat(where(rank, instr), " has no scale ", block));
+      std::vector<uint64_t> numbers;
+      uint64_t scale = measures ? read(next, block) : 0;
+      for (int64_t e = first; e < last; ++e) {
+        const uint64_t before = mix(read(codes, e / kCodesInCell), read(scales, block));
+        made[static_cast<size_t>(e)] = mix(made[static_cast<size_t>(e)], before);
+        numbers.push_back(mix(mix(before, mix(read(gradient, e), rank.scale)), s));
+        scale = std::max(scale, numbers.back());
+      }
+      if (straddles && !measures) scale = read(next, block);
+      if (measures || !straddles) write(next, block, scale);
+      if (measures) return;
+      for (int64_t e = first; e < last; e += kCodesInCell) {
+        uint64_t code = scale;
+        for (int64_t k = e; k < std::min(e + kCodesInCell, last); ++k) code = mix(code, numbers[static_cast<size_t>(k - first)]);
+        write(codes, e / kCodesInCell, code);
+      }
+    });
+  }
+  for (int64_t e = 0; !measures && e < gradient.count; ++e) {
+    const uint64_t weight = mix(made[static_cast<size_t>(e)], instr.update().decay ? 1 : 2);
+    write(weights, e, weight);
+    if (instr.update().writes_copy) write(cells(rank, instr.writes.back()), e, weight);
+  }
+}
+
 void Interpreter::update(Rank& rank, const Instr& instr) {
+  if (instr.reads.size() > 2 && rank.step.program.at(instr.reads[2].buffer).dtype == DType::kU8)
+    return update_codes(rank, instr, false);
   const Cells gradient = cells(rank, instr.reads[0]);
   std::vector<Cells> written;
   for (const Range& range : instr.writes) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <random>
 #include <span>
@@ -82,10 +83,13 @@ class Interpreter {
   void norm(Rank& rank, const Instr& instr);
   void decide(Rank& rank, const Instr& instr);
   void update(Rank& rank, const Instr& instr);
+  void update_codes(Rank& rank, const Instr& instr, bool measures);
   void fail(const std::string& fault);
   std::string where(const Rank& rank, const Instr& instr) const;
   static void forget_persistent(Rank& rank, std::mt19937_64& random);
   void compare_copies(const std::vector<std::vector<uint64_t>>& values, std::string& fault) const;
+  static void compare_scales(const Cells& scales, const StatePiece& piece, std::string& fault,
+                             std::map<TensorId, std::vector<uint64_t>>& known);
   int copies_of(UnitId unit, int64_t element) const;
 
   const ModelDescription& model_;

@@ -33,8 +33,9 @@ class ShardTraits {
  public:
   ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state, int stage)
       : model_(model), state_(state), cut_(cut_states(partition, state)) {
-    for (const TensorInfo& tensor : model.tensors)
-      decays_.push_back(!state.decays || state.decays(tensor) ? 1 : 0);
+    kinds_.resize(model.tensors.size());
+    for (const Unit& unit : partition.units)
+      for (const Slice& slice : unit.slices) kinds_[static_cast<size_t>(slice.tensor)] = update_kind(model, state, slice);
     std::set<Traits> known;
     for (const Unit& unit : partition.units)
       if (lies_on(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
@@ -59,13 +60,13 @@ class ShardTraits {
                        [&](int layer) { return state_.pipeline.holds(stage, layer); });
   }
 
-  bool decays(TensorId tensor) const { return decays_[static_cast<size_t>(tensor)] != 0; }
+  const UpdateKind& kind_of(TensorId tensor) const { return kinds_[static_cast<size_t>(tensor)]; }
 
   /// Layers are alike: units that are cut in the same places are looked at once.
   Traits shape_of(const Unit& unit) const {
     Traits shape{unit.padded, cut_.cut(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
     for (const Slice& slice : unit.slices)
-      shape.insert(shape.end(), {slice.position_in_unit, slice.extent, decays(slice.tensor) ? 1 : 0,
+      shape.insert(shape.end(), {slice.position_in_unit, slice.extent, number_of(kind_of(slice.tensor)),
                                  model_.tensor(slice.tensor).copies});
     return shape;
   }
@@ -81,20 +82,22 @@ class ShardTraits {
 
   /// Where UnitStore::plan_updates() begins another update.
   void add_updates(const Unit& unit, const ShardRange& own, Traits& traits) const {
-    const auto decay = [&](const TensorInfo& tensor) {
-      return decays(static_cast<TensorId>(&tensor - model_.tensors.data()));
-    };
-    for (const ShardRange& part :
+    for (const ShardRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))
-      for (const DecayRange& run : decay_ranges(unit, model_, decay, part.begin, part.end))
-        traits.insert(traits.end(), {run.begin - own.begin, run.decay ? 1 : 0});
+      for (const UpdatePart& part :
+           update_parts(unit, [&](const Slice& slice) { return kind_of(slice.tensor); }, interval.begin, interval.end))
+        traits.insert(traits.end(), {part.begin - own.begin, part.end - own.begin, number_of(part.kind)});
+  }
+
+  static int64_t number_of(const UpdateKind& kind) {
+    return (kind.decay ? 1 : 0) + (kind.coded ? 2 : 0) + (kind.straddling >= 0 ? 4 : 0);
   }
 
   const ModelDescription& model_;
   const StateOptions& state_;
   const Sharding cut_;
   /// By tensor.
-  std::vector<char> decays_;
+  std::vector<UpdateKind> kinds_;
   std::vector<const Unit*> units_;
 };
 

@@ -49,6 +49,7 @@ std::string announcement_of(const Program& program, const Instr& instr) {
   // Not by cat(), which takes several times as long: there are millions of these.
   std::string text(instr_name(instr.kind));
   text.append(" ").append(dtype_name(instr.exchange().dtype));
+  if (instr.exchange().largest) text.append(" largest");
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
   if (adds_copies_of_stages(program, instr))

@@ -56,8 +56,8 @@ TEST_CASE("each feature that cannot run yet is named with key and place") {
           "c.yaml:2:20: not supported yet: expert parallelism (parallel.expert)");
   REQUIRE(one("optimizer: {type: lamb}") ==
           "c.yaml:2:19: not supported yet: the optimizer Lamb (optimizer.type)");
-  REQUIRE(one("optimizer: {type: paged_adamw_8bit}") ==
-          "c.yaml:2:19: not supported yet: the optimizer AdamW8bit (optimizer.type)");
+  REQUIRE(one("optimizer: {type: muon}") ==
+          "c.yaml:2:19: not supported yet: the optimizer Muon (optimizer.type)");
   REQUIRE(one("optimizer: {type: RMSprop, params: {alpha: 0.9}}") ==
           "c.yaml:2:19: not supported yet: the class RMSprop of PyTorch (optimizer.type)");
   const auto disks = [](const std::string& parameters, const std::string& optimizer) {

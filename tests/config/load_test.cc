@@ -201,7 +201,7 @@ data: {packing: document, sequence_length: 0}
            "c.yaml:6:23: error: zero_optimization.reduce_bucket_size: expected a whole number of "
            "at least 0, found 500000000.5",
            "c.yaml:8:9: error: optimizer.type: expected one of AdamW, Adam, SGD, Lion, Adagrad, "
-           "Lamb, Muon, OneBitAdam, OneBitLamb, ZeroOneAdam, MuAdam, MuAdamW, MuSGD, AdamW8bit, "
+           "AdamW8bit, Lamb, Muon, OneBitAdam, OneBitLamb, ZeroOneAdam, MuAdam, MuAdamW, MuSGD, "
            "found \"AdamX\" (did you mean \"AdamW\"?)",
            "c.yaml:9:16: error: optimizer.params.lr: expected a number of at least 0, found "
            "\"fast\"",

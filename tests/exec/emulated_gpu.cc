@@ -465,6 +465,8 @@ FlatUpdate EmulatedGpu::seen(const FlatUpdate& update) const {
   there.parameters = seen(update.parameters);
   there.gradients = seen(update.gradients);
   for (void*& state : there.states) state = seen(state);
+  for (float*& scale : there.scales) scale = seen(scale);
+  for (float*& scale : there.new_scales) scale = seen(scale);
   there.copy = seen(update.copy);
   return there;
 }
@@ -474,6 +476,14 @@ void EmulatedGpu::optimizer_update(const FlatUpdate& update, const OptimizerConf
   put(stream, [this, there = seen(update), config, at = seen(scalars)] {
     if (operations_) return operations_->optimizer_update(there, config, at, operations_stream_);
     ftrun::optimizer_update(there, config, *at);
+  });
+}
+
+void EmulatedGpu::measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
+                                const StepScalars* scalars, DeviceStream stream) {
+  put(stream, [this, there = seen(update), config, at = seen(scalars)] {
+    if (operations_) return operations_->measure_codes(there, config, at, operations_stream_);
+    ftrun::measure_codes(there, config, *at);
   });
 }
 

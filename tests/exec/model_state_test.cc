@@ -7,6 +7,7 @@
 #include "checkpoint/save.h"
 #include "kernels/kernels.h"
 #include "model/families.h"
+#include "optimizers/optimizers.h"
 #include "program/memory_plan.h"
 #include "program/unit_store.h"
 #include "rig.h"
@@ -319,6 +320,55 @@ TEST_CASE("a checkpoint whose states have another precision is read by any layou
       }
     }
   }
+}
+
+TEST_CASE("a snapshot of codes and their scales stays as it was, in memory and on disk") {
+  set_kernel_threads(1);
+  for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+    INFO(name_of(device));
+    // Without gaps q, k and v begin within blocks where tensors of 30 elements are coded too.
+    const Layout l{1, 3, 2, device, Numbers::kFp32, 0};
+    const auto run = [&](const std::function<void(RankRig&)>& work) {
+      fixtures::WholeState whole;
+      fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+        Config config = saving_config_of(l);
+        config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+        config.optimizer.type = OptimizerType::kAdamW8bit;
+        config.optimizer.min_8bit_size = 30;
+        RankRig rig(config, fixtures::small_model(), groups);
+        work(rig);
+        whole.add(rig.state.slices());
+      });
+      return whole.take();
+    };
+    const Contents second = run([](RankRig& rig) { train(rig, 1, 2); });
+    const Contents fourth = run([](RankRig& rig) { train(rig, 1, 4); });
+    REQUIRE(second != fourth);
+    fixtures::WholeState kept;
+    const Contents last = run([&](RankRig& rig) {
+      train(rig, 1, 2);
+      const std::vector<StateSlice> slices = rig.state.snapshot();
+      train(rig, 3, 4);
+      kept.add(slices);
+      rig.state.release_snapshot();
+    });
+    REQUIRE(kept.take() == second);
+    REQUIRE(last == fourth);
+  }
+}
+
+TEST_CASE("codes are no numbers of another precision") {
+  const fixtures::Scratch scratch;
+  Alone alone;
+  RankRig wide(layout(1, OffloadDevice::kNone), fixtures::small_model(), *alone.group);
+  save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
+  Config config = layout(1, OffloadDevice::kNone);
+  config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+  config.optimizer.type = OptimizerType::kAdamW8bit;
+  config.optimizer.min_8bit_size = 1;
+  RankRig coded(config, fixtures::small_model(), *alone.group);
+  Checkpoint checkpoint(scratch.path + "/step-00000000");
+  REQUIRE_THROWS_WITH(coded.load(checkpoint), Catch::Matchers::Contains(" is F32, the run needs U8"));
 }
 
 TEST_CASE("moments alone are kept in another precision") {

@@ -1,6 +1,7 @@
 #include <optional>
 
 #include "kernels/kernels.h"
+#include "optimizers/optimizers.h"
 #include "mesh_runs.h"
 
 #include <catch2/catch.hpp>
@@ -226,6 +227,43 @@ TEST_CASE("so it is with a tied matrix, other optimizers, and units that fit one
                 fixtures::model_of_many_blocks(), half_of_variants);
   require_alike({0, 1, 2, 3}, 1, 0, [](Config& c) { c.optimizer.weight_decay = 0.1; },
                 fixtures::small_model(true), half_of_variants);
+}
+
+TEST_CASE("so it is with states that are codes, of all tensors or of large ones") {
+  set_kernel_threads(1);
+  const auto codes_from = [](double elements, const std::function<void(Config&)>& change = {}) {
+    return [=](Config& c) {
+      c.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+      c.optimizer.type = OptimizerType::kAdamW8bit;
+      c.optimizer.min_8bit_size = elements;
+      if (change) change(c);
+    };
+  };
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  require_alike({0, 1, 2, 3}, 1, 64, codes_from(4096), model, half_of_variants);
+  require_alike({2, 3}, 2, 0, codes_from(1), model, half_of_variants);
+  require_alike({0, 1, 2, 3}, 1, 0, codes_from(1, [](Config& c) { c.bf16.enabled = true; }), model, half_of_variants);
+  require_alike({1, 2, 3}, 1, 64, codes_from(4096, [](Config& c) {
+                  c.bf16.enabled = true;
+                  c.bf16.bf16_master_weights_and_grads = true;
+                }),
+                model, half_of_variants);
+  // Heads of 36 elements: k and v begin within blocks, and rows end within them.
+  ModelConfig odd = fixtures::model_of_many_blocks();
+  odd.hidden = 60;
+  odd.head_size = 6;
+  odd.query_heads = 10;
+  require_alike({0, 1, 2, 3}, 1, 0, codes_from(1), odd, half_of_variants);
+  Config config = run_of(1, 1, 0);
+  codes_from(4096)(config);
+  const Outcome outcome = train(config, model);
+  const auto bytes = [&](const char* kind) { return outcome.state.at(cat("model.layers.0.self_attn.q_proj.weight.", kind)).size(); };
+  CHECK(bytes("exp_avg") == 64 * 64);
+  CHECK(bytes("exp_avg_sq") == 64 * 64);
+  CHECK(bytes("exp_avg_absmax") == 4 * 64 * 64 / 256);
+  CHECK(bytes("exp_avg_sq_absmax") == 4 * 64 * 64 / 256);
+  CHECK(outcome.state.at("model.norm.weight.exp_avg").size() == 4 * 64);
+  CHECK_FALSE(outcome.state.contains("model.norm.weight.exp_avg_absmax"));
 }
 
 TEST_CASE("so it is in every partition of the model") {

@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <mutex>
 
 #include "checkpoint/save.h"
 #include "kernels/kernels.h"
+#include "optimizers/optimizers.h"
 #include "mesh_runs.h"
 #include "rig.h"
 
@@ -188,6 +191,86 @@ TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes o
       for (const int64_t number : {1, 2, 3}) fixtures::train_step(rig, number);
     });
     REQUIRE(straight != saved);
+    REQUIRE(resumed(writer, true) == straight);
+  }
+}
+
+/// The largest of the absolute values of what codes stand for in each block is the scale itself: some rank has an element with the code
+/// of 1, or of the number next to -1.
+void require_scales_of_blocks(const fixtures::SavedState& state, const std::string& tensor) {
+  for (const bool second : {false, true}) {
+    const std::string kind = second ? ".exp_avg_sq" : ".exp_avg";
+    const std::vector<std::byte>& codes = state.at(tensor + kind);
+    const std::vector<std::byte>& scales = state.at(cat(tensor, kind, "_absmax"));
+    INFO(tensor << kind);
+    REQUIRE(scales.size() / 4 == (codes.size() + 255) / 256);
+    for (size_t block = 0; block < scales.size() / 4; ++block) {
+      float scale = 0;
+      std::memcpy(&scale, scales.data() + 4 * block, 4);
+      bool reached = scale == 0;
+      for (size_t i = 256 * block; i < std::min(codes.size(), 256 * (block + 1)); ++i)
+        reached = reached || codes[i] == std::byte{255} || (!second && codes[i] == std::byte{0});
+      REQUIRE(reached);
+    }
+  }
+}
+
+TEST_CASE("states that are codes have the blocks of whole tensors on every mesh, and go from one to another as they are") {
+  set_kernel_threads(1);
+  struct Place {
+    TrainingMesh mesh;
+    int64_t stage;
+    OffloadDevice device = OffloadDevice::kNone;
+  };
+  const std::vector<Place> places{{{1}, 0},
+                                  {{2}, 0},
+                                  {{4}, 1, OffloadDevice::kCpu},
+                                  {{2, 2}, 3},
+                                  {{4, 1, 2}, 2, OffloadDevice::kNvme},
+                                  {{2, 2}, 1, OffloadDevice::kNvme},
+                                  {{1, 3}, 3, OffloadDevice::kCpu}};
+  const ModelConfig model = model_with([](ModelConfig& m) { m.qkv_bias = true; });
+  const auto config_of = [](const Place& place) {
+    Config config = fixtures::run_of_stage(place.stage);
+    config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+    config.optimizer.type = OptimizerType::kAdamW8bit;
+    config.optimizer.min_8bit_size = 1000;
+    if (place.device != OffloadDevice::kNone) {
+      fixtures::offload_to(config, place.device);
+      if (place.stage == 3) config.zero.offload_param.device = OffloadDevice::kNone;
+    }
+    return config;
+  };
+  const TrainingOutcome expected = train_on(config_of(places[0]), model, {}, 2);
+  for (const Place& writer : places) {
+    INFO(writer.mesh.text() << ", stage " << writer.stage);
+    const fixtures::Scratch scratch;
+    TrainingOutcome outcome;
+    outcome.state = fixtures::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+      fixtures::train_steps(rig, 2, outcome);
+      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
+                      {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
+                         return rendezvous.exchange_text("save", text);
+                       }});
+    });
+    require_same(outcome, expected);
+    for (const char* tensor : {"self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "mlp.up_proj"})
+      require_scales_of_blocks(outcome.state, cat("model.layers.1.", tensor, ".weight"));
+    const auto resumed = [&](const Place& place, bool trains) {
+      return fixtures::saved_on(config_of(place), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
+        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        rig.load(checkpoint);
+        if (trains) fixtures::train_step(rig, 3);
+      });
+    };
+    for (const Place& reader : places) {
+      INFO(" -> " << reader.mesh.text() << ", stage " << reader.stage);
+      REQUIRE(resumed(reader, false) == outcome.state);
+    }
+    const auto straight = fixtures::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
+      for (const int64_t number : {1, 2, 3}) fixtures::train_step(rig, number);
+    });
+    REQUIRE(straight != outcome.state);
     REQUIRE(resumed(writer, true) == straight);
   }
 }

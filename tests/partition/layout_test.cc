@@ -113,23 +113,31 @@ TEST_CASE("slices of a range say where in the unit and where in the tensor an el
   }
 }
 
+/// Tensors with weight decay as `decays` says, whose states are numbers.
+std::vector<UpdatePart> parts_by_decay(const Unit& unit, const ModelDescription& model,
+                                       const std::function<bool(const TensorInfo&)>& decays, int64_t begin, int64_t end) {
+  return update_parts(
+      unit, [&](const Slice& slice) -> UpdateKind { return {decays(model.tensor(slice.tensor))}; }, begin, end);
+}
+
+UpdatePart part(int64_t begin, int64_t end, bool decay) { return {begin, end, {decay}}; }
+
 TEST_CASE("a block's norms are decayed apart from its matrices") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   // input norm, qkv, o, post norm, gate and up, down
-  CHECK(decay_ranges(partition.unit(1), model, decays) ==
-        std::vector<DecayRange>{
-            {0, 256, false}, {256, 6400, true}, {6400, 6656, false}, {6656, 20480, true}});
-  CHECK(decay_ranges(partition.unit(1), model, decays, 40, 6420) ==
-        std::vector<DecayRange>{{40, 256, false}, {256, 6400, true}, {6400, 6420, false}});
+  CHECK(parts_by_decay(partition.unit(1), model, decays, 0, 20480) ==
+        std::vector<UpdatePart>{part(0, 256, false), part(256, 6400, true), part(6400, 6656, false), part(6656, 20480, true)});
+  CHECK(parts_by_decay(partition.unit(1), model, decays, 40, 6420) ==
+        std::vector<UpdatePart>{part(40, 256, false), part(256, 6400, true), part(6400, 6420, false)});
   const auto all = [](const TensorInfo&) { return true; };
-  CHECK(decay_ranges(partition.unit(1), model, all) == std::vector<DecayRange>{{0, 20480, true}});
-  CHECK(decay_ranges(partition.unit(3), model, all, 48, 4096) ==
-        std::vector<DecayRange>{{48, 4096, false}});  // padding only
-  CHECK(decay_ranges(partition.unit(3), model, all, 7, 7).empty());
+  CHECK(parts_by_decay(partition.unit(1), model, all, 0, 20480) == std::vector<UpdatePart>{part(0, 20480, true)});
+  CHECK(parts_by_decay(partition.unit(3), model, all, 48, 4096) ==
+        std::vector<UpdatePart>{part(48, 4096, false)});  // padding only
+  CHECK(parts_by_decay(partition.unit(3), model, all, 7, 7).empty());
 }
 
-TEST_CASE("decay ranges cover a shard once and agree with each tensor's rule") {
+TEST_CASE("parts of updates cover a shard once and agree with each tensor's rule") {
   std::mt19937_64 random(31);
   for (int round = 0; round < 100; ++round) {
     const ModelDescription model = random_model(random);
@@ -139,16 +147,83 @@ TEST_CASE("decay ranges cover a shard once and agree with each tensor's rule") {
       const auto [begin, end_of_part] = std::minmax({spot(random), spot(random)});
       const ShardRange shard{begin, end_of_part};
       int64_t end = shard.begin;
-      for (const DecayRange& range : decay_ranges(unit, model, decays, shard.begin, shard.end)) {
+      for (const UpdatePart& range : parts_by_decay(unit, model, decays, shard.begin, shard.end)) {
         REQUIRE(range.begin == end);
         REQUIRE(range.end > range.begin);
         end = range.end;
         for (const Slice& slice : slices_in(unit, range.begin, range.end))
-          REQUIRE(decays(model.tensor(slice.tensor)) == range.decay);
+          REQUIRE(decays(model.tensor(slice.tensor)) == range.kind.decay);
       }
       REQUIRE(end == shard.end);
     }
   }
+}
+
+TEST_CASE("a tensor that straddles blocks is updated by itself, without what is padded around it") {
+  std::mt19937_64 random(32);
+  size_t alone = 0;
+  for (int round = 0; round < 100; ++round) {
+    const ModelDescription model = random_model(random);
+    const Partition partition = build_units(model);
+    for (const Unit& unit : partition.units) {
+      const auto kind_of = [&](const Slice& slice) -> UpdateKind {
+        return {.coded = true, .straddling = slice.tensor % 3 == 0 ? slice.tensor : -1};
+      };
+      std::vector<Slice> left = unit.slices;
+      for (const UpdatePart& range : update_parts(unit, kind_of, 0, unit.padded)) {
+        const std::vector<Slice> slices = slices_in(unit, range.begin, range.end);
+        std::erase_if(left, [&](const Slice& slice) { return std::find(slices.begin(), slices.end(), slice) != slices.end(); });
+        if (range.kind.straddling < 0) continue;
+        ++alone;
+        REQUIRE(slices.size() == 1);
+        REQUIRE(slices[0].tensor == range.kind.straddling);
+        REQUIRE(slices[0].extent == range.end - range.begin);
+      }
+      REQUIRE(left.empty());
+    }
+  }
+  REQUIRE(alone > 100);
+}
+
+TEST_CASE("blocks are straddled where ranks cut rows within them, and by what begins within one") {
+  TensorInfo tensor("w", {8, 1024});
+  const Slice slice{0, 0, 8 * 1024, 512};
+  REQUIRE_FALSE(straddles_blocks(tensor, slice));
+  REQUIRE(straddles_blocks(tensor, {0, 0, 8 * 1024, 512 + 40}));
+  REQUIRE_FALSE(straddles_blocks(tensor, {0, 100, 512, 612}));  // a part of a slice that begins with a block
+  tensor.local.extent[1] = 256;
+  REQUIRE_FALSE(straddles_blocks(tensor, slice));
+  tensor.local.extent[1] = 128;
+  REQUIRE(straddles_blocks(tensor, slice));
+  TensorInfo rows("w", {64, 36});
+  rows.local.extent[0] = 16;  // 576 elements
+  REQUIRE(straddles_blocks(rows, slice));
+  rows.local.extent[0] = 64;
+  REQUIRE_FALSE(straddles_blocks(rows, slice));
+}
+
+TEST_CASE("a matrix whose states are codes has a unit of its own, and one with both kinds another") {
+  const ModelDescription model = tiny_llama(true);
+  const auto coded = [](const TensorInfo& tensor) {
+    return tensor.name.find("q_proj") != std::string::npos || tensor.name.find("down_proj") != std::string::npos;
+  };
+  size_t codes = 0, both = 0;
+  for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {}, coded).units) {
+    size_t with_codes = 0;
+    for (const Slice& slice : unit.slices) with_codes += coded(model.tensor(slice.tensor)) ? 1 : 0;
+    INFO(unit.name);
+    if (unit.coded && unit.uncoded) {
+      ++both;
+      REQUIRE(unit.slices.size() == 3);  // q, k, v
+      REQUIRE(unit.name.ends_with(".partly_coded"));
+    } else {
+      REQUIRE(with_codes == (unit.coded ? unit.slices.size() : 0));
+      REQUIRE(unit.name.ends_with(".coded") == unit.coded);
+      codes += unit.coded ? 1 : 0;
+    }
+  }
+  REQUIRE(codes > 0);
+  REQUIRE(both == codes);
 }
 
 }  // namespace

@@ -59,6 +59,31 @@ TEST_CASE("pipelines: the same weights as the plain program of one stage", "[lon
   }
 }
 
+TEST_CASE("states that are codes: a block has one scale, whatever ranks have parts of it", "[long]") {
+  std::mt19937_64 random(1013);
+  size_t exchanged = 0, from_host = 0, aligned = 0;
+  for (int round = 0; round < 40; ++round) {
+    const Choice choice = with_codes(round % 4 == 0 ? random_pipeline_choice(random) : random_choice(random), random);
+    INFO("round " << round << ": " << choice.text());
+    const std::vector<Step> steps = choice.steps();
+    std::string texts;
+    for (const Step& step : steps) texts += program_text(step.program);
+    INFO(texts);
+    REQUIRE(faults_of(steps) == std::vector<std::string>{});
+    run_as(plain(choice), choice, steps, random);
+    for (const Instr& instr : steps.front().program.instrs) {
+      if (instr.communicates() && instr.exchange().largest) ++exchanged;
+      if (instr.kind != InstrKind::kMeasure && instr.kind != InstrKind::kUpdate) continue;
+      const bool on_host = steps.front().program.at(instr.writes[0].buffer).tier == Tier::kHost;
+      if (instr.kind == InstrKind::kMeasure && on_host) ++from_host;
+      if (instr.kind == InstrKind::kUpdate && !instr.update().blocks) ++aligned;
+    }
+  }
+  REQUIRE(exchanged > 10);
+  REQUIRE(from_host > 10);
+  REQUIRE(aligned > 40);
+}
+
 TEST_CASE("frozen units: the rest is trained as by the plain program, in which they are frozen too", "[long]") {
   std::mt19937_64 random(1003);
   size_t frozen = 0;

@@ -122,6 +122,22 @@ TEST_CASE("ranks of one class have equal programs where parts are frozen or rank
   CHECK(split > rounds / 3);
 }
 
+TEST_CASE("ranks of one class have equal programs where states are codes") {
+  std::mt19937_64 random(1403);
+  int split = 0;
+  const int rounds = sweep_rounds(60);
+  for (int round = 0; round < rounds; ++round) {
+    const Choice choice = with_codes(random_choice(random), random);
+    INFO("round " << round << ": " << choice.text());
+    const std::vector<Step> steps = choice.steps();
+    const RankClasses classes = classes_of(choice);
+    check_classes(classes, steps);
+    check_world_of_classes(classes, steps, choice.of_rank(0).state);
+    split += classes.count() - 1;
+  }
+  CHECK(split > rounds / 3);
+}
+
 /// Layers of a few blocks each, so that shards are cut within matrices, at norms and behind the
 /// end.
 /// `small`: as many elements has a tensor of a small unit at most.

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/vector_kernels.h"
+#include "optimizers/code_map.h"
 
 namespace ftrun::avx2 {
 namespace {

@@ -14,6 +14,7 @@
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
 #include "kernels/update_states.h"
+#include "optimizers/code_map.h"
 
 namespace ftrun {
 
@@ -91,6 +92,27 @@ FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t roun
           .rounding_key = rounding_key};
 }
 
+/// Runs a kernel of the table on the blocks that the range has elements of, several at a time.
+void run_coded(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars& scalars,
+               const UpdateKernel (&table)[kStateTypes][kFlatTypes]) {
+  if (u.count == 0) return;
+  const UpdateKernel kernel =
+      table[state_index(u.parameter_dtype, "parameters")][flat_index(u.gradient_dtype, "gradients")];
+  const int64_t first = tensor_element(u.blocks, 0) / kCodeBlock,
+                last = tensor_element(u.blocks, u.count - 1) / kCodeBlock + 1;
+  with_rule(config, scalars, [&](const auto& rule) {
+    parallel_ranges(last - first, kFlatGrain / kCodeBlock, [&](int64_t begin, int64_t end) {
+      FlatRange range = part_of(u, 0, u.count, scalars.rounding_key);
+      std::copy(u.scales.begin(), u.scales.end(), range.scales);
+      std::copy(u.new_scales.begin(), u.new_scales.end(), range.new_scales);
+      range.blocks = u.blocks;
+      range.first_block = first + begin;
+      range.last_block = first + end;
+      kernel(range, &rule);
+    });
+  });
+}
+
 }  // namespace
 
 double sum_of_squares(const void* g, DType dtype, int64_t count) {
@@ -151,10 +173,12 @@ void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars) {
   require(update.first_index >= 0, "first index of a flat update");
   const FlatUpdate used = with_states_of(update, config);
+  const auto type = static_cast<size_t>(config.type);
+  if (used.state_dtype == DType::kU8) return run_coded(used, config, scalars, flat_kernels().coded_update[type].of);
   const auto states = static_cast<size_t>(optimizer_states(config).size());
   const UpdateKernel kernel =
       flat_kernels()
-          .update[static_cast<size_t>(config.type)][states]
+          .update[type][states]
           .of[state_index(used.parameter_dtype, "parameters")][flat_index(
               used.gradient_dtype, "gradients")][state_index(used.state_dtype, "moments")];
   with_rule(config, scalars, [&](const auto& rule) {
@@ -162,6 +186,12 @@ void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
       kernel(part_of(used, begin, end, scalars.rounding_key), &rule);
     });
   });
+}
+
+void measure_codes(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars& scalars) {
+  const FlatUpdate used = with_states_of(update, config);
+  require(used.state_dtype == DType::kU8 && used.new_scales[0] != nullptr, "scales of codes are measured");
+  run_coded(used, config, scalars, flat_kernels().coded_update[static_cast<size_t>(config.type)].measuring);
 }
 
 }  // namespace ftrun

@@ -6,6 +6,7 @@
 #include "kernels/step_scalars.h"
 #include "ops/activation/activations.h"
 #include "ops/attention/workspace.h"
+#include "optimizers/block_map.h"
 #include "optimizers/most_states.h"
 #include "optimizers/optimizer_config.h"
 
@@ -67,6 +68,11 @@ struct FlatRange {
   const void* gradients;
   /// The optimizer's states, null behind the last.
   void* states[kMostOptimizerStates];
+  /// Of codes, as FlatUpdate has them, and which blocks' elements of the range are meant; null where states are numbers.
+  float* scales[kMostOptimizerStates];
+  float* new_scales[kMostOptimizerStates];
+  BlockMap blocks;
+  int64_t first_block, last_block;
   /// Null, or gets the new parameters rounded to copy_type.
   void* copy;
   FlatType copy_type;
@@ -83,6 +89,12 @@ using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };
+/// The same with states that are codes, and what only measures their new scales. By the types of parameters and gradients; null for
+/// rules without codes.
+struct CodedUpdateKernels {
+  UpdateKernel of[kStateTypes][kFlatTypes];
+  UpdateKernel measuring[kStateTypes][kFlatTypes];
+};
 
 /// The vector code on flat ranges, by the types of what it reads and writes.
 struct FlatKernels {
@@ -95,6 +107,7 @@ struct FlatKernels {
   /// By OptimizerType and number of states, with the type's rule (optimizers/NAME/update.inc) of
   /// the step.
   UpdateKernels update[kOfferedOptimizers][kMostOptimizerStates + 1];
+  CodedUpdateKernels coded_update[kOfferedOptimizers];
   /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper half. `count` is a
   /// multiple of 32.
   void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out, int64_t count);

@@ -241,6 +241,12 @@ class CudaKernels final : public DeviceKernels {
     check_update(update, scalars);
     cuda::optimizer_update(with_states_of(update, config), config, scalars, native(stream));
   }
+  void measure_codes(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars* scalars,
+                     DeviceStream stream) override {
+    check_update(update, scalars);
+    require(update.state_dtype == DType::kU8 && update.new_scales[0] != nullptr, "scales of codes are measured");
+    cuda::measure_codes(with_states_of(update, config), config, scalars, native(stream));
+  }
 
   void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                DeviceStream stream) override {
@@ -274,7 +280,7 @@ class CudaKernels final : public DeviceKernels {
   static void check_update(const FlatUpdate& update, const StepScalars* scalars) {
     require_float(update.gradient_dtype, "gradients");
     require_state(update.parameter_dtype, "parameters");
-    require_state(update.state_dtype, "moments");
+    if (update.state_dtype != DType::kU8) require_state(update.state_dtype, "moments");
     require(scalars != nullptr, "step scalars are given");
     require(update.first_index >= 0, "first index of a flat update");
     if (update.copy != nullptr) require_float(update.copy_dtype, "copies of parameters");

@@ -1,6 +1,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/rounding_noise.h"
+#include "optimizers/code_map.h"
 #include "optimizers/optimizer_config.h"
 
 namespace ftrun::cuda {
@@ -198,6 +199,89 @@ void with_range(const FlatUpdate& u, Body body) {
   });
 }
 
+/// What codes of states stand for: without and with negative numbers.
+__constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
+
+/// By state, the scales of its blocks and whether it has negative numbers; which blocks the range has elements of.
+struct CodedBlocks {
+  float* scales[kMostOptimizerStates];
+  float* new_scales[kMostOptimizerStates];
+  bool has_negative[kMostOptimizerStates];
+  BlockMap map;
+  int64_t first, last;
+};
+
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, step));
+  return x;
+}
+
+/// The code of a share in [-1, 1]: the processor's (kernels/cpu/flat_kernels.inc).
+__device__ inline uint8_t code_of(const float* least, float share) {
+  int code = 0;
+#pragma unroll
+  for (int step = kCodes / 2; step > 0; step /= 2)
+    if (share >= least[code + step]) code += step;
+  return static_cast<uint8_t>(code);
+}
+
+/// A block of threads takes a block of codes at a time, a thread an element; or only measures it.
+template <class Rule, class P, class G, bool kMeasures>
+__global__ void update_codes(UpdateRange<P, G, uint8_t> range, CodedBlocks blocks, const StepScalars* scalars,
+                             OptimizerConfig config) {
+  static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
+  constexpr int kStates = Rule::kMostStates;
+  __shared__ Rule shared;
+  __shared__ float values[kStates][kCodes], least[kStates][kCodes], most[kStates][kUpdateWarps];
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) shared = Rule::of(config, *scalars);
+#pragma unroll
+  for (int s = 0; s < kStates; ++s) {
+    const CodeMap& map = kCodeMaps[blocks.has_negative[s] ? 1 : 0];
+    values[s][thread] = map.values[thread];
+    least[s][thread] = map.least[thread];
+  }
+  __syncthreads();
+  const Rule rule = shared;
+  const uint64_t rounding_key = scalars->rounding_key;
+  for (int64_t block = blocks.first + blockIdx.x; block < blocks.last; block += gridDim.x) {
+    const int64_t i = range_element(blocks.map, block * kCodeBlock, range.count) + thread;
+    const bool inside = i < range_element(blocks.map, (block + 1) * kCodeBlock, range.count);
+    float kept[kStates] = {};
+    if (inside) {
+      Noise<kRounds<P>, 1> noise;
+      noise.draw(rounding_key, range.first_index + i);
+      Floats<1> param = load<1>(range.p + i);
+#pragma unroll
+      for (int s = 0; s < kStates; ++s) kept[s] = values[s][range.states[s][i]] * blocks.scales[s][block];
+      rule.template update<kStates>(param[0], to_float(range.g[i]), kept);
+      if constexpr (!kMeasures) range.store_copy(i, store_state(range.p + i, param, noise.parameter));
+    }
+#pragma unroll
+    for (int s = 0; s < kStates; ++s) {
+      const float largest = warp_max(fabsf(kept[s]));
+      if (thread % 32 == 0) most[s][thread / 32] = largest;
+    }
+    __syncthreads();  // all have read the old scales
+#pragma unroll
+    for (int s = 0; s < kStates; ++s) {
+      float scale = 0.0F;
+#pragma unroll
+      for (int warp = 0; warp < kUpdateWarps; ++warp) scale = fmaxf(scale, most[s][warp]);
+      float* const given = blocks.new_scales[s];
+      if constexpr (kMeasures) {
+        if (thread == 0) given[block] = fmaxf(given[block], scale);
+      } else {
+        if (given != nullptr) scale = given[block];
+        if (inside) range.states[s][i] = scale > 0.0F ? code_of(least[s], kept[s] / scale) : uint8_t{0};
+        if (thread == 0 && given == nullptr) blocks.scales[s][block] = scale;
+      }
+    }
+    __syncthreads();
+  }
+}
+
 Launch update_launch(int64_t items, cudaStream_t stream) {
   const int64_t wanted = divide_up(items, kUpdateThreads);
   return {blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kUpdateThreads, 0, stream};
@@ -211,9 +295,35 @@ void update_by(const FlatUpdate& u, const OptimizerConfig& config, const StepSca
   });
 }
 
+template <class Rule, bool kMeasures>
+void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
+  if (u.count == 0) return;
+  CodedBlocks blocks_of{{u.scales[0], u.scales[1]},
+                        {u.new_scales[0], u.new_scales[1]},
+                        {},
+                        u.blocks,
+                        tensor_element(u.blocks, 0) / kCodeBlock,
+                        tensor_element(u.blocks, u.count - 1) / kCodeBlock + 1};
+  for (int s = 0; s < Rule::kMostStates; ++s) blocks_of.has_negative[s] = Rule::kSignedCodes[s];
+  with_state_type(u.parameter_dtype, [&](auto p) {
+    with_type(u.gradient_dtype, [&](auto g) {
+      using P = decltype(p);
+      using G = decltype(g);
+      const UpdateRange<P, G, uint8_t> range{
+          static_cast<P*>(u.parameters), static_cast<const G*>(u.gradients),
+          {static_cast<uint8_t*>(u.states[0]), static_cast<uint8_t*>(u.states[1])},
+          u.copy, u.copy_dtype, u.count, u.first_index};
+      launch(update_launch((blocks_of.last - blocks_of.first) * kUpdateThreads, stream),
+             update_codes<Rule, P, G, kMeasures>, range, blocks_of, scalars, config);
+    });
+  });
+}
+
 /// Starts the kernel for as many states as the run keeps.
 template <class Rule, int States = Rule::kLeastStates>
 void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
+  if constexpr (requires { Rule::kSignedCodes; })
+    if (u.state_dtype == DType::kU8) return update_codes_by<Rule, false>(u, config, scalars, stream);
   const bool more = States < static_cast<int>(kMostOptimizerStates) && u.states[States] != nullptr;
   if constexpr (States < Rule::kMostStates)
     if (more) return update_with<Rule, States + 1>(u, config, scalars, stream);
@@ -240,6 +350,24 @@ void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config, const 
 #define FTRUN_OPTIMIZER(enumerator, name, rule) \
   case OptimizerType::k##enumerator:            \
     return update_with<rule>(u, config, scalars, stream);
+#include "optimizers/list.inc"
+#undef FTRUN_OPTIMIZER
+    default:
+      bug("an optimizer is refused when its config is resolved");
+  }
+}
+
+void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
+  const auto measure_by = [&]<class Rule>(Rule*) {
+    if constexpr (requires { Rule::kSignedCodes; })
+      update_codes_by<Rule, true>(u, config, scalars, stream);
+    else
+      bug("an optimizer whose states are codes");
+  };
+  switch (config.type) {
+#define FTRUN_OPTIMIZER(enumerator, name, rule) \
+  case OptimizerType::k##enumerator:            \
+    return measure_by(static_cast<rule*>(nullptr));
 #include "optimizers/list.inc"
 #undef FTRUN_OPTIMIZER
     default:

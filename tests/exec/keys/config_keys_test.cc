@@ -83,6 +83,7 @@ const std::vector<Base>& bases() {
       {"SGD", optimizer("SGD", "momentum: 0.5")},
       {"Lion", optimizer("Lion", "weight_decay: 0.5")},
       {"Adagrad", optimizer("Adagrad", "weight_decay: 0.5")},
+      {"AdamW8bit", optimizer("AdamW8bit", "weight_decay: 0.5")},
       {"own optimizer", kBatch + "train: {learning_rate: 0.5, weight_decay: 0.5, steps: 40}\n"},
       {"constant", scheduler("constant", "")},
       {"linear over the run", scheduler("linear", "")},

@@ -10,6 +10,7 @@
 
 #define __global__
 #define __device__
+#define __constant__
 #define __launch_bounds__(threads)
 // Blocks run one after the other.
 #define __shared__ static

@@ -1,0 +1,38 @@
+#include "optimizers/entries.h"
+
+// AdamW as bitsandbytes' AdamW8bit has it: two moments of each element, which are 8-bit codes in large tensors.
+
+namespace ftrun::optimizers {
+namespace {
+
+using namespace parameters;
+
+constexpr std::string_view kAdamW8bitAliases[]{"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"};
+constexpr OptimizerParameter kAdamW8bitParameters[]{
+    kLr,
+    kBetas,
+    kEps,
+    kWeightDecay,
+    {"fp32_embeddings",
+     "States of embeddings in fp32, as Hugging Face's Trainer keeps them; true where the type has a name of Hugging "
+     "Face's.",
+     &OptimizerConfig::fp32_embeddings},
+    {"min_8bit_size", "Elements of the smallest tensors whose states are 8-bit codes; those of smaller ones are fp32.",
+     &OptimizerConfig::min_8bit_size, 0}};
+constexpr OptimizerState kCodedMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
+
+std::span<const OptimizerState> coded_moments(const OptimizerConfig&) {
+  return kCodedMoments;
+}
+
+}  // namespace
+
+// The defaults are bitsandbytes'.
+constinit const Optimizer kAdamW8bit{.aliases = kAdamW8bitAliases,
+                                     .parameters = kAdamW8bitParameters,
+                                     .defaults = {.lr = 1e-3, .weight_decay = 1e-2},
+                                     .states = coded_moments,
+                                     .coded = true,
+                                     .alias_sets = "fp32_embeddings"};
+
+}  // namespace ftrun::optimizers

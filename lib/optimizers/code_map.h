@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+
+namespace ftrun {
+
+// Seen by sources compiled for different instruction sets and by GPUs': constants, and functions that run in the
+// compiler alone.
+
+/// Neighbouring elements of a tensor whose codes share a scale: the largest of their absolute values.
+inline constexpr int64_t kCodeBlock = 256;
+
+inline constexpr int kCodes = 256;
+
+/// The dynamic map of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"): [0.1, 1] in
+/// 2^e equal bins (2^(e+1) without negative numbers), their centres times 10^(e-6), for e = 0...6; and 0 and 1.
+struct CodeMap {
+  /// What codes stand for as shares of their block's scale, ascending.
+  float values[kCodes] = {};
+  /// The least share of each code but the first: halfway to the value below it, which goes to the even code. Shares below 0 have codes of
+  /// values below 0 however small they are, as bitsandbytes sees to the sign of what it stores.
+  float least[kCodes] = {};
+};
+
+/// Shares by their sign and their first 15 bits behind it, from 2^-23 on: the code of the least share of each such cell. A cell has shares of
+/// at most two codes.
+struct CodeGuesses {
+  static constexpr uint32_t kFirst = 104U << 7, kCells = 23 * 128 + 1;
+  /// Cells of positive shares, then of negative ones. Read in words.
+  uint8_t codes[2 * kCells + 3] = {};
+};
+
+namespace code_map_detail {
+
+consteval float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+/// The next larger number of one that is not 0.
+consteval float number_after(float x) {
+  const auto bits = __builtin_bit_cast(uint32_t, x);
+  return float_of(x > 0 ? bits + 1 : bits - 1);
+}
+
+/// torch.linspace(0.1, 1, bins + 1)[i] in fp32, as fused multiplications make it.
+consteval float border(int bins, int i) {
+  const float step = (1.0F - 0.1F) / static_cast<float>(bins);
+  const double from_below = static_cast<double>(0.1F) + static_cast<double>(step) * i;
+  const double from_above = 1.0 - static_cast<double>(step) * (bins - i);
+  return static_cast<float>(i < (bins + 1) / 2 ? from_below : from_above);
+}
+
+consteval int code_of(const CodeMap& map, float share) {
+  int code = 0;
+  for (int step = kCodes / 2; step > 0; step /= 2)
+    if (share >= map.least[code + step]) code += step;
+  return code;
+}
+
+}  // namespace code_map_detail
+
+consteval CodeMap make_code_map(bool has_negative) {
+  using namespace code_map_detail;
+  constexpr double kPowers[]{1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
+  CodeMap map;
+  const int zero = has_negative ? kCodes / 2 - 1 : 0;
+  int above = zero, below = zero;
+  for (int e = 0; e < 7; ++e) {
+    const int bins = has_negative ? 1 << e : 2 << e;
+    for (int i = 0; i < bins; ++i) {
+      const float centre = (border(bins, i) + border(bins, i + 1)) / 2.0F;
+      map.values[++above] = static_cast<float>(kPowers[e]) * centre;
+      if (has_negative) map.values[--below] = -map.values[above];
+    }
+  }
+  map.values[++above] = 1.0F;
+  map.least[0] = -__builtin_inff();
+  for (int code = 1; code < kCodes; ++code) {
+    const float halfway = (map.values[code - 1] + map.values[code]) * 0.5F;
+    map.least[code] = code % 2 == 0 ? halfway : number_after(halfway);
+  }
+  if (has_negative) map.least[zero] = 0.0F;
+  return map;
+}
+
+consteval CodeGuesses make_code_guesses(const CodeMap& map) {
+  using namespace code_map_detail;
+  CodeGuesses guesses;
+  for (uint32_t cell = 0; cell < CodeGuesses::kCells; ++cell) {
+    const uint32_t first = (CodeGuesses::kFirst + cell) << 16;
+    const uint32_t last = first | 0xFFFF;
+    guesses.codes[cell] = static_cast<uint8_t>(code_of(map, cell == 0 ? 0.0F : float_of(first)));
+    guesses.codes[CodeGuesses::kCells + cell] = static_cast<uint8_t>(code_of(map, -float_of(last)));
+  }
+  return guesses;
+}
+
+/// Of first moments, and of second ones, which are not negative.
+inline constexpr CodeMap kSignedCodeMap = make_code_map(true), kUnsignedCodeMap = make_code_map(false);
+
+}  // namespace ftrun

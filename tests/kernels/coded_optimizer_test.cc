@@ -1,0 +1,357 @@
+// Optimizer steps on states that are 8-bit codes.
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "optimizers/code_map.h"
+#include "optimizers/optimizer_config.h"
+#include "optimizers/optimizers.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+using Floats = std::vector<float>;
+using Codes = std::vector<uint8_t>;
+
+/// The optimizer whose states are codes.
+OptimizerConfig coded_optimizer(double decay = 0.0) {
+  for (size_t type = 0; type < kOfferedOptimizers; ++type) {
+    OptimizerConfig config = optimizer_of(static_cast<OptimizerType>(type)).defaults;
+    config.type = static_cast<OptimizerType>(type);
+    config.weight_decay = decay;
+    if (optimizer_of(config.type).coded) return config;
+  }
+  throw std::logic_error("no optimizer has codes");
+}
+
+StepScalars scalars_of(int step, float learning_rate) {
+  StepScalars s;
+  s.learning_rate = learning_rate;
+  s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step));
+  s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step));
+  s.rounding_key = rounding_key(17, step);
+  return s;
+}
+
+size_t blocks_of(size_t count) { return (count + kCodeBlock - 1) / kCodeBlock; }
+
+struct CodedState {
+  explicit CodedState(size_t count) : codes{Codes(count), Codes(count)}, scales{Floats(blocks_of(count)), Floats(blocks_of(count))} {}
+  Codes codes[2];
+  Floats scales[2];
+
+  FlatUpdate update(Floats& parameters, const Floats& gradients) {
+    return {.parameters = parameters.data(),
+            .gradients = gradients.data(),
+            .states = {codes[0].data(), codes[1].data()},
+            .state_dtype = DType::kU8,
+            .scales = {scales[0].data(), scales[1].data()},
+            .count = static_cast<int64_t>(parameters.size())};
+  }
+};
+
+/// The code whose value is nearest, of two that are equally near the even one; of a first moment with the sign of the number.
+uint8_t nearest_code(const CodeMap& map, float share, bool has_negative) {
+  int best = 0;
+  for (int code = 1; code < kCodes; ++code) {
+    const float halfway = (map.values[code - 1] + map.values[code]) * 0.5F;
+    if (share > halfway || (share == halfway && code % 2 == 0)) best = code;
+  }
+  if (has_negative && share < 0 && map.values[best] >= 0) --best;
+  return static_cast<uint8_t>(best);
+}
+
+Floats decoded(const CodedState& state, int s) {
+  const CodeMap& map = s == 0 ? kSignedCodeMap : kUnsignedCodeMap;
+  Floats numbers;
+  for (size_t i = 0; i < state.codes[s].size(); ++i)
+    numbers.push_back(map.values[state.codes[s][i]] * state.scales[s][i / kCodeBlock]);
+  return numbers;
+}
+
+/// What a step must leave of states that were `before` and whose numbers after it are `after`: encoded one by one.
+CodedState encoded(const Floats (&after)[2]) {
+  CodedState state(after[0].size());
+  for (int s = 0; s < 2; ++s)
+    for (size_t i = 0; i < after[s].size(); ++i) {
+      float& scale = state.scales[s][i / kCodeBlock];
+      scale = std::max(scale, std::abs(after[s][i]));
+    }
+  for (int s = 0; s < 2; ++s)
+    for (size_t i = 0; i < after[s].size(); ++i) {
+      const float scale = state.scales[s][i / kCodeBlock];
+      if (scale > 0)
+        state.codes[s][i] = nearest_code(s == 0 ? kSignedCodeMap : kUnsignedCodeMap, after[s][i] / scale, s == 0);
+    }
+  return state;
+}
+
+/// Gradients of the vectors that bitsandbytes 0.50.2 was run on.
+Floats gradients_at(int step, size_t count) {
+  Floats g(count);
+  for (size_t i = 0; i < count; ++i)
+    g[i] = std::cos(0.013F * static_cast<float>(i) + 0.1F * static_cast<float>(step)) * 0.01F * static_cast<float>(1 + i % 7);
+  return g;
+}
+
+TEST_CASE("the maps of codes are sorted, have 0 and 1, and are those of bitsandbytes in samples of them") {
+  for (const CodeMap* map : {&kSignedCodeMap, &kUnsignedCodeMap})
+    for (int code = 1; code < kCodes; ++code) {
+      CAPTURE(code);
+      REQUIRE(map->values[code - 1] < map->values[code]);
+      REQUIRE(map->values[code - 1] < map->least[code]);
+      REQUIRE(map->least[code] < map->values[code] + (code == 127 ? 1e-9F : 0.0F));
+    }
+  REQUIRE(kSignedCodeMap.values[0] == -0.99296874F);
+  REQUIRE(kSignedCodeMap.values[18] == -0.7398437F);
+  REQUIRE(kSignedCodeMap.values[127] == 0.0F);
+  REQUIRE(kSignedCodeMap.values[128] == 5.5000004e-07F);
+  REQUIRE(kSignedCodeMap.values[255] == 1.0F);
+  REQUIRE(kUnsignedCodeMap.values[0] == 0.0F);
+  REQUIRE(kUnsignedCodeMap.values[1] == 3.2500003e-7F);
+  REQUIRE(kUnsignedCodeMap.values[9] == 3.8125e-05F);
+  REQUIRE(kUnsignedCodeMap.values[253] == 0.9894531F);
+  REQUIRE(kUnsignedCodeMap.values[254] == 0.9964844F);
+}
+
+TEST_CASE("codes and scales are those of the numbers that the same step leaves of decoded states") {
+  const OptimizerConfig config = coded_optimizer(0.1);
+  for_each_isa([&] {
+    for (const size_t count : {1u, 255u, 256u, 257u, 4096u, 70'001u}) {
+      CAPTURE(count);
+      Floats p = floats(static_cast<int64_t>(count), 1), expected_p = p;
+      CodedState state(count);
+      for (int step = 1; step <= 5; ++step) {
+        Floats g = floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
+        // Small numbers beside large ones, and a block of zeros.
+        for (size_t i = 0; i < count; ++i) {
+          if (i % 3 == 0) g[i] *= 1e-6F;
+          if (i % 1000 == 7) g[i] = 0.0F;
+          if (i / kCodeBlock == 2) g[i] = 0.0F;
+        }
+        const StepScalars s = scalars_of(step, 1e-2F);
+        Floats numbers[2]{decoded(state, 0), decoded(state, 1)};
+        optimizer_update({.parameters = expected_p.data(),
+                          .gradients = g.data(),
+                          .states = {numbers[0].data(), numbers[1].data()},
+                          .count = static_cast<int64_t>(count)},
+                         config, s);
+        const CodedState expected = encoded(numbers);
+        optimizer_update(state.update(p, g), config, s);
+        CAPTURE(step);
+        REQUIRE(p == expected_p);
+        for (int k = 0; k < 2; ++k) {
+          REQUIRE(state.scales[k] == expected.scales[k]);
+          REQUIRE(state.codes[k] == expected.codes[k]);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("every share has the nearest code") {
+  const OptimizerConfig config = coded_optimizer();
+  // A step without momentum and learning stores what gradients are; shares of 1 make the scale.
+  OptimizerConfig plain = config;
+  for_each_isa([&] {
+    for (int code = 1; code < kCodes; ++code)
+      for (const int side : {-1, 0, 1}) {
+        const float halfway = (kSignedCodeMap.values[code - 1] + kSignedCodeMap.values[code]) * 0.5F;
+        const float share = side == 0 ? halfway : std::nextafter(halfway, side < 0 ? -2.0F : 2.0F);
+        Floats p(2, 0.0F), g{1.0F, share};
+        CodedState state(2);
+        StepScalars s = scalars_of(1, 0.0F);
+        s.beta1 = 0.0;
+        optimizer_update(state.update(p, g), plain, s);
+        CAPTURE(code, side, share);
+        REQUIRE(state.scales[0][0] == 1.0F);
+        REQUIRE(state.codes[0][0] == 255);
+        REQUIRE(state.codes[0][1] == nearest_code(kSignedCodeMap, share, true));
+      }
+  });
+}
+
+TEST_CASE("a vector of bitsandbytes' AdamW8bit: codes, scales and parameters after 1, 10 and 20 steps") {
+  constexpr size_t kCount = 4096;
+  for_each_isa([] {
+    for (const double decay : {0.0, 0.01}) {
+      const OptimizerConfig config = coded_optimizer(decay);
+      Floats p(kCount);
+      for (size_t i = 0; i < kCount; ++i) p[i] = std::sin(0.01F * static_cast<float>(i));
+      CodedState state(kCount);
+      const auto first = [&](int s) { return Codes(state.codes[s].begin(), state.codes[s].begin() + 6); };
+      for (int step = 1; step <= 10; ++step) {
+        optimizer_update(state.update(p, gradients_at(step, kCount)), config, scalars_of(step, 1e-2F));
+        if (step != 1) continue;
+        REQUIRE(first(0) == Codes{194, 204, 214, 224, 234, 244});
+        REQUIRE(first(1) == Codes{70, 113, 138, 158, 183, 214});
+        REQUIRE(state.scales[0][0] == Approx(0.00699456548).epsilon(1e-7));
+        REQUIRE(state.scales[1][0] == Approx(4.892395e-6).epsilon(1e-6));
+      }
+      const Floats expected = decay == 0.0 ? Floats{-0.1031639F, -0.0888000F, -0.0783178F, -0.0677805F}
+                                           : Floats{-0.1031178F, -0.0887647F, -0.0782929F, -0.0677658F};
+      for (size_t i = 0; i < expected.size(); ++i) REQUIRE(p[i] == Approx(expected[i]).margin(1e-7));
+      REQUIRE(first(0) == Codes{192, 199, 207, 215, 223, 230});
+      REQUIRE(state.scales[0][0] == Approx(0.04357495).epsilon(1e-6));
+      for (int step = 11; step <= 20; ++step)
+        optimizer_update(state.update(p, gradients_at(step, kCount)), config, scalars_of(step, 1e-2F));
+      REQUIRE(first(0) == Codes{164, 173, 174, 186, 183, 188});
+      REQUIRE(first(1) == Codes{65, 87, 116, 134, 148, 163});
+      REQUIRE(state.scales[0][0] == Approx(0.053359609).epsilon(1e-6));
+      REQUIRE(state.scales[1][0] == Approx(7.0966184e-5).epsilon(1e-6));
+      if (decay == 0.0) continue;
+      const Floats last{-0.16746192F, -0.14931192F, -0.13863388F, -0.13068214F};
+      for (size_t i = 0; i < last.size(); ++i) REQUIRE(p[i] == Approx(last[i]).margin(1e-6));
+    }
+  });
+}
+
+TEST_CASE("steps on codes are the same bits for any number of threads and any cut between blocks") {
+  const OptimizerConfig config = coded_optimizer(0.1);
+  constexpr size_t kCount = 300'000, kCut = 512 * 256;
+  const int threads = kernel_threads();
+  Floats results[2];
+  CodedState states[2]{CodedState(kCount), CodedState(kCount)};
+  for (const int run : {0, 1}) {
+    set_kernel_threads(run == 0 ? 1 : 3);
+    Floats p = floats(kCount, 1);
+    for (int step = 1; step <= 3; ++step) {
+      const Floats g = floats(kCount, 100 + static_cast<uint64_t>(step));
+      FlatUpdate whole = states[run].update(p, g);
+      if (run == 0) {
+        optimizer_update(whole, config, scalars_of(step, 1e-3F));
+        continue;
+      }
+      FlatUpdate rest = whole;
+      whole.count = kCut;
+      rest.count -= kCut;
+      rest.first_index = kCut;
+      rest.parameters = p.data() + kCut;
+      rest.gradients = g.data() + kCut;
+      for (size_t s = 0; s < 2; ++s) {
+        rest.states[s] = states[run].codes[s].data() + kCut;
+        rest.scales[s] = states[run].scales[s].data() + kCut / kCodeBlock;
+      }
+      optimizer_update(whole, config, scalars_of(step, 1e-3F));
+      optimizer_update(rest, config, scalars_of(step, 1e-3F));
+    }
+    results[run] = p;
+  }
+  set_kernel_threads(threads);
+  REQUIRE(results[0] == results[1]);
+  for (int s = 0; s < 2; ++s) {
+    REQUIRE(states[0].codes[s] == states[1].codes[s]);
+    REQUIRE(states[0].scales[s] == states[1].scales[s]);
+  }
+}
+
+TEST_CASE("ranks that have columns of a tensor, or begin within a block of it, leave the codes of the whole") {
+  const OptimizerConfig config = coded_optimizer(0.1);
+  struct Shape {
+    int64_t rows, columns, parts;
+  };
+  for_each_isa([&] {
+    for (const Shape& shape : {Shape{37, 96, 3}, Shape{9, 1000, 4}, Shape{5000, 2, 2}, Shape{3, 7000, 7}}) {
+      CAPTURE(shape.rows, shape.columns, shape.parts);
+      const auto count = static_cast<size_t>(shape.rows * shape.columns);
+      const int64_t width = shape.columns / shape.parts;
+      Floats p = floats(static_cast<int64_t>(count), 1);
+      CodedState whole(count);
+      struct Part {
+        Floats parameters;
+        CodedState state;
+      };
+      const auto columns_of = [&](const auto& all, int64_t part) {
+        std::remove_cvref_t<decltype(all)> own;
+        for (int64_t row = 0; row < shape.rows; ++row)
+          for (int64_t c = 0; c < width; ++c) own.push_back(all[static_cast<size_t>(row * shape.columns + part * width + c)]);
+        return own;
+      };
+      std::vector<Part> parts;
+      for (int64_t part = 0; part < shape.parts; ++part) {
+        parts.push_back({columns_of(p, part), CodedState(count)});
+        for (Codes& codes : parts.back().state.codes) codes.resize(static_cast<size_t>(shape.rows * width));
+      }
+      Floats old_scales[2]{Floats(blocks_of(count)), Floats(blocks_of(count))};
+      for (int step = 1; step <= 4; ++step) {
+        const StepScalars s = scalars_of(step, 1e-2F);
+        const Floats g = floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
+        optimizer_update(whole.update(p, g), config, s);
+        Floats new_scales[2]{Floats(blocks_of(count)), Floats(blocks_of(count))};
+        for (const bool measures : {true, false})
+          for (int64_t part = 0; part < shape.parts; ++part) {
+            Part& own = parts[static_cast<size_t>(part)];
+            const Floats own_g = columns_of(g, part);
+            // In two ranges, of which the second begins anywhere.
+            const int64_t cut = shape.rows * width / 3;
+            for (const int64_t first : {int64_t{0}, cut}) {
+              FlatUpdate u = own.state.update(own.parameters, own_g);
+              u.parameters = own.parameters.data() + first;
+              u.gradients = own_g.data() + first;
+              u.count = first == 0 ? cut : shape.rows * width - cut;
+              for (size_t k = 0; k < 2; ++k) {
+                u.states[k] = own.state.codes[k].data() + first;
+                u.scales[k] = old_scales[k].data();
+                u.new_scales[k] = new_scales[k].data();
+              }
+              u.blocks = {.offset = first, .row = shape.columns, .width = width, .first = part * width};
+              if (measures)
+                measure_codes(u, config, s);
+              else
+                optimizer_update(u, config, s);
+            }
+          }
+        for (int k = 0; k < 2; ++k) {
+          old_scales[k] = new_scales[k];
+          REQUIRE(new_scales[k] == whole.scales[k]);
+          for (int64_t part = 0; part < shape.parts; ++part)
+            REQUIRE(parts[static_cast<size_t>(part)].state.codes[k] == columns_of(whole.codes[k], part));
+        }
+        for (int64_t part = 0; part < shape.parts; ++part)
+          REQUIRE(parts[static_cast<size_t>(part)].parameters == columns_of(p, part));
+      }
+    }
+  });
+}
+
+TEST_CASE("a 16-bit gradient, a rounded parameter and its copy go with codes as with numbers") {
+  const OptimizerConfig config = coded_optimizer(0.1);
+  constexpr size_t kCount = 1003;
+  for_each_isa([&] {
+    const Floats wide = floats(kCount, 1);
+    Floats g = floats(kCount, 2);
+    std::vector<uint16_t> p(kCount), narrow_g(kCount), copy(kCount), expected_p(kCount), expected_copy(kCount);
+    convert(wide.data(), DType::kF32, p.data(), DType::kBF16, kCount);
+    convert(g.data(), DType::kF32, narrow_g.data(), DType::kBF16, kCount);
+    expected_p = p;
+    CodedState state(kCount);
+    Floats numbers[2]{Floats(kCount), Floats(kCount)};
+    FlatUpdate u{.parameters = p.data(),
+                 .parameter_dtype = DType::kBF16,
+                 .gradients = narrow_g.data(),
+                 .gradient_dtype = DType::kBF16,
+                 .states = {state.codes[0].data(), state.codes[1].data()},
+                 .state_dtype = DType::kU8,
+                 .scales = {state.scales[0].data(), state.scales[1].data()},
+                 .copy = copy.data(),
+                 .copy_dtype = DType::kF16,
+                 .count = kCount,
+                 .first_index = 65'000};
+    optimizer_update(u, config, scalars_of(1, 1e-2F));
+    u.parameters = expected_p.data();
+    u.copy = expected_copy.data();
+    u.states = {numbers[0].data(), numbers[1].data()};
+    u.state_dtype = DType::kF32;
+    u.scales = {};
+    optimizer_update(u, config, scalars_of(1, 1e-2F));
+    REQUIRE(p == expected_p);
+    REQUIRE(copy == expected_copy);
+    REQUIRE(encoded(numbers).codes[0] == state.codes[0]);
+  });
+}
+
+}  // namespace
+}  // namespace ftrun::test
