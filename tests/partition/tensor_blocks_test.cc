@@ -56,7 +56,8 @@ std::vector<ModelConfig> families() {
     names.insert(config.family);
     found.push_back(std::move(config));
   };
-  add(parse_model_config(R"({"model_type": "gpt2"})", "gpt2"));
+  add(parse_model_config(
+      R"({"model_type": "gpt2", "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})", "gpt2"));
   const std::string folder = testing::source_dir() + "/tests/model/configs";
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string path = entry.path();
