@@ -12,7 +12,8 @@ namespace ftrun {
 // Tensor parallelism as Shoeybi et al. 2019 ("Megatron-LM") split a decoder: the rows of the query,
 // key, value, gate and up matrices and of both vocabulary matrices are shared out among t ranks,
 // and the columns of the output and down matrices. With sequence parallelism (Korthikanti et al.
-// 2022) what lies between those products is shared out by tokens.
+// 2022) what lies between those products is shared out by tokens. Ranks have as many rows of a
+// vocabulary each: those that it has not are padding of the last rank's (TensorInfo::padding).
 
 /// Every reason why a model cannot be split so, one a line, with the arithmetic and the degrees
 /// that divide; none for degree 1.
