@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "checkpoint/weight_conversion.h"
 #include "checkpoint/json_strict.h"
+#include "checkpoint/model_folder.h"
 #include "checkpoint/output_mark.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
@@ -24,8 +25,6 @@
 namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
-
-constexpr const char* kIndex = "model.safetensors.index.json";
 
 struct Shard {
   std::string file;
@@ -227,7 +226,7 @@ OutputFile write_index(FileSystem& files, const std::string& folder,
     }
   const nlohmann::json index{{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}},
                              {"weight_map", weight_map}};
-  return write_text(files, folder, kIndex, index.dump(2) + "\n");
+  return write_text(files, folder, kModelIndex, index.dump(2) + "\n");
 }
 
 bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
@@ -343,7 +342,7 @@ std::vector<std::string> written_files(FileSystem& files, const ExportOptions& o
   std::vector<std::string> names = copied_files(files, options);
   const std::vector<Shard> shards = make_shards(options, tensors);
   for (const Shard& shard : shards) names.push_back(shard.file);
-  if (shards.size() > 1) names.emplace_back(kIndex);
+  if (shards.size() > 1) names.emplace_back(kModelIndex);
   names.push_back(config_name(options));
   return names;
 }

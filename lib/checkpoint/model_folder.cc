@@ -20,7 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSingle = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr int64_t kLargestIndex = 64 << 20;
 
 [[noreturn]] void refuse_model(const std::string& message, const std::string& remedy) {
@@ -59,19 +58,19 @@ void refuse_dead_link(const std::string& path) {
 }
 
 [[noreturn]] void no_weights(const std::string& folder) {
-  for (const char* name : {kSingle, kIndex}) refuse_dead_link((fs::path(folder) / name).string());
+  for (const char* name : {kSingle, kModelIndex}) refuse_dead_link((fs::path(folder) / name).string());
   const bool pickled =
       has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
   if (pickled)
     refuse_model(cat(folder, ": holds its weights as pickles (pytorch_model*.bin) only"),
            cat("convert them, where transformers is: ", conversion_line(folder), " (then copy the tokenizer's files); ftrun reads no "
                "format that can run code"));
-  refuse_model(cat(folder, ": has neither ", kSingle, " nor ", kIndex),
+  refuse_model(cat(folder, ": has neither ", kSingle, " nor ", kModelIndex),
          incomplete_remedy(folder));
 }
 
 std::map<std::string, std::string> read_weight_map(const std::string& folder) {
-  const std::string path = named_file(folder, kIndex);
+  const std::string path = named_file(folder, kModelIndex);
   const nlohmann::json index = parse_json_strict(read_file(path, kLargestIndex), path);
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, file] : json_object(index, "weight_map", path).items()) {
@@ -94,15 +93,15 @@ ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
   config_json_ = read_file(named_file(folder_, "config.json"), kLargestModelConfig);
   if (has(folder_, kSingle))
     open_single();
-  else if (has(folder_, kIndex))
+  else if (has(folder_, kModelIndex))
     open_sharded();
   else
     no_weights(folder_);
 }
 
 void ModelFolder::open_single() {
-  if (has(folder_, kIndex))
-    log_notice(cat(folder_, ": holds ", kSingle, " and ", kIndex, "; the index is not used"));
+  if (has(folder_, kModelIndex))
+    log_notice(cat(folder_, ": holds ", kSingle, " and ", kModelIndex, "; the index is not used"));
   file_names_.push_back(kSingle);
   files_.emplace_back(named_file(folder_, kSingle));
   for (const StoredTensor& tensor : files_[0].tensors())
@@ -117,7 +116,7 @@ void ModelFolder::open_sharded() {
   for (const std::string& file : shards) add_shard(file, weight_map);
   for (const auto& [name, file] : weight_map)
     if (tensors_.count(name) == 0)
-      refuse_model(cat(folder_, "/", kIndex, ": tensor \"", printable(name), "\" should be in ", printable(file),
+      refuse_model(cat(folder_, "/", kModelIndex, ": tensor \"", printable(name), "\" should be in ", printable(file),
                  ", which does not hold it"),
              "index and shards belong to different versions of the model: fetch all of them again");
 }
@@ -127,7 +126,7 @@ void ModelFolder::add_shard(const std::string& file,
   const std::string path = named_file(folder_, file);
   refuse_dead_link(path);
   if (!has(folder_, file))
-    refuse_model(cat(folder_, "/", kIndex, ": shard ", printable(file), " is missing from the folder"),
+    refuse_model(cat(folder_, "/", kModelIndex, ": shard ", printable(file), " is missing from the folder"),
            incomplete_remedy(folder_));
   const size_t number = files_.size();
   file_names_.push_back(file);

@@ -16,6 +16,9 @@ namespace ftrun {
 /// Most bytes of a model's config.json that are read; parsing it has the same limit (model/config.cc).
 inline constexpr int64_t kLargestModelConfig = 4 << 20;
 
+/// The file of a folder with several of weights that says in which of them each tensor is.
+inline constexpr const char* kModelIndex = "model.safetensors.index.json";
+
 /// A Hugging Face model folder: config.json and model.safetensors, or shards and their index.
 /// Weights are mapped and only what is asked for is read. Nothing in the folder is trusted: an
 /// index that disagrees with its shards and names that leave the folder are refused with

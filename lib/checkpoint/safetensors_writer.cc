@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kCachedBytes = 128 << 10;
+constexpr size_t kHashedBytes = 128 << 10;
 
 // The library's own order of element types, narrowest first.
 constexpr std::array kStoredOrder{DType::kBool, DType::kU8,   DType::kI8,  DType::kI16, DType::kU16,
@@ -121,8 +121,8 @@ void SafetensorsWriter::append(std::string_view name, std::span<const std::byte>
   const auto size = static_cast<int64_t>(bytes.size());
   if (size > left_) bug(cat("tensor \"", name, "\" got ", size, " bytes, ", left_, " were left"));
   // Each part is read from memory once, and is in the cache for the other two.
-  for (size_t at = 0; at < bytes.size(); at += kCachedBytes) {
-    const auto part = bytes.subspan(at, std::min(kCachedBytes, bytes.size() - at));
+  for (size_t at = 0; at < bytes.size(); at += kHashedBytes) {
+    const auto part = bytes.subspan(at, std::min(kHashedBytes, bytes.size() - at));
     whole_.update(part.data(), part.size());
     tensor_->update(part.data(), part.size());
     file_->write(part.data(), part.size());

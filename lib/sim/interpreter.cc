@@ -34,19 +34,24 @@ World world_of_all(const std::vector<const Program*>& programs) {
 
 }  // namespace
 
-// Called for every element of everything.
+// Called for every element of everything: most have one cell or two.
 
 inline uint64_t Interpreter::read(const Cells& cells, int64_t element) {
   const uint64_t* at = cells.at + element * cells.size;
   uint64_t value = at[0];
-  for (int64_t k = 1; k < cells.size; ++k)
-    if (at[k] != at[0] + static_cast<uint64_t>(k) * kTail) value = mix(value, at[k]);  // garbage
+  if (cells.size == 1) return value;
+  if (at[1] != at[0] + kTail) value = mix(value, at[1]);  // garbage
+  for (int64_t k = 2; k < cells.size; ++k)
+    if (at[k] != at[0] + static_cast<uint64_t>(k) * kTail) value = mix(value, at[k]);
   return value;
 }
 
 inline void Interpreter::write(const Cells& cells, int64_t element, uint64_t value) {
   uint64_t* at = cells.at + element * cells.size;
-  for (int64_t k = 0; k < cells.size; ++k) at[k] = value + static_cast<uint64_t>(k) * kTail;
+  at[0] = value;
+  if (cells.size == 1) return;
+  at[1] = value + kTail;
+  for (int64_t k = 2; k < cells.size; ++k) at[k] = value + static_cast<uint64_t>(k) * kTail;
 }
 
 inline int Interpreter::copies_of(UnitId unit, int64_t element) const {
@@ -328,8 +333,15 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::Turn turn) {
 }
 
 void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, size_t index) {
-  std::vector<std::vector<uint64_t>> in;
-  for (const int32_t member : members) {
+  const InstrKind kind = walk_->instr(turn).kind;
+  const bool gathers = kind == InstrKind::kAllGather;
+  const bool scatters = kind == InstrKind::kReduceScatter;
+  // The parts of all members behind each other, or their sums, or the largest of each element.
+  std::vector<uint64_t> whole;
+  int64_t total = 0;
+  const auto n = static_cast<int64_t>(members.size());
+  for (int64_t m = 0; m < n; ++m) {
+    const int32_t member = members[static_cast<size_t>(m)];
     const auto r = static_cast<size_t>(member);
     const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
     const Program& program = ranks_[r].step.program;
@@ -339,33 +351,29 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
         fail(cat("rank ", r, ": ", where(ranks_[r], instr), " takes ",
                  program.at(range.buffer).name, " for ", dtype_name(instr.exchange().dtype)));
     const Cells from = cells(ranks_[r], instr.reads[index], instr.exchange().dtype);
-    std::vector<uint64_t>& values = in.emplace_back(static_cast<size_t>(from.count));
-    for (int64_t e = 0; e < from.count; ++e) values[static_cast<size_t>(e)] = read(from, e);
+    if (m == 0) {
+      total = from.count;
+      whole.resize(static_cast<size_t>(gathers ? n * total : total));
+    }
+    if (from.count != total)
+      return fail(cat(where(ranks_[r], instr), " brings ", from.count, " elements, another rank ", total));
+    uint64_t* const to = whole.data() + (gathers ? m * total : 0);
+    for (int64_t e = 0; e < total; ++e)
+      to[e] = instr.exchange().largest ? std::max(to[e], read(from, e)) : to[e] + read(from, e);
   }
-  const auto n = static_cast<int64_t>(members.size());
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
     Rank& rank = ranks_[static_cast<size_t>(member)];
     const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
-    const auto total = static_cast<int64_t>(in[0].size());
-    const bool gathers = instr.kind == InstrKind::kAllGather;
-    const bool scatters = instr.kind == InstrKind::kReduceScatter;
     if (to.count != (gathers    ? total * n
                      : scatters ? total / n
                                 : total) ||
         (scatters && total % n != 0))
       return fail(
           cat(where(rank, instr), " brings ", total, " elements of ", n, " ranks into ", to.count));
-    for (int64_t e = 0; e < to.count; ++e) {
-      uint64_t value = 0;
-      const auto at = static_cast<size_t>(scatters ? m * to.count + e : e);
-      if (gathers)
-        value = in[static_cast<size_t>(e / total)][static_cast<size_t>(e % total)];
-      else
-        for (const auto& theirs : in) value = instr.exchange().largest ? std::max(value, theirs[at]) : value + theirs[at];
-      write(to, e, value);
-    }
+    const uint64_t* const from = whole.data() + (scatters ? m * to.count : 0);
+    for (int64_t e = 0; e < to.count; ++e) write(to, e, from[e]);
   }
 }
 
@@ -451,7 +459,10 @@ void Interpreter::run_ops(Rank& rank, const Instr& instr) {
     for (const ValueId id : op.in) {
       if (is_sum(graph.at(id))) continue;
       const Cells from = at(id);
-      for (int64_t e = 0; e < from.count; ++e) hash = mix(hash, read(from, e));
+      // Added up, so that no element waits for the one before it.
+      uint64_t sum = 0;
+      for (int64_t e = 0; e < from.count; ++e) sum += mix(read(from, e), static_cast<uint64_t>(e));
+      hash = mix(hash, sum);
     }
     for (size_t o = 0; o < op.out.size(); ++o) {
       const Value& value = graph.at(op.out[o]);

@@ -227,7 +227,7 @@ void FaultFileSystem::restart(Survival survival, uint64_t seed) {
   random_.seed(seed);
   for (const std::string& name : posix_files().list(root_)) fs::remove_all(root_ + "/" + name);
   put_back(tree_, root_, survival);
-  tree_ = load(root_);
+  at_cut_ = std::exchange(tree_, load(root_));
   calls_ = 0;
   fail_at_ = power_cut_at_ = -1;
   history_.clear();

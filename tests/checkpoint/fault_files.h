@@ -50,6 +50,8 @@ class FaultFileSystem : public FileSystem {
   const std::vector<std::string>& history() const { return history_; }
   /// Puts what survived onto the real folder; counts and faults start anew.
   void restart(Survival survival, uint64_t seed = 0);
+  /// Goes back to the power cut that the last restart came after: something else may survive it.
+  void go_back_to_cut() { tree_ = at_cut_; }
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
   std::unique_ptr<WritableFile> create(const std::string& path) override;
@@ -91,6 +93,7 @@ class FaultFileSystem : public FileSystem {
   std::mutex mutex_;
   std::string root_;
   NodePtr tree_;
+  NodePtr at_cut_;
   int64_t calls_ = 0;
   int64_t fail_at_ = -1;
   int64_t power_cut_at_ = -1;

@@ -136,15 +136,16 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
                                 Replacing way = Replacing::kExchange) {
   const int64_t count = calls_of_a_save(step, keep_last, way);
   Outcomes outcomes;
-  for (int64_t k = 0; k <= count; ++k)
+  for (int64_t k = 0; k <= count; ++k) {
+    Scene scene;
+    FaultFileSystem files(scene.run.path());
+    replace_by(files, way);
+    save_step(files, scene.root, 1, 1);
+    files.cut_power_at(k);
+    save_step(files, scene.root, step, 2, keep_last);
     for (int variant = 0; variant < 4 + 8; ++variant) {
       const auto survival = static_cast<Survival>(std::min(variant, 5));
-      Scene scene;
-      FaultFileSystem files(scene.run.path());
-      replace_by(files, way);
-      save_step(files, scene.root, 1, 1);
-      files.cut_power_at(k);
-      save_step(files, scene.root, step, 2, keep_last);
+      if (variant > 0) files.go_back_to_cut();
       files.restart(survival, static_cast<uint64_t>(k * 100 + variant));
       if (clean_first) clean_checkpoints(files, scene.root);
       const int version = resumed_version(scene.root);
@@ -160,6 +161,7 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
       outcomes.versions.insert(version);
       ++outcomes.states;
     }
+  }
   return outcomes;
 }
 
@@ -255,17 +257,19 @@ TEST_CASE("after a power cut while a step is replaced one of the two loads", "[l
 
 TEST_CASE("a power cut in the first save of a run leaves no checkpoint that only looks like one") {
   logged([] {
-    for (int64_t k = 0; k < 40; ++k)
+    for (int64_t k = 0; k < 40; ++k) {
+      Scene scene;
+      FaultFileSystem files(scene.run.path());
+      files.cut_power_at(k);
+      save_step(files, scene.root, 1, 1);
       for (int variant = 0; variant < 8; ++variant) {
-        Scene scene;
-        FaultFileSystem files(scene.run.path());
-        files.cut_power_at(k);
-        save_step(files, scene.root, 1, 1);
+        if (variant > 0) files.go_back_to_cut();
         files.restart(static_cast<Survival>(std::min(variant, 5)), static_cast<uint64_t>(variant));
         clean_checkpoints(files, scene.root);
         const int version = resumed_version(scene.root);
         REQUIRE((version == 0 || version == 1));
       }
+    }
   });
 }
 

@@ -584,17 +584,18 @@ TEST_CASE("after a kill or a power cut at any call of an export the old folder o
   for (const bool can_exchange : {true, false}) {
     std::set<DType> found;
     int64_t apart = 0;
-    for (int64_t k = 0, done = 0; done == 0; ++k)
+    for (int64_t k = 0, done = 0; done == 0; ++k) {
+      const TempFolder folder;
+      FaultFileSystem files(folder.path());
+      first_export(files, base, folder, can_exchange);
+      files.cut_power_at(k);
+      try {
+        export_model(files, second_export(base, folder), kTensors, read_values);
+        done = 1;
+      } catch (const Error&) {
+      }
       for (int variant = 0; variant < 4 + 6; ++variant) {
-        const TempFolder folder;
-        FaultFileSystem files(folder.path());
-        first_export(files, base, folder, can_exchange);
-        files.cut_power_at(k);
-        try {
-          export_model(files, second_export(base, folder), kTensors, read_values);
-          done = 1;
-        } catch (const Error&) {
-        }
+        if (variant > 0) files.go_back_to_cut();
         files.restart(static_cast<Survival>(std::min(variant, 5)), static_cast<uint64_t>(k * 100 + variant));
         INFO("call " << k << ", variant " << variant << ", exchange " << can_exchange);
         if (!posix_files().exists(folder / "export")) ++apart;
@@ -602,6 +603,7 @@ TEST_CASE("after a kill or a power cut at any call of an export the old folder o
         found.insert(exported_dtype(folder / "export"));
         REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
       }
+    }
     REQUIRE(found == std::set<DType>{DType::kF32, DType::kBF16});
     // Swapped, a folder is never without its name, not even before the next start.
     REQUIRE((apart == 0) == can_exchange);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <initializer_list>
+#include <functional>
 #include <random>
 #include <string>
 #include <utility>
@@ -67,8 +67,11 @@ inline bool tells_enough(const std::string& fault) {
 class Mutants {
  public:
   Mutants(const MutatedCase& c, uint64_t seed) : choice_(c.choice), random_(seed), good_(choice_.steps()) {
-    for (const auto finite : {kOne, kThree}) wanted_.push_back(run(good_, finite));
-    for (const Outcome& outcome : wanted_) REQUIRE(outcome.fault == "");
+    walk(good_, [&](const Outcome& outcome) {
+      REQUIRE(outcome.fault == "");
+      wanted_.push_back(outcome);
+      return false;
+    });
   }
 
   const std::vector<Step>& good() const { return good_; }
@@ -77,16 +80,24 @@ class Mutants {
     return check_programs(programs_of(mutants));
   }
   /// What they compute depends on their lists alone where the checker finds no fault of order: one
-  /// run tells.
+  /// run tells, most often its first step.
   bool compute_otherwise(const std::vector<Step>& mutants) {
-    return differs(run(mutants, kOne), wanted_[0]) || differs(run(mutants, kThree), wanted_[1]);
+    auto wanted = wanted_.begin();
+    return walk(mutants, [&](const Outcome& outcome) { return differs(outcome, *wanted++); });
   }
 
  private:
-  static constexpr std::initializer_list<bool> kOne = {true};
-  static constexpr std::initializer_list<bool> kThree = {true, false, true};
-  Outcome run(const std::vector<Step>& steps, std::initializer_list<bool> finite) {
-    return run_steps(choice_, steps, random_, finite);
+  /// Runs three steps, of which the second is not finite. Shows what the first one and the last one have come to, or the
+  /// fault, until `shown` says that it has seen enough: true then.
+  bool walk(const std::vector<Step>& steps, const std::function<bool(const Outcome&)>& shown) {
+    Interpreter interpreter(choice_.built.model, choice_.built.partition, steps, choice_.mesh.grid());
+    interpreter.load();
+    for (const int step : {0, 1, 2}) {
+      if (const std::string fault = interpreter.run(random_, step != 1); !fault.empty())
+        return shown({.fault = fault});
+      if (step != 1 && shown(outcome_of(choice_, interpreter))) return true;
+    }
+    return false;
   }
 
   const Choice& choice_;

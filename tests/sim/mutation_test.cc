@@ -574,20 +574,31 @@ std::optional<std::vector<Step>> changed(const std::vector<Step>& good, size_t a
 
 // Proofs that a change of an instruction changes nothing.
 
-/// Bytes, however they are cut into ranges.
-std::set<std::pair<BufferId, int64_t>> words(const std::vector<Range>& a,
-                                             const std::vector<Range>& b = {}) {
-  std::set<std::pair<BufferId, int64_t>> all;
-  for (const auto* ranges : {&a, &b})
-    for (const Range& range : *ranges)
-      for (int64_t at = range.offset; at < range.offset + range.bytes; at += 4)
-        all.emplace(range.buffer, at);
+/// Bytes of buffers, however they are cut into ranges: stretches of whole words that do not touch, in order.
+std::vector<Range> stretches(std::vector<Range> ranges, const std::vector<Range>& more = {}) {
+  ranges.insert(ranges.end(), more.begin(), more.end());
+  std::erase_if(ranges, [](const Range& range) { return range.bytes == 0; });
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return std::pair(a.buffer, a.offset) < std::pair(b.buffer, b.offset);
+  });
+  std::vector<Range> all;
+  for (Range range : ranges) {
+    range.bytes = (range.bytes + 3) / 4 * 4;
+    if (all.empty() || all.back().buffer != range.buffer || all.back().offset + all.back().bytes < range.offset)
+      all.push_back(range);
+    else
+      all.back().bytes = std::max(all.back().bytes, range.offset + range.bytes - all.back().offset);
+  }
   return all;
 }
 
-bool is_among(const std::set<std::pair<BufferId, int64_t>>& some,
-              const std::set<std::pair<BufferId, int64_t>>& all) {
-  return std::includes(all.begin(), all.end(), some.begin(), some.end());
+bool are_among(const std::vector<Range>& some, const std::vector<Range>& all) {
+  return std::all_of(some.begin(), some.end(), [&](const Range& inner) {
+    return std::any_of(all.begin(), all.end(), [&](const Range& outer) {
+      return inner.buffer == outer.buffer && inner.offset >= outer.offset &&
+             inner.offset + inner.bytes <= outer.offset + outer.bytes;
+    });
+  });
 }
 
 bool touches_the_same(const Mutation& m) {
@@ -599,8 +610,8 @@ bool touches_the_same(const Mutation& m) {
          other.if_finite == m.instr.if_finite &&
          std::equal(other.ops().bindings.begin(), other.ops().bindings.end(),
                     m.instr.ops().bindings.begin(), same_place) &&
-         is_among(words(other.writes), words(m.instr.writes)) &&
-         words(other.reads, other.writes) == words(m.instr.reads, m.instr.writes);
+         are_among(stretches(other.writes), stretches(m.instr.writes)) &&
+         stretches(other.reads, other.writes) == stretches(m.instr.reads, m.instr.writes);
 }
 
 bool makes_no_gradient(const Mutation& m) {

@@ -20,21 +20,24 @@ struct Outcome {
   std::string fault;
 };
 
+/// What a run has come to.
+inline Outcome outcome_of(const Choice& choice, const Interpreter& interpreter) {
+  Outcome out;
+  for (int32_t kind = StatePiece::kParam; kind < std::ssize(choice.options.state.optimizer_states); ++kind)
+    out.states.push_back(interpreter.state(kind, out.fault));
+  out.loss = interpreter.loss(choice.mesh.ranks() - 1);
+  return out;
+}
+
 /// `finite`: what each step's decision finds.
 inline Outcome run_steps(const Choice& choice, std::vector<Step> steps, std::mt19937_64& random,
                          std::initializer_list<bool> finite = {true, false, true}) {
   Interpreter interpreter(choice.built.model, choice.built.partition, std::move(steps),
                           choice.mesh.grid());
   interpreter.load();
-  Outcome out;
-  for (const bool one : finite) {
-    out.fault = interpreter.run(random, one);
-    if (!out.fault.empty()) return out;
-  }
-  for (int32_t kind = StatePiece::kParam; kind < std::ssize(choice.options.state.optimizer_states); ++kind)
-    out.states.push_back(interpreter.state(kind, out.fault));
-  out.loss = interpreter.loss(choice.mesh.ranks() - 1);
-  return out;
+  for (const bool one : finite)
+    if (const std::string fault = interpreter.run(random, one); !fault.empty()) return {.fault = fault};
+  return outcome_of(choice, interpreter);
 }
 
 /// The first value that differs, in words, or "".

@@ -8,7 +8,7 @@ namespace ftrun::cpu {
 
 namespace {
 
-constexpr int64_t kRowGrain = 16;
+constexpr int64_t kHeadGrain = 16;
 
 /// The parts of a qkv row: H query heads, K key heads, K value heads of d elements.
 struct Heads {
@@ -36,7 +36,7 @@ void qk_norm(const OpCall& call) {
   S* const out = call.out<S>(0);
   Stat<S>* const rstd = call.out<Stat<S>>(1);
   const auto& vec = vector_kernels<S>();
-  parallel_ranges(call.in_dims(0)[0], kRowGrain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(call.in_dims(0)[0], kHeadGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const S* const x = qkv + n * h.width;
       S* const y = out + n * h.width;
@@ -60,7 +60,7 @@ void qk_norm_dgrad(const OpCall& call) {
   const S* const wk = call.in<S>(4);
   S* const dqkv = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
-  parallel_ranges(call.in_dims(0)[0], kRowGrain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(call.in_dims(0)[0], kHeadGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t q = n * h.width, k = q + h.keys;
       const Stat<S>* const r = rstd + n * (h.q + h.k);
