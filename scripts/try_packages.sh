@@ -52,8 +52,8 @@ remove_containers() {
   local mounted
   [ -d "$containers" ] || return 0
   [ -z "$running" ] || stop_image || true
-  case $way in podman) podman "${storage[@]}" rm --all --force --time 0 >/dev/null || true ;; esac
-  case $tool in buildah) buildah "${storage[@]}" rm --all >/dev/null || true ;; esac
+  if command -v podman >/dev/null; then podman "${storage[@]}" rm --all --force --time 0 >/dev/null || true; fi
+  if command -v buildah >/dev/null; then buildah "${storage[@]}" rm --all >/dev/null || true; fi
   for _ in {1..60}; do
     find /sys/fs/cgroup -depth -type d \( -path "*$group" -o -path "*$group/*" \) -exec rmdir {} + 2>/dev/null || true
     [ -n "$(find /sys/fs/cgroup -type d -path "*$group")" ] || break
@@ -240,8 +240,9 @@ lay_files() {
   local made
   case $tool in
     buildah) made=$(buildah mount "${storage[@]}" "$(buildah from "${storage[@]}" --pull-never ftrun:trial)") ;;
-    podman) made=$(podman image mount "${storage[@]}" ftrun:trial) ;;
+    podman) made=$(podman "${storage[@]}" mount "$(podman "${storage[@]}" create ftrun:trial)") ;;
   esac
+  mkdir -p "$made/work"
   ln -s "$made" "$containers/files"
 }
 
@@ -274,14 +275,14 @@ print(done + 1)' "$out")
 }
 
 image() {
-  local isolation=()
+  local options=(--pull=never --network host -t ftrun:trial)
   mkdir -p "$containers/tmp" "$containers/network"
   hide_state
   make_base
   choose_way
-  [ "$way" = podman ] || isolation=(--isolation chroot)
+  [ "$way" = podman ] || options+=(--isolation chroot)
   say "image: $tool builds it (10 minutes and more)"
-  scripts/package.sh image -- "${storage[@]}" --pull=never --network host "${isolation[@]}" -t ftrun:trial >"$place/image.log" 2>&1 ||
+  scripts/package.sh image -- "${storage[@]}" "${options[@]}" >"$place/image.log" 2>&1 ||
     die "the image could not be built: $(tail -n 20 "$place/image.log")"
   [ "$way" = podman ] || lay_files
   say "image: run by $way without root and network, on a read-only root"
