@@ -1,85 +1,317 @@
 #!/usr/bin/env bash
-# Tries what scripts/package.sh makes on bare distributions: as root, with debootstrap, the network and some 12 GB of disk.
-#   scripts/try_packages.sh [--keep FOLDER] [SUITE...]      (default: bookworm trixie)
-# In each suite's smallest root: pip installs the wheel, with LibTorch, into a virtual environment; two ranks train a small
-# random model; then the .deb beside it, without root, on a read-only root with 16 MB of /dev/shm. Ends with 77, and why,
-# where that cannot be tried. --if-asked: only where FTRUN_TRY_PACKAGES is set, as CTest has it.
+# Tries what scripts/package.sh makes on bare distributions: as root, with debootstrap, the network and some 25 GB of disk.
+#   scripts/try_packages.sh [--keep FOLDER] [SUITE...]
+# SUITE is Debian's or Ubuntu's name of a release (default: bookworm trixie), whose keyring must be installed.
+#
+#   wheel   pip installs it, with LibTorch, into a virtual environment of the suite's smallest root; two ranks train
+#   deb     dpkg installs it beside; two ranks train as user 1000 on a read-only root without a network, /dev/shm of 16 MB
+#   image   buildah or podman builds it, once, on a base of debootstrap's where docker.io cannot be reached; podman runs it
+#           under the conditions of the .deb; a stop signal ends it, and it resumes. Where podman may start no containers,
+#           the image's files run as those of the .deb do
+#
+# All train the same small random model, and each run's metrics and weights are the bits of the first one's. The script ends
+# with 77, and why, where something cannot be tried. --if-asked: only where FTRUN_TRY_PACKAGES is set, as CTest has it.
+# The tools' containers and images lie in the script's own folder and are gone when it ends; --keep keeps the rest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { printf '[try] %s\n' "$*"; }
+die() { printf '[try] error: %s\n' "$*" >&2; exit 1; }
 skip() { printf 'skipped: %s\n' "$*"; exit 77; }
 
 if [ "${1:-}" = --if-asked ]; then
   shift
-  [ -n "${FTRUN_TRY_PACKAGES:-}" ] || skip 'it takes root, the network and some 12 GB: FTRUN_TRY_PACKAGES=1 asks for it'
+  [ -n "${FTRUN_TRY_PACKAGES:-}" ] || skip 'it takes root, the network and some 25 GB: FTRUN_TRY_PACKAGES=1 asks for it'
 fi
-place=''
-if [ "${1:-}" = --keep ]; then place=${2:?--keep wants a folder}; shift 2; fi
-suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(bookworm trixie)
 [ "$(id -u)" -eq 0 ] || skip 'only root may make a root folder'
 command -v debootstrap >/dev/null || skip 'no debootstrap (apt-get install debootstrap)'
-unshare -m true 2>/dev/null || skip 'this machine allows no mount namespaces'
-if [ -z "$place" ]; then
-  place=$(mktemp -d)
-  trap 'rm -rf --one-file-system -- "$place"' EXIT
+unshare -mn true 2>/dev/null || skip 'this machine allows no namespaces of mounts and networks'
+if [ "${FTRUN_TRY_MOUNTS:-}" != own ]; then exec env FTRUN_TRY_MOUNTS=own unshare -m scripts/try_packages.sh "$@"; fi
+place=''
+if [ "${1:-}" = --keep ]; then
+  mkdir -p "${2:?--keep wants a folder}"
+  place=$(cd "$2" && pwd -P)
+  kept=yes
+  shift 2
 fi
-mkdir -p "$place"
-scripts/package.sh wheel --out "$place/packages"
-FTRUN_BUILT=done scripts/package.sh deb --out "$place/packages"
-.venv/bin/python - "$place/data" <<'PYTHON'
-import json, os, sys
-sys.path.insert(0, "tests/e2e")
-os.environ.setdefault("FTRUN_BINARY", "build/release/bin/ftrun")
-import pathlib
-from runner import config, tiny_data, tiny_model
-folder = pathlib.Path(sys.argv[1])
-folder.mkdir(parents=True, exist_ok=True)
-tiny_model(folder / "model")
-tiny_data(folder / "train.bin")
-settings = config("/data/model", "/data/train.bin", "/tmp/run", train={"steps": 3}, train_micro_batch_size_per_gpu=1)
-(folder / "config.json").write_text(json.dumps(settings))
-PYTHON
+suites=("$@")
+[ ${#suites[@]} -gt 0 ] || suites=(bookworm trixie)
+place=${place:-$(mktemp -d)}
+work=$place/work
+containers=$place/containers
+storage=(--root "$containers/root" --runroot "$containers/run")
+group=/ftrun-try-$$  # of the containers' processes
+tool=$(basename "$(command -v buildah || command -v podman || true)")
+way=''      # how the image is run: podman or chroot
+running=''  # the process of a run in the background
+first=''    # the run that all others are compared with
 certificates=/etc/ssl/certs/ca-certificates.crt
+train=(--config config.json --nproc 2)
 
-# inside ROOT: what follows runs in a mount namespace of its own, which takes the mounts with it.
-inside() {
-  local root=$1
+# remove_containers: removes what buildah and podman hold; fails where a process of theirs stays.
+remove_containers() {
+  local mounted
+  [ -d "$containers" ] || return 0
+  [ -z "$running" ] || stop_image || true
+  if command -v podman >/dev/null; then podman "${storage[@]}" rm --all --force --time 0 >/dev/null || true; fi
+  if command -v buildah >/dev/null; then buildah "${storage[@]}" rm --all >/dev/null || true; fi
+  for _ in {1..60}; do
+    find /sys/fs/cgroup -depth -type d \( -path "*$group" -o -path "*$group/*" \) -exec rmdir {} + 2>/dev/null || true
+    [ -n "$(find /sys/fs/cgroup -type d -path "*$group")" ] || break
+    sleep 0.5
+  done
+  while read -r mounted; do umount "$(printf %b "$mounted")"; done < <(
+    cut -d ' ' -f 2 /proc/self/mounts | grep -F "$containers/" | tac || true)
+  rm -rf --one-file-system -- "$containers"
+  [ -z "$(find /sys/fs/cgroup -type d -path "*$group")" ] || die "processes stay in the control group $group"
+}
+
+finish() {
+  remove_containers
+  [ -n "${kept:-}" ] || rm -rf --one-file-system -- "$place"
+}
+trap finish EXIT
+
+# python_of_tests CODE ARGUMENT...: runs code that uses functions of the end-to-end tests.
+python_of_tests() {
+  local code=$1
   shift
-  unshare -m bash -euc '
-    root=$1; shift
+  FTRUN_BINARY=build/release/bin/ftrun PYTHONPATH=tests/e2e .venv/bin/python -c "$code" "$@"
+}
+
+# compare_with_first NAME: fails where a run's metrics or exported weights differ from those of the first run in a bit.
+compare_with_first() {
+  first=${first:-$1}
+  python_of_tests 'import sys; from runner import same_run; same_run(*sys.argv[1:])' "$work/$first" "$work/$1"
+  [ "$1" = "$first" ] || say "$1: the losses and weights of $first, bit by bit"
+}
+
+# bare_root ROOT SUITE [PACKAGE,...]: makes the smallest root of a suite, with some packages.
+bare_root() {
+  local root=$1 suite=$2 options=(--variant=minbase --force-check-gpg) script=/usr/share/debootstrap/scripts/$2
+  [ ! -e "$root.made" ] || return 0
+  rm -rf --one-file-system -- "$root"
+  [ -z "${3:-}" ] || options+=("--include=$3")
+  # Releases of Ubuntu that debootstrap does not know are made as those that it knows.
+  [ -e "$script" ] || script=/usr/share/debootstrap/scripts/gutsy
+  [ "$(basename "$(readlink -f "$script")")" != gutsy ] || options+=("--components=main,universe")
+  debootstrap "${options[@]}" "$suite" "$root" '' "$script" >"$root.log" 2>&1 ||
+    skip "debootstrap $suite failed: $(tail -n 1 "$root.log")"
+  touch "$root.made"
+}
+
+# inside ROOT MODE COMMAND...: runs a command in a root, with mounts that end with it; it begins in /work, which is $work.
+# writable: as root. read-only: as user 1000 on a read-only root, with no network but the loopback.
+inside() {
+  local namespaces=-m
+  [ "$2" = writable ] || namespaces=-mn
+  unshare "$namespaces" bash -euc '
+    work=$1 root=$2 mode=$3 user=0:0
+    shift 3
+    mount --bind "$root" "$root"
+    if [ "$mode" = read-only ]; then
+      user=1000:1000
+      mount -o remount,bind,ro "$root"
+      .venv/bin/python -c "import fcntl, socket, struct
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+fcntl.ioctl(socket.socket(), SIOCSIFFLAGS, struct.pack(\"16sh14x\", b\"lo\", IFF_UP))"
+    fi
     mount -t proc proc "$root/proc"
     mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
     mount -t tmpfs -o size=16m,mode=755 tmpfs "$root/dev"
     for device in null zero random urandom; do touch "$root/dev/$device"; mount --bind "/dev/$device" "$root/dev/$device"; done
     mkdir -m 1777 "$root/dev/shm"
-    "$@"' inside "$root" "$@"
+    mount --bind "$work" "$root/work"
+    echo $$ >"$work/pid"
+    exec chroot --userspec="$user" "$root" env -C /work HOME=/tmp "$@"' inside "$work" "$@"
 }
 
-for suite in "${suites[@]}"; do
-  root=$place/$suite
-  if [ ! -e "$root/usr/bin/python3" ]; then
-    debootstrap --variant=minbase --include=python3-venv,ca-certificates,libstdc++6 "$suite" "$root" >"$place/$suite.log" 2>&1 ||
-      skip "debootstrap $suite failed: $(tail -n 1 "$place/$suite.log")"
-  fi
-  cp -r "$place/packages" "$place/data" "$root/"
-  chmod -R a+rX "$root/data"
+wheel() {
+  local suite=$1 root=$place/$1
+  say "$suite: pip install of the wheel"
   cp /etc/resolv.conf "$root/etc/"
   [ ! -e "$certificates" ] || cp -L "$certificates" "$root/packages/ca.crt"
-  say "$suite: pip install of the wheel"
-  inside "$root" chroot "$root" bash -euc '
+  inside "$root" writable bash -euc '
+    unset PIP_FIND_LINKS  # a folder of the machine around
     # All of them: to older versions of pip the variables of its HTTP library come before its own.
     [ ! -e /packages/ca.crt ] || export {PIP_CERT,SSL_CERT_FILE,REQUESTS_CA_BUNDLE,CURL_CA_BUNDLE}=/packages/ca.crt
-    [ -e /opt/v/bin/ftrun ] || { python3 -m venv /opt/v && /opt/v/bin/pip install -q /packages/*.whl; }
-    /opt/v/bin/ftrun --version
-    /opt/v/bin/ftrun --config /data/config.json --nproc 2 | tail -n 3'
+    if [ -e /opt/v/bin/ftrun ]; then  # of an earlier wheel
+      /opt/v/bin/pip install -q --no-cache-dir --force-reinstall --no-deps /packages/*.whl
+    else
+      python3 -m venv /opt/v
+      /opt/v/bin/pip install -q --no-cache-dir /packages/*.whl
+    fi
+    /opt/v/bin/ftrun --version'
+  inside "$root" writable /opt/v/bin/ftrun "${train[@]}" --set "output_dir=wheel-$suite" | tail -n 3
+  compare_with_first "wheel-$suite"
+}
+
+deb() {
+  local suite=$1 root=$place/$1
   say "$suite: the .deb without root, on a read-only root"
   chroot "$root" bash -euc 'dpkg -i /packages/*.deb >/dev/null && ln -sfn /opt/v/lib/python3*/site-packages/torch /usr/lib/ftrun/torch'
-  inside "$root" bash -euc '
-    mount --bind "$1" "$1" && mount -o remount,bind,ro "$1"
-    mount -t proc proc "$1/proc"; mount -t tmpfs -o mode=1777 tmpfs "$1/tmp"; mount -t tmpfs -o size=16m tmpfs "$1/dev"
-    for device in null zero random urandom; do touch "$1/dev/$device"; mount --bind "/dev/$device" "$1/dev/$device"; done
-    mkdir -m 1777 "$1/dev/shm"
-    chroot --userspec=1000:1000 "$1" env HOME=/tmp ftrun --config /data/config.json --nproc 2 | tail -n 3' read-only "$root"
-  say "$suite: both ran"
+  inside "$root" read-only ftrun "${train[@]}" --set "output_dir=deb-$suite" | tail -n 3
+  compare_with_first "deb-$suite"
+}
+
+# hide_state: puts empty folders over those in which buildah and podman keep state beside their storage.
+hide_state() {
+  local names folder
+  names=$(readlink -f /etc/resolv.conf)
+  cp "$names" "$containers/resolv.conf"
+  for folder in /var/lib /run /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs "$folder"; done
+  [ -e "$names" ] || install -D -m 644 "$containers/resolv.conf" "$names"
+  cat >"$containers/containers.conf" <<CONF
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+[network]
+network_config_dir = "$containers/network"
+CONF
+  export CONTAINERS_CONF=$containers/containers.conf TMPDIR=$containers/tmp
+}
+
+# make_base: gives the storage the images that the recipe begins with, and the machine's certificates to these.
+make_base() {
+  local release recipe=$containers/base/Containerfile
+  mkdir "$containers/base"
+  if timeout 120 "$tool" pull "${storage[@]}" docker.io/library/debian:12 >"$containers/pull.log" 2>&1; then
+    say 'image: on the base of docker.io'
+  else
+    say "image: on a base of debootstrap's (docker.io: $(tail -n 1 "$containers/pull.log" | sed "s|.*: ||"))"
+    bare_root "$place/base" bookworm
+    tar -C "$place/base" --one-file-system --numeric-owner -cf "$containers/base/root.tar" .
+  fi
+  [ ! -e "$certificates" ] || cp -L "$certificates" "$containers/base/ca.crt"
+  for release in 12 12-slim; do
+    if [ -e "$containers/base/root.tar" ]; then
+      printf 'FROM scratch\nADD root.tar /\n' >"$recipe"
+    else
+      printf 'FROM docker.io/library/debian:%s\n' "$release" >"$recipe"
+    fi
+    [ ! -e "$certificates" ] || printf 'COPY ca.crt /ca.crt\nENV PIP_CERT=/ca.crt SSL_CERT_FILE=/ca.crt\n' >>"$recipe"
+    "$tool" build "${storage[@]}" -t "docker.io/library/debian:$release" -f "$recipe" "$containers/base" >"$containers/base.log" 2>&1 ||
+      die "the base could not be made: $(tail -n 3 "$containers/base.log")"
+  done
+}
+
+# in_podman IMAGE ARGUMENT...: runs an image as docs/install.md says, with less of everything.
+in_podman() {
+  # Podman's own limits are more than a root without CAP_SYS_RESOURCE may set.
+  podman "${storage[@]}" run --rm --name trial --cgroup-parent "$group" --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 \
+    --read-only --shm-size 16m --network none -v "$work:/work" "$@"
+}
+
+# train_image ARGUMENT...: runs ftrun of the image, by the way that was chosen.
+train_image() {
+  case $way in
+    podman) in_podman ftrun:trial "$@" ;;
+    chroot) inside "$containers/files" read-only /opt/ftrun/bin/ftrun "$@" ;;
+  esac
+}
+
+# stop_image: asks a run of the image to end, and kills it after the 30 seconds that schedulers leave (docs/errors.md).
+stop_image() {
+  local pid
+  case $way in
+    podman) podman "${storage[@]}" stop --time 30 trial >/dev/null ;;
+    chroot)
+      pid=$(cat "$work/pid")
+      kill -TERM "$pid"
+      for _ in {1..300}; do kill -0 "$pid" 2>/dev/null || return 0; sleep 0.1; done
+      kill -KILL "$pid"
+      ;;
+  esac
+}
+
+# choose_way: says how the image can be run here.
+choose_way() {
+  way=podman
+  if ! command -v podman >/dev/null; then
+    way=chroot
+    say 'image: run in a root of its own, as there is no podman (apt-get install podman runc)'
+  elif ! in_podman docker.io/library/debian:12 true >"$containers/podman.log" 2>&1; then
+    way=chroot
+    say "image: run in a root of its own, as podman may start no container: $(tail -n 1 "$containers/podman.log")"
+  fi
+}
+
+# lay_files: puts the files of the image where train_image looks for them.
+lay_files() {
+  local made
+  case $tool in
+    buildah) made=$(buildah mount "${storage[@]}" "$(buildah from "${storage[@]}" --pull-never ftrun:trial)") ;;
+    podman) made=$(podman "${storage[@]}" mount "$(podman "${storage[@]}" create ftrun:trial)") ;;
+  esac
+  mkdir -p "$made/work"
+  ln -s "$made" "$containers/files"
+}
+
+# stop_and_resume: stops a run of the image after some steps and looks at what it leaves; another run goes on with it.
+stop_and_resume() {
+  local out=$work/stopped code=0 begin next seen
+  train_image "${train[@]}" --set output_dir=stopped --set train.steps=1000000 >"$place/stopped.log" 2>&1 &
+  running=$!
+  for _ in {1..600}; do
+    seen=$(grep -c '"loss"' "$out/metrics.jsonl" 2>/dev/null || true)
+    [ "${seen:-0}" -lt 3 ] || break
+    kill -0 "$running" || die "it ended before the stop signal: $(tail -n 3 "$place/stopped.log")"
+    sleep 0.5
+  done
+  begin=$SECONDS
+  stop_image
+  wait "$running" || code=$?
+  running=''
+  [ "$code" -eq 143 ] || die "the stop signal ended it with $code, not 143: $(tail -n 3 "$place/stopped.log")"
+  next=$(python_of_tests '
+import sys
+from runner import checkpoints, manifest, steps
+out = sys.argv[1]
+done = len(steps(out))
+assert manifest(out)["exit_reason"] == f"stopped by SIGTERM after step {done}", manifest(out)["exit_reason"]
+assert checkpoints(out) == [f"step-{done:08}"], checkpoints(out)
+print(done + 1)' "$out")
+  say "image: the stop signal ended it after step $((next - 1)), $((SECONDS - begin)) s later, with 143 and a checkpoint"
+  train_image "${train[@]}" --set output_dir=stopped --set "train.steps=$next" --resume auto | tail -n 3
+}
+
+image() {
+  local options=(--pull=never --network host -t ftrun:trial)
+  mkdir -p "$containers/tmp" "$containers/network"
+  hide_state
+  make_base
+  choose_way
+  [ "$way" = podman ] || options+=(--isolation chroot)
+  say "image: $tool builds it (10 minutes and more)"
+  scripts/package.sh image -- "${storage[@]}" "${options[@]}" >"$place/image.log" 2>&1 ||
+    die "the image could not be built: $(tail -n 20 "$place/image.log")"
+  [ "$way" = podman ] || lay_files
+  say "image: run by $way without root and network, on a read-only root"
+  train_image --version
+  train_image "${train[@]}" --set output_dir=image | tail -n 3
+  compare_with_first image
+  stop_and_resume
+  remove_containers
+}
+
+scripts/package.sh wheel --out "$place/packages"
+FTRUN_BUILT=done scripts/package.sh deb --out "$place/packages"
+rm -rf -- "$work"
+mkdir "$work"
+python_of_tests '
+import pathlib, sys
+from runner import config, tiny_data, tiny_model, write_config
+work = pathlib.Path(sys.argv[1])
+tiny_model(work / "model")
+tiny_data(work / "train.bin")
+write_config(work, config("model", "train.bin", "run", train={"steps": 3}, train_micro_batch_size_per_gpu=1))' "$work"
+chown -R 1000:1000 "$work"
+for suite in "${suites[@]}"; do
+  bare_root "$place/$suite" "$suite" python3-venv,ca-certificates,libstdc++6
+  mkdir -p "$place/$suite/work"
+  cp -r "$place/packages" "$place/$suite/"
+  wheel "$suite"
+  deb "$suite"
 done
+[ -n "$tool" ] || skip 'the image alone: neither buildah nor podman is here (apt-get install buildah podman runc)'
+image
+say 'all ran'

@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "base/error.h"
+#include "cluster/failure_summary.h"
 
 namespace ftrun {
 namespace {
@@ -13,10 +14,24 @@ void on_early_requeue(int) {
   _exit(static_cast<int>(ExitCode::kRequeue));
 }
 
+/// The first process of a container. The kernel drops a signal to it that it has no handler for.
+constexpr pid_t kFirstProcess = 1;
+
+void on_early_stop(int signal) {
+  if (::getpid() == kFirstProcess) _exit(stop_exit_code(signal));
+  // A rank has inherited the handler: the signal kills it when the handler returns.
+  std::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
 }  // namespace
 
 void end_at_once_on_signals() {
   std::signal(SIGUSR1, on_early_requeue);
+  if (::getpid() == kFirstProcess) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+      if (!inherits_ignored(signal)) std::signal(signal, on_early_stop);
+  }
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   sigset_t stops;

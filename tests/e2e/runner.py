@@ -698,8 +698,13 @@ def network_refused():
     return f"no network namespace of one's own: {made.stderr.strip()}" if made.returncode else ""
 
 
+def pids_refused():
+    made = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, text=True)
+    return f"no process ids of one's own: {made.stderr.strip()}" if made.returncode else ""
+
+
 # Why this machine cannot run the cases that need it; "" when it can.
-MISSING = {"mount": mount_refused, "network": network_refused, "terminal": terminal_refused}
+MISSING = {"mount": mount_refused, "network": network_refused, "pids": pids_refused, "terminal": terminal_refused}
 SKIPPED = 77
 
 

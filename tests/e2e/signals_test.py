@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, checkpoints, children, environment, evaluations, manifest,
+from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, checkpoints, children, environment, evaluations, manifest, needs,
                     preload, require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model, waiting)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
@@ -76,6 +76,20 @@ with tempfile.TemporaryDirectory() as scratch:
                 time.sleep(wait)
                 running.kill(signal.SIGUSR1)
                 running.wait(75)
+
+    @needs("pids")
+    def signals_before_training_begins_end_the_first_process_of_a_container():
+        for ranks in (1, 2):
+            for number in CODES:
+                for wait in (0, 0.2):
+                    out = f"first-{ranks}-{number.name}-{wait}"
+                    running = Running(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", BINARY, "--config", job.config(out, **MANY),
+                                       "--nproc", ranks, "--restarts", 0])
+                    running.await_line("1 rank: " if ranks == 1 else "2 ranks: ")
+                    time.sleep(wait)
+                    (first,) = children(running.process.pid)
+                    running.kill(number, first)
+                    running.wait(CODES[number])
 
     @waiting
     def a_model_whose_file_is_cut_short_while_it_trains_is_saved():
