@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "model/families.h"
+#include "model/decoder.h"
 
 namespace ftrun::fixtures {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 /// The family's own builder: fp64 is none of the dtypes that models may be trained in.
 ModelDescription in_fp64(const Config& config, const ModelConfig& model) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
-  return find_family(model.family)->build(model, shape, Mode::kTrain, {DType::kF64, DType::kF64}, {}, {}, {});
+  return build_decoder(model, shape, Mode::kTrain, {DType::kF64, DType::kF64}, {});
 }
 
 test::TokenBatch tokens_of(const Batch& batch) {
