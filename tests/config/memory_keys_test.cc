@@ -314,14 +314,14 @@ TEST_CASE("bf16 states use DeepSpeed's words") {
       "fp32 (data_types.grad_accum_dtype at c.yaml:4:32)\n  remedy: remove grad_accum_dtype, or "
       "keep the master weights fp32 and write bf16_optimizer_states alone");
   REQUIRE(problem(bf16(master + ", " + moments) + stage1 + "optimizer: {type: AdamW8bit}") ==
-          "2:85: error: bf16.bf16_optimizer_states does not go with AdamW8bit, whose states are 8-bit codes, and fp32 "
+          "2:83: error: bf16.bf16_optimizer_states does not go with AdamW8bit, whose states are 8-bit codes, and fp32 "
           "for small tensors (optimizer.type at c.yaml:4:19)\n  remedy: remove it");
   REQUIRE(problems(bf16(master) + stage1 + "optimizer: {type: AdamW8bit}") == Lines{});
   REQUIRE(problems("bf16: {enabled: false, " + master + "}") == Lines{});
 }
 
 TEST_CASE("8-bit states have bitsandbytes' defaults, and under names of Hugging Face its Trainer's embeddings") {
-  const auto optimizer_of_text = [](const std::string& text) { return config_of("optimizer: {type: " + text + "}").optimizer; };
+  const auto optimizer_of_text = [](const std::string& text) { return resolved_keys("optimizer: {type: " + text + "}").config.optimizer; };
   const OptimizerConfig own = optimizer_of_text("AdamW8bit");
   REQUIRE(own.lr == 1e-3);
   REQUIRE(own.weight_decay == 1e-2);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cuda_rig.h"
 #include "ops/kinds.h"
+#include "optimizers/code_map.h"
 #include "optimizers/most_states.h"
 #include "optimizers/optimizers.h"
 
@@ -158,6 +159,94 @@ TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") 
         REQUIRE(changed == (s < kept && count > 0));
       }
     }
+}
+
+/// Codes of a state and its scales, on the host and on the device.
+struct CodedState {
+  explicit CodedState(int64_t count)
+      : codes(static_cast<size_t>(count)),
+        scales(static_cast<size_t>((count + kCodeBlock - 1) / kCodeBlock)),
+        device_codes(on_device(codes)),
+        device_scales(on_device(scales)) {}
+  std::vector<uint8_t> codes;
+  std::vector<float> scales;
+  DeviceBytes device_codes, device_scales;
+
+  /// Scales up to rounding; codes the same, or neighbours where rounding has moved a number over a border, which is rare.
+  void require_alike() const {
+    REQUIRE(relative_error(read(device_scales, DType::kF32), array_of(scales)) < 1e-6);
+    const std::vector<std::byte> found = device_codes.read();
+    size_t others = 0;
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const int off = std::abs(static_cast<int>(found[i]) - static_cast<int>(codes[i]));
+      REQUIRE(off <= 1);
+      others += static_cast<size_t>(off);
+    }
+    REQUIRE(others <= codes.size() / 200);
+  }
+};
+
+TEST_CASE("cuda: steps on codes give the CPU's parameters, scales and codes, of whole tensors and of a rank's columns") {
+  OptimizerConfig config;
+  for (size_t type = 0; type < kOfferedOptimizers; ++type)
+    if (optimizer_of(static_cast<OptimizerType>(type)).coded) config.type = static_cast<OptimizerType>(type);
+  REQUIRE(optimizer_of(config.type).coded);
+  config.weight_decay = 0.1;
+  // 17 rows of 60 elements, of which the rank has columns [20, 40).
+  const BlockMap columns{.offset = 0, .row = 60, .width = 20, .first = 20};
+  for (const bool straddles : {false, true})
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const int64_t count : straddles ? std::vector<int64_t>{340} : kCounts) {
+        CAPTURE(straddles, dtype_name(dtype), count);
+        std::vector<float> p = as_floats(floats(count, 1));
+        const DeviceBytes dp = on_device(p);
+        // As many scales as the tensor has blocks.
+        CodedState first(straddles ? 1020 : count), second(straddles ? 1020 : count);
+        for (int step = 0; step < 4; ++step) {
+          const StepScalars s = scalars_of(step);
+          const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
+          // Of few bits, so that products are exact.
+          const Array gradient = rounded(floats(count, 100 + static_cast<uint64_t>(step)), DType::kBF16);
+          const std::vector<std::byte> g = to_bytes(gradient, dtype);
+          const DeviceBytes dg = on_device(gradient, dtype);
+          std::vector<float> new_first(first.scales.size()), new_second(second.scales.size());
+          const DeviceBytes dn_first = on_device(new_first), dn_second = on_device(new_second);
+          FlatUpdate host{.parameters = p.data(),
+                          .gradients = g.data(),
+                          .gradient_dtype = dtype,
+                          .states = {first.codes.data(), second.codes.data()},
+                          .state_dtype = DType::kU8,
+                          .scales = {first.scales.data(), second.scales.data()},
+                          .count = count};
+          FlatUpdate device{.parameters = dp.as<float>(),
+                            .gradients = dg.data(),
+                            .gradient_dtype = dtype,
+                            .states = {first.device_codes.data(), second.device_codes.data()},
+                            .state_dtype = DType::kU8,
+                            .scales = {first.device_scales.as<float>(), second.device_scales.as<float>()},
+                            .count = count};
+          if (straddles) {
+            host.blocks = device.blocks = columns;
+            host.new_scales = {new_first.data(), new_second.data()};
+            device.new_scales = {dn_first.as<float>(), dn_second.as<float>()};
+            measure_codes(host, config, s);
+            gpu().measure_codes(device, config, ds.as<StepScalars>(), stream());
+          }
+          optimizer_update(host, config, s);
+          gpu().optimizer_update(device, config, ds.as<StepScalars>(), stream());
+          if (straddles) {
+            first.scales = new_first;
+            second.scales = new_second;
+            const int64_t bytes = static_cast<int64_t>(new_first.size() * sizeof(float));
+            gpu().copy(first.device_scales.data(), dn_first.data(), bytes, stream());
+            gpu().copy(second.device_scales.data(), dn_second.data(), bytes, stream());
+          }
+          gpu().synchronize(stream());
+        }
+        REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-4);
+        first.require_alike();
+        second.require_alike();
+      }
 }
 
 /// A step of optimizer state in 16 bits on both: numbers of a range that begins amid all parameters.
