@@ -58,7 +58,8 @@ void refuse_dead_link(const std::string& path) {
 }
 
 [[noreturn]] void no_weights(const std::string& folder) {
-  for (const char* name : {kSingle, kModelIndex}) refuse_dead_link((fs::path(folder) / name).string());
+  for (const char* name : {kSingle, kModelIndex})
+    refuse_dead_link((fs::path(folder) / name).string());
   const bool pickled =
       has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
   if (pickled)
@@ -116,7 +117,8 @@ void ModelFolder::open_sharded() {
   for (const std::string& file : shards) add_shard(file, weight_map);
   for (const auto& [name, file] : weight_map)
     if (tensors_.count(name) == 0)
-      refuse_model(cat(folder_, "/", kModelIndex, ": tensor \"", printable(name), "\" should be in ", printable(file),
+      refuse_model(cat(folder_, "/", kModelIndex, ": tensor \"", printable(name),
+                       "\" should be in ", printable(file),
                  ", which does not hold it"),
              "index and shards belong to different versions of the model: fetch all of them again");
 }
@@ -126,7 +128,8 @@ void ModelFolder::add_shard(const std::string& file,
   const std::string path = named_file(folder_, file);
   refuse_dead_link(path);
   if (!has(folder_, file))
-    refuse_model(cat(folder_, "/", kModelIndex, ": shard ", printable(file), " is missing from the folder"),
+    refuse_model(cat(folder_, "/", kModelIndex, ": shard ", printable(file),
+                     " is missing from the folder"),
            incomplete_remedy(folder_));
   const size_t number = files_.size();
   file_names_.push_back(file);

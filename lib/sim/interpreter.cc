@@ -356,7 +356,8 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
       whole.resize(static_cast<size_t>(gathers ? n * total : total));
     }
     if (from.count != total)
-      return fail(cat(where(ranks_[r], instr), " brings ", from.count, " elements, another rank ", total));
+      return fail(cat(where(ranks_[r], instr), " brings ", from.count, " elements, another rank ",
+                      total));
     uint64_t* const to = whole.data() + (gathers ? m * total : 0);
     for (int64_t e = 0; e < total; ++e)
       to[e] = instr.exchange().largest ? std::max(to[e], read(from, e)) : to[e] + read(from, e);

@@ -87,10 +87,11 @@ class Mutants {
   }
 
  private:
-  /// Runs three steps, of which the second is not finite. Shows what the first one and the last one have come to, or the
-  /// fault, until `shown` says that it has seen enough: true then.
+  /// Runs three steps, of which the second is not finite. Shows what the first one and the last one
+  /// have come to, or the fault, until `shown` says that it has seen enough: true then.
   bool walk(const std::vector<Step>& steps, const std::function<bool(const Outcome&)>& shown) {
-    Interpreter interpreter(choice_.built.model, choice_.built.partition, steps, choice_.mesh.grid());
+    Interpreter interpreter(choice_.built.model, choice_.built.partition, steps,
+                            choice_.mesh.grid());
     interpreter.load();
     for (const int step : {0, 1, 2}) {
       if (const std::string fault = interpreter.run(random_, step != 1); !fault.empty())

@@ -574,7 +574,8 @@ std::optional<std::vector<Step>> changed(const std::vector<Step>& good, size_t a
 
 // Proofs that a change of an instruction changes nothing.
 
-/// Bytes of buffers, however they are cut into ranges: stretches of whole words that do not touch, in order.
+/// Bytes of buffers, however they are cut into ranges: stretches of whole words that do not touch,
+/// in order.
 std::vector<Range> stretches(std::vector<Range> ranges, const std::vector<Range>& more = {}) {
   ranges.insert(ranges.end(), more.begin(), more.end());
   std::erase_if(ranges, [](const Range& range) { return range.bytes == 0; });
@@ -584,7 +585,8 @@ std::vector<Range> stretches(std::vector<Range> ranges, const std::vector<Range>
   std::vector<Range> all;
   for (Range range : ranges) {
     range.bytes = (range.bytes + 3) / 4 * 4;
-    if (all.empty() || all.back().buffer != range.buffer || all.back().offset + all.back().bytes < range.offset)
+    if (all.empty() || all.back().buffer != range.buffer ||
+        all.back().offset + all.back().bytes < range.offset)
       all.push_back(range);
     else
       all.back().bytes = std::max(all.back().bytes, range.offset + range.bytes - all.back().offset);

@@ -23,7 +23,8 @@ struct Outcome {
 /// What a run has come to.
 inline Outcome outcome_of(const Choice& choice, const Interpreter& interpreter) {
   Outcome out;
-  for (int32_t kind = StatePiece::kParam; kind < std::ssize(choice.options.state.optimizer_states); ++kind)
+  const auto kinds = static_cast<int32_t>(choice.options.state.optimizer_states.size());
+  for (int32_t kind = StatePiece::kParam; kind < kinds; ++kind)
     out.states.push_back(interpreter.state(kind, out.fault));
   out.loss = interpreter.loss(choice.mesh.ranks() - 1);
   return out;
@@ -36,7 +37,8 @@ inline Outcome run_steps(const Choice& choice, std::vector<Step> steps, std::mt1
                           choice.mesh.grid());
   interpreter.load();
   for (const bool one : finite)
-    if (const std::string fault = interpreter.run(random, one); !fault.empty()) return {.fault = fault};
+    if (const std::string fault = interpreter.run(random, one); !fault.empty())
+      return {.fault = fault};
   return outcome_of(choice, interpreter);
 }
 
