@@ -247,7 +247,12 @@ TEST_CASE("states that are codes have the blocks of whole tensors on every mesh,
     const fixtures::Scratch scratch;
     TrainingOutcome outcome;
     outcome.state = fixtures::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-      fixtures::train_steps(rig, 2, outcome);
+      for (const int64_t number : {1, 2}) {
+        const StepRun run = fixtures::train_step(rig, number);
+        if (rendezvous.rank() > 0) continue;
+        outcome.losses.push_back(run.loss_sum / run.counted_tokens);
+        outcome.norms.push_back(run.gradient_norm);
+      }
       save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
                       {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
                          return rendezvous.exchange_text("save", text);
