@@ -242,8 +242,9 @@ void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
     update.writes = {part_of(weights.front(), elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s) {
       const KeptState& kept = options_.optimizer_states[s];
-      if (kept.coded == part.kind.coded && (part.kind.straddling < 0 || kept.block == 1))
-        update.writes.push_back(part_of(*operands.states[s], elements, interval));
+      if (kept.coded != part.kind.coded || (part.kind.straddling >= 0 && kept.block > 1)) continue;
+      require(operands.states[s].has_value(), "the partition was made for an optimizer's states");
+      update.writes.push_back(part_of(*operands.states[s], elements, interval));
     }
     // Weights and states are read and written: the passes must see both.
     update.reads.insert(update.reads.end(), update.writes.begin(), update.writes.end());

@@ -320,11 +320,11 @@ TEST_CASE("bf16 states use DeepSpeed's words") {
   REQUIRE(problems("bf16: {enabled: false, " + master + "}") == Lines{});
 }
 
-TEST_CASE("8-bit states have bitsandbytes' defaults, and under names of Hugging Face its Trainer's embeddings") {
+TEST_CASE("8-bit states have their defaults, and under names of Hugging Face its Trainer's embeddings") {
   const auto optimizer_of_text = [](const std::string& text) { return resolved_keys("optimizer: {type: " + text + "}").config.optimizer; };
   const OptimizerConfig own = optimizer_of_text("AdamW8bit");
   REQUIRE(own.lr == 1e-3);
-  REQUIRE(own.weight_decay == 1e-2);
+  REQUIRE(own.weight_decay == 0);
   REQUIRE(own.min_8bit_size == 4096);
   REQUIRE_FALSE(own.fp32_embeddings);
   for (const char* name : {"adamw_8bit", "adamw_bnb_8bit", "ADAMW_BNB_8BIT"}) {

@@ -192,7 +192,8 @@ StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise
   if (otherwise.trains) plan.train.model = freeze(std::move(plan.train.model), otherwise.trains);
   plan.partition = build_units(
       plan.train.model, config.partition.unit,
-      {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
+      {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
+      plan.options.state.coded);
   if (otherwise.owns_whole_parameters)
     plan.partition = own_whole_parameters(std::move(plan.partition), plan.train.model,
                                           plan.options.state.shard.count);

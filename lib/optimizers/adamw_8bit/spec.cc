@@ -27,10 +27,8 @@ std::span<const OptimizerState> coded_moments(const OptimizerConfig&) {
 
 }  // namespace
 
-// The defaults are bitsandbytes'.
 constinit const Optimizer kAdamW8bit{.aliases = kAdamW8bitAliases,
                                      .parameters = kAdamW8bitParameters,
-                                     .defaults = {.lr = 1e-3, .weight_decay = 1e-2},
                                      .states = coded_moments,
                                      .coded = true,
                                      .alias_sets = "fp32_embeddings"};
