@@ -15,12 +15,12 @@
 #include "base/log.h"
 #include "base/replace_folder.h"
 #include "base/text.h"
-#include "checkpoint/weight_conversion.h"
 #include "checkpoint/json_strict.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/output_mark.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
+#include "checkpoint/weight_conversion.h"
 
 namespace ftrun {
 namespace {

@@ -67,7 +67,7 @@ void refuse_dead_link(const std::string& path) {
            cat("convert them, where transformers is: ", conversion_line(folder), " (then copy the tokenizer's files); ftrun reads no "
                "format that can run code"));
   refuse_model(cat(folder, ": has neither ", kSingle, " nor ", kModelIndex),
-         incomplete_remedy(folder));
+               incomplete_remedy(folder));
 }
 
 std::map<std::string, std::string> read_weight_map(const std::string& folder) {
@@ -117,10 +117,10 @@ void ModelFolder::open_sharded() {
   for (const std::string& file : shards) add_shard(file, weight_map);
   for (const auto& [name, file] : weight_map)
     if (tensors_.count(name) == 0)
-      refuse_model(cat(folder_, "/", kModelIndex, ": tensor \"", printable(name),
-                       "\" should be in ", printable(file),
-                 ", which does not hold it"),
-             "index and shards belong to different versions of the model: fetch all of them again");
+      refuse_model(
+          cat(folder_, "/", kModelIndex, ": tensor \"", printable(name), "\" should be in ",
+              printable(file), ", which does not hold it"),
+          "index and shards belong to different versions of the model: fetch all of them again");
 }
 
 void ModelFolder::add_shard(const std::string& file,
@@ -128,9 +128,9 @@ void ModelFolder::add_shard(const std::string& file,
   const std::string path = named_file(folder_, file);
   refuse_dead_link(path);
   if (!has(folder_, file))
-    refuse_model(cat(folder_, "/", kModelIndex, ": shard ", printable(file),
-                     " is missing from the folder"),
-           incomplete_remedy(folder_));
+    refuse_model(
+        cat(folder_, "/", kModelIndex, ": shard ", printable(file), " is missing from the folder"),
+        incomplete_remedy(folder_));
   const size_t number = files_.size();
   file_names_.push_back(file);
   files_.emplace_back(path);

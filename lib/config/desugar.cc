@@ -174,8 +174,8 @@ void take_max_grad_norms(Node& root, Problems& problems) {
     take_max_grad_norm(root, *params, "optimizer.params.max_grad_norm", problems);
 }
 
-// A name that another program gives an optimizer says what that program sets beside it. What is paged there is
-// what offloading keeps on the host here.
+// A name that another program gives an optimizer says what that program sets beside it. What is
+// paged there is what offloading keeps on the host here.
 void take_optimizer_alias(Node& root, Problems& problems) {
   Node* optimizer = root.find("optimizer");
   const Node* type = optimizer == nullptr ? nullptr : optimizer->find("type");
@@ -185,9 +185,11 @@ void take_optimizer_alias(Node& root, Problems& problems) {
   for (const auto& [alias, name, sets] : optimizer_aliases()) {
     if (alias != written || sets.empty()) continue;
     if (alias.starts_with("paged_"))
-      problems.notice(at, cat("optimizer.type: ", alias, ": its states are not paged; "
+      problems.notice(at, cat("optimizer.type: ", alias,
+                              ": its states are not paged; "
                               "zero_optimization.offload_optimizer keeps them on the host"));
-    if (optimizer->find("params") == nullptr) optimizer->entries.push_back({"params", at, Node::of_map(at), ""});
+    if (optimizer->find("params") == nullptr)
+      optimizer->entries.push_back({"params", at, Node::of_map(at), ""});
     Node* params = optimizer->find("params");
     if (params->is_map() && params->find(sets) == nullptr)
       params->entries.push_back({std::string(sets), at, Node::of_bool(at, true), ""});

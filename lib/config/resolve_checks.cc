@@ -86,8 +86,10 @@ void check_bf16_states(Resolving& r) {
             cat("remove grad_accum_dtype, or keep the master weights fp32 and write "
                 "bf16_optimizer_states alone"));
   if (c.bf16.bf16_optimizer_states && optimizer_of(c.optimizer.type).coded)
-    r.error(moments, cat(moments, " does not go with ", name_of(c.optimizer.type),
-                         ", whose states are 8-bit codes, and fp32 for small tensors", other_place(r, "optimizer.type")),
+    r.error(moments,
+            cat(moments, " does not go with ", name_of(c.optimizer.type),
+                ", whose states are 8-bit codes, and fp32 for small tensors",
+                other_place(r, "optimizer.type")),
             "remove it");
   else if (c.bf16.bf16_optimizer_states && !c.bf16.bf16_master_weights_and_grads)
     r.notice(moments, cat(moments,

@@ -91,7 +91,8 @@ void declare_optimizer(Schema& s) {
                            part);
   Field& type = optimizer.key("type", &OptimizerConfig::type, "").in_any_case();
   type.doc = type_text();
-  for (const auto& [alias, name, sets] : optimizer_aliases()) type.synonyms.emplace_back(alias, name);
+  for (const auto& [alias, name, sets] : optimizer_aliases())
+    type.synonyms.emplace_back(alias, name);
   optimizer.unkept<bool>("legacy_fusion", false, "Of DeepSpeed's fused kernels.");
 
   auto params = section(

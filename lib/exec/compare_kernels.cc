@@ -82,7 +82,8 @@ Bytes some_codes(int64_t count, uint64_t seed) {
   return codes;
 }
 
-/// Numbers that stand for codes with these scales: by how far they are apart codes can be compared, whatever their map.
+/// Numbers that stand for codes with these scales: by how far they are apart codes can be compared,
+/// whatever their map.
 Bytes decoded(const Bytes& codes, const Bytes& scales) {
   std::vector<float> numbers;
   for (size_t i = 0; i < codes.size(); ++i) {
@@ -337,7 +338,9 @@ void Comparison::compare_update(const Config& config, bool coded) {
              narrow_states = config.bf16.enabled && config.bf16.bf16_optimizer_states;
   FlatUpdate update{.parameter_dtype = narrow_master ? DType::kBF16 : DType::kF32,
                     .gradient_dtype = dtypes.gradients,
-                    .state_dtype = coded ? DType::kU8 : narrow_states ? DType::kBF16 : DType::kF32,
+                    .state_dtype = coded           ? DType::kU8
+                                   : narrow_states ? DType::kBF16
+                                                   : DType::kF32,
                     .copy_dtype = dtypes.compute,
                     .count = kUpdated};
   // States may be sums of squares.
@@ -390,8 +393,8 @@ void Comparison::compare_update(const Config& config, bool coded) {
     }
     // A number that rounding moves over a border has the code next to it.
     note("the optimizer's update", tolerated, DType::kF32, found_in(state + 3), parts[state + 3]);
-    note("the optimizer's update of codes", DType::kBF16, DType::kF32, decoded(found_in(state), found_in(state + 3)),
-         decoded(parts[state], parts[state + 3]));
+    note("the optimizer's update of codes", DType::kBF16, DType::kF32,
+         decoded(found_in(state), found_in(state + 3)), decoded(parts[state], parts[state + 3]));
   }
 }
 

@@ -461,7 +461,8 @@ FlatUpdate Executor::flat_update(const Instr& instr) const {
 
 /// Decay changes no state of an optimizer with codes.
 void Executor::measure(const Instr& instr) {
-  device_->measure(instr.lane, flat_update(instr), program_.at(instr.writes[0].buffer).tier, step_->optimizer);
+  device_->measure(instr.lane, flat_update(instr), program_.at(instr.writes[0].buffer).tier,
+                   step_->optimizer);
 }
 
 void Executor::update(const Instr& instr) {

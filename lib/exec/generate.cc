@@ -61,8 +61,7 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
   // The logits of a token lie in blocks of the tensor-parallel ranks' rows of the vocabulary; what
   // is behind the vocabulary is padding.
   const int64_t blocks = model.split.degree;
-  const int64_t row_bytes =
-      divide_up(model.vocab_rows, blocks) * dtype_bytes(model.dtypes.compute);
+  const int64_t row_bytes = divide_up(model.vocab_rows, blocks) * dtype_bytes(model.dtypes.compute);
   std::vector<std::byte> row(static_cast<size_t>(row_bytes * blocks));
   std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
   for (int64_t i = 0; i < options.tokens && !(options.stop && options.stop()); ++i) {

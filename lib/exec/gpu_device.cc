@@ -376,7 +376,8 @@ void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,
                              gpu_.stream(lane));
 }
 
-void GpuDevice::measure(Lane lane, const FlatUpdate& update, Tier tier, const OptimizerConfig& optimizer) {
+void GpuDevice::measure(Lane lane, const FlatUpdate& update, Tier tier,
+                        const OptimizerConfig& optimizer) {
   if (tier != Tier::kDevice) return host_.measure(lane, update, tier, optimizer);
   kernels().measure_codes(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
 }

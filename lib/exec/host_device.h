@@ -25,7 +25,8 @@ class HostDevice final : public LaneDevice {
   void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier,
               const OptimizerConfig& optimizer) override;
-  void measure(Lane lane, const FlatUpdate& update, Tier tier, const OptimizerConfig& optimizer) override;
+  void measure(Lane lane, const FlatUpdate& update, Tier tier,
+               const OptimizerConfig& optimizer) override;
   void drain() override {}
   std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
   void scalars_changed(Lane) override {}

@@ -83,7 +83,8 @@ class LaneDevice {
   virtual void update(Lane lane, const FlatUpdate& update, Tier tier,
                       const OptimizerConfig& optimizer) = 0;
   /// measure_codes() of what update() does with new scales.
-  virtual void measure(Lane lane, const FlatUpdate& update, Tier tier, const OptimizerConfig& optimizer) = 0;
+  virtual void measure(Lane lane, const FlatUpdate& update, Tier tier,
+                       const OptimizerConfig& optimizer) = 0;
 
   // Recording: where can_record(), one thread may go through instructions [first, last) in program order
   // between the two calls, which writes down what they put on the device instead of doing it. replay() does

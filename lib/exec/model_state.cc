@@ -28,8 +28,7 @@ constexpr int64_t kPackedPart = int64_t{1} << 18;
 /// Returns a slice of what this rank uses of a tensor, as boxes of the whole tensor that lie one
 /// after another in the unit. `tensor` and boxes are those of the slice's blocks.
 std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice, int64_t block) {
-  return cut_box(tensor.local, slice.offset / block,
-                 divide_up(slice.offset + slice.extent, block));
+  return cut_box(tensor.local, slice.offset / block, divide_up(slice.offset + slice.extent, block));
 }
 
 /// Blocks that a box of a tensor is made of.
@@ -109,7 +108,8 @@ DType ModelState::stored_dtype(const StatePiece& piece) const {
 const PackedFormat& ModelState::packed(const StatePiece& piece) const { return program_.at(piece.range.buffer).packed; }
 
 /// Those that the state is one of, by position: a unit may have tensors that differ in that.
-std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin, int64_t end) const {
+std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
+                                         int64_t end) const {
   if (piece.straddling >= 0) return {{piece.straddling, begin, end - begin, begin}};
   std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), begin, end);
   if (piece.state < 0) return slices;
@@ -138,7 +138,8 @@ int64_t ModelState::bytes_of(const StatePiece& piece, int64_t elements) const {
 }
 
 Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) const {
-  return {piece.range.buffer, piece.range.offset + bytes_of(piece, begin - piece.begin), bytes_of(piece, end - begin)};
+  return {piece.range.buffer, piece.range.offset + bytes_of(piece, begin - piece.begin),
+          bytes_of(piece, end - begin)};
 }
 
 /// Writes elements [begin, end) of the unit, whole disk sectors where it lies on disk: by way of
@@ -404,7 +405,8 @@ std::vector<StateInfo> ModelState::states() const {
   std::vector<StateInfo> all;
   for (const StoredState& saved : stored_states(model_, partition_, options_)) {
     const TensorInfo& tensor = model_.tensor(saved.tensor);
-    all.push_back({tensor.name, kind_of(saved.state), saved.dtype, blocked_shape(tensor.shape, saved.block)});
+    all.push_back(
+        {tensor.name, kind_of(saved.state), saved.dtype, blocked_shape(tensor.shape, saved.block)});
   }
   return all;
 }

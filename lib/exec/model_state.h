@@ -77,7 +77,8 @@ class ModelState {
   const PackedFormat& packed(const StatePiece& piece) const;
   /// Slices of the tensors whose state lies in elements [begin, end) of a piece.
   std::vector<Slice> slices_of(const StatePiece& piece, int64_t begin, int64_t end) const;
-  /// The tensor as checkpoints hold the state of it: of a state of blocks with the shape that these have.
+  /// The tensor as checkpoints hold the state of it: of a state of blocks with the shape that these
+  /// have.
   TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
   int64_t bytes_of(const StatePiece& piece, int64_t elements) const;
   Range part(const StatePiece& piece, int64_t begin, int64_t end) const;

@@ -138,8 +138,8 @@ class DeviceKernels {
                                 const StepScalars* scalars, DeviceStream stream) = 0;
 
   /// The device's measure_codes (kernels.h).
-  virtual void measure_codes(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars* scalars,
-                             DeviceStream stream) = 0;
+  virtual void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
+                             const StepScalars* scalars, DeviceStream stream) = 0;
 
   /// to[i] = from[i], between F32, BF16 and F16.
   virtual void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,

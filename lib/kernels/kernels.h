@@ -67,11 +67,12 @@ struct FlatUpdate {
   /// rounded stochastically, or U8: codes (optimizers/code_map.h).
   std::array<void*, kMostOptimizerStates> states{};
   DType state_dtype = DType::kF32;
-  /// Of states that are codes: the scale of each block of kCodeBlock elements of the tensor that `blocks` maps the range to.
+  /// Of states that are codes: the scale of each block of kCodeBlock elements of the tensor that
+  /// `blocks` maps the range to.
   std::array<float*, kMostOptimizerStates> scales{};
   BlockMap blocks = {};
-  /// The scales after the step, of blocks that the range has only elements of: given, or measured (measure_codes).
-  /// Null: each is that of the block's elements here, and replaces the old one.
+  /// The scales after the step, of blocks that the range has only elements of: given, or measured
+  /// (measure_codes). Null: each is that of the block's elements here, and replaces the old one.
   std::array<float*, kMostOptimizerStates> new_scales{};
   /// When given, gets the new parameters in F32, BF16 or F16: what the layers compute with. Not the
   /// parameters' own memory.
@@ -93,13 +94,15 @@ uint64_t rounding_key(uint64_t seed, int64_t step);
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
 /// One step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
-/// applied to the gradients on the way, in one pass over memory. Codes are decoded before it; those of a block are encoded
-/// after it, with its new scale. Error(kUnsupported) for other dtypes.
+/// applied to the gradients on the way, in one pass over memory. Codes are decoded before it; those
+/// of a block are encoded after it, with its new scale. Error(kUnsupported) for other dtypes.
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars);
 
-/// The first half of a step with `new_scales`: makes them at least what the range's elements need. Nothing else changes.
-void measure_codes(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars& scalars);
+/// The first half of a step with `new_scales`: makes them at least what the range's elements need.
+/// Nothing else changes.
+void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
+                   const StepScalars& scalars);
 
 /// Threads kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);

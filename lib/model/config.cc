@@ -336,8 +336,7 @@ std::string scales_text(const ModelConfig& config) {
 std::string softcaps_text(const ModelConfig& config) {
   std::string text;
   const auto add = [&](std::string_view name, double bound) {
-    if (bound > 0)
-      text += cat(text.empty() ? "\nsoftcaps " : ", ", name, " ", number_text(bound));
+    if (bound > 0) text += cat(text.empty() ? "\nsoftcaps " : ", ", name, " ", number_text(bound));
   };
   add("attention", config.attention_softcap);
   add("logits", config.logit_softcap);
@@ -380,8 +379,7 @@ std::string config_text(const ModelConfig& config) {
       << scales_text(config) << softcaps_text(config) << "\nrope "
       << (config.learned_positions ? "none" : rope_text(config.rope))
       << (config.window_rope ? cat(", with a window ", rope_text(*config.window_rope)) : "")
-      << "\nwindow "
-      << windows_text(config.windows) << "\ndtype "
+      << "\nwindow " << windows_text(config.windows) << "\ndtype "
       << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
       << tokens_text(config) << "\n";
   return out.str();

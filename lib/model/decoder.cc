@@ -258,8 +258,7 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
   }
   ids.input_norm = table.norm(names.in_block(layer, names.input_norm), c);
   if (c.output_norms)
-    ids.attention_output_norm =
-        table.norm(names.in_block(layer, names.attention_output_norm), c);
+    ids.attention_output_norm = table.norm(names.in_block(layer, names.attention_output_norm), c);
   ids.post_norm = table.norm(names.in_block(layer, names.post_norm), c);
   if (c.output_norms)
     ids.mlp_output_norm = table.norm(names.in_block(layer, names.mlp_output_norm), c);

@@ -13,9 +13,9 @@
 namespace ftrun {
 
 std::span<const Family> families() {
-  static const std::array kFamilies{
-      kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family,  kGraniteFamily,
-      kPhi3Family,  kGpt2Family,    kGemmaFamily, kGemma2Family, kGemma3Family};
+  static const std::array kFamilies{kLlamaFamily,   kMistralFamily, kQwen2Family, kQwen3Family,
+                                    kGraniteFamily, kPhi3Family,    kGpt2Family,  kGemmaFamily,
+                                    kGemma2Family,  kGemma3Family};
   return kFamilies;
 }
 

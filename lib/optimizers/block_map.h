@@ -2,7 +2,8 @@
 
 #include <cstdint>
 
-// Sources compiled for different instruction sets call these: no copy of them is left for the linker.
+// Sources compiled for different instruction sets call these: no copy of them is left for the
+// linker.
 #ifdef __CUDACC__
 #define FTRUN_BLOCK_FUNCTION __host__ __device__ __forceinline__
 #else
@@ -11,8 +12,9 @@
 
 namespace ftrun {
 
-/// Which elements of a range are of which block of a tensor, where a rank has a part of each row of the tensor, or where the range begins
-/// within a block. As it is made, the range is the tensor. Elements of a block are neighbours in the range.
+/// Which elements of a range are of which block of a tensor, where a rank has a part of each row of
+/// the tensor, or where the range begins within a block. As it is made, the range is the tensor.
+/// Elements of a block are neighbours in the range.
 struct BlockMap {
   static constexpr int64_t kEndless = int64_t{1} << 62;
   /// The range's first element among those that the rank has of the tensor.
@@ -32,7 +34,8 @@ FTRUN_BLOCK_FUNCTION int64_t tensor_element(const BlockMap& map, int64_t i) {
   return map.first + own / map.width * map.row + own % map.width;
 }
 
-/// The first element of a range of `count` elements that is element `element` of the tensor, or a later one; `count` where none is.
+/// The first element of a range of `count` elements that is element `element` of the tensor, or a
+/// later one; `count` where none is.
 FTRUN_BLOCK_FUNCTION int64_t range_element(const BlockMap& map, int64_t element, int64_t count) {
   const int64_t behind = element > map.first ? element - map.first : 0;
   const int64_t column = behind % map.row;

@@ -4,26 +4,29 @@
 
 namespace ftrun {
 
-// Seen by sources compiled for different instruction sets and by GPUs': constants, and functions that run in the
-// compiler alone.
+// Seen by sources compiled for different instruction sets and by GPUs': constants, and functions
+// that run in the compiler alone.
 
-/// Neighbouring elements of a tensor whose codes share a scale: the largest of their absolute values.
+/// Neighbouring elements of a tensor whose codes share a scale: the largest of their absolute
+/// values.
 inline constexpr int64_t kCodeBlock = 256;
 
 inline constexpr int kCodes = 256;
 
-/// The dynamic map of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"): [0.1, 1] in
-/// 2^e equal bins (2^(e+1) without negative numbers), their centres times 10^(e-6), for e = 0...6; and 0 and 1.
+/// The dynamic map of bitsandbytes (Dettmers et al. 2022, "8-bit Optimizers via Block-wise
+/// Quantization"): [0.1, 1] in 2^e equal bins (2^(e+1) without negative numbers), their centres
+/// times 10^(e-6), for e = 0...6; and 0 and 1.
 struct CodeMap {
   /// What codes stand for as shares of their block's scale, ascending.
   float values[kCodes] = {};
-  /// The least share of each code but the first: halfway to the value below it, which goes to the even code. Shares below 0 have codes of
-  /// values below 0 however small they are, as bitsandbytes sees to the sign of what it stores.
+  /// The least share of each code but the first: halfway to the value below it, which goes to the
+  /// even code. Shares below 0 have codes of values below 0 however small they are, as bitsandbytes
+  /// sees to the sign of what it stores.
   float least[kCodes] = {};
 };
 
-/// Shares by their sign and their first 15 bits behind it, from 2^-23 on: the code of the least share of each such cell. A cell has shares of
-/// at most two codes.
+/// Shares by their sign and their first 15 bits behind it, from 2^-23 on: the code of the least
+/// share of each such cell. A cell has shares of at most two codes.
 struct CodeGuesses {
   static constexpr uint32_t kFirst = 104U << 7, kCells = 23 * 128 + 1;
   /// Cells of positive shares, then of negative ones. Read in words.
@@ -32,7 +35,9 @@ struct CodeGuesses {
 
 namespace code_map_detail {
 
-consteval float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+consteval float float_of(uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
 
 /// The next larger number of one that is not 0.
 consteval float number_after(float x) {
@@ -94,6 +99,7 @@ consteval CodeGuesses make_code_guesses(const CodeMap& map) {
 }
 
 /// Of first moments, and of second ones, which are not negative.
-inline constexpr CodeMap kSignedCodeMap = make_code_map(true), kUnsignedCodeMap = make_code_map(false);
+inline constexpr CodeMap kSignedCodeMap = make_code_map(true),
+                         kUnsignedCodeMap = make_code_map(false);
 
 }  // namespace ftrun

@@ -74,10 +74,11 @@ struct Optimizer {
   std::span<const OptimizerState> (*states)(const OptimizerConfig& config) = nullptr;
   /// Finds what is wrong with values that are right each by itself; null: nothing can be.
   std::optional<OptimizerFault> (*fault)(const OptimizerConfig& config) = nullptr;
-  /// States of tensors of at least OptimizerConfig::min_8bit_size elements are 8-bit codes (code_map.h), beside which there is a
-  /// scale for each block; those of smaller ones are fp32.
+  /// States of tensors of at least OptimizerConfig::min_8bit_size elements are 8-bit codes
+  /// (code_map.h), beside which there is a scale for each block; those of smaller ones are fp32.
   bool coded = false;
-  /// A parameter (true or false) that is true where a config has one of the aliases for the type; null: none.
+  /// A parameter (true or false) that is true where a config has one of the aliases for the type;
+  /// null: none.
   const char* alias_sets = nullptr;
   /// The optimizer that a refused one varies: messages list it behind that one.
   const Optimizer* variant_of = nullptr;

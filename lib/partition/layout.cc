@@ -75,8 +75,9 @@ bool straddles_blocks(const TensorInfo& tensor, const Slice& slice) {
   return false;
 }
 
-std::vector<UpdatePart> update_parts(const Unit& unit, const std::function<UpdateKind(const Slice&)>& kind_of, int64_t begin,
-                                     int64_t end) {
+std::vector<UpdatePart> update_parts(const Unit& unit,
+                                     const std::function<UpdateKind(const Slice&)>& kind_of,
+                                     int64_t begin, int64_t end) {
   std::vector<UpdatePart> parts;
   for (const Slice& slice : slices_in(unit, begin, end)) {
     const UpdateKind kind = kind_of(slice);

@@ -49,8 +49,8 @@ ShardRange shard_range(const Unit& unit, int index, int count);
 /// The slices of tensors in elements [begin, end) of a unit, by position; padding has none.
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 
-/// Whether blocks of a tensor, counted over the whole of it, are not blocks of the unit too: tensor-parallel ranks have parts of some, or
-/// it begins within one (a slice of it says where).
+/// Whether blocks of a tensor, counted over the whole of it, are not blocks of the unit too:
+/// tensor-parallel ranks have parts of some, or it begins within one (a slice of it says where).
 bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 
 /// How an update treats a tensor: with or without weight decay, its states being codes or numbers.
@@ -71,8 +71,10 @@ struct UpdatePart {
 };
 
 /// Cuts [begin, end) of a unit into the fewest parts of one kind; together they cover it, padding
-/// belonging to the part before it, but for what is around a tensor that straddles blocks. `kind_of` is asked once a tensor.
-std::vector<UpdatePart> update_parts(const Unit& unit, const std::function<UpdateKind(const Slice&)>& kind_of, int64_t begin,
-                                     int64_t end);
+/// belonging to the part before it, but for what is around a tensor that straddles blocks.
+/// `kind_of` is asked once a tensor.
+std::vector<UpdatePart> update_parts(const Unit& unit,
+                                     const std::function<UpdateKind(const Slice&)>& kind_of,
+                                     int64_t begin, int64_t end);
 
 }  // namespace ftrun

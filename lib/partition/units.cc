@@ -17,7 +17,11 @@ class UnitBuilder {
  public:
   UnitBuilder(const ModelDescription& model, UnitGranularity granularity, SmallTensors small,
               const std::function<bool(const TensorInfo&)>& coded)
-      : model_(model), granularity_(granularity), small_(small), coded_(coded), placed_(model.tensors.size()) {}
+      : model_(model),
+        granularity_(granularity),
+        small_(small),
+        coded_(coded),
+        placed_(model.tensors.size()) {}
 
   Partition build() {
     for (size_t layer = 0; layer < model_.layers.size(); ++layer)
@@ -41,7 +45,9 @@ class UnitBuilder {
 
   ParamPlace place(int layer, const GraphParam& param) {
     const auto [coded, uncoded] = kinds_of_states(param);
-    Unit& unit = unit_for(layer, param.part, {is_small(param), trains(param), param.packed, param.fp32, coded, uncoded});
+    Unit& unit =
+        unit_for(layer, param.part,
+                 {is_small(param), trains(param), param.packed, param.fp32, coded, uncoded});
     unit.padded = start_behind(unit.padded, param);
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
@@ -104,9 +110,12 @@ class UnitBuilder {
     return first;
   }
 
-  /// Whether some of its tensors have states that are codes, and whether some have states that are numbers.
+  /// Whether some of its tensors have states that are codes, and whether some have states that are
+  /// numbers.
   std::pair<bool, bool> kinds_of_states(const GraphParam& param) const {
-    const auto is_coded = [&](TensorId id) { return trains(param) && coded_ && coded_(model_.tensor(id)); };
+    const auto is_coded = [&](TensorId id) {
+      return trains(param) && coded_ && coded_(model_.tensor(id));
+    };
     const auto coded = std::count_if(param.tensors.begin(), param.tensors.end(), is_coded);
     return {coded > 0, coded < std::ssize(param.tensors)};
   }
@@ -125,12 +134,14 @@ class UnitBuilder {
   Unit& unit_for(int layer, BlockPart part, const Common& common) {
     require(!common.packed || !common.trainable, "what is packed does not train");
     const auto [name, key] = name_and_key(layer, part);
-    const auto [it, added] = by_key_.try_emplace({key, common}, static_cast<UnitId>(out_.units.size()));
+    const auto [it, added] =
+        by_key_.try_emplace({key, common}, static_cast<UnitId>(out_.units.size()));
     const char* const kind = common.packed ? ".packed" : common.trainable ? "" : ".frozen";
     const char* const states = !common.coded ? "" : common.uncoded ? ".partly_coded" : ".coded";
     if (added)
       out_.units.push_back({.id = it->second,
-                            .name = cat(name, common.small && !common.fp32 ? ".small" : "", kind, common.fp32 ? ".fp32" : "", states),
+                            .name = cat(name, common.small && !common.fp32 ? ".small" : "", kind,
+                                        common.fp32 ? ".fp32" : "", states),
                             .small = common.small,
                             .trainable = common.trainable,
                             .packed = common.packed,

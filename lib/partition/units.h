@@ -56,7 +56,8 @@ struct Unit {
   bool packed = false;
   /// And those that are fp32 where layers compute in 16 bits; they are small.
   bool fp32 = false;
-  /// Holds tensors whose optimizer states are codes, and tensors whose are numbers. Both where a matrix of a graph has both.
+  /// Holds tensors whose optimizer states are codes, and tensors whose are numbers. Both where a
+  /// matrix of a graph has both.
   bool coded = false;
   bool uncoded = true;
 };
@@ -93,10 +94,12 @@ struct SmallTensors {
 /// another without gaps, so that the graph sees them as one matrix. Small ones get units of their
 /// own beside the large ones of their layer, whatever the ZeRO stage: all stages then sum the
 /// gradient norm in the same order.
-/// `coded` chooses those whose optimizer states are codes, none when empty; their matrices have units of their own too.
+/// `coded` chooses those whose optimizer states are codes, none when empty; their matrices have
+/// units of their own too.
 Partition build_units(const ModelDescription& model,
                       UnitGranularity granularity = UnitGranularity::kLayer,
-                      SmallTensors small = {}, const std::function<bool(const TensorInfo&)>& coded = {});
+                      SmallTensors small = {},
+                      const std::function<bool(const TensorInfo&)>& coded = {});
 
 /// "unit 1 layers.0: 3540672 elements (3540096 in 9 tensors), layers 1": one line a unit.
 std::string partition_text(const Partition& partition);

@@ -117,18 +117,21 @@ double StateFormula::bytes(int stage, int ranks) const {
 
 namespace {
 
-/// Bytes of optimizer state of an element that trains: in the mean where some tensors' are codes, to four decimals, as they are shown.
+/// Bytes of optimizer state of an element that trains: in the mean where some tensors' are codes,
+/// to four decimals, as they are shown.
 double moment_bytes(const StepPlan& plan) {
   const StateOptions& state = plan.options.state;
   double elements = 0, bytes = 0;
   for (const Unit& unit : plan.partition.units) {
-    if (!unit.trainable || !stages_of(unit, state.pipeline).contains(state.pipeline_stage)) continue;
+    if (!unit.trainable || !stages_of(unit, state.pipeline).contains(state.pipeline_stage))
+      continue;
     for (const Slice& slice : unit.slices) {
       const TensorInfo& tensor = plan.train.model.tensor(slice.tensor);
       elements += static_cast<double>(slice.extent);
       for (const KeptState& kept : state.optimizer_states)
         if (state.keeps(tensor, kept))
-          bytes += static_cast<double>(slice.extent * dtype_bytes(kept.dtype)) / static_cast<double>(kept.block);
+          bytes += static_cast<double>(slice.extent * dtype_bytes(kept.dtype)) /
+                   static_cast<double>(kept.block);
     }
   }
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : 0;

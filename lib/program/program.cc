@@ -29,10 +29,9 @@ void add_range(std::vector<Range>& ranges, const Range& range) {
 
 std::string_view instr_name(InstrKind kind) {
   static constexpr std::array<std::string_view, kInstrKinds> kNames{
-      "load_batch", "clear",       "begin",          "forward",    "backward",
-      "input_grad", "weight_grad", "all_reduce",     "reduce_scatter", "all_gather",
-      "send",       "receive",
-      "copy",       "accumulate",  "gradient_norm", "decide",     "measure", "update"};
+      "load_batch",  "clear",      "begin",          "forward",    "backward", "input_grad",
+      "weight_grad", "all_reduce", "reduce_scatter", "all_gather", "send",     "receive",
+      "copy",        "accumulate", "gradient_norm",  "decide",     "measure",  "update"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -74,13 +74,16 @@ struct Buffer {
   DType dtype = DType::kU8;
   /// Of the parameters in it, which are records of bytes then.
   PackedFormat packed = {};
-  /// Neighbouring elements of the state that one of its elements stands for: those of a block, of which it is the scale.
+  /// Neighbouring elements of the state that one of its elements stands for: those of a block, of
+  /// which it is the scale.
   int64_t block = 1;
   /// On disk, of what is saved: byte offset in the disk's snapshot buffer of as many bytes that take
   /// the place of these, and these of those, while a checkpoint is written from the others; -1: none.
   int64_t shadow_offset = -1;
 
-  int64_t bytes_of(int64_t elements) const { return stored_bytes(dtype, packed, (elements + block - 1) / block); }
+  int64_t bytes_of(int64_t elements) const {
+    return stored_bytes(dtype, packed, (elements + block - 1) / block);
+  }
 };
 
 /// Arenas hold the buffers that are not persistent: those of the device that are private to the
@@ -138,7 +141,7 @@ enum class InstrKind : uint8_t {
   kCopy,           // reads[0] into writes[0], converted where dtypes differ, or to another tier
   kAccumulate,     // reads[0] added to writes[0]
   kGradientNorm,   // sum of squares of reads[i] into writes[i] (one F64 each)
-  kDecide,  // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
+  kDecide,   // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
   kMeasure,  // the largest numbers that the states of one range become: the new scales of codes
   kUpdate,   // optimizer over one range of parameters
 };
@@ -183,10 +186,11 @@ struct Exchange {
   bool largest = false;
 };
 
-/// Of kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}. States that are codes
-/// are followed by their scales, of which the first is that of the block with which the update begins. Scales of a tensor that
-/// straddles blocks are read behind these, all of them: the old ones of each state, then the new ones. Of kMeasure: reads are the same,
-/// writes are the new scales.
+/// Of kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.
+/// States that are codes are followed by their scales, of which the first is that of the block with
+/// which the update begins. Scales of a tensor that straddles blocks are read behind these, all of
+/// them: the old ones of each state, then the new ones. Of kMeasure: reads are the same, writes are
+/// the new scales.
 struct UpdateRange {
   bool decay = false;
   bool writes_copy = false;

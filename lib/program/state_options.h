@@ -136,8 +136,8 @@ struct ParameterHolders {
 
 /// A range of memory that holds elements [begin, end) of a unit's state of one kind.
 struct StatePiece {
-  /// Instead of a part of the unit: all scales of this tensor of it, which straddles blocks. The range is that of elements
-  /// [begin, end) of the whole tensor then.
+  /// Instead of a part of the unit: all scales of this tensor of it, which straddles blocks. The
+  /// range is that of elements [begin, end) of the whole tensor then.
   TensorId straddling = -1;
   /// "param" (what the optimizer updates), "exp_avg", ...; "working": a copy of the parameters in
   /// the dtype that layers compute with, which is made from "param" and never saved.

@@ -113,15 +113,19 @@ Dims blocked_shape(const Dims& shape, int64_t block) {
   return blocks;
 }
 
-UpdateKind update_kind(const ModelDescription& model, const StateOptions& options, const Slice& slice) {
+UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
+                       const Slice& slice) {
   const TensorInfo& tensor = model.tensor(slice.tensor);
-  UpdateKind kind{!options.decays || options.decays(tensor), options.coded && options.coded(tensor)};
+  UpdateKind kind{!options.decays || options.decays(tensor),
+                  options.coded && options.coded(tensor)};
   if (kind.coded && straddles_blocks(tensor, slice)) kind.straddling = slice.tensor;
   return kind;
 }
 
-std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model, const Partition& partition,
-                                                 const StateOptions& options, const std::vector<StateSpec>& specs) {
+std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
+                                                 const Partition& partition,
+                                                 const StateOptions& options,
+                                                 const std::vector<StateSpec>& specs) {
   std::vector<StraddlingTensor> found;
   std::map<Tier, int64_t> blocks;
   for (const Unit& unit : partition.units) {
@@ -152,13 +156,15 @@ BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank) {
   return map;
 }
 
-std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model, const OptimizerConfig& optimizer) {
+std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,
+                                                     const OptimizerConfig& optimizer) {
   if (!optimizer_of(optimizer.type).coded) return {};
   std::set<std::string> numbers;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params)
       for (const TensorId id : param.tensors)
-        if (optimizer.fp32_embeddings && layer.kind == LayerKind::kEmbedding) numbers.insert(model.tensor(id).name);
+        if (optimizer.fp32_embeddings && layer.kind == LayerKind::kEmbedding)
+          numbers.insert(model.tensor(id).name);
   return [numbers = std::move(numbers), least = optimizer.min_8bit_size](const TensorInfo& tensor) {
     return static_cast<double>(tensor.numel()) >= least && !numbers.contains(tensor.name);
   };
@@ -210,7 +216,9 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.master = {master_dtype(unit, options)};
     for (const KeptState& state : options.optimizer_states) {
       const bool kept = state.coded ? unit.coded : unit.uncoded;
-      spec.states.push_back(kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block}) : std::nullopt);
+      spec.states.push_back(
+          kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
+               : std::nullopt);
     }
     spec.trainable = unit.trainable;
     if (spec.trainable) {

@@ -103,10 +103,12 @@ std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
                                          int64_t update_elements);
 
 /// How an update treats a tensor.
-UpdateKind update_kind(const ModelDescription& model, const StateOptions& options, const Slice& slice);
+UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
+                       const Slice& slice);
 
-/// The scales of a tensor's blocks, among those of all tensors of a stage that straddle blocks: each rank has them all, whichever
-/// elements it has. Those of tensors that are updated on the device come in one buffer, those of others in another.
+/// The scales of a tensor's blocks, among those of all tensors of a stage that straddle blocks:
+/// each rank has them all, whichever elements it has. Those of tensors that are updated on the
+/// device come in one buffer, those of others in another.
 struct StraddlingTensor {
   TensorId tensor = -1;
   UnitId unit = -1;
@@ -115,14 +117,19 @@ struct StraddlingTensor {
   int64_t first = 0;
   int64_t blocks = 0;
 };
-std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model, const Partition& partition,
-                                                 const StateOptions& options, const std::vector<StateSpec>& specs);
+std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
+                                                 const Partition& partition,
+                                                 const StateOptions& options,
+                                                 const std::vector<StateSpec>& specs);
 
-/// Which elements of a tensor are those of a part of a unit that lies in it, of tensor-parallel rank `rank`.
+/// Which elements of a tensor are those of a part of a unit that lies in it, of tensor-parallel
+/// rank `rank`.
 BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank);
 
-/// The tensors of a model whose states an optimizer keeps as codes; nothing (an empty function) where it has none.
-std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model, const OptimizerConfig& optimizer);
+/// The tensors of a model whose states an optimizer keeps as codes; nothing (an empty function)
+/// where it has none.
+std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,
+                                                     const OptimizerConfig& optimizer);
 
 /// A state of a tensor that trains, as checkpoints hold it. `state` as StatePiece has it.
 struct StoredState {
@@ -133,8 +140,8 @@ struct StoredState {
   int64_t block = 1;
 };
 
-/// Of a tensor of this shape, of which a state has a number for each block: that of its rows where these are whole blocks, else
-/// a list.
+/// Of a tensor of this shape, of which a state has a number for each block: that of its rows where
+/// these are whole blocks, else a list.
 Dims blocked_shape(const Dims& shape, int64_t block);
 
 /// Those of the whole model, whichever stage of a pipeline has them: a stage may have none.

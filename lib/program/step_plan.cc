@@ -85,7 +85,8 @@ std::vector<KeptState> kept_states(const Config& config) {
                     state.first == nullptr ? 0.0 : config.optimizer.*state.first});
   if (!optimizer_of(config.optimizer.type).coded) return kept;
   for (size_t s = 0; s < states.size(); ++s) kept.push_back({.dtype = DType::kU8, .coded = true});
-  for (size_t s = 0; s < states.size(); ++s) kept.push_back({.dtype = DType::kF32, .coded = true, .block = kTensorBlock});
+  for (size_t s = 0; s < states.size(); ++s)
+    kept.push_back({.dtype = DType::kF32, .coded = true, .block = kTensorBlock});
   return kept;
 }
 
@@ -221,7 +222,8 @@ int64_t checkpoint_bytes(const StepPlan& plan) {
   const ModelDescription& model = plan.train.model;
   int64_t bytes = 0;
   for (const StoredState& state : stored_states(model, plan.partition, plan.options.state))
-    bytes += element_count(blocked_shape(model.tensor(state.tensor).shape, state.block)) * dtype_bytes(state.dtype);
+    bytes += element_count(blocked_shape(model.tensor(state.tensor).shape, state.block)) *
+             dtype_bytes(state.dtype);
   return bytes;
 }
 

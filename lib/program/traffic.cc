@@ -143,7 +143,8 @@ class Formula {
       bytes += sent_by([&](const Instr& instr) { return instr.group() == groups_.replica; });
     if (known.numbers) bytes += numbers();
     if (known.scales)
-      bytes += sent_by([](const Instr& instr) { return instr.communicates() && instr.exchange().largest; });
+      bytes += sent_by(
+          [](const Instr& instr) { return instr.communicates() && instr.exchange().largest; });
     if (known.layers)
       bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
     if (known.copies)

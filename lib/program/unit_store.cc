@@ -58,15 +58,16 @@ BufferId UnitStore::add_buffer(const HomeOptions& options, Tier tier, int64_t el
   std::string name = options.name;
   if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
   if (!options.which) name += cat(".", first);
-  const BufferId buffer = program_.add({.name = std::move(name),
-                                        .tier = tier,
-                                        .category = options.category,
-                                        .bytes = options.format.bytes(elements),
-                                        .persistent = options.which,
-                                        .peer_visible = options.peer_visible && tier == Tier::kDevice,
-                                        .dtype = options.format.dtype,
-                                        .packed = options.format.packed,
-                                        .block = options.format.block});
+  const BufferId buffer =
+      program_.add({.name = std::move(name),
+                    .tier = tier,
+                    .category = options.category,
+                    .bytes = options.format.bytes(elements),
+                    .persistent = options.which,
+                    .peer_visible = options.peer_visible && tier == Tier::kDevice,
+                    .dtype = options.format.dtype,
+                    .packed = options.format.packed,
+                    .block = options.format.block});
   if (options.which) program_.given.push_back(program_.whole(buffer));
   return buffer;
 }
@@ -175,7 +176,8 @@ void UnitStore::place_training_state() {
                                Part part = optimizer(spec);
                                part.wanted = part.wanted && spec.states[s].has_value();
                                // Few numbers, and not whole sectors.
-                               if (kept.block > 1 && part.tier == Tier::kNvme) part.tier = Tier::kHost;
+                               if (kept.block > 1 && part.tier == Tier::kNvme)
+                                 part.tier = Tier::kHost;
                                return part;
                              }));
   }
@@ -183,8 +185,9 @@ void UnitStore::place_training_state() {
 }
 
 size_t UnitStore::coded_states() const {
-  return static_cast<size_t>(std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
-                                           [](const KeptState& kept) { return kept.coded && kept.block > 1; }));
+  return static_cast<size_t>(
+      std::count_if(options_.optimizer_states.begin(), options_.optimizer_states.end(),
+                    [](const KeptState& kept) { return kept.coded && kept.block > 1; }));
 }
 
 int64_t UnitStore::straddling_blocks(Tier tier) const {
@@ -270,19 +273,21 @@ void UnitStore::list_pieces(bool trains) {
 
 /// All ranks have all of these scales, of which one saves them.
 void UnitStore::list_straddling_pieces() {
-  const bool saves = options_.shard.index == 0 && options_.replica == 0 && options_.tensor.index == 0;
+  const bool saves =
+      options_.shard.index == 0 && options_.replica == 0 && options_.tensor.index == 0;
   const size_t states = options_.optimizer_states.size(), coded = coded_states();
   for (const StraddlingTensor& tensor : straddling_)
     for (size_t s = 0; s < coded; ++s) {
       const int64_t elements = model_.tensor(tensor.tensor).numel();
-      pieces_.push_back({.straddling = tensor.tensor,
-                         .state = static_cast<int32_t>(states - coded + s),
-                         .unit = tensor.unit,
-                         .begin = 0,
-                         .end = elements,
-                         .saved = saves && is_saved(tensor.unit) ? ShardRange{0, elements} : ShardRange{},
-                         .range = scales_of(tensor, s, old_scales_.at(tensor.tier)),
-                         .block = kTensorBlock});
+      pieces_.push_back(
+          {.straddling = tensor.tensor,
+           .state = static_cast<int32_t>(states - coded + s),
+           .unit = tensor.unit,
+           .begin = 0,
+           .end = elements,
+           .saved = saves && is_saved(tensor.unit) ? ShardRange{0, elements} : ShardRange{},
+           .range = scales_of(tensor, s, old_scales_.at(tensor.tier)),
+           .block = kTensorBlock});
     }
 }
 

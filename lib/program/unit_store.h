@@ -126,7 +126,8 @@ class UnitStore {
     std::vector<Instr> updates;
     std::vector<Instr> after;
   };
-  /// What an update of an interval works on: `states` by optimizer state, nothing for those that the unit has not.
+  /// What an update of an interval works on: `states` by optimizer state, nothing for those that
+  /// the unit has not.
   struct UpdateOperands {
     Range gradient;
     Range weights;
@@ -193,7 +194,8 @@ class UnitStore {
   void emit_updates(Updates& in_place, Updates& staged);
   UpdateOperands bring_operands(const ShardRange& interval, bool written, Update& plan);
   Range part_of(const Range& interval, const ShardRange& part, const ShardRange& whole) const;
-  /// A state's scales of a tensor that straddles blocks, among those of all such tensors in one tier.
+  /// A state's scales of a tensor that straddles blocks, among those of all such tensors in one
+  /// tier.
   Range scales_of(const StraddlingTensor& tensor, size_t state, BufferId buffer) const;
   const StraddlingTensor& straddling(TensorId tensor) const;
   size_t coded_states() const;
@@ -220,8 +222,8 @@ class UnitStore {
   std::vector<Home> gradients_;
   std::vector<Home> masters_;
   std::vector<std::vector<Home>> moments_;
-  /// Tensors that straddle blocks of codes, and by tier the buffers of their scales: as they were before the step, and
-  /// as they are after it.
+  /// Tensors that straddle blocks of codes, and by tier the buffers of their scales: as they were
+  /// before the step, and as they are after it.
   std::vector<StraddlingTensor> straddling_;
   std::map<Tier, BufferId> old_scales_;
   std::map<Tier, BufferId> new_scales_;

@@ -192,23 +192,27 @@ bool UnitStore::hand_on(std::vector<Range>& written, const Range& parameters, Up
   return makes_copy;
 }
 
-UnitStore::UpdateOperands UnitStore::bring_operands(const ShardRange& interval, bool written, Update& plan) {
+UnitStore::UpdateOperands UnitStore::bring_operands(const ShardRange& interval, bool written,
+                                                    Update& plan) {
   const UnitId id = plan.unit;
   UpdateOperands operands;
   operands.gradient = at_update_tier(home(gradients_, id), interval, "gradient_copy", false, plan);
-  operands.weights = at_update_tier(home(spec(id).has_master ? masters_ : parameters_, id), interval, "weights_copy",
-                                    written, plan);
+  operands.weights = at_update_tier(home(spec(id).has_master ? masters_ : parameters_, id),
+                                    interval, "weights_copy", written, plan);
   operands.states.resize(moments_.size());
   for (size_t s = 0; s < moments_.size(); ++s)
     if (spec(id).states[s])
-      operands.states[s] = at_update_tier(home(moments_[s], id), interval, cat("moment_copy.", s), written, plan);
+      operands.states[s] =
+          at_update_tier(home(moments_[s], id), interval, cat("moment_copy.", s), written, plan);
   return operands;
 }
 
 /// What lies in a part of the unit, of a range that holds a state of all of `whole`.
-Range UnitStore::part_of(const Range& interval, const ShardRange& part, const ShardRange& whole) const {
+Range UnitStore::part_of(const Range& interval, const ShardRange& part,
+                         const ShardRange& whole) const {
   const Buffer& buffer = program_.at(interval.buffer);
-  return {interval.buffer, interval.offset + buffer.bytes_of(part.begin - whole.begin), buffer.bytes_of(part.size())};
+  return {interval.buffer, interval.offset + buffer.bytes_of(part.begin - whole.begin),
+          buffer.bytes_of(part.size())};
 }
 
 void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
@@ -224,12 +228,13 @@ void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
   const auto pass_padding = [&](int64_t until) {
     const ShardRange padding{done, until};
     if (!writes_copy || padding.size() <= 0) return;
-    plan.updates.push_back(
-        copy(part_of(weights.front(), padding, interval), part_of(weights.back(), padding, interval), id));
+    plan.updates.push_back(copy(part_of(weights.front(), padding, interval),
+                                part_of(weights.back(), padding, interval), id));
     plan.updates.back().if_finite = true;
   };
   for (const UpdatePart& part : update_parts(
-           unit(id), [&](const Slice& slice) { return update_kind(model_, options_, slice); }, interval.begin, interval.end)) {
+           unit(id), [&](const Slice& slice) { return update_kind(model_, options_, slice); },
+           interval.begin, interval.end)) {
     const ShardRange elements{part.begin, part.end};
     pass_padding(part.begin);
     done = part.end;
@@ -255,12 +260,13 @@ void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
   pass_padding(interval.end);
 }
 
-// Scales of tensors that straddle blocks. Each rank finds how large its elements of a block become, then ranks find the largest of
-// all, and encode with that.
+// Scales of tensors that straddle blocks. Each rank finds how large its elements of a block become,
+// then ranks find the largest of all, and encode with that.
 
 const StraddlingTensor& UnitStore::straddling(TensorId tensor) const {
-  const auto found = std::find_if(straddling_.begin(), straddling_.end(),
-                                  [&](const StraddlingTensor& known) { return known.tensor == tensor; });
+  const auto found =
+      std::find_if(straddling_.begin(), straddling_.end(),
+                   [&](const StraddlingTensor& known) { return known.tensor == tensor; });
   require(found != straddling_.end(), "a tensor that straddles blocks");
   return *found;
 }
@@ -272,13 +278,16 @@ void UnitStore::add_scales(const UpdatePart& part, Instr& instr) const {
   const Slice slice = slices_in(unit(tensor.unit), part.begin, part.end).front();
   instr.update().blocks = block_map(model_.tensor(tensor.tensor), slice, options_.tensor.index);
   for (const auto& scales : {old_scales_, new_scales_})
-    for (size_t s = 0; s < coded_states(); ++s) instr.reads.push_back(scales_of(tensor, s, scales.at(tensor.tier)));
+    for (size_t s = 0; s < coded_states(); ++s)
+      instr.reads.push_back(scales_of(tensor, s, scales.at(tensor.tier)));
 }
 
 void UnitStore::plan_measures(UnitId id, std::vector<Update>& measures) {
-  for (const ShardRange& interval : update_intervals(cut_.own(id), spec(id).optimizer, options_.update_elements)) {
+  for (const ShardRange& interval :
+       update_intervals(cut_.own(id), spec(id).optimizer, options_.update_elements)) {
     std::vector<UpdatePart> parts = update_parts(
-        unit(id), [&](const Slice& slice) { return update_kind(model_, options_, slice); }, interval.begin, interval.end);
+        unit(id), [&](const Slice& slice) { return update_kind(model_, options_, slice); },
+        interval.begin, interval.end);
     std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
     if (parts.empty()) continue;
     measures.push_back({.unit = id, .turn = static_cast<int>(measures.size() % 2)});
@@ -291,12 +300,14 @@ void UnitStore::plan_measures(UnitId id, std::vector<Update>& measures) {
       measure.unit = id;
       measure.if_finite = true;
       measure.detail = UpdateRange{.first_element = index_.at(id) + part.begin};
-      measure.reads = {part_of(operands.gradient, elements, interval), part_of(operands.weights, elements, interval)};
+      measure.reads = {part_of(operands.gradient, elements, interval),
+                       part_of(operands.weights, elements, interval)};
       for (size_t s = 0; s < operands.states.size(); ++s)
         if (options_.optimizer_states[s].coded && options_.optimizer_states[s].block == 1)
           measure.reads.push_back(part_of(*operands.states[s], elements, interval));
       add_scales(part, measure);
-      measure.writes.assign(measure.reads.end() - static_cast<std::ptrdiff_t>(coded_states()), measure.reads.end());
+      measure.writes.assign(measure.reads.end() - static_cast<std::ptrdiff_t>(coded_states()),
+                            measure.reads.end());
       plan.updates.push_back(std::move(measure));
     }
   }
@@ -306,8 +317,9 @@ void UnitStore::measure_straddling() {
   if (straddling_.empty()) return;
   const auto states = static_cast<int64_t>(coded_states());
   for (const auto& [tier, old] : old_scales_) {
-    const Range all = temporary(cat(buffer_names::kNewScales, ".", tier_name(tier)), tier, Category::kBuckets, {DType::kF32},
-                                states * straddling_blocks(tier), groups_.all != kNoGroup && tier == Tier::kDevice);
+    const Range all = temporary(cat(buffer_names::kNewScales, ".", tier_name(tier)), tier,
+                                Category::kBuckets, {DType::kF32}, states * straddling_blocks(tier),
+                                groups_.all != kNoGroup && tier == Tier::kDevice);
     new_scales_[tier] = all.buffer;
     Instr clear;
     clear.kind = InstrKind::kClear;
@@ -318,8 +330,9 @@ void UnitStore::measure_straddling() {
   Updates in_place, staged;
   bool cut = false;
   for (const Unit& u : partition_.units) {
-    const bool straddles = std::any_of(straddling_.begin(), straddling_.end(),
-                                       [&](const StraddlingTensor& tensor) { return tensor.unit == u.id; });
+    const bool straddles =
+        std::any_of(straddling_.begin(), straddling_.end(),
+                    [&](const StraddlingTensor& tensor) { return tensor.unit == u.id; });
     if (!straddles) continue;
     plan_measures(u.id, stages_update(u.id) ? staged.list : in_place.list);
     cut = cut || spec(u.id).cuts_optimizer;
@@ -328,13 +341,14 @@ void UnitStore::measure_straddling() {
   for (const auto& [tier, buffer] : new_scales_) exchange_scales(program_.whole(buffer), cut);
 }
 
-/// Leaves the largest of the ranks' scales in a buffer. What lies on the host goes through the device, where ranks communicate.
+/// Leaves the largest of the ranks' scales in a buffer. What lies on the host goes through the
+/// device, where ranks communicate.
 void UnitStore::exchange_scales(const Range& scales, bool cut) {
   if (groups_.tensor == kNoGroup && (!cut || groups_.shard == kNoGroup)) return;
   Range on_device = scales;
   if (tier_of(scales) == Tier::kHost) {
-    on_device = temporary(cat(buffer_names::kNewScales, ".exchanged"), Tier::kDevice, Category::kBuckets, {DType::kF32},
-                          element_count(program_, scales), true);
+    on_device = temporary(cat(buffer_names::kNewScales, ".exchanged"), Tier::kDevice,
+                          Category::kBuckets, {DType::kF32}, element_count(program_, scales), true);
     emit(copy(scales, on_device, -1)).if_finite = true;
   }
   for (const GroupId group : {groups_.tensor, cut ? groups_.shard : kNoGroup}) {

@@ -203,26 +203,36 @@ bool has_elements(const Program& program, const Instr& instr, const Range& range
   return program.at(range.buffer).bytes_of(element_count(program, instr.reads[0])) == range.bytes;
 }
 
-/// Of a tensor that straddles blocks, an update reads two lists of scales for each state that is codes behind these.
-size_t scales_read(const Instr& instr, size_t states) { return instr.update().blocks ? 2 * states : 0; }
+/// Of a tensor that straddles blocks, an update reads two lists of scales for each state that is
+/// codes behind these.
+size_t scales_read(const Instr& instr, size_t states) {
+  return instr.update().blocks ? 2 * states : 0;
+}
 
 /// What the weights and states of an update are read as is what is written.
 bool is_update(const Program& program, const Instr& instr) {
   const size_t written = instr.writes.size() - (instr.update().writes_copy ? 1 : 0);
-  if (written == 0 || !instr.if_finite || instr.reads.size() != 1 + written + scales_read(instr, written - 1)) return false;
+  if (written == 0 || !instr.if_finite ||
+      instr.reads.size() != 1 + written + scales_read(instr, written - 1))
+    return false;
   return std::all_of(instr.writes.begin(), instr.writes.end(),
                      [&](const Range& range) { return has_elements(program, instr, range); }) &&
-         std::equal(instr.writes.begin(), instr.writes.begin() + static_cast<std::ptrdiff_t>(written), instr.reads.begin() + 1);
+         std::equal(instr.writes.begin(),
+                    instr.writes.begin() + static_cast<std::ptrdiff_t>(written),
+                    instr.reads.begin() + 1);
 }
 
 /// New scales are read and written.
 bool is_measure(const Program& program, const Instr& instr) {
   const size_t states = instr.writes.size();
-  if (states == 0 || !instr.if_finite || !instr.update().blocks || instr.reads.size() != 2 + states + scales_read(instr, states))
+  if (states == 0 || !instr.if_finite || !instr.update().blocks ||
+      instr.reads.size() != 2 + states + scales_read(instr, states))
     return false;
-  return std::all_of(instr.reads.begin(), instr.reads.begin() + static_cast<std::ptrdiff_t>(2 + states),
+  return std::all_of(instr.reads.begin(),
+                     instr.reads.begin() + static_cast<std::ptrdiff_t>(2 + states),
                      [&](const Range& range) { return has_elements(program, instr, range); }) &&
-         std::equal(instr.writes.begin(), instr.writes.end(), instr.reads.end() - static_cast<std::ptrdiff_t>(states));
+         std::equal(instr.writes.begin(), instr.writes.end(),
+                    instr.reads.end() - static_cast<std::ptrdiff_t>(states));
 }
 
 /// This rank's place in the group that exchanges what lies in a buffer.

@@ -134,7 +134,8 @@ void Interpreter::load() {
       if (piece.straddling >= 0) continue;  // 0, as all persistent memory
       const Cells to = cells(rank, piece.range);
       const int64_t span = elements_of_cell(rank.step.program, piece);
-      require(to.count == (piece.end - piece.begin + span - 1) / span, "a piece is as long as its range");
+      require(to.count == (piece.end - piece.begin + span - 1) / span,
+              "a piece is as long as its range");
       for (int64_t e = 0; e < to.count; ++e) {
         const int64_t element = piece.begin + e * span;
         const int copies = copies_of(piece.unit, element);
@@ -356,8 +357,8 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
       whole.resize(static_cast<size_t>(gathers ? n * total : total));
     }
     if (from.count != total)
-      return fail(cat(where(ranks_[r], instr), " brings ", from.count, " elements, another rank ",
-                      total));
+      return fail(
+          cat(where(ranks_[r], instr), " brings ", from.count, " elements, another rank ", total));
     uint64_t* const to = whole.data() + (gathers ? m * total : 0);
     for (int64_t e = 0; e < total; ++e)
       to[e] = instr.exchange().largest ? std::max(to[e], read(from, e)) : to[e] + read(from, e);
@@ -509,19 +510,21 @@ void Interpreter::decide(Rank& rank, const Instr& instr) {
   for (int64_t e = 0; e < loss.count; ++e) rank.scale = mix(rank.scale, read(loss, e));
 }
 
-/// Calls `body(block, first, last)` for each block of codes that an update has elements [first, last) of.
+/// Calls `body(block, first, last)` for each block of codes that an update has elements [first,
+/// last) of.
 template <class Body>
 void for_blocks(const BlockMap& map, int64_t count, Body body) {
   if (count == 0) return;
   const int64_t last = tensor_element(map, count - 1) / kTensorBlock;
   for (int64_t block = tensor_element(map, 0) / kTensorBlock; block <= last; ++block) {
-    const int64_t begin = range_element(map, block * kTensorBlock, count), end = range_element(map, (block + 1) * kTensorBlock, count);
+    const int64_t begin = range_element(map, block * kTensorBlock, count),
+                  end = range_element(map, (block + 1) * kTensorBlock, count);
     if (begin < end) body(block, begin, end);
   }
 }
 
-/// States of blocks: a block's scale comes from all of its elements, their codes from it too. A cell has two codes. `measures`: what only
-/// finds scales, the largest of those that are there.
+/// States of blocks: a block's scale comes from all of its elements, their codes from it too. A
+/// cell has two codes. `measures`: what only finds scales, the largest of those that are there.
 void Interpreter::update_codes(Rank& rank, const Instr& instr, bool measures) {
   const Program& program = rank.step.program;
   const Cells gradient = cells(rank, instr.reads[0]), weights = cells(rank, instr.reads[1]);
@@ -529,33 +532,38 @@ void Interpreter::update_codes(Rank& rank, const Instr& instr, bool measures) {
   const size_t states = (instr.reads.size() - 2) / (straddles ? 3 : 2);
   for (size_t s = 0; s < 1 + states; ++s)
     if (program.at(instr.reads[1 + s].buffer).bytes_of(gradient.count) != instr.reads[1 + s].bytes)
-      return fail(cat(where(rank, instr), " updates ", instr.reads[1 + s].bytes, " bytes with ", gradient.count, " elements"));
+      return fail(cat(where(rank, instr), " updates ", instr.reads[1 + s].bytes, " bytes with ",
+                      gradient.count, " elements"));
   std::vector<uint64_t> made(static_cast<size_t>(gradient.count));
   for (int64_t e = 0; e < gradient.count; ++e)
-    made[static_cast<size_t>(e)] =
-        mix(mix(read(weights, e), mix(read(gradient, e), rank.scale)), static_cast<uint64_t>(instr.update().first_element + e));
+    made[static_cast<size_t>(e)] = mix(mix(read(weights, e), mix(read(gradient, e), rank.scale)),
+                                       static_cast<uint64_t>(instr.update().first_element + e));
   for (size_t s = 0; s < states; ++s) {
-    const Cells codes = cells(rank, instr.reads[2 + s]), scales = cells(rank, instr.reads[2 + states + s]);
+    const Cells codes = cells(rank, instr.reads[2 + s]),
+                scales = cells(rank, instr.reads[2 + states + s]);
     const Cells next = straddles ? cells(rank, instr.reads[2 + 2 * states + s]) : scales;
-    for_blocks(instr.update().blocks.value_or(BlockMap{}), gradient.count, [&](int64_t block, int64_t first, int64_t last) {
-      if (block >= scales.count || block >= next.count) return fail(cat(where(rank, instr), " has no scale ", block));
-      std::vector<uint64_t> numbers;
-      uint64_t scale = measures ? read(next, block) : 0;
-      for (int64_t e = first; e < last; ++e) {
-        const uint64_t before = mix(read(codes, e / kCodesInCell), read(scales, block));
-        made[static_cast<size_t>(e)] = mix(made[static_cast<size_t>(e)], before);
-        numbers.push_back(mix(mix(before, mix(read(gradient, e), rank.scale)), s));
-        scale = std::max(scale, numbers.back());
-      }
-      if (straddles && !measures) scale = read(next, block);
-      if (measures || !straddles) write(next, block, scale);
-      if (measures) return;
-      for (int64_t e = first; e < last; e += kCodesInCell) {
-        uint64_t code = scale;
-        for (int64_t k = e; k < std::min(e + kCodesInCell, last); ++k) code = mix(code, numbers[static_cast<size_t>(k - first)]);
-        write(codes, e / kCodesInCell, code);
-      }
-    });
+    for_blocks(instr.update().blocks.value_or(BlockMap{}), gradient.count,
+               [&](int64_t block, int64_t first, int64_t last) {
+                 if (block >= scales.count || block >= next.count)
+                   return fail(cat(where(rank, instr), " has no scale ", block));
+                 std::vector<uint64_t> numbers;
+                 uint64_t scale = measures ? read(next, block) : 0;
+                 for (int64_t e = first; e < last; ++e) {
+                   const uint64_t before = mix(read(codes, e / kCodesInCell), read(scales, block));
+                   made[static_cast<size_t>(e)] = mix(made[static_cast<size_t>(e)], before);
+                   numbers.push_back(mix(mix(before, mix(read(gradient, e), rank.scale)), s));
+                   scale = std::max(scale, numbers.back());
+                 }
+                 if (straddles && !measures) scale = read(next, block);
+                 if (measures || !straddles) write(next, block, scale);
+                 if (measures) return;
+                 for (int64_t e = first; e < last; e += kCodesInCell) {
+                   uint64_t code = scale;
+                   for (int64_t k = e; k < std::min(e + kCodesInCell, last); ++k)
+                     code = mix(code, numbers[static_cast<size_t>(k - first)]);
+                   write(codes, e / kCodesInCell, code);
+                 }
+               });
   }
   for (int64_t e = 0; !measures && e < gradient.count; ++e) {
     const uint64_t weight = mix(made[static_cast<size_t>(e)], instr.update().decay ? 1 : 2);

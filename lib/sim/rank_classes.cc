@@ -35,7 +35,8 @@ class ShardTraits {
       : model_(model), state_(state), cut_(cut_states(partition, state)) {
     kinds_.resize(model.tensors.size());
     for (const Unit& unit : partition.units)
-      for (const Slice& slice : unit.slices) kinds_[static_cast<size_t>(slice.tensor)] = update_kind(model, state, slice);
+      for (const Slice& slice : unit.slices)
+        kinds_[static_cast<size_t>(slice.tensor)] = update_kind(model, state, slice);
     std::set<Traits> known;
     for (const Unit& unit : partition.units)
       if (lies_on(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
@@ -66,8 +67,9 @@ class ShardTraits {
   Traits shape_of(const Unit& unit) const {
     Traits shape{unit.padded, cut_.cut(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
     for (const Slice& slice : unit.slices)
-      shape.insert(shape.end(), {slice.position_in_unit, slice.extent, number_of(kind_of(slice.tensor)),
-                                 model_.tensor(slice.tensor).copies});
+      shape.insert(shape.end(),
+                   {slice.position_in_unit, slice.extent, number_of(kind_of(slice.tensor)),
+                    model_.tensor(slice.tensor).copies});
     return shape;
   }
 
@@ -84,9 +86,11 @@ class ShardTraits {
   void add_updates(const Unit& unit, const ShardRange& own, Traits& traits) const {
     for (const ShardRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))
-      for (const UpdatePart& part :
-           update_parts(unit, [&](const Slice& slice) { return kind_of(slice.tensor); }, interval.begin, interval.end))
-        traits.insert(traits.end(), {part.begin - own.begin, part.end - own.begin, number_of(part.kind)});
+      for (const UpdatePart& part : update_parts(
+               unit, [&](const Slice& slice) { return kind_of(slice.tensor); }, interval.begin,
+               interval.end))
+        traits.insert(traits.end(),
+                      {part.begin - own.begin, part.end - own.begin, number_of(part.kind)});
   }
 
   static int64_t number_of(const UpdateKind& kind) {

@@ -140,11 +140,19 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
   const HeadAttrs heads{m.query_heads, m.kv_heads, m.head_size, 1e-6};
   const int64_t normed = m.query_heads + m.kv_heads;
   cases.push_back({cat("rms_norm ", m.name), OpKind::kRmsNorm, {{{n, d}}, {{d}}}, {{{n, d}}, f32({n})}, NormAttrs{1e-5}});
-  cases.push_back({cat("rms_norm_dgrad ", m.name), OpKind::kRmsNormDgrad, {{{n, d}}, {{n, d}}, f32({n}), {{d}}}, {{{n, d}}}, NormAttrs{}});
+  cases.push_back({cat("rms_norm_dgrad ", m.name),
+                   OpKind::kRmsNormDgrad,
+                   {{{n, d}}, {{n, d}}, f32({n}), {{d}}},
+                   {{{n, d}}},
+                   NormAttrs{}});
   cases.push_back({cat("rms_norm_wgrad ", m.name), OpKind::kRmsNormWgrad, {{{n, d}}, {{n, d}}, f32({n})}, {f32({d})}});
   cases.push_back({cat("qk_norm ", m.name), OpKind::kQkNorm, {{{n, wide}}, {{m.head_size}}, {{m.head_size}}},
                    {{{n, wide}}, f32({n, normed})}, heads});
-  cases.push_back({cat("rope ", m.name), OpKind::kRope, {{{n, wide}}, f32({n, m.head_size})}, {{{n, wide}}}, RopeAttrs{heads}});
+  cases.push_back({cat("rope ", m.name),
+                   OpKind::kRope,
+                   {{{n, wide}}, f32({n, m.head_size})},
+                   {{{n, wide}}},
+                   RopeAttrs{heads}});
   cases.push_back(
       {cat("gated_activation ", m.name), OpKind::kGatedActivation, {{{n, 2 * f}}}, {{{n, f}}}});
   cases.push_back({cat("gated_activation_dgrad ", m.name),

@@ -314,14 +314,18 @@ TEST_CASE("bf16 states use DeepSpeed's words") {
       "fp32 (data_types.grad_accum_dtype at c.yaml:4:32)\n  remedy: remove grad_accum_dtype, or "
       "keep the master weights fp32 and write bf16_optimizer_states alone");
   REQUIRE(problem(bf16(master + ", " + moments) + stage1 + "optimizer: {type: AdamW8bit}") ==
-          "2:83: error: bf16.bf16_optimizer_states does not go with AdamW8bit, whose states are 8-bit codes, and fp32 "
+          "2:83: error: bf16.bf16_optimizer_states does not go with AdamW8bit, whose states are "
+          "8-bit codes, and fp32 "
           "for small tensors (optimizer.type at c.yaml:4:19)\n  remedy: remove it");
   REQUIRE(problems(bf16(master) + stage1 + "optimizer: {type: AdamW8bit}") == Lines{});
   REQUIRE(problems("bf16: {enabled: false, " + master + "}") == Lines{});
 }
 
-TEST_CASE("8-bit states have their defaults, and under names of Hugging Face its Trainer's embeddings") {
-  const auto optimizer_of_text = [](const std::string& text) { return resolved_keys("optimizer: {type: " + text + "}").config.optimizer; };
+TEST_CASE(
+    "8-bit states have their defaults, and under names of Hugging Face its Trainer's embeddings") {
+  const auto optimizer_of_text = [](const std::string& text) {
+    return resolved_keys("optimizer: {type: " + text + "}").config.optimizer;
+  };
   const OptimizerConfig own = optimizer_of_text("AdamW8bit");
   REQUIRE(own.lr == 1e-3);
   REQUIRE(own.weight_decay == 0);
@@ -334,17 +338,21 @@ TEST_CASE("8-bit states have their defaults, and under names of Hugging Face its
     REQUIRE(theirs.fp32_embeddings);
     REQUIRE(problems(cat("optimizer: {type: ", name, "}")) == Lines{});
   }
-  REQUIRE_FALSE(optimizer_of_text("adamw_8bit, params: {fp32_embeddings: false, lr: 0.1}").fp32_embeddings);
+  REQUIRE_FALSE(
+      optimizer_of_text("adamw_8bit, params: {fp32_embeddings: false, lr: 0.1}").fp32_embeddings);
   REQUIRE(optimizer_of_text("adamw_8bit, params: {lr: 0.1}").fp32_embeddings);
   REQUIRE(problem("optimizer: {type: paged_adamw_8bit}") ==
-          "2:19: notice: optimizer.type: paged_adamw_8bit: its states are not paged; zero_optimization.offload_optimizer keeps "
+          "2:19: notice: optimizer.type: paged_adamw_8bit: its states are not paged; "
+          "zero_optimization.offload_optimizer keeps "
           "them on the host");
-  REQUIRE(problem("optimizer: {type: AdamW, params: {min_8bit_size: 1}}").find(
-              "error: optimizer.params.min_8bit_size: AdamW has no such parameter") != std::string::npos);
-  REQUIRE(problem("optimizer: {type: Lion, params: {fp32_embeddings: true}}").find(
-              "error: optimizer.params.fp32_embeddings: Lion has no such parameter") != std::string::npos);
-  REQUIRE(problem("optimizer: {type: AdamW8bit, params: {min_8bit_size: -1}}").find(
-              "expected a number of at least 0, found -1") != std::string::npos);
+  REQUIRE(problem("optimizer: {type: AdamW, params: {min_8bit_size: 1}}")
+              .find("error: optimizer.params.min_8bit_size: AdamW has no such parameter") !=
+          std::string::npos);
+  REQUIRE(problem("optimizer: {type: Lion, params: {fp32_embeddings: true}}")
+              .find("error: optimizer.params.fp32_embeddings: Lion has no such parameter") !=
+          std::string::npos);
+  REQUIRE(problem("optimizer: {type: AdamW8bit, params: {min_8bit_size: -1}}")
+              .find("expected a number of at least 0, found -1") != std::string::npos);
 }
 
 TEST_CASE("loss scaling is read whole and checked where it is used") {

@@ -324,7 +324,8 @@ TEST_CASE("a checkpoint whose states have another precision is read by any layou
 
 TEST_CASE("a snapshot of codes and their scales stays as it was, in memory and on disk") {
   set_kernel_threads(1);
-  for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+  for (const OffloadDevice device :
+       {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
     INFO(name_of(device));
     // Without gaps q, k and v begin within blocks where tensors of 30 elements are coded too.
     const Layout l{1, 3, 2, device, Numbers::kFp32, 0};
@@ -368,7 +369,8 @@ TEST_CASE("codes are no numbers of another precision") {
   config.optimizer.min_8bit_size = 1;
   RankRig coded(config, fixtures::small_model(), *alone.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
-  REQUIRE_THROWS_WITH(coded.load(checkpoint), Catch::Matchers::Contains(" is F32, the run needs U8"));
+  REQUIRE_THROWS_WITH(coded.load(checkpoint),
+                      Catch::Matchers::Contains(" is F32, the run needs U8"));
 }
 
 TEST_CASE("moments alone are kept in another precision") {

@@ -1,8 +1,8 @@
 #include <optional>
 
 #include "kernels/kernels.h"
-#include "optimizers/optimizers.h"
 #include "mesh_runs.h"
+#include "optimizers/optimizers.h"
 
 #include <catch2/catch.hpp>
 
@@ -242,11 +242,14 @@ TEST_CASE("so it is with states that are codes, of all tensors or of large ones"
   const ModelConfig model = fixtures::model_of_many_blocks();
   require_alike({0, 1, 2, 3}, 1, 64, codes_from(4096), model, half_of_variants);
   require_alike({2, 3}, 2, 0, codes_from(1), model, half_of_variants);
-  require_alike({0, 1, 2, 3}, 1, 0, codes_from(1, [](Config& c) { c.bf16.enabled = true; }), model, half_of_variants);
-  require_alike({1, 2, 3}, 1, 64, codes_from(4096, [](Config& c) {
-                  c.bf16.enabled = true;
-                  c.bf16.bf16_master_weights_and_grads = true;
-                }),
+  require_alike({0, 1, 2, 3}, 1, 0, codes_from(1, [](Config& c) { c.bf16.enabled = true; }), model,
+                half_of_variants);
+  require_alike({1, 2, 3}, 1, 64,
+                codes_from(4096,
+                           [](Config& c) {
+                             c.bf16.enabled = true;
+                             c.bf16.bf16_master_weights_and_grads = true;
+                           }),
                 model, half_of_variants);
   // Heads of 36 elements: k and v begin within blocks, and rows end within them.
   ModelConfig odd = fixtures::model_of_many_blocks();
@@ -257,7 +260,9 @@ TEST_CASE("so it is with states that are codes, of all tensors or of large ones"
   Config config = run_of(1, 1, 0);
   codes_from(4096)(config);
   const Outcome outcome = train(config, model);
-  const auto bytes = [&](const char* kind) { return outcome.state.at(cat("model.layers.0.self_attn.q_proj.weight.", kind)).size(); };
+  const auto bytes = [&](const char* kind) {
+    return outcome.state.at(cat("model.layers.0.self_attn.q_proj.weight.", kind)).size();
+  };
   CHECK(bytes("exp_avg") == 64 * 64);
   CHECK(bytes("exp_avg_sq") == 64 * 64);
   CHECK(bytes("exp_avg_absmax") == 4 * 64 * 64 / 256);

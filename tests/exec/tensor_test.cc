@@ -5,8 +5,8 @@
 
 #include "checkpoint/save.h"
 #include "kernels/kernels.h"
-#include "optimizers/optimizers.h"
 #include "mesh_runs.h"
+#include "optimizers/optimizers.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -195,8 +195,8 @@ TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes o
   }
 }
 
-/// The largest of the absolute values of what codes stand for in each block is the scale itself: some rank has an element with the code
-/// of 1, or of the number next to -1.
+/// The largest of the absolute values of what codes stand for in each block is the scale itself:
+/// some rank has an element with the code of 1, or of the number next to -1.
 void require_scales_of_blocks(const fixtures::SavedState& state, const std::string& tensor) {
   for (const bool second : {false, true}) {
     const std::string kind = second ? ".exp_avg_sq" : ".exp_avg";
@@ -215,7 +215,9 @@ void require_scales_of_blocks(const fixtures::SavedState& state, const std::stri
   }
 }
 
-TEST_CASE("states that are codes have the blocks of whole tensors on every mesh, and go from one to another as they are") {
+TEST_CASE(
+    "states that are codes have the blocks of whole tensors on every mesh, and go from one to "
+    "another as they are") {
   set_kernel_threads(1);
   struct Place {
     TrainingMesh mesh;
@@ -246,35 +248,39 @@ TEST_CASE("states that are codes have the blocks of whole tensors on every mesh,
     INFO(writer.mesh.text() << ", stage " << writer.stage);
     const fixtures::Scratch scratch;
     TrainingOutcome outcome;
-    outcome.state = fixtures::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-      for (const int64_t number : {1, 2}) {
-        const StepRun run = fixtures::train_step(rig, number);
-        if (rendezvous.rank() > 0) continue;
-        outcome.losses.push_back(run.loss_sum / run.counted_tokens);
-        outcome.norms.push_back(run.gradient_norm);
-      }
-      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
-                      {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
-                         return rendezvous.exchange_text("save", text);
-                       }});
-    });
+    outcome.state = fixtures::saved_on(
+        config_of(writer), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+          for (const int64_t number : {1, 2}) {
+            const StepRun run = fixtures::train_step(rig, number);
+            if (rendezvous.rank() > 0) continue;
+            outcome.losses.push_back(run.loss_sum / run.counted_tokens);
+            outcome.norms.push_back(run.gradient_norm);
+          }
+          save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
+                          {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
+                             return rendezvous.exchange_text("save", text);
+                           }});
+        });
     require_same(outcome, expected);
-    for (const char* tensor : {"self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "mlp.up_proj"})
+    for (const char* tensor :
+         {"self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "mlp.up_proj"})
       require_scales_of_blocks(outcome.state, cat("model.layers.1.", tensor, ".weight"));
     const auto resumed = [&](const Place& place, bool trains) {
-      return fixtures::saved_on(config_of(place), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
-        Checkpoint checkpoint(scratch.path + "/step-00000000");
-        rig.load(checkpoint);
-        if (trains) fixtures::train_step(rig, 3);
-      });
+      return fixtures::saved_on(config_of(place), model, place.mesh,
+                                [&](Rendezvous&, RankRig& rig) {
+                                  Checkpoint checkpoint(scratch.path + "/step-00000000");
+                                  rig.load(checkpoint);
+                                  if (trains) fixtures::train_step(rig, 3);
+                                });
     };
     for (const Place& reader : places) {
       INFO(" -> " << reader.mesh.text() << ", stage " << reader.stage);
       REQUIRE(resumed(reader, false) == outcome.state);
     }
-    const auto straight = fixtures::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
-      for (const int64_t number : {1, 2, 3}) fixtures::train_step(rig, number);
-    });
+    const auto straight =
+        fixtures::saved_on(config_of(writer), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
+          for (const int64_t number : {1, 2, 3}) fixtures::train_step(rig, number);
+        });
     REQUIRE(straight != outcome.state);
     REQUIRE(resumed(writer, true) == straight);
   }

@@ -42,12 +42,13 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
   CHECK(refusal([](auto& g, ValueId x) {
           ops::add(g, x, ops::linear(g, x, g.param("w", {4, 16})));
         }) == "add operands");
-  CHECK(
-      refusal([](auto& g, ValueId x) {
-        ops::add_rms_norm(g, x, ops::linear(g, x, g.param("w", {4, 16})), g.param("n", {16}), {1e-5});
-      }) == "add_rms_norm operands");
-  CHECK(refusal([](auto& g, ValueId x) { ops::add_rms_norm(g, x, x, g.param("n", {4}), {1e-5}); }) ==
-        "add_rms_norm width");
+  CHECK(refusal([](auto& g, ValueId x) {
+          ops::add_rms_norm(g, x, ops::linear(g, x, g.param("w", {4, 16})), g.param("n", {16}),
+                            {1e-5});
+        }) == "add_rms_norm operands");
+  CHECK(refusal([](auto& g, ValueId x) {
+          ops::add_rms_norm(g, x, x, g.param("n", {4}), {1e-5});
+        }) == "add_rms_norm width");
   CHECK(refusal([](auto& g, ValueId x) { ops::layer_norm(g, x, g.param("n", {4}), -1, 1e-5); }) ==
         "layer_norm width");
   CHECK(refusal([](auto& g, ValueId x) {

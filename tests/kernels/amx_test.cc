@@ -77,22 +77,23 @@ class TileRig {
     std::vector<BFloat16> out(static_cast<size_t>(kBlock * head_.size));
     std::vector<float> lse(kBlock);
     Guarded scratch(2 * kBlock * padded_ + kForwardScratch, NAN);
-    kernels.attention_forward({.q = at(q_, block),
-                               .qkv_stride = stride_,
-                               .keys_transposed = keys.data(),
-                               .values = values.data(),
-                               .head_size = head_.size,
-                               .padded_head = padded_,
-                               .scale = scale(),
-                               .softcap = 0,
-                               .block = block,
-                               .rows = rows(block),
-                               .first_key_block = lowest_[static_cast<size_t>(block * kBlock)] / kBlock,
-                               .lowest = lowest_.data() + block * kBlock,
-                               .out = out.data(),
-                               .out_stride = head_.size,
-                               .lse = lse.data(),
-                               .scratch = scratch.data()});
+    kernels.attention_forward(
+        {.q = at(q_, block),
+         .qkv_stride = stride_,
+         .keys_transposed = keys.data(),
+         .values = values.data(),
+         .head_size = head_.size,
+         .padded_head = padded_,
+         .scale = scale(),
+         .softcap = 0,
+         .block = block,
+         .rows = rows(block),
+         .first_key_block = lowest_[static_cast<size_t>(block * kBlock)] / kBlock,
+         .lowest = lowest_.data() + block * kBlock,
+         .out = out.data(),
+         .out_stride = head_.size,
+         .lse = lse.data(),
+         .scratch = scratch.data()});
     scratch.require_margin();
     Forward found;
     for (int64_t i = 0; i < rows(block) * head_.size; ++i)

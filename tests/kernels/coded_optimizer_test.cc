@@ -36,10 +36,14 @@ StepScalars scalars_of(int step, float learning_rate) {
   return s;
 }
 
-size_t blocks_of(size_t count) { return (count + kCodeBlock - 1) / kCodeBlock; }
+size_t blocks_of(size_t count) {
+  return (count + kCodeBlock - 1) / kCodeBlock;
+}
 
 struct CodedState {
-  explicit CodedState(size_t count) : codes{Codes(count), Codes(count)}, scales{Floats(blocks_of(count)), Floats(blocks_of(count))} {}
+  explicit CodedState(size_t count)
+      : codes{Codes(count), Codes(count)},
+        scales{Floats(blocks_of(count)), Floats(blocks_of(count))} {}
   Codes codes[2];
   Floats scales[2];
 
@@ -53,7 +57,8 @@ struct CodedState {
   }
 };
 
-/// The code whose value is nearest, of two that are equally near the even one; of a first moment with the sign of the number.
+/// The code whose value is nearest, of two that are equally near the even one; of a first moment
+/// with the sign of the number.
 uint8_t nearest_code(const CodeMap& map, float share, bool has_negative) {
   int best = 0;
   for (int code = 1; code < kCodes; ++code) {
@@ -72,7 +77,8 @@ Floats decoded(const CodedState& state, int s) {
   return numbers;
 }
 
-/// What a step must leave of states that were `before` and whose numbers after it are `after`: encoded one by one.
+/// What a step must leave of states that were `before` and whose numbers after it are `after`:
+/// encoded one by one.
 CodedState encoded(const Floats (&after)[2]) {
   CodedState state(after[0].size());
   for (int s = 0; s < 2; ++s)
@@ -84,7 +90,8 @@ CodedState encoded(const Floats (&after)[2]) {
     for (size_t i = 0; i < after[s].size(); ++i) {
       const float scale = state.scales[s][i / kCodeBlock];
       if (scale > 0)
-        state.codes[s][i] = nearest_code(s == 0 ? kSignedCodeMap : kUnsignedCodeMap, after[s][i] / scale, s == 0);
+        state.codes[s][i] =
+            nearest_code(s == 0 ? kSignedCodeMap : kUnsignedCodeMap, after[s][i] / scale, s == 0);
     }
   return state;
 }
@@ -93,11 +100,14 @@ CodedState encoded(const Floats (&after)[2]) {
 Floats gradients_at(int step, size_t count) {
   Floats g(count);
   for (size_t i = 0; i < count; ++i)
-    g[i] = std::cos(0.013F * static_cast<float>(i) + 0.1F * static_cast<float>(step)) * 0.01F * static_cast<float>(1 + i % 7);
+    g[i] = std::cos(0.013F * static_cast<float>(i) + 0.1F * static_cast<float>(step)) * 0.01F *
+           static_cast<float>(1 + i % 7);
   return g;
 }
 
-TEST_CASE("the maps of codes are sorted, have 0 and 1, and are those of bitsandbytes in samples of them") {
+TEST_CASE(
+    "the maps of codes are sorted, have 0 and 1, and are those of bitsandbytes in samples of "
+    "them") {
   for (const CodeMap* map : {&kSignedCodeMap, &kUnsignedCodeMap})
     for (int code = 1; code < kCodes; ++code) {
       CAPTURE(code);
@@ -159,7 +169,8 @@ TEST_CASE("every share has the nearest code") {
   for_each_isa([&] {
     for (int code = 1; code < kCodes; ++code)
       for (const int side : {-1, 0, 1}) {
-        const float halfway = (kSignedCodeMap.values[code - 1] + kSignedCodeMap.values[code]) * 0.5F;
+        const float halfway =
+            (kSignedCodeMap.values[code - 1] + kSignedCodeMap.values[code]) * 0.5F;
         const float share = side == 0 ? halfway : std::nextafter(halfway, side < 0 ? -2.0F : 2.0F);
         Floats p(2, 0.0F), g{1.0F, share};
         CodedState state(2);
@@ -174,7 +185,8 @@ TEST_CASE("every share has the nearest code") {
   });
 }
 
-TEST_CASE("a vector of bitsandbytes' AdamW8bit: codes, scales and parameters after 1, 10 and 20 steps") {
+TEST_CASE(
+    "a vector of bitsandbytes' AdamW8bit: codes, scales and parameters after 1, 10 and 20 steps") {
   constexpr size_t kCount = 4096;
   for_each_isa([] {
     for (const double decay : {0.0, 0.01}) {
@@ -182,22 +194,28 @@ TEST_CASE("a vector of bitsandbytes' AdamW8bit: codes, scales and parameters aft
       Floats p(kCount);
       for (size_t i = 0; i < kCount; ++i) p[i] = std::sin(0.01F * static_cast<float>(i));
       CodedState state(kCount);
-      const auto first = [&](int s) { return Codes(state.codes[s].begin(), state.codes[s].begin() + 6); };
+      const auto first = [&](int s) {
+        return Codes(state.codes[s].begin(), state.codes[s].begin() + 6);
+      };
       for (int step = 1; step <= 10; ++step) {
-        optimizer_update(state.update(p, gradients_at(step, kCount)), config, scalars_of(step, 1e-2F));
+        optimizer_update(state.update(p, gradients_at(step, kCount)), config,
+                         scalars_of(step, 1e-2F));
         if (step != 1) continue;
         REQUIRE(first(0) == Codes{194, 204, 214, 224, 234, 244});
         REQUIRE(first(1) == Codes{70, 113, 138, 158, 183, 214});
         REQUIRE(state.scales[0][0] == Approx(0.00699456548).epsilon(1e-7));
         REQUIRE(state.scales[1][0] == Approx(4.892395e-6).epsilon(1e-6));
       }
-      const Floats expected = decay == 0.0 ? Floats{-0.1031639F, -0.0888000F, -0.0783178F, -0.0677805F}
-                                           : Floats{-0.1031178F, -0.0887647F, -0.0782929F, -0.0677658F};
-      for (size_t i = 0; i < expected.size(); ++i) REQUIRE(p[i] == Approx(expected[i]).margin(1e-7));
+      const Floats expected = decay == 0.0
+                                  ? Floats{-0.1031639F, -0.0888000F, -0.0783178F, -0.0677805F}
+                                  : Floats{-0.1031178F, -0.0887647F, -0.0782929F, -0.0677658F};
+      for (size_t i = 0; i < expected.size(); ++i)
+        REQUIRE(p[i] == Approx(expected[i]).margin(1e-7));
       REQUIRE(first(0) == Codes{192, 199, 207, 215, 223, 230});
       REQUIRE(state.scales[0][0] == Approx(0.04357495).epsilon(1e-6));
       for (int step = 11; step <= 20; ++step)
-        optimizer_update(state.update(p, gradients_at(step, kCount)), config, scalars_of(step, 1e-2F));
+        optimizer_update(state.update(p, gradients_at(step, kCount)), config,
+                         scalars_of(step, 1e-2F));
       REQUIRE(first(0) == Codes{164, 173, 174, 186, 183, 188});
       REQUIRE(first(1) == Codes{65, 87, 116, 134, 148, 163});
       REQUIRE(state.scales[0][0] == Approx(0.053359609).epsilon(1e-6));
@@ -248,13 +266,16 @@ TEST_CASE("steps on codes are the same bits for any number of threads and any cu
   }
 }
 
-TEST_CASE("ranks that have columns of a tensor, or begin within a block of it, leave the codes of the whole") {
+TEST_CASE(
+    "ranks that have columns of a tensor, or begin within a block of it, leave the codes of the "
+    "whole") {
   const OptimizerConfig config = coded_optimizer(0.1);
   struct Shape {
     int64_t rows, columns, parts;
   };
   for_each_isa([&] {
-    for (const Shape& shape : {Shape{37, 96, 3}, Shape{9, 1000, 4}, Shape{5000, 2, 2}, Shape{3, 7000, 7}}) {
+    for (const Shape& shape :
+         {Shape{37, 96, 3}, Shape{9, 1000, 4}, Shape{5000, 2, 2}, Shape{3, 7000, 7}}) {
       CAPTURE(shape.rows, shape.columns, shape.parts);
       const auto count = static_cast<size_t>(shape.rows * shape.columns);
       const int64_t width = shape.columns / shape.parts;
@@ -267,13 +288,15 @@ TEST_CASE("ranks that have columns of a tensor, or begin within a block of it, l
       const auto columns_of = [&](const auto& all, int64_t part) {
         std::remove_cvref_t<decltype(all)> own;
         for (int64_t row = 0; row < shape.rows; ++row)
-          for (int64_t c = 0; c < width; ++c) own.push_back(all[static_cast<size_t>(row * shape.columns + part * width + c)]);
+          for (int64_t c = 0; c < width; ++c)
+            own.push_back(all[static_cast<size_t>(row * shape.columns + part * width + c)]);
         return own;
       };
       std::vector<Part> parts;
       for (int64_t part = 0; part < shape.parts; ++part) {
         parts.push_back({columns_of(p, part), CodedState(count)});
-        for (Codes& codes : parts.back().state.codes) codes.resize(static_cast<size_t>(shape.rows * width));
+        for (Codes& codes : parts.back().state.codes)
+          codes.resize(static_cast<size_t>(shape.rows * width));
       }
       Floats old_scales[2]{Floats(blocks_of(count)), Floats(blocks_of(count))};
       for (int step = 1; step <= 4; ++step) {
@@ -297,7 +320,8 @@ TEST_CASE("ranks that have columns of a tensor, or begin within a block of it, l
                 u.scales[k] = old_scales[k].data();
                 u.new_scales[k] = new_scales[k].data();
               }
-              u.blocks = {.offset = first, .row = shape.columns, .width = width, .first = part * width};
+              u.blocks = {
+                  .offset = first, .row = shape.columns, .width = width, .first = part * width};
               if (measures)
                 measure_codes(u, config, s);
               else
@@ -308,7 +332,8 @@ TEST_CASE("ranks that have columns of a tensor, or begin within a block of it, l
           old_scales[k] = new_scales[k];
           REQUIRE(new_scales[k] == whole.scales[k]);
           for (int64_t part = 0; part < shape.parts; ++part)
-            REQUIRE(parts[static_cast<size_t>(part)].state.codes[k] == columns_of(whole.codes[k], part));
+            REQUIRE(parts[static_cast<size_t>(part)].state.codes[k] ==
+                    columns_of(whole.codes[k], part));
         }
         for (int64_t part = 0; part < shape.parts; ++part)
           REQUIRE(parts[static_cast<size_t>(part)].parameters == columns_of(p, part));
@@ -323,7 +348,8 @@ TEST_CASE("a 16-bit gradient, a rounded parameter and its copy go with codes as 
   for_each_isa([&] {
     const Floats wide = floats(kCount, 1);
     Floats g = floats(kCount, 2);
-    std::vector<uint16_t> p(kCount), narrow_g(kCount), copy(kCount), expected_p(kCount), expected_copy(kCount);
+    std::vector<uint16_t> p(kCount), narrow_g(kCount), copy(kCount), expected_p(kCount),
+        expected_copy(kCount);
     convert(wide.data(), DType::kF32, p.data(), DType::kBF16, kCount);
     convert(g.data(), DType::kF32, narrow_g.data(), DType::kBF16, kCount);
     expected_p = p;

@@ -236,9 +236,9 @@ std::vector<Case> split_cases() {
       {7, 5, 12, 3, labels_of(7, 12, 0)},
       {40, 24, 120, 16, labels_of(40, 120, 3)},  // gathered chunks, a ragged last one
       {40, 24, 120, 8,
-       first_masked(labels_of(40, 120, 0), 17)},        // whole chunks masked, the first one too
-      {33, 64, 996, 256, labels_of(33, 996, 5)},        // one chunk larger than all
-      {6, 8, 24, 2, std::vector<int32_t>(6, -100)},     // nothing counts
+       first_masked(labels_of(40, 120, 0), 17)},     // whole chunks masked, the first one too
+      {33, 64, 996, 256, labels_of(33, 996, 5)},     // one chunk larger than all
+      {6, 8, 24, 2, std::vector<int32_t>(6, -100)},  // nothing counts
       {40, 24, 120, 16, labels_of(40, 120, 3), 5.0},
       {40, 24, 119, 16, labels_of(40, 119, 3), 5.0},  // padding with two ranks and with three
       {17, 24, 31, 8, labels_of(17, 31, 0)},

@@ -141,9 +141,8 @@ Tensor activation(const OpAttrs& attrs, const Tensor& x) {
   throw std::logic_error("the oracle has no such activation");
 }
 
-std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in,
-                                  const std::vector<int32_t>& labels, bool bf16_logits_gradient,
-                                  double softcap) {
+std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in, const std::vector<int32_t>& labels,
+                                  bool bf16_logits_gradient, double softcap) {
   Tensor logits = at::matmul(in[0], in[1].t());
   if (bf16_logits_gradient)
     logits.register_hook([](const Tensor& gradient) { return gradient.to(at::kFloat).to(at::kBFloat16).to(at::kDouble); });

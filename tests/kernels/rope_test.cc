@@ -18,8 +18,8 @@ struct Turning {
   int64_t first = 0;
   int64_t more = 0;
 };
-const std::vector<Turning> kHeads{{{1, 1, 2}, 2},   {{3, 1, 10}, 10}, {{4, 2, 64}, 64},
-                                  {{2, 2, 72}, 72}, {{3, 1, 10}, 4},  {{4, 2, 64}, 16},
+const std::vector<Turning> kHeads{{{1, 1, 2}, 2},   {{3, 1, 10}, 10},     {{4, 2, 64}, 64},
+                                  {{2, 2, 72}, 72}, {{3, 1, 10}, 4},      {{4, 2, 64}, 16},
                                   {{2, 1, 96}, 72}, {{4, 2, 64}, 64, 32}, {{2, 1, 10}, 4, 3, 5}};
 
 /// Of heads of which `head_size` elements turn.

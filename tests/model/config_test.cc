@@ -18,10 +18,9 @@ using fixtures::refusal;
 using nlohmann::json;
 
 const std::vector<std::string> kNames{
-    "llama2",         "llama3",       "smollm2_135m", "llama_linear",
-    "mistral_window", "mistral_nemo", "qwen2",        "qwen2_window",
-    "qwen3",          "granite",      "phi3",         "gemma",
-    "gemma2",         "gemma3"};
+    "llama2",       "llama3", "smollm2_135m", "llama_linear", "mistral_window",
+    "mistral_nemo", "qwen2",  "qwen2_window", "qwen3",        "granite",
+    "phi3",         "gemma",  "gemma2",       "gemma3"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -86,9 +85,9 @@ TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refu
   const ModelConfig second = config("gemma2.v4");
   CHECK(second.attention_scale == 0.0625);
   const std::string text = config_text(second);
-  for (const char* line : {"\nfeatures tied norms_less_one output_norms gelu_tanh\n",
-                           "\nscales embedding 48, attention 0.0625\n",
-                           "\nsoftcaps attention 50, logits 30\n"})
+  for (const char* line :
+       {"\nfeatures tied norms_less_one output_norms gelu_tanh\n",
+        "\nscales embedding 48, attention 0.0625\n", "\nsoftcaps attention 50, logits 30\n"})
     CHECK(text.find(line) != std::string::npos);
   const ModelConfig third = config("gemma3.v5");
   CHECK(third.qk_norm);
@@ -96,29 +95,31 @@ TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refu
   CHECK(config_text(third).find("\nrope linear theta 1000000 factor 8, with a window default theta "
                                 "10000\n") != std::string::npos);
   // Without the keys the classes have values of their own, and null takes them away.
-  const ModelConfig plain = parse_model_config(
-      changed({{"attn_logit_softcapping", kRemoved}, {"final_logit_softcapping", nullptr},
-               {"pad_token_id", kRemoved}, {"query_pre_attn_scalar", 64}},
-              "gemma2.v4"),
-      "m");
+  const ModelConfig plain = parse_model_config(changed({{"attn_logit_softcapping", kRemoved},
+                                                        {"final_logit_softcapping", nullptr},
+                                                        {"pad_token_id", kRemoved},
+                                                        {"query_pre_attn_scalar", 64}},
+                                                       "gemma2.v4"),
+                                               "m");
   CHECK(plain.attention_softcap == 50.0);
   CHECK(plain.logit_softcap == 0.0);
   CHECK(plain.padding_row == 0);
   CHECK(plain.attention_scale == 0.125);
-  CHECK(refusal(changed({{"sliding_window", nullptr}, {"final_logit_softcapping", -1}},
-                        "gemma2.v4")) ==
+  CHECK(refusal(
+            changed({{"sliding_window", nullptr}, {"final_logit_softcapping", -1}}, "gemma2.v4")) ==
         "4: config.json:\n  sliding_window: found null; expected the window of layers that have one"
         "\n  final_logit_softcapping: found -1; expected a number above 0");
   CHECK(refusal(changed({{"use_bidirectional_attention", true}}, "gemma3.v4")) ==
         "3: config.json: use_bidirectional_attention: is not supported yet");
   CHECK(refusal(changed({{"hidden_activation", "silu"}}, "gemma.v4")) ==
         "3: config.json: hidden_activation: is not what hidden_act says");
-  CHECK(refusal(changed({{"rope_parameters", {{"full_attention", {{"rope_type", "yarn"}}},
-                                              {"sliding_attention", 5}}}},
-                        "gemma3.v5")) ==
-        "4: config.json:\n  rope_parameters.sliding_attention: found 5; expected an object\n"
-        "  rope_parameters.full_attention.rope_type: \"yarn\" is not supported yet (default, linear "
-        "and llama3 are)");
+  CHECK(
+      refusal(changed({{"rope_parameters",
+                        {{"full_attention", {{"rope_type", "yarn"}}}, {"sliding_attention", 5}}}},
+                      "gemma3.v5")) ==
+      "4: config.json:\n  rope_parameters.sliding_attention: found 5; expected an object\n"
+      "  rope_parameters.full_attention.rope_type: \"yarn\" is not supported yet (default, linear "
+      "and llama3 are)");
 }
 
 TEST_CASE("a config's multipliers are read, shown and bounded") {

@@ -115,23 +115,30 @@ TEST_CASE("slices of a range say where in the unit and where in the tensor an el
 
 /// Tensors with weight decay as `decays` says, whose states are numbers.
 std::vector<UpdatePart> parts_by_decay(const Unit& unit, const ModelDescription& model,
-                                       const std::function<bool(const TensorInfo&)>& decays, int64_t begin, int64_t end) {
+                                       const std::function<bool(const TensorInfo&)>& decays,
+                                       int64_t begin, int64_t end) {
   return update_parts(
-      unit, [&](const Slice& slice) -> UpdateKind { return {decays(model.tensor(slice.tensor))}; }, begin, end);
+      unit, [&](const Slice& slice) -> UpdateKind { return {decays(model.tensor(slice.tensor))}; },
+      begin, end);
 }
 
-UpdatePart part(int64_t begin, int64_t end, bool decay) { return {begin, end, {decay}}; }
+UpdatePart part(int64_t begin, int64_t end, bool decay) {
+  return {begin, end, {decay}};
+}
 
 TEST_CASE("a block's norms are decayed apart from its matrices") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   // input norm, qkv, o, post norm, gate and up, down
   CHECK(parts_by_decay(partition.unit(1), model, decays, 0, 20480) ==
-        std::vector<UpdatePart>{part(0, 256, false), part(256, 6400, true), part(6400, 6656, false), part(6656, 20480, true)});
+        std::vector<UpdatePart>{part(0, 256, false), part(256, 6400, true), part(6400, 6656, false),
+                                part(6656, 20480, true)});
   CHECK(parts_by_decay(partition.unit(1), model, decays, 40, 6420) ==
-        std::vector<UpdatePart>{part(40, 256, false), part(256, 6400, true), part(6400, 6420, false)});
+        std::vector<UpdatePart>{part(40, 256, false), part(256, 6400, true),
+                                part(6400, 6420, false)});
   const auto all = [](const TensorInfo&) { return true; };
-  CHECK(parts_by_decay(partition.unit(1), model, all, 0, 20480) == std::vector<UpdatePart>{part(0, 20480, true)});
+  CHECK(parts_by_decay(partition.unit(1), model, all, 0, 20480) ==
+        std::vector<UpdatePart>{part(0, 20480, true)});
   CHECK(parts_by_decay(partition.unit(3), model, all, 48, 4096) ==
         std::vector<UpdatePart>{part(48, 4096, false)});  // padding only
   CHECK(parts_by_decay(partition.unit(3), model, all, 7, 7).empty());
@@ -172,7 +179,9 @@ TEST_CASE("a tensor that straddles blocks is updated by itself, without what is 
       std::vector<Slice> left = unit.slices;
       for (const UpdatePart& range : update_parts(unit, kind_of, 0, unit.padded)) {
         const std::vector<Slice> slices = slices_in(unit, range.begin, range.end);
-        std::erase_if(left, [&](const Slice& slice) { return std::find(slices.begin(), slices.end(), slice) != slices.end(); });
+        std::erase_if(left, [&](const Slice& slice) {
+          return std::find(slices.begin(), slices.end(), slice) != slices.end();
+        });
         if (range.kind.straddling < 0) continue;
         ++alone;
         REQUIRE(slices.size() == 1);
@@ -190,7 +199,8 @@ TEST_CASE("blocks are straddled where ranks cut rows within them, and by what be
   const Slice slice{0, 0, 8 * 1024, 512};
   REQUIRE_FALSE(straddles_blocks(tensor, slice));
   REQUIRE(straddles_blocks(tensor, {0, 0, 8 * 1024, 512 + 40}));
-  REQUIRE_FALSE(straddles_blocks(tensor, {0, 100, 512, 612}));  // a part of a slice that begins with a block
+  REQUIRE_FALSE(
+      straddles_blocks(tensor, {0, 100, 512, 612}));  // a part of a slice that begins with a block
   tensor.local.extent[1] = 256;
   REQUIRE_FALSE(straddles_blocks(tensor, slice));
   tensor.local.extent[1] = 128;
@@ -202,10 +212,12 @@ TEST_CASE("blocks are straddled where ranks cut rows within them, and by what be
   REQUIRE_FALSE(straddles_blocks(rows, slice));
 }
 
-TEST_CASE("a matrix whose states are codes has a unit of its own, and one with both kinds another") {
+TEST_CASE(
+    "a matrix whose states are codes has a unit of its own, and one with both kinds another") {
   const ModelDescription model = tiny_llama(true);
   const auto coded = [](const TensorInfo& tensor) {
-    return tensor.name.find("q_proj") != std::string::npos || tensor.name.find("down_proj") != std::string::npos;
+    return tensor.name.find("q_proj") != std::string::npos ||
+           tensor.name.find("down_proj") != std::string::npos;
   };
   size_t codes = 0, both = 0;
   for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {}, coded).units) {

@@ -234,16 +234,22 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   return choice;
 }
 
-/// The same ranks with an optimizer whose states are codes in tensors of so many elements: in most models here blocks are straddled.
+/// The same ranks with an optimizer whose states are codes in tensors of so many elements: in most
+/// models here blocks are straddled.
 inline Choice with_codes(const Choice& choice, std::mt19937_64& random) {
   Choice out = choice;
   StateOptions& state = out.options.state;
-  state.coded = [least = pick<int64_t>(random, {1, 200, 300, 700})](const TensorInfo& tensor) { return tensor.numel() >= least; };
+  state.coded = [least = pick<int64_t>(random, {1, 200, 300, 700})](const TensorInfo& tensor) {
+    return tensor.numel() >= least;
+  };
   const auto states = static_cast<size_t>(1 + random() % 2);
   state.optimizer_states.assign(states, {});
-  state.optimizer_states.insert(state.optimizer_states.end(), states, {.dtype = DType::kU8, .coded = true});
-  state.optimizer_states.insert(state.optimizer_states.end(), states, {.coded = true, .block = kTensorBlock});
-  const uint64_t granularities = choice.mesh.stages > 1 ? 2 : 3;  // a unit of the whole model would lie on all stages
+  state.optimizer_states.insert(state.optimizer_states.end(), states,
+                                {.dtype = DType::kU8, .coded = true});
+  state.optimizer_states.insert(state.optimizer_states.end(), states,
+                                {.coded = true, .block = kTensorBlock});
+  const uint64_t granularities =
+      choice.mesh.stages > 1 ? 2 : 3;  // a unit of the whole model would lie on all stages
   out.built.partition = build_units(out.built.model, kGranularities[random() % granularities],
                                     {pick<int64_t>(random, {0, 64, 500}), INT64_MAX}, state.coded);
   return out;

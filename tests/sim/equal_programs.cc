@@ -11,7 +11,8 @@ namespace {
 bool equal(const Buffer& a, const Buffer& b) {
   return a.name == b.name && a.tier == b.tier && a.category == b.category && a.bytes == b.bytes &&
          a.persistent == b.persistent && a.peer_visible == b.peer_visible && a.in_gap == b.in_gap &&
-         a.shadow_offset == b.shadow_offset && a.arena_offset == b.arena_offset && a.dtype == b.dtype && a.block == b.block;
+         a.shadow_offset == b.shadow_offset && a.arena_offset == b.arena_offset &&
+         a.dtype == b.dtype && a.block == b.block;
 }
 
 bool equal(const Binding& a, const Binding& b) {
@@ -29,7 +30,8 @@ bool equal_details(const Exchange& a, const Exchange& b) {
 }
 /// The elements are those of a rank's own part.
 bool equal_details(const UpdateRange& a, const UpdateRange& b) {
-  return a.decay == b.decay && a.writes_copy == b.writes_copy && a.blocks.has_value() == b.blocks.has_value();
+  return a.decay == b.decay && a.writes_copy == b.writes_copy &&
+         a.blocks.has_value() == b.blocks.has_value();
 }
 /// Ranks that have slots of their own have different ones.
 bool equal_details(const NormSlots& a, const NormSlots& b) { return a.ranks == b.ranks; }

@@ -59,11 +59,13 @@ TEST_CASE("pipelines: the same weights as the plain program of one stage", "[lon
   }
 }
 
-TEST_CASE("states that are codes: a block has one scale, whatever ranks have parts of it", "[long]") {
+TEST_CASE("states that are codes: a block has one scale, whatever ranks have parts of it",
+          "[long]") {
   std::mt19937_64 random(1013);
   size_t exchanged = 0, from_host = 0, aligned = 0;
   for (int round = 0; round < 40; ++round) {
-    const Choice choice = with_codes(round % 4 == 0 ? random_pipeline_choice(random) : random_choice(random), random);
+    const Choice choice =
+        with_codes(round % 4 == 0 ? random_pipeline_choice(random) : random_choice(random), random);
     INFO("round " << round << ": " << choice.text());
     const std::vector<Step> steps = choice.steps();
     std::string texts;

@@ -96,8 +96,8 @@ FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t roun
 void run_coded(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars& scalars,
                const UpdateKernel (&table)[kStateTypes][kFlatTypes]) {
   if (u.count == 0) return;
-  const UpdateKernel kernel =
-      table[state_index(u.parameter_dtype, "parameters")][flat_index(u.gradient_dtype, "gradients")];
+  const UpdateKernel kernel = table[state_index(u.parameter_dtype, "parameters")]
+                                   [flat_index(u.gradient_dtype, "gradients")];
   const int64_t first = tensor_element(u.blocks, 0) / kCodeBlock,
                 last = tensor_element(u.blocks, u.count - 1) / kCodeBlock + 1;
   with_rule(config, scalars, [&](const auto& rule) {
@@ -174,13 +174,13 @@ void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
   require(update.first_index >= 0, "first index of a flat update");
   const FlatUpdate used = with_states_of(update, config);
   const auto type = static_cast<size_t>(config.type);
-  if (used.state_dtype == DType::kU8) return run_coded(used, config, scalars, flat_kernels().coded_update[type].of);
+  if (used.state_dtype == DType::kU8)
+    return run_coded(used, config, scalars, flat_kernels().coded_update[type].of);
   const auto states = static_cast<size_t>(optimizer_states(config).size());
   const UpdateKernel kernel =
-      flat_kernels()
-          .update[type][states]
-          .of[state_index(used.parameter_dtype, "parameters")][flat_index(
-              used.gradient_dtype, "gradients")][state_index(used.state_dtype, "moments")];
+      flat_kernels().update[type][states].of[state_index(used.parameter_dtype, "parameters")]
+                                            [flat_index(used.gradient_dtype, "gradients")]
+                                            [state_index(used.state_dtype, "moments")];
   with_rule(config, scalars, [&](const auto& rule) {
     parallel_ranges(used.count, kFlatGrain, [&](int64_t begin, int64_t end) {
       kernel(part_of(used, begin, end, scalars.rounding_key), &rule);
@@ -188,10 +188,13 @@ void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
   });
 }
 
-void measure_codes(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars& scalars) {
+void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
+                   const StepScalars& scalars) {
   const FlatUpdate used = with_states_of(update, config);
-  require(used.state_dtype == DType::kU8 && used.new_scales[0] != nullptr, "scales of codes are measured");
-  run_coded(used, config, scalars, flat_kernels().coded_update[static_cast<size_t>(config.type)].measuring);
+  require(used.state_dtype == DType::kU8 && used.new_scales[0] != nullptr,
+          "scales of codes are measured");
+  run_coded(used, config, scalars,
+            flat_kernels().coded_update[static_cast<size_t>(config.type)].measuring);
 }
 
 }  // namespace ftrun

@@ -68,7 +68,8 @@ struct FlatRange {
   const void* gradients;
   /// The optimizer's states, null behind the last.
   void* states[kMostOptimizerStates];
-  /// Of codes, as FlatUpdate has them, and which blocks' elements of the range are meant; null where states are numbers.
+  /// Of codes, as FlatUpdate has them, and which blocks' elements of the range are meant; null
+  /// where states are numbers.
   float* scales[kMostOptimizerStates];
   float* new_scales[kMostOptimizerStates];
   BlockMap blocks;
@@ -89,8 +90,8 @@ using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };
-/// The same with states that are codes, and what only measures their new scales. By the types of parameters and gradients; null for
-/// rules without codes.
+/// The same with states that are codes, and what only measures their new scales. By the types of
+/// parameters and gradients; null for rules without codes.
 struct CodedUpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes];
   UpdateKernel measuring[kStateTypes][kFlatTypes];

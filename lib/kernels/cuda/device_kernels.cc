@@ -241,10 +241,11 @@ class CudaKernels final : public DeviceKernels {
     check_update(update, scalars);
     cuda::optimizer_update(with_states_of(update, config), config, scalars, native(stream));
   }
-  void measure_codes(const FlatUpdate& update, const OptimizerConfig& config, const StepScalars* scalars,
-                     DeviceStream stream) override {
+  void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
+                     const StepScalars* scalars, DeviceStream stream) override {
     check_update(update, scalars);
-    require(update.state_dtype == DType::kU8 && update.new_scales[0] != nullptr, "scales of codes are measured");
+    require(update.state_dtype == DType::kU8 && update.new_scales[0] != nullptr,
+            "scales of codes are measured");
     cuda::measure_codes(with_states_of(update, config), config, scalars, native(stream));
   }
 

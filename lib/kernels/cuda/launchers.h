@@ -65,6 +65,7 @@ void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, 
 /// `u.states` are those that the optimizer keeps (with_states_of).
 void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config,
                       const StepScalars* scalars, cudaStream_t stream);
-void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream);
+void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
+                   cudaStream_t stream);
 
 }  // namespace ftrun::cuda

@@ -202,7 +202,8 @@ void with_range(const FlatUpdate& u, Body body) {
 /// What codes of states stand for: without and with negative numbers.
 __constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
 
-/// By state, the scales of its blocks and whether it has negative numbers; which blocks the range has elements of.
+/// By state, the scales of its blocks and whether it has negative numbers; which blocks the range
+/// has elements of.
 struct CodedBlocks {
   float* scales[kMostOptimizerStates];
   float* new_scales[kMostOptimizerStates];
@@ -228,8 +229,8 @@ __device__ inline uint8_t code_of(const float* least, float share) {
 
 /// A block of threads takes a block of codes at a time, a thread an element; or only measures it.
 template <class Rule, class P, class G, bool kMeasures>
-__global__ void update_codes(UpdateRange<P, G, uint8_t> range, CodedBlocks blocks, const StepScalars* scalars,
-                             OptimizerConfig config) {
+__global__ void update_codes(UpdateRange<P, G, uint8_t> range, CodedBlocks blocks,
+                             const StepScalars* scalars, OptimizerConfig config) {
   static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
   constexpr int kStates = Rule::kMostStates;
   __shared__ Rule shared;
@@ -254,9 +255,11 @@ __global__ void update_codes(UpdateRange<P, G, uint8_t> range, CodedBlocks block
       noise.draw(rounding_key, range.first_index + i);
       Floats<1> param = load<1>(range.p + i);
 #pragma unroll
-      for (int s = 0; s < kStates; ++s) kept[s] = values[s][range.states[s][i]] * blocks.scales[s][block];
+      for (int s = 0; s < kStates; ++s)
+        kept[s] = values[s][range.states[s][i]] * blocks.scales[s][block];
       rule.template update<kStates>(param[0], to_float(range.g[i]), kept);
-      if constexpr (!kMeasures) range.store_copy(i, store_state(range.p + i, param, noise.parameter));
+      if constexpr (!kMeasures)
+        range.store_copy(i, store_state(range.p + i, param, noise.parameter));
     }
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
@@ -274,7 +277,8 @@ __global__ void update_codes(UpdateRange<P, G, uint8_t> range, CodedBlocks block
         if (thread == 0) given[block] = fmaxf(given[block], scale);
       } else {
         if (given != nullptr) scale = given[block];
-        if (inside) range.states[s][i] = scale > 0.0F ? code_of(least[s], kept[s] / scale) : uint8_t{0};
+        if (inside)
+          range.states[s][i] = scale > 0.0F ? code_of(least[s], kept[s] / scale) : uint8_t{0};
         if (thread == 0 && given == nullptr) blocks.scales[s][block] = scale;
       }
     }
@@ -296,7 +300,8 @@ void update_by(const FlatUpdate& u, const OptimizerConfig& config, const StepSca
 }
 
 template <class Rule, bool kMeasures>
-void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
+void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
+                     cudaStream_t stream) {
   if (u.count == 0) return;
   CodedBlocks blocks_of{{u.scales[0], u.scales[1]},
                         {u.new_scales[0], u.new_scales[1]},
@@ -310,9 +315,13 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
       using P = decltype(p);
       using G = decltype(g);
       const UpdateRange<P, G, uint8_t> range{
-          static_cast<P*>(u.parameters), static_cast<const G*>(u.gradients),
+          static_cast<P*>(u.parameters),
+          static_cast<const G*>(u.gradients),
           {static_cast<uint8_t*>(u.states[0]), static_cast<uint8_t*>(u.states[1])},
-          u.copy, u.copy_dtype, u.count, u.first_index};
+          u.copy,
+          u.copy_dtype,
+          u.count,
+          u.first_index};
       launch(update_launch((blocks_of.last - blocks_of.first) * kUpdateThreads, stream),
              update_codes<Rule, P, G, kMeasures>, range, blocks_of, scalars, config);
     });
@@ -323,7 +332,8 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
 template <class Rule, int States = Rule::kLeastStates>
 void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
   if constexpr (requires { Rule::kSignedCodes; })
-    if (u.state_dtype == DType::kU8) return update_codes_by<Rule, false>(u, config, scalars, stream);
+    if (u.state_dtype == DType::kU8)
+      return update_codes_by<Rule, false>(u, config, scalars, stream);
   const bool more = States < static_cast<int>(kMostOptimizerStates) && u.states[States] != nullptr;
   if constexpr (States < Rule::kMostStates)
     if (more) return update_with<Rule, States + 1>(u, config, scalars, stream);
@@ -357,7 +367,8 @@ void optimizer_update(const FlatUpdate& u, const OptimizerConfig& config, const 
   }
 }
 
-void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars, cudaStream_t stream) {
+void measure_codes(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
+                   cudaStream_t stream) {
   const auto measure_by = [&]<class Rule>(Rule*) {
     if constexpr (requires { Rule::kSignedCodes; })
       update_codes_by<Rule, true>(u, config, scalars, stream);

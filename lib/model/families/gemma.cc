@@ -49,8 +49,7 @@ double read_softcap(ConfigReader& reader, const char* key, double of_class) {
 }
 
 void read_scores(ConfigReader& reader, ModelConfig& config) {
-  config.attention_scale =
-      1.0 / std::sqrt(reader.number_or("query_pre_attn_scalar", 256.0, true));
+  config.attention_scale = 1.0 / std::sqrt(reader.number_or("query_pre_attn_scalar", 256.0, true));
 }
 
 void read_gemma(ConfigReader& reader, ModelConfig& config) {

@@ -36,8 +36,8 @@ struct AttentionArgs {
   __device__ bool is_covered(int64_t end) const { return uncovered != nullptr && end <= *uncovered; }
 };
 
-/// ScaledScores makes scores of products of queries and keys, times `unit`. How a kernel's loops over
-/// scores treat them is a type: with_scores() calls such a loop with one.
+/// ScaledScores makes scores of products of queries and keys, times `unit`. How a kernel's loops
+/// over scores treat them is a type: with_scores() calls such a loop with one.
 struct ScaledScores {
   float factor;
 

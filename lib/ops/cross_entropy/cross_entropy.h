@@ -79,8 +79,8 @@ struct VocabularyPart {
   int64_t rows = 0;
 };
 /// Emits the loss of a rank whose `weight` is the part.rank-th block of the rows, each of as many
-/// rows; those of the last block that the vocabulary has not are padding. A chunk's exchange may run beside the product of the chunk after it; logits of two
-/// chunks are in memory at once.
+/// rows; those of the last block that the vocabulary has not are padding. A chunk's exchange may
+/// run beside the product of the chunk after it; logits of two chunks are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                                  const CrossEntropyAttrs& attrs, const VocabularyPart& part);
 }  // namespace ops

@@ -104,8 +104,9 @@ __device__ inline void write_evaluated(double loss, bool likeliest, double* loss
 
 // One block a row: the loss, and (softmax - onehot) * loss_scale in place of the logits.
 template <class T, int V>
-__global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int32_t* correct, int64_t vocabulary,
-                             int64_t row_stride, LogitCap cap, const StepScalars* scalars) {
+__global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int32_t* correct,
+                             int64_t vocabulary, int64_t row_stride, LogitCap cap,
+                             const StepScalars* scalars) {
   const bool with_gradients = correct == nullptr;
   T* const row = logits + blockIdx.x * row_stride;
   const int32_t label = labels[blockIdx.x];
@@ -262,8 +263,9 @@ void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(s.row_stride, s.logits), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(s.rows), kRowThreads, 0, stream}, softmax_rows<T, V>, static_cast<T*>(s.logits), s.labels, s.losses,
-             s.correct, s.vocabulary, s.row_stride, LogitCap{s.softcap}, s.scalars);
+      launch({blocks(s.rows), kRowThreads, 0, stream}, softmax_rows<T, V>,
+             static_cast<T*>(s.logits), s.labels, s.losses, s.correct, s.vocabulary, s.row_stride,
+             LogitCap{s.softcap}, s.scalars);
     });
   });
 }
@@ -277,8 +279,7 @@ void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStrea
   with_vectors<float>(vectors_fit<float>(v.vocabulary, v.logits), [&](auto vectors) {
     constexpr int V = decltype(vectors)::value;
     launch({blocks(v.rows), kRowThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels,
-           statistics, v.label_logit, v.vocabulary, v.own_rows, v.first_row,
-           LogitCap{v.softcap});
+           statistics, v.label_logit, v.vocabulary, v.own_rows, v.first_row, LogitCap{v.softcap});
   });
 }
 
@@ -287,7 +288,8 @@ void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream) 
     using T = decltype(type);
     launch({blocks(l.of.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
            l.of.labels, l.statistics, l.of.label_logit, l.losses, l.correct, l.of.vocabulary,
-           l.of.own_rows, l.of.first_row, l.of.all_rows, l.ranks, LogitCap{l.of.softcap}, l.scalars);
+           l.of.own_rows, l.of.first_row, l.of.all_rows, l.ranks, LogitCap{l.of.softcap},
+           l.scalars);
   });
 }
 

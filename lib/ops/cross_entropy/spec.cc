@@ -158,8 +158,7 @@ ValueId ops::linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, Va
 }
 
 ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                      const CrossEntropyAttrs& attrs,
-                                      const VocabularyPart& part) {
+                                      const CrossEntropyAttrs& attrs, const VocabularyPart& part) {
   require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.

@@ -36,8 +36,8 @@ constexpr int kMostThreads = 512;
 
 // One block a row, read twice: the second time from the caches.
 template <class T, int V>
-__global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, float* rstd, int64_t width,
-                              float epsilon, float weight_offset) {
+__global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, float* rstd,
+                              int64_t width, float epsilon, float weight_offset) {
   const int64_t row = blockIdx.x, at = row * width;
   float squares = 0.0F;
   for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
@@ -63,8 +63,8 @@ __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, 
   }
 }
 
-// With xhat = x rstd and g = dy (offset + w): dx = rstd (g - xhat mean(g xhat)) [+ e]. For rows that
-// registers do not hold: read twice.
+// With xhat = x rstd and g = dy (offset + w): dx = rstd (g - xhat mean(g xhat)) [+ e]. For rows
+// that registers do not hold: read twice.
 template <class T, int V>
 __global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* rstd, const T* w,
                                          const T* e, T* dx, int64_t width, float weight_offset) {
@@ -81,8 +81,7 @@ __global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* r
     const Floats<V> d = load<V>(dy + at + i), v = load<V>(x + at + i), weight = load<V>(w + i);
     Floats<V> out;
 #pragma unroll
-    for (int k = 0; k < V; ++k)
-      out[k] = d[k] * (weight[k] + weight_offset) * scale - v[k] * along;
+    for (int k = 0; k < V; ++k) out[k] = d[k] * (weight[k] + weight_offset) * scale - v[k] * along;
     if (e != nullptr) {
       const Floats<V> more = load<V>(e + at + i);
 #pragma unroll
@@ -262,10 +261,12 @@ void rms_norm(DType dtype, const RmsNorm& n, cudaStream_t stream) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(n.width, n.x, n.r, n.w, n.sum, n.y), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0, stream},
-             rms_norm_rows<T, V>, static_cast<const T*>(n.x), static_cast<const T*>(n.r), static_cast<const T*>(n.w),
-             static_cast<T*>(n.sum), static_cast<T*>(n.y), n.rstd, n.width,
-             static_cast<float>(n.attrs.epsilon), static_cast<float>(n.attrs.weight_offset));
+      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0,
+              stream},
+             rms_norm_rows<T, V>, static_cast<const T*>(n.x), static_cast<const T*>(n.r),
+             static_cast<const T*>(n.w), static_cast<T*>(n.sum), static_cast<T*>(n.y), n.rstd,
+             n.width, static_cast<float>(n.attrs.epsilon),
+             static_cast<float>(n.attrs.weight_offset));
     });
   });
 }
@@ -276,10 +277,11 @@ void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
     if (norm_gradients<T>(n, {}, stream)) return;
     with_vectors<T>(vectors_fit<T>(n.width, n.dy, n.x, n.w, n.e, n.dx), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0, stream},
-             rms_norm_dgrad_long_rows<T, V>, static_cast<const T*>(n.dy), static_cast<const T*>(n.x), n.rstd,
-             static_cast<const T*>(n.w), static_cast<const T*>(n.e), static_cast<T*>(n.dx), n.width,
-             n.weight_offset);
+      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0,
+              stream},
+             rms_norm_dgrad_long_rows<T, V>, static_cast<const T*>(n.dy),
+             static_cast<const T*>(n.x), n.rstd, static_cast<const T*>(n.w),
+             static_cast<const T*>(n.e), static_cast<T*>(n.dx), n.width, n.weight_offset);
     });
   });
 }

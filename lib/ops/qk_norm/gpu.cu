@@ -31,8 +31,8 @@ __device__ void for_head(int head_size, Body body) {
 // One warp a head. q and k heads are normalised, v heads copied.
 template <class T, int V>
 __global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, float* rstd,
-                              int64_t count, int q_heads, int k_heads, int head_size,
-                              float epsilon, float weight_offset) {
+                              int64_t count, int q_heads, int k_heads, int head_size, float epsilon,
+                              float weight_offset) {
   const HeadOfToken h = head_of_warp(count, q_heads + 2 * k_heads, head_size);
   if (!h.exists) return;
   const T* const x = qkv + h.at;
@@ -81,8 +81,7 @@ __global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd
     const Floats<V> g = load<V>(d + i), weight = load<V>(w + i), v = load<V>(x + i);
     Floats<V> sum;
 #pragma unroll
-    for (int k = 0; k < V; ++k)
-      sum[k] = g[k] * (weight[k] + weight_offset) * scale - v[k] * along;
+    for (int k = 0; k < V; ++k) sum[k] = g[k] * (weight[k] + weight_offset) * scale - v[k] * along;
     store(out + i, sum);
   });
 }

@@ -1,6 +1,7 @@
 #include "optimizers/entries.h"
 
-// AdamW as bitsandbytes' AdamW8bit has it: two moments of each element, which are 8-bit codes in large tensors.
+// AdamW as bitsandbytes' AdamW8bit has it: two moments of each element, which are 8-bit codes in
+// large tensors.
 
 namespace ftrun::optimizers {
 namespace {
@@ -14,10 +15,13 @@ constexpr OptimizerParameter kAdamW8bitParameters[]{
     kEps,
     kWeightDecay,
     {"fp32_embeddings",
-     "States of embeddings in fp32, as Hugging Face's Trainer keeps them; true where the type has a name of Hugging "
+     "States of embeddings in fp32, as Hugging Face's Trainer keeps them; true where the type has "
+     "a name of Hugging "
      "Face's.",
      &OptimizerConfig::fp32_embeddings},
-    {"min_8bit_size", "Elements of the smallest tensors whose states are 8-bit codes; those of smaller ones are fp32.",
+    {"min_8bit_size",
+     "Elements of the smallest tensors whose states are 8-bit codes; those of smaller ones are "
+     "fp32.",
      &OptimizerConfig::min_8bit_size, 0}};
 constexpr OptimizerState kCodedMoments[]{{"exp_avg"}, {"exp_avg_sq"}};
 

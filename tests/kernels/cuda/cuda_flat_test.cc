@@ -172,7 +172,8 @@ struct CodedState {
   std::vector<float> scales;
   DeviceBytes device_codes, device_scales;
 
-  /// Scales up to rounding; codes the same, or neighbours where rounding has moved a number over a border, which is rare.
+  /// Scales up to rounding; codes the same, or neighbours where rounding has moved a number over a
+  /// border, which is rare.
   void require_alike() const {
     REQUIRE(relative_error(read(device_scales, DType::kF32), array_of(scales)) < 1e-6);
     const std::vector<std::byte> found = device_codes.read();
@@ -186,10 +187,13 @@ struct CodedState {
   }
 };
 
-TEST_CASE("cuda: steps on codes give the CPU's parameters, scales and codes, of whole tensors and of a rank's columns") {
+TEST_CASE(
+    "cuda: steps on codes give the CPU's parameters, scales and codes, of whole tensors and of a "
+    "rank's columns") {
   OptimizerConfig config;
   for (size_t type = 0; type < kOfferedOptimizers; ++type)
-    if (optimizer_of(static_cast<OptimizerType>(type)).coded) config.type = static_cast<OptimizerType>(type);
+    if (optimizer_of(static_cast<OptimizerType>(type)).coded)
+      config.type = static_cast<OptimizerType>(type);
   REQUIRE(optimizer_of(config.type).coded);
   config.weight_decay = 0.1;
   // 17 rows of 60 elements, of which the rank has columns [20, 40).
@@ -206,7 +210,8 @@ TEST_CASE("cuda: steps on codes give the CPU's parameters, scales and codes, of 
           const StepScalars s = scalars_of(step);
           const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
           // Of few bits, so that products are exact.
-          const Array gradient = rounded(floats(count, 100 + static_cast<uint64_t>(step)), DType::kBF16);
+          const Array gradient =
+              rounded(floats(count, 100 + static_cast<uint64_t>(step)), DType::kBF16);
           const std::vector<std::byte> g = to_bytes(gradient, dtype);
           const DeviceBytes dg = on_device(gradient, dtype);
           std::vector<float> new_first(first.scales.size()), new_second(second.scales.size());
@@ -218,13 +223,14 @@ TEST_CASE("cuda: steps on codes give the CPU's parameters, scales and codes, of 
                           .state_dtype = DType::kU8,
                           .scales = {first.scales.data(), second.scales.data()},
                           .count = count};
-          FlatUpdate device{.parameters = dp.as<float>(),
-                            .gradients = dg.data(),
-                            .gradient_dtype = dtype,
-                            .states = {first.device_codes.data(), second.device_codes.data()},
-                            .state_dtype = DType::kU8,
-                            .scales = {first.device_scales.as<float>(), second.device_scales.as<float>()},
-                            .count = count};
+          FlatUpdate device{
+              .parameters = dp.as<float>(),
+              .gradients = dg.data(),
+              .gradient_dtype = dtype,
+              .states = {first.device_codes.data(), second.device_codes.data()},
+              .state_dtype = DType::kU8,
+              .scales = {first.device_scales.as<float>(), second.device_scales.as<float>()},
+              .count = count};
           if (straddles) {
             host.blocks = device.blocks = columns;
             host.new_scales = {new_first.data(), new_second.data()};

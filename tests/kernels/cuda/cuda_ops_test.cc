@@ -172,7 +172,8 @@ TEST_CASE(
 }
 
 TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
-  for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6, 1.0}, HeadAttrs{4, 2, 64, 1e-5}})
+  for (const HeadAttrs heads :
+       {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6, 1.0}, HeadAttrs{4, 2, 64, 1e-5}})
     for (const int64_t tokens : {1, 70}) {
       const int64_t size = heads.head_size, all = heads.query_heads + heads.kv_heads;
       const Dims dims{tokens, (all + heads.kv_heads) * size};
@@ -500,14 +501,16 @@ TEST_CASE("cuda: a NaN in a key reaches the tokens that attend to it and no earl
   }
 }
 
-OperationCase loss_case(int64_t tokens, int64_t hidden, int64_t vocabulary, int64_t chunk, int masked_every,
-                        bool gradients, double softcap = 0) {
+OperationCase loss_case(int64_t tokens, int64_t hidden, int64_t vocabulary, int64_t chunk,
+                        int masked_every, bool gradients, double softcap = 0) {
   std::vector<int32_t> labels;
   for (int64_t n = 0; n < tokens; ++n)
     labels.push_back(masked_every > 0 && n % masked_every == 0 ? -100 : static_cast<int32_t>(n * 7919 % vocabulary));
-  OperationCase c{OpKind::kLinearCrossEntropy, CrossEntropyAttrs{gradients, chunk, softcap},
-                  {random({tokens, hidden}, 1), random({vocabulary, hidden}, 2), Operand::tokens(labels)},
-                  {Operand::loss(10.0, 3.0)}};
+  OperationCase c{
+      OpKind::kLinearCrossEntropy,
+      CrossEntropyAttrs{gradients, chunk, softcap},
+      {random({tokens, hidden}, 1), random({vocabulary, hidden}, 2), Operand::tokens(labels)},
+      {Operand::loss(10.0, 3.0)}};
   if (!gradients) return c;
   c.out.push_back(Operand::out({tokens, hidden}));
   c.out.push_back(Operand::gradient(Dims{vocabulary, hidden}));
@@ -532,7 +535,8 @@ TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
     if (s.vocabulary == 2) continue;  // gradients that nearly cancel
     for (const bool gradients : {false, true})
       require_agreement(
-          loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, gradients, 1.5), 2e-2);
+          loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, gradients, 1.5),
+          2e-2);
     OperationCase c = loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, true);
     require_agreement(c, 2e-2);
     c.out[2] = Operand::gradient(random_array({s.vocabulary, s.hidden}, 9));
