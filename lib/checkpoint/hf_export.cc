@@ -393,7 +393,8 @@ nlohmann::ordered_json as_rope_scaling(nlohmann::ordered_json rope) {
   return plain ? nlohmann::ordered_json(nullptr) : rope;
 }
 
-/// The same for a family whose layers with a window have a rotation of their own (Gemma 3).
+/// Writes rope settings both ways for a family whose layers with a window have a rotation of their
+/// own (Gemma 3).
 void spell_layer_ropes_both_ways(nlohmann::ordered_json& config) {
   constexpr const char* kFull = "full_attention";
   constexpr const char* kWindow = "sliding_attention";

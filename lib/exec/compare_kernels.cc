@@ -326,7 +326,7 @@ void Comparison::compare(const ModelDescription& model, bool documents) {
   }
 }
 
-/// As states and gradients are, and, where some tensors' states are codes, of those too.
+/// Compares updates of states that are numbers and, where some tensors' states are codes, of those.
 void Comparison::compare_updates(const Config& config) {
   compare_update(config, false);
   if (optimizer_of(config.optimizer.type).coded) compare_update(config, true);

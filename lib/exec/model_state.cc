@@ -107,7 +107,7 @@ DType ModelState::stored_dtype(const StatePiece& piece) const {
 
 const PackedFormat& ModelState::packed(const StatePiece& piece) const { return program_.at(piece.range.buffer).packed; }
 
-/// Those that the state is one of, by position: a unit may have tensors that differ in that.
+/// Leaves out tensors that have not the piece's state: a unit may have some of both.
 std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
                                          int64_t end) const {
   if (piece.straddling >= 0) return {{piece.straddling, begin, end - begin, begin}};

@@ -67,8 +67,8 @@ struct FlatUpdate {
   /// rounded stochastically, or U8: codes (optimizers/code_map.h).
   std::array<void*, kMostOptimizerStates> states{};
   DType state_dtype = DType::kF32;
-  /// Of states that are codes: the scale of each block of kCodeBlock elements of the tensor that
-  /// `blocks` maps the range to.
+  /// The scale of each block of kCodeBlock elements of the tensor that `blocks` maps the range to,
+  /// for states that are codes.
   std::array<float*, kMostOptimizerStates> scales{};
   BlockMap blocks = {};
   /// The scales after the step, of blocks that the range has only elements of: given, or measured

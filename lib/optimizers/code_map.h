@@ -17,7 +17,7 @@ inline constexpr int kCodes = 256;
 /// Quantization"): [0.1, 1] in 2^e equal bins (2^(e+1) without negative numbers), their centres
 /// times 10^(e-6), for e = 0...6; and 0 and 1.
 struct CodeMap {
-  /// What codes stand for as shares of their block's scale, ascending.
+  /// The shares of their block's scale that codes stand for, ascending.
   float values[kCodes] = {};
   /// The least share of each code but the first: halfway to the value below it, which goes to the
   /// even code. Shares below 0 have codes of values below 0 however small they are, as bitsandbytes
@@ -98,7 +98,7 @@ consteval CodeGuesses make_code_guesses(const CodeMap& map) {
   return guesses;
 }
 
-/// Of first moments, and of second ones, which are not negative.
+/// The maps of first moments, and of second ones, which are not negative.
 inline constexpr CodeMap kSignedCodeMap = make_code_map(true),
                          kUnsignedCodeMap = make_code_map(false);
 

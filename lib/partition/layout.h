@@ -49,7 +49,7 @@ ShardRange shard_range(const Unit& unit, int index, int count);
 /// The slices of tensors in elements [begin, end) of a unit, by position; padding has none.
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 
-/// Whether blocks of a tensor, counted over the whole of it, are not blocks of the unit too:
+/// Says whether blocks of a tensor, counted over the whole of it, are not blocks of the unit too:
 /// tensor-parallel ranks have parts of some, or it begins within one (a slice of it says where).
 bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 

@@ -110,8 +110,8 @@ class UnitBuilder {
     return first;
   }
 
-  /// Whether some of its tensors have states that are codes, and whether some have states that are
-  /// numbers.
+  /// Says whether some of its tensors have states that are codes, and whether some have states that
+  /// are numbers.
   std::pair<bool, bool> kinds_of_states(const GraphParam& param) const {
     const auto is_coded = [&](TensorId id) {
       return trains(param) && coded_ && coded_(model_.tensor(id));

@@ -51,7 +51,7 @@ enum class Persistent : int32_t {
   kSnapshot,
   /// Of the optimizer: kMoments + i is its i-th.
   kMoments,
-  /// Of tensors that straddle blocks (program/state_spec.h).
+  /// The scales of tensors that straddle blocks (program/state_spec.h).
   kStraddlingScales = kMoments + 16,
 };
 
@@ -182,7 +182,7 @@ struct LayerOps {
 struct Exchange {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
-  /// Of kAllReduce: the largest of the ranks' numbers, not their sum.
+  /// A kAllReduce finds the largest of the ranks' numbers, not their sum.
   bool largest = false;
 };
 
@@ -198,7 +198,7 @@ struct UpdateRange {
   /// every layout of the data-parallel ranks. Copies of a tensor have the same place on all tensor
   /// ranks, so that they are rounded alike.
   int64_t first_element = 0;
-  /// Of a tensor that straddles blocks.
+  /// The blocks of a tensor that straddles some; nothing for others.
   std::optional<BlockMap> blocks = {};
 };
 
@@ -244,7 +244,7 @@ struct Instr {
   Exchange& exchange() { return std::get<Exchange>(detail); }
   /// kNoGroup where it is none.
   GroupId group() const { return communicates() ? exchange().group : kNoGroup; }
-  /// Of kUpdate and kMeasure.
+  /// The range of a kUpdate or kMeasure.
   const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
   UpdateRange& update() { return std::get<UpdateRange>(detail); }
   bool starts_early() const {

@@ -74,7 +74,7 @@ struct StateOptions {
   /// Tensors whose states are codes; none when empty. The partition was made with it.
   std::function<bool(const TensorInfo&)> coded;
 
-  /// Whether a tensor has a state of `optimizer_states`.
+  /// Says whether a tensor has a state of `optimizer_states`.
   bool keeps(const TensorInfo& tensor, const KeptState& state) const {
     return state.coded == (coded && coded(tensor));
   }

@@ -85,7 +85,7 @@ struct StateSpec {
   StorageFormat gradient;
   StorageFormat communication;
   StorageFormat master;
-  /// By optimizer state; nothing where none of its tensors has it.
+  /// The format of each optimizer state; nothing where none of its tensors has it.
   std::vector<std::optional<StorageFormat>> states;
   /// The optimizer updates weights of its own, from which those that layers read are made.
   bool has_master = false;
@@ -122,7 +122,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
                                                  const StateOptions& options,
                                                  const std::vector<StateSpec>& specs);
 
-/// Which elements of a tensor are those of a part of a unit that lies in it, of tensor-parallel
+/// Says which elements of a tensor are those of a part of a unit that lies in it, of tensor-parallel
 /// rank `rank`.
 BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank);
 
@@ -140,8 +140,8 @@ struct StoredState {
   int64_t block = 1;
 };
 
-/// Of a tensor of this shape, of which a state has a number for each block: that of its rows where
-/// these are whole blocks, else a list.
+/// Returns the shape of a state that has a number for each block of a tensor of this shape: rows of
+/// blocks where the tensor's rows are whole blocks, else a list.
 Dims blocked_shape(const Dims& shape, int64_t block);
 
 /// Those of the whole model, whichever stage of a pipeline has them: a stage may have none.

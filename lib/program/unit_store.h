@@ -126,7 +126,7 @@ class UnitStore {
     std::vector<Instr> updates;
     std::vector<Instr> after;
   };
-  /// What an update of an interval works on: `states` by optimizer state, nothing for those that
+  /// UpdateOperands are what an update of an interval works on; `states` has nothing for those that
   /// the unit has not.
   struct UpdateOperands {
     Range gradient;

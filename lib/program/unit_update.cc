@@ -207,7 +207,7 @@ UnitStore::UpdateOperands UnitStore::bring_operands(const ShardRange& interval, 
   return operands;
 }
 
-/// What lies in a part of the unit, of a range that holds a state of all of `whole`.
+/// Returns the part of a range that holds a state of `whole`, for elements `part` of the unit.
 Range UnitStore::part_of(const Range& interval, const ShardRange& part,
                          const ShardRange& whole) const {
   const Buffer& buffer = program_.at(interval.buffer);
@@ -223,7 +223,7 @@ void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
   const bool writes_copy = spec(id).has_master && hand_on(weights, parameters, plan);
   for (Instr& instr : plan.after) instr.if_finite = true;
 
-  // What is padded around a tensor that straddles blocks stays as it is, in the copy too.
+  // Padding around a tensor that straddles blocks stays as it is, in the copy too.
   int64_t done = interval.begin;
   const auto pass_padding = [&](int64_t until) {
     const ShardRange padding{done, until};
@@ -271,7 +271,7 @@ const StraddlingTensor& UnitStore::straddling(TensorId tensor) const {
   return *found;
 }
 
-/// Those that a part reads, if its tensor straddles blocks.
+/// Adds the scales that a part reads, if its tensor straddles blocks.
 void UnitStore::add_scales(const UpdatePart& part, Instr& instr) const {
   if (part.kind.straddling < 0 || coded_states() == 0) return;
   const StraddlingTensor& tensor = straddling(part.kind.straddling);

@@ -198,13 +198,13 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
   }
 }
 
-/// Whether as many elements of a state lie in a range as the update has.
+/// Says whether as many elements of a state lie in a range as the update has.
 bool has_elements(const Program& program, const Instr& instr, const Range& range) {
   return program.at(range.buffer).bytes_of(element_count(program, instr.reads[0])) == range.bytes;
 }
 
-/// Of a tensor that straddles blocks, an update reads two lists of scales for each state that is
-/// codes behind these.
+/// Counts the lists of scales that an update reads behind its states: two for each state that is
+/// codes, of a tensor that straddles blocks.
 size_t scales_read(const Instr& instr, size_t states) {
   return instr.update().blocks ? 2 * states : 0;
 }

@@ -77,8 +77,7 @@ Floats decoded(const CodedState& state, int s) {
   return numbers;
 }
 
-/// What a step must leave of states that were `before` and whose numbers after it are `after`:
-/// encoded one by one.
+/// Returns what a step must leave of states whose numbers after it are `after`, encoded one by one.
 CodedState encoded(const Floats (&after)[2]) {
   CodedState state(after[0].size());
   for (int s = 0; s < 2; ++s)

@@ -234,8 +234,8 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   return choice;
 }
 
-/// The same ranks with an optimizer whose states are codes in tensors of so many elements: in most
-/// models here blocks are straddled.
+/// Returns the choice with an optimizer whose states are codes in tensors of so many elements: in
+/// most models here blocks are straddled.
 inline Choice with_codes(const Choice& choice, std::mt19937_64& random) {
   Choice out = choice;
   StateOptions& state = out.options.state;

@@ -20,7 +20,7 @@ struct Outcome {
   std::string fault;
 };
 
-/// What a run has come to.
+/// Returns what a run has come to.
 inline Outcome outcome_of(const Choice& choice, const Interpreter& interpreter) {
   Outcome out;
   const auto kinds = static_cast<int32_t>(choice.options.state.optimizer_states.size());

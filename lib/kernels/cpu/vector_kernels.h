@@ -68,8 +68,8 @@ struct FlatRange {
   const void* gradients;
   /// The optimizer's states, null behind the last.
   void* states[kMostOptimizerStates];
-  /// Of codes, as FlatUpdate has them, and which blocks' elements of the range are meant; null
-  /// where states are numbers.
+  /// Scales of states that are codes, as FlatUpdate has them, null where states are numbers; the
+  /// kernel takes elements of the range that are of these blocks.
   float* scales[kMostOptimizerStates];
   float* new_scales[kMostOptimizerStates];
   BlockMap blocks;
@@ -90,8 +90,8 @@ using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };
-/// The same with states that are codes, and what only measures their new scales. By the types of
-/// parameters and gradients; null for rules without codes.
+/// CodedUpdateKernels update states that are codes, or only measure their new scales. Entries are by
+/// the types of parameters and gradients, and null for rules without codes.
 struct CodedUpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes];
   UpdateKernel measuring[kStateTypes][kFlatTypes];

@@ -199,11 +199,11 @@ void with_range(const FlatUpdate& u, Body body) {
   });
 }
 
-/// What codes of states stand for: without and with negative numbers.
+/// The maps of codes without and with negative numbers.
 __constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
 
-/// By state, the scales of its blocks and whether it has negative numbers; which blocks the range
-/// has elements of.
+/// CodedBlocks has each state's scales and whether its codes have negative numbers, and says which
+/// blocks the range has elements of.
 struct CodedBlocks {
   float* scales[kMostOptimizerStates];
   float* new_scales[kMostOptimizerStates];

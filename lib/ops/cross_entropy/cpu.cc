@@ -287,7 +287,7 @@ struct LogitCap {
     const auto& vec = vector_kernels<T>();
     return softcap > 0 ? vec.max_and_sum(row, width) : vec.exponentials(row, width);
   }
-  /// What exponentials() left becomes the gradient of the logits' softmax. `own_max` is of this
+  /// Makes of what exponentials() left the gradient of the logits' softmax. `own_max` is of this
   /// row, `max` and `sum` are of all of the vocabulary.
   void softmax_gradient(T* row, double own_max, double max, double sum, double scale) const {
     const auto& vec = vector_kernels<T>();
@@ -443,7 +443,7 @@ void linear_cross_entropy(const OpCall& call) {
   LinearCrossEntropy<S>(call).run();
 }
 
-// With gradients rows are left as LogitCap::exponentials() leaves them.
+// Rows are left as LogitCap::exponentials() leaves them where gradients follow.
 template <class S>
 void vocabulary_logits(const OpCall& call) {
   using T = Compute<S>;
