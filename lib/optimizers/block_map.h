@@ -12,9 +12,9 @@
 
 namespace ftrun {
 
-/// BlockMap says which elements of a range are of which block of a tensor, where a rank has a part of
-/// each row of the tensor, or where the range begins within a block. As it is made, the range is the
-/// tensor. Elements of a block are neighbours in the range.
+/// BlockMap says which elements of a range are of which block of a tensor, where a rank has a part
+/// of each row of the tensor, or where the range begins within a block. As it is made, the range is
+/// the tensor. Elements of a block are neighbours in the range.
 struct BlockMap {
   static constexpr int64_t kEndless = int64_t{1} << 62;
   /// The range's first element among those that the rank has of the tensor.

@@ -122,8 +122,8 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
                                                  const StateOptions& options,
                                                  const std::vector<StateSpec>& specs);
 
-/// Says which elements of a tensor are those of a part of a unit that lies in it, of tensor-parallel
-/// rank `rank`.
+/// Says which elements of a tensor are those of a part of a unit that lies in it, of
+/// tensor-parallel rank `rank`.
 BlockMap block_map(const TensorInfo& tensor, const Slice& slice, int rank);
 
 /// The tensors of a model whose states an optimizer keeps as codes; nothing (an empty function)

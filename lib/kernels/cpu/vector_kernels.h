@@ -90,8 +90,8 @@ using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
 };
-/// CodedUpdateKernels update states that are codes, or only measure their new scales. Entries are by
-/// the types of parameters and gradients, and null for rules without codes.
+/// CodedUpdateKernels update states that are codes, or only measure their new scales. Entries are
+/// by the types of parameters and gradients, and null for rules without codes.
 struct CodedUpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes];
   UpdateKernel measuring[kStateTypes][kFlatTypes];
