@@ -105,6 +105,13 @@ class ShardTraits {
   std::vector<const Unit*> units_;
 };
 
+/// Says whether the last of the tensor-parallel ranks has padding, seen from any of them.
+bool has_padding(const ModelDescription& model) {
+  return std::any_of(model.tensors.begin(), model.tensors.end(), [](const TensorInfo& tensor) {
+    return tensor.shape[0] % tensor.rank_extent(0) != 0;
+  });
+}
+
 /// Numbers classes in the order of their lowest ranks.
 class Classes {
  public:
@@ -126,6 +133,7 @@ class Classes {
 RankClasses rank_classes(const ModelDescription& model, const Partition& partition,
                          const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
+  const bool pads = has_padding(model);
   std::vector<std::vector<Shard>> shards;  // of each stage
   for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
     const ShardTraits traits(model, partition, state, stage);
@@ -141,6 +149,10 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
     for (const NormPart& norm : shard.norms)
       if (place.tp % norm.copies == 0) traits.insert(traits.end(), norm.part.begin(), norm.part.end());
+    // Shards were looked at with this rank's tensors: those of ranks with padding, and without, end
+    // elsewhere.
+    if (pads)
+      traits.insert(traits.end(), {place.tp + 1 == model.split.degree ? 1 : 0, place.dp_shard});
     classes.add(rank, std::move(traits));
   }
   return classes.take();

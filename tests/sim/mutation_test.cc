@@ -816,6 +816,22 @@ bool leaves_out_padding(const Mutation& m) {
   return begin >= end || slices_in(unit, begin, end).empty();
 }
 
+/// Says whether all that the sum of losses leaves out are votes of the training loop, of which a
+/// step program makes none: zeros.
+bool leaves_out_votes(const Mutation& m) {
+  if (m.instr.kind != InstrKind::kAllReduce || !m.change.ends_with(" halved")) return false;
+  const Range& range = m.changed().writes.front();
+  constexpr int64_t kSlots = kLossSlots - kVoteSlots;
+  return m.program.at(range.buffer).persistent == Persistent::kLoss &&
+         range.bytes >= kSlots * dtype_bytes(DType::kF64);
+}
+
+/// Says whether it runs on another lane, after what it reads and before what reads it, which the
+/// checker has proved.
+bool runs_elsewhere(const Mutation& m) {
+  return m.change.starts_with("on lane ") && !m.instr.communicates();
+}
+
 /// What it should have added lies between tensors: zeros, here or elsewhere.
 bool adds_zeros_elsewhere(const Mutation& m) {
   const bool adds_again = m.change == "twice";
@@ -840,6 +856,8 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
       {"runs twice on what it does not change", makes_the_same_again},
       {"fetches what only updates read, which do not run then", fetches_for_updates_alone, true},
       {"zeros between gradients alone are left out", leaves_out_padding},
+      {"votes alone are left out of the sum of losses", leaves_out_votes, true},
+      {"a lane does what another would have done, in the same order", runs_elsewhere, true},
       {"what it brings lies behind the unit's end, and nothing reads it", is_behind_the_unit, true},
       {"a layer with one kind of gradients has one list of them by two names", is_the_same_list,
        true},
