@@ -104,6 +104,28 @@ TEST_CASE("ranks of one class have programs that are equal up to their place, wh
   CHECK(needless < split / 20);
 }
 
+TEST_CASE("ranks with padding of a vocabulary and ranks without are in classes of their own") {
+  std::mt19937_64 random(1404);
+  for (int found = 0; found < 10;) {
+    Choice choice = random_choice(random);
+    if (choice.mesh.tensor == 1) continue;
+    ++found;
+    INFO(choice.text());
+    // One row less, as the first rank sees it.
+    for (TensorInfo& tensor : choice.built.model.tensors)
+      if (tensor.shape[0] != tensor.local.extent[0]) --tensor.shape[0];
+    const RankClasses classes = classes_of(choice);
+    const RankMesh mesh = state_mesh(choice.of_rank(0).state);
+    for (int rank = 0; rank < classes.ranks(); ++rank) {
+      const MeshPoint place = mesh.coordinate(rank);
+      if (place.tp + 1 == choice.mesh.tensor) continue;
+      MeshPoint last = place;
+      last.tp = choice.mesh.tensor - 1;
+      CHECK(classes.class_of(rank) != classes.class_of(mesh.rank_at(last)));
+    }
+  }
+}
+
 TEST_CASE("ranks of one class have equal programs where parts are frozen or ranks share the norm's slots") {
   std::mt19937_64 random(1402);
   int split = 0;
