@@ -8,7 +8,7 @@ import tempfile
 
 import numpy as np
 import torch
-from runner import (ShardedJob, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must, near,
+from runner import (ShardedJob, accumulation, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must, near,
                     numbers, preload, run_cases, same_tensors, start, steps, write_config)
 from safetensors.numpy import load_file, save_file
 
@@ -65,7 +65,7 @@ with tempfile.TemporaryDirectory() as scratch:
             for layout, (ranks, changes) in layouts.items():
                 out = scratch / f"{name}-{layout}"
                 value = config(folder / "model", folder / "data" / "train.bin", out, threads=1, adapter=str(folder / "adapter"))
-                value |= {"gradient_accumulation_steps": 2 * changes.get("parallel", {}).get("pipeline", 1) // ranks, **changes}
+                value |= {"gradient_accumulation_steps": accumulation(changes, ranks, 2), **changes}
                 must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
                 loss = near("loss", [m["loss"] for m in steps(out)], reference["losses"], 1e-5)
                 norm = near("gradient norm", [m["grad_norm"] for m in steps(out)], reference["grad_norms"], 5e-5)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 import numpy as np
-from runner import (Job, ShardedJob, await_that, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must,
+from runner import (Job, ShardedJob, accumulation, await_that, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must,
                     near, numbers, preload, run_cases, same_tensors, start, steps, write_config)
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as scratch:
         reference = json.loads((folder / "reference.json").read_text())
         out = scratch / f"{folder.name}-{name}"
         value = config(folder / "model", folder / "data" / "train.bin", out, threads=1, adapter=str(folder / "adapter"))
-        value |= {"gradient_accumulation_steps": 2 * changes.get("parallel", {}).get("pipeline", 1) // ranks, **changes}
+        value |= {"gradient_accumulation_steps": accumulation(changes, ranks, 2), **changes}
         must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
         found = steps(out)
         loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)

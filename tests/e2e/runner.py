@@ -280,6 +280,12 @@ def evaluations(out, name="validation"):
     return [m for m in metrics(out) if m.get("evaluation") == name]
 
 
+def accumulation(changes, ranks, micro_batches):
+    """gradient_accumulation_steps with which the ranks of a config's layout take so many micro-batches a step together."""
+    layout = changes.get("parallel", {})
+    return micro_batches * layout.get("tensor", 1) * layout.get("pipeline", 1) // ranks
+
+
 def near(name, found, expected, relative):
     worst = max(abs(f - e) / abs(e) for f, e in zip(found, expected, strict=True))
     assert worst <= relative, f"{name}: off by {worst:.3g} relative, {relative:g} allowed"
