@@ -341,18 +341,19 @@ TEST_CASE(
   REQUIRE_FALSE(
       optimizer_of_text("adamw_8bit, params: {fp32_embeddings: false, lr: 0.1}").fp32_embeddings);
   REQUIRE(optimizer_of_text("adamw_8bit, params: {lr: 0.1}").fp32_embeddings);
-  REQUIRE(problem("optimizer: {type: paged_adamw_8bit}") ==
-          "2:19: notice: optimizer.type: paged_adamw_8bit: its states are not paged; "
-          "zero_optimization.offload_optimizer keeps "
-          "them on the host");
-  REQUIRE(problem("optimizer: {type: AdamW, params: {min_8bit_size: 1}}")
-              .find("error: optimizer.params.min_8bit_size: AdamW has no such parameter") !=
-          std::string::npos);
-  REQUIRE(problem("optimizer: {type: Lion, params: {fp32_embeddings: true}}")
-              .find("error: optimizer.params.fp32_embeddings: Lion has no such parameter") !=
-          std::string::npos);
-  REQUIRE(problem("optimizer: {type: AdamW8bit, params: {min_8bit_size: -1}}")
-              .find("expected a number of at least 0, found -1") != std::string::npos);
+  REQUIRE(problems_of("c.yaml", "optimizer: {type: paged_adamw_8bit}") ==
+          Lines{"c.yaml:1:19: notice: optimizer.type: paged_adamw_8bit: its states are not paged; "
+                "zero_optimization.offload_optimizer keeps them on the host"});
+  const auto is_told = [](const std::string& text, const std::string& wanted) {
+    const Lines lines = problems_of("c.yaml", text);
+    return lines.size() == 1 && lines.front().find(wanted) != std::string::npos;
+  };
+  REQUIRE(is_told("optimizer: {type: AdamW, params: {min_8bit_size: 1}}",
+                  "error: optimizer.params.min_8bit_size: AdamW has no such parameter"));
+  REQUIRE(is_told("optimizer: {type: Lion, params: {fp32_embeddings: true}}",
+                  "error: optimizer.params.fp32_embeddings: Lion has no such parameter"));
+  REQUIRE(is_told("optimizer: {type: AdamW8bit, params: {min_8bit_size: -1}}",
+                  "expected a number of at least 0, found -1"));
 }
 
 TEST_CASE("loss scaling is read whole and checked where it is used") {
