@@ -1,12 +1,12 @@
 #include <regex.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdint>
 #include <string>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/field_value.h"
 #include "config/pipeline.h"
 #include "config/resolve_steps.h"
 
@@ -134,8 +134,7 @@ void name_unused(Resolving& r) {
 }  // namespace
 
 std::optional<PipelinePartition> pipeline_partition(const std::string& text) {
-  std::string word = text;
-  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string word = lower(text);
   if (word == "best") return PipelinePartition::kCost;
   if (word == "parameters") return PipelinePartition::kParameters;
   if (word == "uniform") return PipelinePartition::kLayers;

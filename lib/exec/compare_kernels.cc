@@ -354,7 +354,7 @@ void Comparison::compare_update(const Config& config, bool coded) {
                            Bytes(static_cast<size_t>(kUpdated * dtype_bytes(update.copy_dtype)))};
   if (coded)
     for (std::vector<float>* scales : {&first, &second}) {
-      scales->resize(static_cast<size_t>((kUpdated + kCodeBlock - 1) / kCodeBlock));
+      scales->resize(static_cast<size_t>(divide_up(kUpdated, kCodeBlock)));
       parts.push_back(as_dtype(*scales, DType::kF32));
     }
   const auto at = [&](std::span<void* const> places) {

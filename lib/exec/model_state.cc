@@ -41,7 +41,7 @@ Box blocked_box(const Dims& shape, const Box& box, int64_t block) {
   }
   // Whole rows.
   const int64_t row = element_count(shape) / shape.front();
-  return {{box.offset.front() * row / block}, {(box.numel() + block - 1) / block}};
+  return {{box.offset.front() * row / block}, {divide_up(box.numel(), block)}};
 }
 
 /// Elements of a part of a tensor that lie before element `end` of it.
@@ -134,7 +134,7 @@ TensorInfo ModelState::stored_tensor(const StatePiece& piece, TensorId id) const
 }
 
 int64_t ModelState::bytes_of(const StatePiece& piece, int64_t elements) const {
-  return stored_bytes(dtype(piece), packed(piece), (elements + piece.block - 1) / piece.block);
+  return stored_bytes(dtype(piece), packed(piece), divide_up(elements, piece.block));
 }
 
 Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) const {

@@ -53,7 +53,8 @@ std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 /// tensor-parallel ranks have parts of some, or it begins within one (a slice of it says where).
 bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 
-/// How an update treats a tensor: with or without weight decay, its states being codes or numbers.
+/// UpdateKind says how an update treats a tensor: with or without weight decay, its states being
+/// codes or numbers.
 struct UpdateKind {
   bool decay = false;
   bool coded = false;

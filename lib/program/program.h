@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/packed_format.h"
+#include "base/round_up.h"
 #include "cluster/rank_mesh.h"
 #include "graph/op.h"
 #include "optimizers/block_map.h"
@@ -82,7 +83,7 @@ struct Buffer {
   int64_t shadow_offset = -1;
 
   int64_t bytes_of(int64_t elements) const {
-    return stored_bytes(dtype, packed, (elements + block - 1) / block);
+    return stored_bytes(dtype, packed, divide_up(elements, block));
   }
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "model/tensor_split.h"
 #include "optimizers/optimizers.h"
 
@@ -102,12 +103,12 @@ std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
 }
 
 int64_t StorageFormat::bytes(int64_t elements) const {
-  return stored_bytes(dtype, packed, (elements + block - 1) / block);
+  return stored_bytes(dtype, packed, divide_up(elements, block));
 }
 
 Dims blocked_shape(const Dims& shape, int64_t block) {
   if (block == 1) return shape;
-  if (shape.back() % block != 0) return {(element_count(shape) + block - 1) / block};
+  if (shape.back() % block != 0) return {divide_up(element_count(shape), block)};
   Dims blocks = shape;
   blocks.back() /= block;
   return blocks;
@@ -134,7 +135,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
     const Tier tier = spec.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     for (const Slice& slice : unit.slices) {
       if (update_kind(model, options, slice).straddling < 0) continue;
-      const int64_t own = (model.tensor(slice.tensor).numel() + kTensorBlock - 1) / kTensorBlock;
+      const int64_t own = divide_up(model.tensor(slice.tensor).numel(), kTensorBlock);
       found.push_back({slice.tensor, unit.id, tier, blocks[tier], own});
       blocks[tier] += own;
     }

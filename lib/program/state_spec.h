@@ -102,7 +102,7 @@ std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& mod
 std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
                                          int64_t update_elements);
 
-/// How an update treats a tensor.
+/// Says how an update treats a tensor.
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
                        const Slice& slice);
 

@@ -193,6 +193,8 @@ class UnitStore {
   void plan_measures(UnitId id, std::vector<Update>& measures);
   void emit_updates(Updates& in_place, Updates& staged);
   UpdateOperands bring_operands(const ShardRange& interval, bool written, Update& plan);
+  /// Returns the parts of an interval of a unit that are updated alike.
+  std::vector<UpdatePart> parts_of(UnitId id, const ShardRange& interval) const;
   Range part_of(const Range& interval, const ShardRange& part, const ShardRange& whole) const;
   /// A state's scales of a tensor that straddles blocks, among those of all such tensors in one
   /// tier.

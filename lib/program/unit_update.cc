@@ -207,6 +207,11 @@ UnitStore::UpdateOperands UnitStore::bring_operands(const ShardRange& interval, 
   return operands;
 }
 
+std::vector<UpdatePart> UnitStore::parts_of(UnitId id, const ShardRange& interval) const {
+  const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
+  return update_parts(unit(id), kind_of, interval.begin, interval.end);
+}
+
 /// Returns the part of a range that holds a state of `whole`, for elements `part` of the unit.
 Range UnitStore::part_of(const Range& interval, const ShardRange& part,
                          const ShardRange& whole) const {
@@ -232,9 +237,7 @@ void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
                                 part_of(weights.back(), padding, interval), id));
     plan.updates.back().if_finite = true;
   };
-  for (const UpdatePart& part : update_parts(
-           unit(id), [&](const Slice& slice) { return update_kind(model_, options_, slice); },
-           interval.begin, interval.end)) {
+  for (const UpdatePart& part : parts_of(id, interval)) {
     const ShardRange elements{part.begin, part.end};
     pass_padding(part.begin);
     done = part.end;
@@ -285,9 +288,7 @@ void UnitStore::add_scales(const UpdatePart& part, Instr& instr) const {
 void UnitStore::plan_measures(UnitId id, std::vector<Update>& measures) {
   for (const ShardRange& interval :
        update_intervals(cut_.own(id), spec(id).optimizer, options_.update_elements)) {
-    std::vector<UpdatePart> parts = update_parts(
-        unit(id), [&](const Slice& slice) { return update_kind(model_, options_, slice); },
-        interval.begin, interval.end);
+    std::vector<UpdatePart> parts = parts_of(id, interval);
     std::erase_if(parts, [](const UpdatePart& part) { return part.kind.straddling < 0; });
     if (parts.empty()) continue;
     measures.push_back({.unit = id, .turn = static_cast<int>(measures.size() % 2)});

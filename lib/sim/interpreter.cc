@@ -134,7 +134,7 @@ void Interpreter::load() {
       if (piece.straddling >= 0) continue;  // 0, as all persistent memory
       const Cells to = cells(rank, piece.range);
       const int64_t span = elements_of_cell(rank.step.program, piece);
-      require(to.count == (piece.end - piece.begin + span - 1) / span,
+      require(to.count == divide_up(piece.end - piece.begin, span),
               "a piece is as long as its range");
       for (int64_t e = 0; e < to.count; ++e) {
         const int64_t element = piece.begin + e * span;

@@ -327,7 +327,8 @@ TEST_CASE("a snapshot of codes and their scales stays as it was, in memory and o
   for (const OffloadDevice device :
        {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
     INFO(name_of(device));
-    // Without gaps q, k and v begin within blocks where tensors of 30 elements are coded too.
+    // q, k and v, which lie without gaps, begin within blocks where tensors of 30 elements are
+    // coded too.
     const Layout l{1, 3, 2, device, Numbers::kFp32, 0};
     const auto run = [&](const std::function<void(RankRig&)>& work) {
       fixtures::WholeState whole;

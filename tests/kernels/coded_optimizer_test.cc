@@ -307,7 +307,7 @@ TEST_CASE(
           for (int64_t part = 0; part < shape.parts; ++part) {
             Part& own = parts[static_cast<size_t>(part)];
             const Floats own_g = columns_of(g, part);
-            // In two ranges, of which the second begins anywhere.
+            // The part is updated in two ranges, of which the second begins anywhere.
             const int64_t cut = shape.rows * width / 3;
             for (const int64_t first : {int64_t{0}, cut}) {
               FlatUpdate u = own.state.update(own.parameters, own_g);

@@ -94,7 +94,7 @@ TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refu
   CHECK(third.attention_softcap + third.logit_softcap == 0);
   CHECK(config_text(third).find("\nrope linear theta 1000000 factor 8, with a window default theta "
                                 "10000\n") != std::string::npos);
-  // Without the keys the classes have values of their own, and null takes them away.
+  // The classes have values of their own where keys are absent, and null takes them away.
   const ModelConfig plain = parse_model_config(changed({{"attn_logit_softcapping", kRemoved},
                                                         {"final_logit_softcapping", nullptr},
                                                         {"pad_token_id", kRemoved},

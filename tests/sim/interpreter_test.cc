@@ -30,6 +30,17 @@ Outcome run_as(const Choice& oracle, const Choice& choice, const std::vector<Ste
   return found;
 }
 
+/// Runs a choice without faults as its plain program; returns its steps.
+std::vector<Step> run_as_plain(const Choice& choice, std::mt19937_64& random) {
+  std::vector<Step> steps = choice.steps();
+  std::string texts;
+  for (const Step& step : steps) texts += program_text(step.program);
+  INFO(texts);
+  REQUIRE(faults_of(steps) == std::vector<std::string>{});
+  run_as(plain(choice), choice, steps, random);
+  return steps;
+}
+
 TEST_CASE(
     "whatever is sharded, moved, joined or made again: the same weights as the plain program", "[long]") {
   std::mt19937_64 random(1001);
@@ -49,13 +60,7 @@ TEST_CASE("pipelines: the same weights as the plain program of one stage", "[lon
   for (int round = 0; round < 80; ++round) {
     const Choice choice = random_pipeline_choice(random);
     INFO("round " << round << ": " << choice.text());
-    const std::vector<Step> steps = choice.steps();
-    const std::vector<std::string> faults = faults_of(steps);
-    std::string texts;
-    for (const Step& step : steps) texts += program_text(step.program);
-    INFO(texts);
-    REQUIRE(faults == std::vector<std::string>{});
-    run_as(plain(choice), choice, steps, random);
+    run_as_plain(choice, random);
   }
 }
 
@@ -67,12 +72,7 @@ TEST_CASE("states that are codes: a block has one scale, whatever ranks have par
     const Choice choice =
         with_codes(round % 4 == 0 ? random_pipeline_choice(random) : random_choice(random), random);
     INFO("round " << round << ": " << choice.text());
-    const std::vector<Step> steps = choice.steps();
-    std::string texts;
-    for (const Step& step : steps) texts += program_text(step.program);
-    INFO(texts);
-    REQUIRE(faults_of(steps) == std::vector<std::string>{});
-    run_as(plain(choice), choice, steps, random);
+    const std::vector<Step> steps = run_as_plain(choice, random);
     for (const Instr& instr : steps.front().program.instrs) {
       if (instr.communicates() && instr.exchange().largest) ++exchanged;
       if (instr.kind != InstrKind::kMeasure && instr.kind != InstrKind::kUpdate) continue;
@@ -123,12 +123,7 @@ TEST_CASE("pipelines whose first layers are frozen: nobody sends or waits for gr
   for (int round = 0; round < 40; ++round) {
     const Choice choice = with_frozen_below(random_pipeline_choice(random), random);
     INFO("round " << round << ": " << choice.text() << ", trained from layer " << choice.built.model.first_trained);
-    const std::vector<Step> steps = choice.steps();
-    std::string texts;
-    for (const Step& step : steps) texts += program_text(step.program);
-    INFO(texts);
-    REQUIRE(faults_of(steps) == std::vector<std::string>{});
-    run_as(plain(choice), choice, steps, random);
+    const std::vector<Step> steps = run_as_plain(choice, random);
     for (const Step& step : steps) {
       for (const Instr& instr : step.program.instrs)
         if (instr.runs_list() && instr.kind != InstrKind::kForward) REQUIRE(instr.layer >= choice.built.model.first_trained);

@@ -83,6 +83,15 @@ void check_world_of_classes(const RankClasses& classes, const std::vector<Step>&
   REQUIRE(check_world(world) == Faults{});
 }
 
+/// Checks the classes of a choice and its world of classes; returns how many there are.
+int classes_that_hold(const Choice& choice) {
+  const std::vector<Step> steps = choice.steps();
+  const RankClasses classes = classes_of(choice);
+  check_classes(classes, steps);
+  check_world_of_classes(classes, steps, choice.of_rank(0).state);
+  return classes.count();
+}
+
 TEST_CASE("ranks of one class have programs that are equal up to their place, whatever is chosen") {
   std::mt19937_64 random(1401);
   int joined = 0;
@@ -135,11 +144,7 @@ TEST_CASE("ranks of one class have equal programs where parts are frozen or rank
                                       : with_frozen(random_choice(random), random, 40);
     choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << choice.text());
-    const std::vector<Step> steps = choice.steps();
-    const RankClasses classes = classes_of(choice);
-    check_classes(classes, steps);
-    check_world_of_classes(classes, steps, choice.of_rank(0).state);
-    split += classes.count() - 1;
+    split += classes_that_hold(choice) - 1;
   }
   CHECK(split > rounds / 3);
 }
@@ -151,11 +156,7 @@ TEST_CASE("ranks of one class have equal programs where states are codes") {
   for (int round = 0; round < rounds; ++round) {
     const Choice choice = with_codes(random_choice(random), random);
     INFO("round " << round << ": " << choice.text());
-    const std::vector<Step> steps = choice.steps();
-    const RankClasses classes = classes_of(choice);
-    check_classes(classes, steps);
-    check_world_of_classes(classes, steps, choice.of_rank(0).state);
-    split += classes.count() - 1;
+    split += classes_that_hold(choice) - 1;
   }
   CHECK(split > rounds / 3);
 }

@@ -44,8 +44,8 @@ void read_windows(ConfigReader& reader, ModelConfig& config, int64_t period) {
 }
 
 double read_softcap(ConfigReader& reader, const char* key, double of_class) {
-  if (reader.has(key) && !reader.find(key)) return 0;
-  return of_class > 0 || reader.find(key) ? reader.number_or(key, of_class, true) : 0;
+  const bool is_null = reader.has(key) && !reader.find(key);
+  return is_null ? 0 : reader.number_or(key, of_class, true);
 }
 
 void read_scores(ConfigReader& reader, ModelConfig& config) {

@@ -1,3 +1,4 @@
+#include "kernels/cuda/by_element.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ops.h"
@@ -67,28 +68,16 @@ __device__ inline float times_slope(Activation kind, float d, float x) {
   return d;
 }
 
-template <class T, int V>
-__global__ void activation_elements(Activation kind, const T* x, T* y, int64_t count) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
-  if (i >= count) return;
-  Floats<V> v = load<V>(x + i);
-#pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = activated(kind, v[k]);
-  store(y + i, v);
-}
+struct Activated {
+  Activation kind;
+  __device__ float operator()(float x) const { return activated(kind, x); }
+};
 
-// dx may be x.
-template <class T, int V>
-__global__ void activation_dgrad_elements(Activation kind, const T* dy, const T* x, T* dx,
-                                          int64_t count) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
-  if (i >= count) return;
-  const Floats<V> d = load<V>(dy + i);
-  Floats<V> v = load<V>(x + i);
-#pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = times_slope(kind, d[k], v[k]);
-  store(dx + i, v);
-}
+/// ActivationGradient makes of dy and x the gradient of the activation's operand.
+struct ActivationGradient {
+  Activation kind;
+  __device__ float operator()(float dy, float x) const { return times_slope(kind, dy, x); }
+};
 
 template <class T, int V>
 __global__ void gated_activation_rows(Activation kind, const T* gu, T* s, int64_t width) {
@@ -122,10 +111,6 @@ __global__ void gated_activation_dgrad_rows(Activation kind, const T* ds, const 
   }
 }
 
-Launch by_element(const Operation& op, int64_t packs) {
-  return {blocks(divide_up(packs, kPointwiseThreads)), kPointwiseThreads, 0, op.stream()};
-}
-
 Launch by_row(const Operation& op, int64_t packs) {
   return {blocks(op.in_dims(0)[0]), static_cast<unsigned>(threads_for(packs, kPointwiseThreads)), 0,
           op.stream()};
@@ -134,32 +119,11 @@ Launch by_row(const Operation& op, int64_t packs) {
 }  // namespace
 
 void run_activation(const Operation& op, const Libraries& /*libraries*/) {
-  const int64_t count = element_count(op.in_dims(0));
-  with_type(op.dtype(), [&](auto type) {
-    using T = decltype(type);
-    const auto* const x = static_cast<const T*>(op.in(0));
-    auto* const y = static_cast<T*>(op.out(0));
-    with_vectors<T>(vectors_fit<T>(count, x, y), [&](auto v) {
-      constexpr int V = decltype(v)::value;
-      launch(by_element(op, count / V), activation_elements<T, V>, activation_of(op.op()), x, y,
-             count);
-    });
-  });
+  run_by_element(op, Activated{activation_of(op.op())});
 }
 
 void run_activation_dgrad(const Operation& op, const Libraries& /*libraries*/) {
-  const int64_t count = element_count(op.in_dims(0));
-  with_type(op.dtype(), [&](auto type) {
-    using T = decltype(type);
-    const auto* const dy = static_cast<const T*>(op.in(0));
-    const auto* const x = static_cast<const T*>(op.in(1));
-    auto* const dx = static_cast<T*>(op.out(0));
-    with_vectors<T>(vectors_fit<T>(count, dy, x, dx), [&](auto v) {
-      constexpr int V = decltype(v)::value;
-      launch(by_element(op, count / V), activation_dgrad_elements<T, V>, activation_of(op.op()), dy,
-             x, dx, count);
-    });
-  });
+  run_by_element(op, ActivationGradient{activation_of(op.op())});
 }
 
 void run_gated_activation(const Operation& op, const Libraries& /*libraries*/) {

@@ -279,7 +279,7 @@ struct LogitCap {
 
   /// Logits become capped ones.
   void apply(T* row) const {
-    if (softcap > 0) vector_kernels<T>().cap_logits(row, softcap, width);
+    if (softcap > 0) vector_kernels<T>().softcap(row, row, softcap, width);
   }
   /// Returns the largest of a row's logits and the sum of exp(logit - largest), which take their
   /// place where nothing is capped.

@@ -32,7 +32,7 @@ struct RopeTableAttrs {
 
 struct RopeAttrs {
   HeadAttrs heads;
-  /// Its own angles of those of the table: the first one, and how many; 0: all.
+  /// The first angle of the table that is its own, and how many are; 0: all.
   int64_t first_angle = 0;
   int64_t angles = 0;
   bool operator==(const RopeAttrs&) const = default;

@@ -204,12 +204,12 @@ TEST_CASE(
         CAPTURE(straddles, dtype_name(dtype), count);
         std::vector<float> p = as_floats(floats(count, 1));
         const DeviceBytes dp = on_device(p);
-        // As many scales as the tensor has blocks.
+        // There are as many scales as the tensor has blocks.
         CodedState first(straddles ? 1020 : count), second(straddles ? 1020 : count);
         for (int step = 0; step < 4; ++step) {
           const StepScalars s = scalars_of(step);
           const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
-          // Of few bits, so that products are exact.
+          // Gradients have few bits, so that products are exact.
           const Array gradient =
               rounded(floats(count, 100 + static_cast<uint64_t>(step)), DType::kBF16);
           const std::vector<std::byte> g = to_bytes(gradient, dtype);
