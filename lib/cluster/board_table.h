@@ -92,9 +92,10 @@ struct ShownGroup {
 /// What one rank shows: memory of its own, or of its supervisor that the other ranks of the machine map
 /// too. Zero bytes are a table of nobody.
 struct BoardTable {
-  static constexpr int kLanes = 16;
+  /// How many lanes and groups it has room for: those beyond are not shown.
+  static constexpr int kLanes = 64;
   static constexpr int kGroups = 40;
-  static constexpr int64_t kBytes = 16 << 10;
+  static constexpr int64_t kBytes = 32 << 10;
 
   struct Group {
     static constexpr uint32_t kFree = 0, kOpen = 1, kLeft = 2;

@@ -130,13 +130,14 @@ void ProgressBoard::show_phase(std::string_view what) {
 }
 
 void ProgressBoard::enter_lane(int lane, const Activity& what) {
+  if (lane >= BoardTable::kLanes) return;
   Activity now = what;
   now.unix_ns = unix_time_ns();
   table_.lanes[static_cast<size_t>(lane)].write(now);
 }
 
 void ProgressBoard::leave_lane(int lane) {
-  table_.lanes[static_cast<size_t>(lane)].write({});
+  if (lane < BoardTable::kLanes) table_.lanes[static_cast<size_t>(lane)].write({});
 }
 
 void ProgressBoard::show_texts(std::string_view what) {

@@ -12,17 +12,6 @@ constexpr std::array<MeshAxis, kMeshAxes> kAxes = {MeshAxis::kPipeline, MeshAxis
                                                    MeshAxis::kShard, MeshAxis::kContext,
                                                    MeshAxis::kTensor};
 
-/// Axes of size 1 say nothing.
-std::string group_name(std::initializer_list<MeshAxis> axes, const MeshPoint& sizes,
-                       int lowest_rank) {
-  std::vector<std::string> names;
-  for (const MeshAxis axis : kAxes) {
-    if (sizes.at(axis) > 1 && std::find(axes.begin(), axes.end(), axis) != axes.end())
-      names.emplace_back(axis_name(axis));
-  }
-  return cat(join(names, "+"), "@", lowest_rank);
-}
-
 }  // namespace
 
 std::string_view axis_name(MeshAxis axis) {
@@ -63,7 +52,16 @@ int RankGroup::index_of(int rank) const {
   return static_cast<int>(found - ranks.begin());
 }
 
-std::string axes_of(const RankGroup& group) { return group.name.substr(0, group.name.find('@')); }
+std::string RankGroup::name() const {
+  if (!is_link()) return cat(label, "@", ranks.front());
+  return cat(label, "@", sender, ">", ranks[ranks[0] == sender ? 1 : 0]);
+}
+
+MeshAxes RankGroup::axes() const {
+  MeshAxes all;
+  for (const GroupSpan& span : spans) all.add(span.axes);
+  return all;
+}
 
 RankMesh::RankMesh(const MeshPoint& sizes) : sizes_(sizes) {
   for (int i = kMeshAxes - 1; i >= 0; --i) {
@@ -101,28 +99,71 @@ int RankMesh::rank_at(const MeshPoint& place) const {
   return rank;
 }
 
-RankGroup RankMesh::group_of(int rank, std::initializer_list<MeshAxis> axes) const {
-  int lowest = rank;
-  for (const MeshAxis axis : axes) lowest -= place(rank, axis) * strides_[static_cast<int>(axis)];
-  std::vector<int> ranks = {lowest};
-  for (const MeshAxis axis : axes) {
-    std::vector<int> wider;
-    for (const int base : ranks) {
-      for (int i = 0; i < size(axis); ++i)
-        wider.push_back(base + i * strides_[static_cast<int>(axis)]);
-    }
-    ranks = std::move(wider);
-  }
-  std::sort(ranks.begin(), ranks.end());
-  return {group_name(axes, sizes_, lowest), std::move(ranks)};
+int RankMesh::places(MeshAxes axes) const {
+  int count = 1;
+  for (const MeshAxis axis : kAxes)
+    if (axes.contains(axis)) count *= size(axis);
+  return count;
 }
 
-RankGroup RankMesh::neighbours_of(int rank, MeshAxis axis, int count) const {
-  require(count > 0 && size(axis) % count == 0, "neighbours divide their axis");
-  const int stride = strides_[static_cast<int>(axis)];
-  const int lowest = rank - place(rank, axis) % count * stride;
-  RankGroup group{cat(axis_name(axis), "/", count, "@", lowest), {}};
-  for (int i = 0; i < count; ++i) group.ranks.push_back(lowest + i * stride);
+int RankMesh::place_on(int rank, MeshAxes axes) const {
+  int at = 0;
+  for (const MeshAxis axis : kAxes)
+    if (axes.contains(axis)) at = at * size(axis) + place(rank, axis);
+  return at;
+}
+
+int RankMesh::offset_of(int place, MeshAxes axes) const {
+  int offset = 0;
+  for (int i = kMeshAxes - 1; i >= 0; --i) {
+    if (!axes.contains(kAxes[i])) continue;
+    offset += place % size(kAxes[i]) * strides_[i];
+    place /= size(kAxes[i]);
+  }
+  return offset;
+}
+
+GroupSpan RankMesh::neighbours(MeshAxes axes, int count) const {
+  require(count > 0 && places(axes) % count == 0, "neighbours divide their axis");
+  return {axes, count, 1};
+}
+
+GroupSpan RankMesh::every_kth(MeshAxes axes, int k) const {
+  require(k > 0 && places(axes) % k == 0, "the distance of members divides their axis");
+  return {axes, places(axes) / k, k};
+}
+
+/// "dp_shard+cp", "dp_shard/2", "(dp_shard+cp)%4": axes of size 1 say nothing.
+std::string RankMesh::label_of(const GroupSpan& span) const {
+  std::vector<std::string> names;
+  for (const MeshAxis axis : kAxes)
+    if (size(axis) > 1 && span.axes.contains(axis)) names.emplace_back(axis_name(axis));
+  const std::string line = join(names, "+");
+  if (span.count == places(span.axes)) return line;
+  const std::string cut = names.size() > 1 ? cat("(", line, ")") : line;
+  return span.stride == 1 ? cat(cut, "/", span.count) : cat(cut, "%", span.stride);
+}
+
+RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) const {
+  RankGroup group{.label = "", .ranks = {rank}};
+  std::vector<std::string> labels;
+  for (GroupSpan span : spans) {
+    require(!group.axes().meets(span.axes), "spans of a group share no axis");
+    const int block = span.count * span.stride, own = place_on(rank, span.axes);
+    const int first = own / block * block + own % span.stride;
+    std::vector<int> wider;
+    for (const int base : group.ranks)
+      for (int i = 0; i < span.count; ++i)
+        wider.push_back(base + offset_of(first + i * span.stride, span.axes) - offset_of(own, span.axes));
+    group.ranks = std::move(wider);
+    if (span.count == 1) continue;
+    labels.push_back(label_of(span));
+    for (const MeshAxis axis : kAxes)
+      if (size(axis) == 1) span.axes.remove({axis});
+    group.spans.push_back(span);
+  }
+  std::sort(group.ranks.begin(), group.ranks.end());
+  group.label = join(labels, "+");
   return group;
 }
 
@@ -132,16 +173,22 @@ int RankMesh::moved(int rank, MeshAxis axis, int to) const {
 }
 
 RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
+  const int low = place(std::min(from, to), axis), high = place(std::max(from, to), axis);
   require(from != to && moved(from, axis, place(to, axis)) == to, "a link runs along one axis");
-  return {cat(axis_name(axis), "@", from, ">", to), {std::min(from, to), std::max(from, to)}, from};
+  return {.label = std::string(axis_name(axis)),
+          .ranks = {std::min(from, to), std::max(from, to)},
+          .sender = from,
+          .spans = {{{axis}, 2, high - low}}};
 }
 
 RankGroup RankMesh::ends_of(int rank, MeshAxis axis) const {
-  const int first = moved(rank, axis, 0);
-  return {cat(axis_name(axis), "/ends@", first), {first, moved(rank, axis, size(axis) - 1)}};
+  const int first = moved(rank, axis, 0), last = size(axis) - 1;
+  return {.label = cat(axis_name(axis), "/ends"),
+          .ranks = {first, moved(rank, axis, last)},
+          .spans = {{{axis}, 2, last}}};
 }
 
-std::vector<RankGroup> RankMesh::groups(std::initializer_list<MeshAxis> axes) const {
+std::vector<RankGroup> RankMesh::groups(MeshAxes axes) const {
   std::vector<RankGroup> all;
   for (int rank = 0; rank < world_; ++rank) {
     RankGroup group = group_of(rank, axes);

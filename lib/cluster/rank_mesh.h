@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -15,6 +16,27 @@ inline constexpr int kMeshAxes = 5;
 /// "pp", "dp_replicate", "dp_shard", "cp", "tp".
 std::string_view axis_name(MeshAxis axis);
 
+/// A set of axes.
+class MeshAxes {
+ public:
+  constexpr MeshAxes() = default;
+  constexpr MeshAxes(std::initializer_list<MeshAxis> axes) {
+    for (const MeshAxis axis : axes) marks_ |= mark(axis);
+  }
+
+  constexpr bool contains(MeshAxis axis) const { return (marks_ & mark(axis)) != 0; }
+  constexpr bool contains(MeshAxes axes) const { return (axes.marks_ & ~marks_) == 0; }
+  constexpr bool meets(MeshAxes axes) const { return (axes.marks_ & marks_) != 0; }
+  constexpr bool empty() const { return marks_ == 0; }
+  constexpr void add(MeshAxes axes) { marks_ |= axes.marks_; }
+  constexpr void remove(MeshAxes axes) { marks_ &= ~axes.marks_; }
+  constexpr bool operator==(const MeshAxes&) const = default;
+
+ private:
+  static constexpr uint32_t mark(MeshAxis axis) { return 1U << static_cast<int>(axis); }
+  uint32_t marks_ = 0;
+};
+
 /// One number for each axis: a size, or the place of a rank.
 struct MeshPoint {
   int pp = 0;
@@ -27,22 +49,38 @@ struct MeshPoint {
   bool operator==(const MeshPoint&) const = default;
 };
 
-/// Ranks that communicate with each other, ascending. `name` is unique in the mesh and the same on
-/// every member: "dp_shard+cp@4" is the group along dp_shard and cp whose lowest rank is 4.
+/// A cut of one line of ranks: `count` of its places, `stride` apart. The line runs along all of
+/// `axes` as if they were one axis, whose fastest part is the fastest of them.
+struct GroupSpan {
+  MeshAxes axes;
+  int count = 1;
+  int stride = 1;
+  bool operator==(const GroupSpan&) const = default;
+};
+
+/// Ranks that communicate with each other, ascending: the product of the places of `spans`.
 struct RankGroup {
-  std::string name;
+  /// What plans and messages call such groups: "dp_shard+cp", "dp_shard/2", "pp/ends".
+  std::string label;
   std::vector<int> ranks;
   /// Of a link between two ranks: the one that sends; the other receives. Else -1.
   int sender = -1;
+  /// Spans of two places or more, of which none has an axis of another one.
+  std::vector<GroupSpan> spans = {};
 
   bool is_link() const { return sender >= 0; }
   int size() const { return static_cast<int>(ranks.size()); }
   /// Place of a global rank in the group, -1 when it is no member.
   int index_of(int rank) const;
+  /// Unique in the mesh and the same on every member: "dp_shard+cp@4" is the group along dp_shard and
+  /// cp whose lowest rank is 4, "pp@3>7" the link from rank 3 to rank 7.
+  std::string name() const;
+  /// The axes along which its ranks differ.
+  MeshAxes axes() const;
+  /// Whether ranks differ along this axis, and whether they differ along some of these and no others.
+  bool runs_along(MeshAxis axis) const { return axes().contains(axis); }
+  bool runs_within(MeshAxes some) const { return !axes().empty() && some.contains(axes()); }
 };
-
-/// The axes in a group's name: "dp_shard+cp".
-std::string axes_of(const RankGroup& group);
 
 /// Ranks as a grid. Pure arithmetic: describes 16,384 ranks as well as two.
 class RankMesh {
@@ -59,23 +97,33 @@ class RankMesh {
   MeshPoint coordinate(int rank) const;
   int rank_at(const MeshPoint& place) const;
   /// The group of `rank` along `axes`: the ranks whose places differ from its own only there.
-  RankGroup group_of(int rank, std::initializer_list<MeshAxis> axes) const;
-  /// Of the group of `rank` along `axis` the `count` neighbours [k, k+1) x count that it is among:
-  /// "dp_shard/2@4". `count` divides the axis.
-  RankGroup neighbours_of(int rank, MeshAxis axis, int count) const;
-  /// Two ranks that differ along `axis` alone, of which the first sends to the second: "pp@3>7".
+  RankGroup group_of(int rank, MeshAxes axes) const { return group_of(rank, {whole(axes)}); }
+  /// The group of `rank` along several spans. Each divides its line into blocks of count x stride
+  /// places, and in a block every stride-th place, from that of the rank down and up, is a member.
+  RankGroup group_of(int rank, const std::vector<GroupSpan>& spans) const;
+  /// All places of the line along `axes`; `count` neighbours [k, k+1) x count of it; every k-th of its
+  /// places. `count` and `k` divide the line.
+  GroupSpan whole(MeshAxes axes) const { return {axes, places(axes), 1}; }
+  GroupSpan neighbours(MeshAxes axes, int count) const;
+  GroupSpan every_kth(MeshAxes axes, int k) const;
+  /// Two ranks that differ along `axis` alone, of which the first sends to the second.
   RankGroup link(int from, int to, MeshAxis axis) const;
-  /// The ends of an axis for the rank: those whose places along it are the first and the last, "pp/ends@3".
+  /// The ends of an axis for the rank: those whose places along it are the first and the last, "pp/ends".
   RankGroup ends_of(int rank, MeshAxis axis) const;
   /// The rank at another place along an axis.
   int moved(int rank, MeshAxis axis, int place) const;
   /// All groups along `axes`, by lowest rank; every rank is in exactly one.
-  std::vector<RankGroup> groups(std::initializer_list<MeshAxis> axes) const;
+  std::vector<RankGroup> groups(MeshAxes axes) const;
   /// "rank 5 (pp 1, dp_shard 2)": axes of size 1 are left out.
   std::string place_text(int rank) const;
 
  private:
   int place(int rank, MeshAxis axis) const;
+  /// Places of the line along axes, and those of a rank's on it; how far from its first rank a place is.
+  int places(MeshAxes axes) const;
+  int place_on(int rank, MeshAxes axes) const;
+  int offset_of(int place, MeshAxes axes) const;
+  std::string label_of(const GroupSpan& span) const;
 
   MeshPoint sizes_;
   std::array<int, kMeshAxes> strides_{};

@@ -28,7 +28,6 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
 
 /// How each instruction is shown while it runs. A decision waits for all that a device does, with others too.
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
-  static_assert(kMostLanes <= BoardTable::kLanes);
   std::vector<Activity> all;
   for (const Instr& instr : program.instrs) {
     const bool alone = !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
@@ -79,6 +78,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       board_(groups.board),
       device_(make_lane_device(program, memory, groups_)),
       shown_(board_ == nullptr ? std::vector<Activity>() : activities_of(program, device_->is_asynchronous())),
+      seconds_(static_cast<size_t>(lane_count(program))),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
       phases_(program),

@@ -166,7 +166,7 @@ class Executor {
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
   /// By lane, because lanes write at the same time, and kind.
-  std::array<std::array<double, kInstrKinds>, kMostLanes> seconds_{};
+  std::vector<std::array<double, kInstrKinds>> seconds_;
   /// Of the disk lane, by instruction: the one after it, where that may start early (else -1), and the
   /// request that is under way.
   std::vector<InstrId> early_disk_;

@@ -24,7 +24,10 @@ int64_t aligned(int64_t bytes) { return round_up(bytes, kPartAlignment); }
 }  // namespace
 
 GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups)
-    : program_(program), gpu_(gpu), groups_(std::move(groups)) {
+    : program_(program),
+      gpu_(gpu),
+      groups_(std::move(groups)),
+      bridge_rings_(static_cast<size_t>(lane_count(program))) {
   on_host_.resize(program.instrs.size(), 0);
   for (const Instr& instr : program.instrs) {
     gpu.open_lane(instr.lane);

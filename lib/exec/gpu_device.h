@@ -124,7 +124,8 @@ class GpuDevice final : public LaneDevice {
   std::optional<PinnedRing> put_ring_;
   std::optional<PinnedRing> batch_ring_;
   std::optional<PinnedRing> sum_ring_;
-  std::array<std::optional<PinnedRing>, kMostLanes> bridge_rings_;
+  /// By lane.
+  std::vector<std::optional<PinnedRing>> bridge_rings_;
 };
 
 }  // namespace ftrun

@@ -12,13 +12,18 @@ namespace ftrun {
 
 Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort, bool one_launcher)
     : program_(program),
+      lanes_(static_cast<size_t>(lane_count(program))),
       run_(std::move(run)),
       on_abort_(std::move(on_abort)),
-      one_launcher_(one_launcher) {
+      steps_(lanes_),
+      one_launcher_(one_launcher),
+      done_(lanes_, 0),
+      runs_(lanes_, 0),
+      sleepers_(lanes_) {
   plan(program);
-  for (size_t lane = 0; lane < kMostLanes; ++lane)
+  for (size_t lane = 0; lane < lanes_; ++lane)
     if (is_between_stages(program, static_cast<Lane>(lane))) stage_lanes_.push_back(lane);
-  for (size_t worker = 1; worker < kMostLanes; ++worker)
+  for (size_t worker = 1; worker < lanes_; ++worker)
     if (!steps_[worker].empty()) threads_.emplace_back([this, worker] { serve(worker); });
 }
 
@@ -39,11 +44,11 @@ size_t Lanes::thread_of(Lane lane) const {
 void Lanes::plan(const Program& program) {
   ordinal_.resize(program.instrs.size());
   position_.resize(program.instrs.size());
-  std::array<size_t, kMostLanes> length{};
+  std::vector<size_t> length(lanes_, 0);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto lane = static_cast<size_t>(instr.lane);
-    Step step{static_cast<InstrId>(i), lane, {}};
+    Step step{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
     for (const InstrId wait : instr.waits) {
       int64_t& after = step.after[static_cast<size_t>(program.instr(wait).lane)];
       after = std::max(after, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
@@ -51,7 +56,7 @@ void Lanes::plan(const Program& program) {
     ordinal_[i] = length[lane]++;
     auto& steps = steps_[thread_of(instr.lane)];
     position_[i] = steps.size();
-    steps.push_back(step);
+    steps.push_back(std::move(step));
   }
 }
 
@@ -67,7 +72,7 @@ void Lanes::wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const 
 void Lanes::run_once() {
   {
     const std::lock_guard lock(mutex_);
-    done_.fill(0);
+    std::ranges::fill(done_, 0);
     error_ = nullptr;
     exposed_communication_seconds_ = 0;
     ++started_;
@@ -77,7 +82,7 @@ void Lanes::run_once() {
   run_steps(kCaller);
   std::unique_lock lock(mutex_);
   wait_until(lock, kCaller, [&] {
-    for (size_t worker = 1; worker < kMostLanes; ++worker)
+    for (size_t worker = 1; worker < lanes_; ++worker)
       if (!steps_[worker].empty() && runs_[worker] != started_) return false;
     return true;
   });
@@ -119,7 +124,7 @@ void Lanes::run_steps(size_t worker) {
 
 /// Of what the step waits for, what is on `first_lane` and those after it.
 bool Lanes::done_before(const Step& step, Lane first_lane) const {
-  for (auto lane = static_cast<size_t>(first_lane); lane < kMostLanes; ++lane)
+  for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
     if (done_[lane] < step.after[lane]) return false;
   return true;
 }

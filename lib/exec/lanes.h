@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -55,7 +54,7 @@ class Lanes {
     InstrId instr;
     size_t lane;
     /// For each other lane the number of its instructions that must be done first.
-    std::array<int64_t, kMostLanes> after{};
+    std::vector<int64_t> after;
   };
 
   void plan(const Program& program);
@@ -71,16 +70,17 @@ class Lanes {
   void fail(std::exception_ptr error);
 
   const Program& program_;
+  const size_t lanes_;
   Runner run_;
   std::function<void()> on_abort_;
   /// Of each thread: that of a lane, or of the first group's lane for those of all groups.
-  std::array<std::vector<Step>, kMostLanes> steps_;
+  std::vector<std::vector<Step>> steps_;
   bool one_launcher_;
   /// Of each instruction among those of its lane, and among the steps of its thread.
   std::vector<size_t> ordinal_;
   std::vector<size_t> position_;
-  std::array<int64_t, kMostLanes> done_{};
-  std::array<int64_t, kMostLanes> runs_{};
+  std::vector<int64_t> done_;
+  std::vector<int64_t> runs_;
   int64_t started_ = 0;
   bool stopping_ = false;
   std::exception_ptr error_;
@@ -95,7 +95,7 @@ class Lanes {
     std::condition_variable woken;
     std::function<bool()> over;
   };
-  std::array<Sleeper, kMostLanes> sleepers_;
+  std::vector<Sleeper> sleepers_;
   std::vector<std::thread> threads_;
 };
 

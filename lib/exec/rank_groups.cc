@@ -27,7 +27,7 @@ Communicator& RankGroups::peer_visible() const {
 Communicator* RankGroups::find(const ProgramGroup& group) const {
   for (Communicator* candidate : open)
     if (candidate->members() == group.ranks.ranks &&
-        (!group.ranks.is_link() || candidate->name() == group.ranks.name))
+        (!group.ranks.is_link() || candidate->name() == group.ranks.name()))
       return candidate;
   return nullptr;
 }
@@ -36,7 +36,7 @@ Communicator* OpenGroups::open(Rendezvous& rendezvous, const RankGroup& group,
                                const std::string& prefix, const CommOptions& options) {
   CommOptions own = options;
   own.carries_messages = group.is_link();
-  owned_.push_back(open_communicator(rendezvous, prefix + group.name, group.ranks, own));
+  owned_.push_back(open_communicator(rendezvous, prefix + group.name(), group.ranks, own));
   return owned_.back().get();
 }
 

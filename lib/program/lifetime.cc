@@ -4,25 +4,29 @@
 
 namespace ftrun {
 
-std::vector<LaneClock> known_done(const Program& program) {
-  std::vector<LaneClock> known(program.instrs.size());
-  LaneClock last{};
-  last.fill(-1);
+LaneClock nothing_done(const Program& program) {
+  return LaneClock(static_cast<size_t>(lane_count(program)), -1);
+}
+
+LaneClocks::LaneClocks(const Program& program)
+    : lanes_(static_cast<size_t>(lane_count(program))), ids_(program.instrs.size() * lanes_, -1) {}
+
+LaneClocks known_done(const Program& program) {
+  LaneClocks known(program);
+  LaneClock last = nothing_done(program);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto own = static_cast<size_t>(instr.lane);
-    LaneClock now{};
-    now.fill(-1);
-    if (last[own] >= 0) now = known[static_cast<size_t>(last[own])];
+    const std::span<InstrId> now = known[i];
+    if (last[own] >= 0) std::ranges::copy(known[static_cast<size_t>(last[own])], now.begin());
     now[own] = last[own];
     for (const InstrId wait : instr.waits) {
       if (wait < 0 || wait >= static_cast<InstrId>(i)) continue;
       const auto lane = static_cast<size_t>(program.instr(wait).lane);
       now[lane] = std::max(now[lane], wait);
-      for (size_t other = 0; other < kMostLanes; ++other)
+      for (size_t other = 0; other < known.lanes(); ++other)
         now[other] = std::max(now[other], known[static_cast<size_t>(wait)][other]);
     }
-    known[i] = now;
     last[own] = static_cast<InstrId>(i);
   }
   return known;
@@ -32,12 +36,12 @@ namespace {
 
 /// Position of the first compute instruction that knows each instruction to be done; the end of the
 /// program when none does.
-std::vector<int64_t> completion_times(const Program& program, const std::vector<LaneClock>& known) {
+std::vector<int64_t> completion_times(const Program& program, const LaneClocks& known) {
   const auto count = static_cast<int64_t>(program.instrs.size());
   std::vector<int64_t> done(program.instrs.size(), count);
   // What a lane has done only grows, so one walk per lane is enough.
-  std::array<std::vector<size_t>, kMostLanes> pending;
-  std::array<size_t, kMostLanes> next{};
+  std::vector<std::vector<size_t>> pending(known.lanes());
+  std::vector<size_t> next(known.lanes(), 0);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const auto own = static_cast<size_t>(program.instrs[i].lane);
     if (own != kComputeLane) {
@@ -45,7 +49,7 @@ std::vector<int64_t> completion_times(const Program& program, const std::vector<
       continue;
     }
     done[i] = static_cast<int64_t>(i);
-    for (size_t lane = 0; lane < kMostLanes; ++lane)
+    for (size_t lane = 0; lane < known.lanes(); ++lane)
       for (; next[lane] < pending[lane].size() &&
              static_cast<InstrId>(pending[lane][next[lane]]) <= known[i][lane];
            ++next[lane])
@@ -57,7 +61,7 @@ std::vector<int64_t> completion_times(const Program& program, const std::vector<
 /// Position from which each instruction may run: its own on the compute lane; on another lane,
 /// which may be ahead of compute, the one after the last compute instruction that it knows to be
 /// done.
-std::vector<int64_t> start_times(const Program& program, const std::vector<LaneClock>& known) {
+std::vector<int64_t> start_times(const Program& program, const LaneClocks& known) {
   std::vector<int64_t> start(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i)
     start[i] = program.instrs[i].lane == Lane::kCompute ? static_cast<int64_t>(i)
@@ -69,7 +73,7 @@ std::vector<int64_t> start_times(const Program& program, const std::vector<LaneC
 
 std::vector<StorageRequest> buffer_lifetimes(const Program& program) {
   std::vector<StorageRequest> lifetimes(program.buffers.size());
-  const std::vector<LaneClock> known = known_done(program);
+  const LaneClocks known = known_done(program);
   const std::vector<int64_t> start = start_times(program, known);
   const std::vector<int64_t> done = completion_times(program, known);
   for (size_t i = 0; i < program.instrs.size(); ++i) {

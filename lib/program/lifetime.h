@@ -1,6 +1,6 @@
 #pragma once
 
-#include <array>
+#include <span>
 #include <vector>
 
 #include "graph/storage.h"
@@ -9,12 +9,28 @@
 namespace ftrun {
 
 /// The latest instruction of every lane that is done, -1 for none.
-using LaneClock = std::array<InstrId, kMostLanes>;
+using LaneClock = std::vector<InstrId>;
 inline constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
+/// With nothing done on any of the program's lanes.
+LaneClock nothing_done(const Program& program);
+
+/// A clock for each instruction of a program, in one piece of memory.
+class LaneClocks {
+ public:
+  explicit LaneClocks(const Program& program);
+
+  std::span<InstrId> operator[](size_t instr) { return {ids_.data() + instr * lanes_, lanes_}; }
+  std::span<const InstrId> operator[](size_t instr) const { return {ids_.data() + instr * lanes_, lanes_}; }
+  size_t lanes() const { return lanes_; }
+
+ private:
+  size_t lanes_;
+  std::vector<InstrId> ids_;
+};
 
 /// For each instruction what is known to be done when it starts, by the order of its lane and the
 /// waits (a vector clock, Mattern 1989). Waits that do not point backwards are left out.
-std::vector<LaneClock> known_done(const Program& program);
+LaneClocks known_done(const Program& program);
 
 /// When each buffer is in use, in positions of the instruction list. An instruction of another lane
 /// than compute may run as soon as what it waits for is done and until compute knows that it is

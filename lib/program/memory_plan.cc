@@ -193,7 +193,7 @@ std::vector<int64_t> mapped_by_instr(const Program& program,
 
 /// Communication by the lane of its group, each list in the order in which it runs.
 std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
-  std::vector<std::vector<size_t>> lanes(kMostLanes);
+  std::vector<std::vector<size_t>> lanes(static_cast<size_t>(lane_count(program)));
   for (size_t at = 0; at < program.instrs.size(); ++at)
     if (program.instrs[at].communicates()) lanes[static_cast<size_t>(program.instrs[at].lane)].push_back(at);
   return lanes;
@@ -202,7 +202,7 @@ std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
 /// The most that one of `others`, which are of one other lane, has mapped of those that may run at the
 /// same time as collective `at`: neither knows the other to be done.
 int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>& others,
-                    const std::vector<LaneClock>& known, const std::vector<int64_t>& mapped) {
+                    const LaneClocks& known, const std::vector<int64_t>& mapped) {
   if (others.empty()) return 0;
   const auto lane = static_cast<size_t>(program.instrs[at].lane);
   const auto done = known[at][static_cast<size_t>(program.instrs[others.front()].lane)];
@@ -218,7 +218,7 @@ int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>
 
 /// The most that the instructions have mapped at one time, by what each has.
 int64_t most_together(const Program& program, const std::vector<int64_t>& mapped) {
-  const std::vector<LaneClock> known = known_done(program);
+  const LaneClocks known = known_done(program);
   const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);
   int64_t most = 0;
   for (size_t at = 0; at < mapped.size(); ++at) {

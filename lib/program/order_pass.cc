@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
@@ -9,16 +8,11 @@
 namespace ftrun {
 namespace {
 
-LaneClock nothing_done() {
-  LaneClock clock{};
-  clock.fill(-1);
-  return clock;
-}
-
 /// Who touched which bytes of each buffer so far, by lane.
 class AccessLog {
  public:
-  explicit AccessLog(size_t buffers) : buffers_(buffers) {}
+  explicit AccessLog(const Program& program)
+      : buffers_(program.buffers.size(), std::vector<Log>(static_cast<size_t>(lane_count(program)))) {}
 
   void add(InstrId id, const Instr& instr) {
     for (const Range& range : instr.reads) note(id, range, log_of(range, instr.lane).reads);
@@ -69,7 +63,8 @@ class AccessLog {
     return -1;
   }
 
-  std::vector<std::array<Log, kMostLanes>> buffers_;
+  /// By buffer and lane.
+  std::vector<std::vector<Log>> buffers_;
 };
 
 /// How far compute may run ahead of what takes gradients away. Compute fills buffers (whole
@@ -79,7 +74,10 @@ class AccessLog {
 class BucketsInFlight {
  public:
   explicit BucketsInFlight(const Program& program)
-      : program_(program), filled_(program.buffers.size(), 0) {}
+      : program_(program),
+        filled_(program.buffers.size(), 0),
+        newest_(nothing_done(program)),
+        older_(newest_) {}
 
   /// What must be done before a compute instruction starts to fill another one.
   const LaneClock* before(const Instr& instr) {
@@ -107,7 +105,8 @@ class BucketsInFlight {
   }
   /// What tensor-parallel ranks sum stays in the bucket.
   bool empties(const Instr& instr) const {
-    if (instr.group() != kNoGroup && runs_along_tensor(program_.group(instr.group()))) return false;
+    if (instr.group() != kNoGroup && program_.group(instr.group()).ranks.runs_within({MeshAxis::kTensor}))
+      return false;
     return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const Range& range) {
       return is_bucket(range) && filled_[static_cast<size_t>(range.buffer)] != 0;
     });
@@ -116,16 +115,17 @@ class BucketsInFlight {
   const Program& program_;
   std::vector<char> filled_;
   bool filling_ = false;
-  LaneClock newest_ = nothing_done();
+  LaneClock newest_;
   /// All but the newest bucket.
-  LaneClock older_ = nothing_done();
+  LaneClock older_;
 };
 
 /// How far compute may run ahead of what takes a stage's results to other stages: what it sends lives until
 /// the receiver has it, so one may be under way on a link while the next one is made.
 class SendsInFlight {
  public:
-  explicit SendsInFlight(const Program& program) : lane_of_(program.buffers.size(), kNotSent) {
+  explicit SendsInFlight(const Program& program)
+      : lane_of_(program.buffers.size(), kNotSent), newest_(nothing_done(program)), older_(newest_) {
     for (const Instr& instr : program.instrs)
       if (instr.kind == InstrKind::kSend)
         lane_of_[static_cast<size_t>(instr.reads[0].buffer)] = static_cast<size_t>(instr.lane);
@@ -148,11 +148,11 @@ class SendsInFlight {
   }
 
  private:
-  static constexpr size_t kNotSent = kMostLanes;
+  static constexpr size_t kNotSent = SIZE_MAX;
   /// By buffer: the lane that it is sent on, once somebody writes it.
   std::vector<size_t> lane_of_;
-  LaneClock newest_ = nothing_done();
-  LaneClock older_ = nothing_done();
+  LaneClock newest_;
+  LaneClock older_;
 };
 
 /// Writes waits in the order of the list.
@@ -161,19 +161,20 @@ class Orderer {
   Orderer(Program& program, bool overlap)
       : program_(program),
         overlap_(overlap),
-        known_(program.instrs.size()),
-        log_(program.buffers.size()),
+        known_(program),
+        log_(program),
         buckets_(program),
-        sends_(program) {}
+        sends_(program),
+        latest_(nothing_done(program)) {}
 
   void add(InstrId id) {
     Instr& instr = program_.instrs[static_cast<size_t>(id)];
     const auto own = static_cast<size_t>(instr.lane);
-    LaneClock& now = known_[static_cast<size_t>(id)];
-    now = latest_[own] >= 0 ? known_[static_cast<size_t>(latest_[own])] : nothing_done();
+    const std::span<InstrId> now = known_[static_cast<size_t>(id)];
+    if (latest_[own] >= 0) std::ranges::copy(known_[static_cast<size_t>(latest_[own])], now.begin());
     const LaneClock needed = needed_before(instr);
     instr.waits.clear();
-    for (size_t lane = 0; lane < kMostLanes; ++lane)
+    for (size_t lane = 0; lane < known_.lanes(); ++lane)
       if (lane != own && needed[lane] > now[lane]) wait_for(instr, needed[lane], now);
     drop_implied(instr.waits);
     now[own] = id;
@@ -186,8 +187,8 @@ class Orderer {
 
  private:
   LaneClock needed_before(const Instr& instr) {
-    LaneClock needed = nothing_done();
-    for (size_t lane = 0; lane < kMostLanes; ++lane) {
+    LaneClock needed = nothing_done(program_);
+    for (size_t lane = 0; lane < known_.lanes(); ++lane) {
       const bool all = !overlap_ && take_turns(instr, lane);
       needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
     }
@@ -201,7 +202,7 @@ class Orderer {
       latest = std::max(latest, sent);
     }
     if (const LaneClock* older = buckets_.before(instr))
-      for (size_t lane = 0; lane < kMostLanes; ++lane)
+      for (size_t lane = 0; lane < known_.lanes(); ++lane)
         needed[lane] = std::max(needed[lane], (*older)[lane]);
     return needed;
   }
@@ -215,11 +216,11 @@ class Orderer {
   }
 
   /// No wait is written for what is known already, not even through a third lane.
-  void wait_for(Instr& instr, InstrId wait, LaneClock& now) {
+  void wait_for(Instr& instr, InstrId wait, std::span<InstrId> now) {
     instr.waits.push_back(wait);
     const auto own = static_cast<size_t>(instr.lane);
-    const LaneClock& then = known_[static_cast<size_t>(wait)];
-    for (size_t lane = 0; lane < kMostLanes; ++lane)
+    const std::span<const InstrId> then = known_[static_cast<size_t>(wait)];
+    for (size_t lane = 0; lane < known_.lanes(); ++lane)
       if (lane != own) now[lane] = std::max(now[lane], then[lane]);
   }
 
@@ -237,11 +238,11 @@ class Orderer {
   Program& program_;
   bool overlap_;
   /// What each instruction knows to be done when it is done itself.
-  std::vector<LaneClock> known_;
+  LaneClocks known_;
   AccessLog log_;
   BucketsInFlight buckets_;
   SendsInFlight sends_;
-  LaneClock latest_ = nothing_done();
+  LaneClock latest_;
   InstrId decision_ = -1;
 };
 

@@ -57,10 +57,6 @@ Arena arena_of(const Buffer& buffer) {
   return in_shared_memory(buffer) ? Arena::kShared : Arena::kDevice;
 }
 
-bool runs_along_tensor(const ProgramGroup& group) { return group.ranks.name.starts_with("tp"); }
-
-bool runs_along_pipeline(const ProgramGroup& group) { return group.ranks.name.starts_with("pp"); }
-
 BufferId find_persistent(const Program& program, Persistent which, Tier tier) {
   for (size_t b = 0; b < program.buffers.size(); ++b)
     if (program.buffers[b].persistent == which && program.buffers[b].tier == tier)
@@ -93,6 +89,10 @@ bool share_written_bytes(const Program& program, const Instr& a, const Instr& b)
   return meet(a.writes, b.reads) || meet(a.reads, b.writes) || meet(a.writes, b.writes);
 }
 
+int lane_count(const Program& program) {
+  return static_cast<int>(Lane::kFirstGroup) + static_cast<int>(program.groups.size());
+}
+
 const ProgramGroup* group_on(const Program& program, Lane lane) {
   const auto group = static_cast<GroupId>(lane) - static_cast<GroupId>(Lane::kFirstGroup);
   return group >= 0 && group < static_cast<GroupId>(program.groups.size()) ? &program.group(group) : nullptr;
@@ -105,7 +105,7 @@ bool is_link(const Program& program, Lane lane) {
 
 bool is_between_stages(const Program& program, Lane lane) {
   const ProgramGroup* group = group_on(program, lane);
-  return group != nullptr && runs_along_pipeline(*group);
+  return group != nullptr && group->ranks.runs_along(MeshAxis::kPipeline);
 }
 
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out) {
@@ -155,7 +155,7 @@ std::string_view lane_mark(Lane lane) {
 
 std::string group_text(const Program& program, GroupId group) {
   if (group == kNoGroup) return "";
-  return cat(" over ", axes_of(program.group(group).ranks));
+  return cat(" over ", program.group(group).ranks.label);
 }
 
 std::string ranges_text(const Program& program, const std::vector<Range>& ranges) {

@@ -111,13 +111,11 @@ void add_range(std::vector<Range>& ranges, const Range& range);
 /// Index in Program::groups.
 using GroupId = int32_t;
 inline constexpr GroupId kNoGroup = -1;
-inline constexpr int kMostGroups = 12;
 
 /// A sequence of instructions that runs in order; lanes run beside each other. On CPU a lane is a
 /// thread (compute: the calling one), on CUDA a stream. Each group of ranks has a lane of its own,
 /// from kFirstGroup on.
-enum class Lane : uint8_t { kCompute, kToDevice, kToHost, kDisk, kFirstGroup };
-inline constexpr int kMostLanes = static_cast<int>(Lane::kFirstGroup) + kMostGroups;
+enum class Lane : int32_t { kCompute, kToDevice, kToHost, kDisk, kFirstGroup };
 
 constexpr Lane lane_of(GroupId group) {
   return static_cast<Lane>(static_cast<int>(Lane::kFirstGroup) + group);
@@ -154,10 +152,8 @@ struct ProgramGroup {
   ShardPlace place;
 };
 
-/// Among the ranks that share each layer, or some of them.
-bool runs_along_tensor(const ProgramGroup& group);
-/// Among ranks of several stages: links, the ends of a pipeline, and what all its ranks do together.
-bool runs_along_pipeline(const ProgramGroup& group);
+/// The axes along which ranks share one copy of what a tensor-parallel rank of a stage has of the state.
+inline constexpr MeshAxes kStateAxes{MeshAxis::kShard, MeshAxis::kContext};
 
 /// Storage of one value of a layer's graph.
 struct Binding {
@@ -296,9 +292,12 @@ bool share_bytes(const Program& program, const Range& a, const Range& b);
 /// Whether one of two instructions writes bytes that the other touches.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
+/// How many lanes its instructions may be on: those of its groups and the four before them.
+int lane_count(const Program& program);
 /// The group whose lane it is; null for the other lanes.
 const ProgramGroup* group_on(const Program& program, Lane lane);
-/// Whether a lane is that of a link, and whether of any group of several stages.
+/// Whether a lane is that of a link, and whether of any group of several stages: links, the ends of a
+/// pipeline, and what all its ranks do together.
 bool is_link(const Program& program, Lane lane);
 bool is_between_stages(const Program& program, Lane lane);
 

@@ -61,16 +61,16 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
   std::vector<Grouping> all{
       {is(&StateGroups::all),
        [&](int rank) {
-         return mesh.group_of(rank, {kPipeline, kReplicate, kShard, kTensor});
+         return mesh.group_of(rank, {kPipeline, kReplicate, kShard, kContext, kTensor});
        }},
-      {is(&StateGroups::shard), [&](int rank) { return mesh.group_of(rank, {kShard}); }},
+      {is(&StateGroups::shard), [&](int rank) { return mesh.group_of(rank, kStateAxes); }},
       {is(&StateGroups::replica), [&](int rank) { return mesh.group_of(rank, {kReplicate}); }},
-      {is(&StateGroups::node), [&](int rank) { return mesh.neighbours_of(rank, kShard, state.node); }},
+      {is(&StateGroups::node), [&](int rank) { return mesh.group_of(rank, {mesh.neighbours({kShard}, state.node)}); }},
       {is(&StateGroups::tensor), [&](int rank) { return mesh.group_of(rank, {kTensor}); }},
       {is(&StateGroups::tensor_copies),
-       [&](int rank) { return mesh.neighbours_of(rank, kTensor, state.tensor_copies); }},
+       [&](int rank) { return mesh.group_of(rank, {mesh.neighbours({kTensor}, state.tensor_copies)}); }},
       {is(&StateGroups::model), [&](int rank) {
-         return mesh.group_of(rank, {kPipeline, kShard, kTensor});
+         return mesh.group_of(rank, {kPipeline, kShard, kContext, kTensor});
        }}};
   if (state.ties_ends)
     all.push_back({is(&StateGroups::ends), [&](int rank) {

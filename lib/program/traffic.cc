@@ -47,7 +47,7 @@ Traffic program_traffic(const Program& program) {
     TrafficRow& row = rows[{instr.kind, instr.group()}];
     row.kind = instr.kind;
     row.group = instr.group();
-    row.axes = axes_of(program.group(instr.group()).ranks);
+    row.axes = program.group(instr.group()).ranks.label;
     row.ranks = ranks;
     for (size_t i = 0; i < calls_of(instr); ++i) {
       const int64_t bytes = sent(instr, i, ranks);
@@ -149,7 +149,7 @@ class Formula {
       bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
     if (known.copies)
       bytes += sent_by([&](const Instr& instr) {
-        return instr.unit >= 0 && runs_along_tensor(program_.group(instr.group()));
+        return instr.unit >= 0 && program_.group(instr.group()).ranks.runs_within({MeshAxis::kTensor});
       });
     if (known.stages)
       bytes += sent_by([&](const Instr& instr) {

@@ -49,7 +49,7 @@ bool check_ranges(const Program& program, Faults& faults) {
     if (instr.group() < kNoGroup || instr.group() >= static_cast<GroupId>(program.groups.size()))
       refuse(cat(place(program, i), " runs over group ", instr.group(), ", but there are ",
                  program.groups.size()));
-    if (static_cast<int>(instr.lane) >= kMostLanes)
+    if (static_cast<int>(instr.lane) < 0 || static_cast<int>(instr.lane) >= lane_count(program))
       refuse(cat(place(program, i), " is on lane ", static_cast<int>(instr.lane)));
     if (instr.is_transfer() && (instr.group() == kNoGroup || instr.reads.size() + instr.writes.size() != 1))
       refuse(cat(place(program, i), " is a transfer of ", instr.reads.size() + instr.writes.size(), " ranges"));
@@ -366,7 +366,7 @@ void check_waits(const Program& program, Faults& faults) {
 }
 
 /// An instruction that may be left out must not start before it is known whether it is.
-void check_decision(const Program& program, const std::vector<LaneClock>& known, Faults& faults) {
+void check_decision(const Program& program, const LaneClocks& known, Faults& faults) {
   InstrId decision = -1;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
@@ -384,7 +384,8 @@ void check_order(const Program& program, Faults& faults) {
   check_decision(program, known, faults);
   // Instructions by the buffer they touch and their lane: only those can conflict, and what a lane
   // had done before something that is known to be done needs no second look.
-  std::vector<std::array<std::vector<size_t>, kMostLanes>> touching(program.buffers.size());
+  using ByLane = std::vector<std::vector<size_t>>;
+  std::vector<ByLane> touching(program.buffers.size(), ByLane(known.lanes()));
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     std::set<BufferId> mine;
@@ -393,7 +394,7 @@ void check_order(const Program& program, Faults& faults) {
     std::set<size_t> unordered;
     for (const BufferId buffer : mine) {
       auto& lanes = touching[static_cast<size_t>(buffer)];
-      for (size_t lane = 0; lane < kMostLanes; ++lane) {
+      for (size_t lane = 0; lane < known.lanes(); ++lane) {
         if (lane == static_cast<size_t>(instr.lane)) continue;
         for (auto j = lanes[lane].rbegin(); j != lanes[lane].rend(); ++j) {
           if (static_cast<InstrId>(*j) <= known[i][lane]) break;

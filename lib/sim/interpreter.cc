@@ -255,9 +255,10 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
     forget_persistent(rank, random);
   }
   // Lanes of high priority run whenever they can, those of low priority only when nothing else may.
-  std::vector<std::array<uint64_t, kMostLanes>> priority(ranks_.size());
-  for (auto& lanes : priority)
-    for (uint64_t& value : lanes) value = random() % 1000;
+  std::vector<std::vector<uint64_t>> priority;
+  for (const Rank& rank : ranks_)
+    for (auto& lanes = priority.emplace_back(static_cast<size_t>(lane_count(rank.step.program))); uint64_t& value : lanes)
+      value = random() % 1000;
   const auto priority_of = [&](Walk::Turn turn) {
     return priority[static_cast<size_t>(turn.rank)][static_cast<size_t>(turn.lane)];
   };

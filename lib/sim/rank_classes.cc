@@ -163,16 +163,12 @@ World world_of(const RankClasses& classes, std::span<const Program* const> progr
   require(static_cast<int>(programs.size()) == classes.count(), "a program for each class");
   World world;
   world.programs.assign(programs.begin(), programs.end());
-  for (int rank = 0; rank < classes.ranks(); ++rank) {
-    World::Rank& made = world.ranks.emplace_back(World::Rank{rank, classes.class_of(rank), {}});
-    made.groups.fill(World::kStranger);
-  }
-  std::vector<size_t> known(world.ranks.size(), 0);
+  for (int rank = 0; rank < classes.ranks(); ++rank)
+    world.ranks.push_back({.number = rank, .program = classes.class_of(rank), .groups = {}});
   for (const RankGroup& group : state_groups_of_all(state)) {
     for (const int member : group.ranks)
-      world.ranks[static_cast<size_t>(member)].groups[known[static_cast<size_t>(member)]++] =
-          static_cast<int32_t>(world.groups.size());
-    world.groups.push_back({group.name, {group.ranks.begin(), group.ranks.end()}});
+      world.ranks[static_cast<size_t>(member)].groups.push_back(static_cast<int32_t>(world.groups.size()));
+    world.groups.push_back({group.name(), {group.ranks.begin(), group.ranks.end()}});
   }
   return world;
 }

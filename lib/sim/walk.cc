@@ -1,7 +1,6 @@
 #include "sim/walk.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,19 +18,16 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-bool runs_along(const ProgramGroup& group, const char* axes) { return axes_of(group.ranks) == axes; }
-
 /// Sums of copies of a matrix on two stages, each of which has other units beside it.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
-  const ProgramGroup& group = program.group(instr.group());
-  return instr.unit >= 0 && (runs_along(group, "pp") || runs_along(group, "pp/ends"));
+  return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within({MeshAxis::kPipeline});
 }
 
 /// Sums of what each member holds of a whole: where it lies does not matter.
 bool adds_parts(const Program& program, const Instr& instr) {
-  return runs_along(program.group(instr.group()), "dp_replicate") &&
+  return program.group(instr.group()).ranks.runs_within({MeshAxis::kReplicate}) &&
          std::any_of(program.groups.begin(), program.groups.end(),
-                     [&](const ProgramGroup& group) { return runs_along(group, "dp_shard"); });
+                     [&](const ProgramGroup& group) { return group.ranks.runs_within(kStateAxes); });
 }
 
 /// What all members of a group must agree on when they meet in a collective: also where in whole
@@ -71,6 +67,12 @@ Course::Step step_of(const Program& program, InstrId id) {
           .decides = instr.kind == InstrKind::kDecide};
 }
 
+Course empty_course(const Program& program) {
+  Course course;
+  course.lanes.resize(static_cast<size_t>(lane_count(program)));
+  return course;
+}
+
 void note_used(Course& course) {
   for (size_t lane = 0; lane < course.lanes.size(); ++lane)
     if (!course.lanes[lane].empty()) course.used.push_back(static_cast<int32_t>(lane));
@@ -79,7 +81,7 @@ void note_used(Course& course) {
 }  // namespace
 
 Course whole_course(const Program& program, Announcements& announcements) {
-  Course course;
+  Course course = empty_course(program);
   // How many steps of its lane are done when an instruction is.
   std::vector<int32_t> position(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -116,17 +118,16 @@ size_t course_lane(const Program& program, size_t lane) {
 }  // namespace
 
 Course collective_course(const Program& program, Announcements& announcements) {
-  Course course;
-  const std::vector<LaneClock> known = known_done(program);
+  Course course = empty_course(program);
+  const LaneClocks known = known_done(program);
   // Of each lane of the course the instructions in it, ascending.
-  std::array<std::vector<InstrId>, kMostLanes> ids;
+  std::vector<std::vector<InstrId>> ids(course.lanes.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (!instr.communicates()) continue;
     const size_t own = course_lane(program, static_cast<size_t>(instr.lane));
-    LaneClock done;
-    done.fill(-1);
-    for (auto lane = static_cast<size_t>(Lane::kFirstGroup); lane < kMostLanes; ++lane) {
+    LaneClock done = nothing_done(program);
+    for (auto lane = static_cast<size_t>(Lane::kFirstGroup); lane < done.size(); ++lane) {
       InstrId& latest = done[course_lane(program, lane)];
       latest = std::max(latest, known[i][lane]);
     }
@@ -134,7 +135,7 @@ Course collective_course(const Program& program, Announcements& announcements) {
                       .group = instr.group(),
                       .announced = announcements.number_of(announcement_of(program, instr)),
                       .first_wait = static_cast<int32_t>(course.waits.size())};
-    for (size_t lane = 0; lane < kMostLanes; ++lane) {
+    for (size_t lane = 0; lane < ids.size(); ++lane) {
       const auto steps = std::upper_bound(ids[lane].begin(), ids[lane].end(), done[lane]) - ids[lane].begin();
       if (lane != own && steps > 0)
         course.waits.push_back({static_cast<int32_t>(lane), static_cast<int32_t>(steps)});
@@ -152,7 +153,9 @@ namespace {
 /// Joins the steps of the lane of collectives.
 class Joining {
  public:
-  Joining(const Course& from, Announcements& announcements) : from_(from), announcements_(announcements) {
+  Joining(const Course& from, Announcements& announcements)
+      : from_(from), announcements_(announcements), known_(from.lanes.size(), 0) {
+    out_.lanes.resize(from.lanes.size());
     for (size_t lane = 1; lane < from.lanes.size(); ++lane)
       for (const Course::Step& step : from.lanes[lane])
         for (const Course::Wait& wait : waits_of(step))
@@ -210,7 +213,7 @@ class Joining {
   std::set<int32_t> awaited_;
   /// Of each step of the lane, how many joined ones there are with it.
   std::vector<int32_t> joined_;
-  std::array<int32_t, kMostLanes> known_{};
+  std::vector<int32_t> known_;
 };
 
 }  // namespace
@@ -222,15 +225,21 @@ Course joined(const Course& collectives, Announcements& announcements) {
 Walk::Walk(const World& world, std::span<const Course> courses)
     : world_(world), meetings_(world.groups.size()) {
   require(courses.size() == world.programs.size(), "a course for each program");
-  for (const World::Rank& rank : world.ranks)
-    ranks_.push_back({.course = &courses[static_cast<size_t>(rank.program)]});
+  size_t lanes = 0;
+  for (const World::Rank& rank : world.ranks) {
+    const Course& course = courses[static_cast<size_t>(rank.program)];
+    ranks_.push_back({.course = &course, .first_lane = lanes});
+    lanes += course.lanes.size();
+  }
+  lanes_.resize(lanes);
 }
 
 void Walk::begin(bool finite) {
   finite_ = finite;
   fault_.clear();
   ready_.clear();
-  for (Rank& rank : ranks_) rank = {.course = rank.course};
+  for (Rank& rank : ranks_) rank.decided = false;
+  std::fill(lanes_.begin(), lanes_.end(), LaneState());
   std::fill(meetings_.begin(), meetings_.end(), Meeting());
   for (size_t r = 0; r < ranks_.size(); ++r) look_at(static_cast<int32_t>(r));
 }
@@ -249,7 +258,7 @@ std::span<const int32_t> Walk::members(const Turn& turn) const {
 bool Walk::waits_done(const Rank& rank, const Course::Step& step) const {
   for (int32_t w = step.first_wait; w < step.end_wait; ++w) {
     const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
-    if (rank.next[static_cast<size_t>(wait.lane)] < wait.steps) return false;
+    if (lane_at(rank, wait.lane).next < wait.steps) return false;
   }
   return true;
 }
@@ -260,7 +269,7 @@ void Walk::look_at(int32_t number) {
   for (const int32_t lane : rank.course->used) {
     const Turn turn{number, lane};
     if (has_come(turn) || at_end(turn) || !waits_done(rank, step(turn))) continue;
-    rank.come |= 1U << lane;
+    lane_at(rank, lane).come = true;
     come(turn);
   }
 }
@@ -314,8 +323,9 @@ Walk::Turn Walk::turn_of(int32_t member, Turn turn) const {
 void Walk::advance(Turn turn) {
   Rank& rank = at(turn.rank);
   rank.decided |= step(turn).decides;
-  rank.come &= ~(1U << turn.lane);
-  ++rank.next[static_cast<size_t>(turn.lane)];
+  LaneState& lane = lane_at(rank, turn.lane);
+  lane.come = false;
+  ++lane.next;
   look_at(turn.rank);
 }
 
@@ -337,7 +347,7 @@ std::string Walk::group_name(Turn turn) const {
   const auto rank = static_cast<size_t>(turn.rank);
   const GroupId id = step(turn).group;
   const int32_t group = world_.group_of(rank, id);
-  return group == World::kStranger ? world_.program_of(rank).group(id).ranks.name
+  return group == World::kStranger ? world_.program_of(rank).group(id).ranks.name()
                                    : world_.groups[static_cast<size_t>(group)].name;
 }
 
@@ -394,7 +404,7 @@ Walk::Turn Walk::held_by(Turn turn) const {
   const Course::Step& now = step(turn);
   for (int32_t w = now.first_wait; w < now.end_wait; ++w) {
     const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
-    if (rank.next[static_cast<size_t>(wait.lane)] < wait.steps) return {turn.rank, wait.lane};
+    if (lane_at(rank, wait.lane).next < wait.steps) return {turn.rank, wait.lane};
   }
   bug("a step whose waits are done has come");
 }
@@ -404,7 +414,7 @@ Walk::Turn Walk::held_by(Turn turn) const {
 std::string Walk::stalled() const {
   const auto unfinished = [&]() -> std::optional<Turn> {
     for (size_t r = 0; r < ranks_.size(); ++r)
-      for (int32_t lane = 0; lane < kMostLanes; ++lane)
+      for (const int32_t lane : ranks_[r].course->used)
         if (const Turn turn{static_cast<int32_t>(r), lane}; !at_end(turn)) return turn;
     return std::nullopt;
   };

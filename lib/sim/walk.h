@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -33,7 +32,8 @@ struct Course {
     int32_t steps = 0;
   };
 
-  std::array<std::vector<Step>, kMostLanes> lanes;
+  /// As many as the program has lanes.
+  std::vector<std::vector<Step>> lanes;
   /// Those that have steps.
   std::vector<int32_t> used;
   std::vector<Wait> waits;
@@ -95,11 +95,15 @@ class Walk {
  private:
   struct Rank {
     const Course* course = nullptr;
-    /// How many steps of each lane are done.
-    std::array<int32_t, kMostLanes> next{};
-    /// Lanes whose next step is ready, or waits in its group for others.
-    uint32_t come = 0;
+    /// Its first lane in `lanes_`.
+    size_t first_lane = 0;
     bool decided = false;
+  };
+  /// A lane of a rank: how many of its steps are done, and whether the next one is ready, or waits in its
+  /// group for others.
+  struct LaneState {
+    int32_t next = 0;
+    bool come = false;
   };
   struct Meeting {
     int32_t come = 0;
@@ -110,21 +114,25 @@ class Walk {
   // Small, and asked for tens of millions of times.
   Rank& at(int32_t rank) { return ranks_[static_cast<size_t>(rank)]; }
   const Rank& at(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  LaneState& lane_at(const Rank& rank, int32_t lane) { return lanes_[rank.first_lane + static_cast<size_t>(lane)]; }
+  const LaneState& lane_at(const Rank& rank, int32_t lane) const {
+    return lanes_[rank.first_lane + static_cast<size_t>(lane)];
+  }
   static const std::vector<Course::Step>& steps(const Rank& rank, int32_t lane) {
     return rank.course->lanes[static_cast<size_t>(lane)];
   }
-  static size_t next(const Rank& rank, int32_t lane) {
-    return static_cast<size_t>(rank.next[static_cast<size_t>(lane)]);
-  }
+  size_t next(const Rank& rank, int32_t lane) const { return static_cast<size_t>(lane_at(rank, lane).next); }
+  /// Also of a lane that the rank's program does not have.
   bool at_end(Turn turn) const {
     const Rank& rank = at(turn.rank);
-    return next(rank, turn.lane) == steps(rank, turn.lane).size();
+    return static_cast<size_t>(turn.lane) >= rank.course->lanes.size() ||
+           next(rank, turn.lane) == steps(rank, turn.lane).size();
   }
   const Course::Step& step(Turn turn) const {
     const Rank& rank = at(turn.rank);
     return steps(rank, turn.lane)[next(rank, turn.lane)];
   }
-  bool has_come(Turn turn) const { return (at(turn.rank).come >> turn.lane & 1U) != 0; }
+  bool has_come(Turn turn) const { return lane_at(at(turn.rank), turn.lane).come; }
   bool takes_part(const Course::Step& step) const { return finite_ || !step.if_finite; }
   bool waits_done(const Rank& rank, const Course::Step& step) const;
   void look_at(int32_t rank);
@@ -150,6 +158,8 @@ class Walk {
 
   const World& world_;
   std::vector<Rank> ranks_;
+  /// Those of all ranks, one rank's after another's.
+  std::vector<LaneState> lanes_;
   std::vector<Meeting> meetings_;
   std::vector<Turn> ready_;
   std::vector<Turn> meeting_turns_;

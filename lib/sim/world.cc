@@ -25,7 +25,7 @@ class WorldBuilder {
  private:
   void add(const RankProgram& given) {
     World::Rank rank{.number = given.rank, .program = program(given.program)};
-    rank.groups.fill(World::kStranger);
+    rank.groups.assign(given.program->groups.size(), World::kStranger);
     for (size_t g = 0; g < given.program->groups.size(); ++g) {
       const RankGroup& group = given.program->groups[g].ranks;
       if (group.index_of(given.rank) >= 0) rank.groups[g] = index_of(group);
@@ -44,7 +44,7 @@ class WorldBuilder {
     const auto [known, added] =
         groups_.try_emplace({group.ranks, group.sender}, static_cast<int32_t>(world_.groups.size()));
     if (!added) return known->second;
-    World::Group& made = world_.groups.emplace_back(World::Group{group.name, {}});
+    World::Group& made = world_.groups.emplace_back(World::Group{group.name(), {}});
     for (const int rank : group.ranks)
       if (const auto found = index_of_.find(rank); found != index_of_.end())
         made.members.push_back(found->second);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -27,7 +26,7 @@ struct World {
     /// Index in `programs`.
     int32_t program = 0;
     /// By GroupId of that program: index in `groups`, or kStranger.
-    std::array<int32_t, kMostGroups> groups{};
+    std::vector<int32_t> groups;
   };
   struct Group {
     std::string name;
@@ -44,7 +43,9 @@ struct World {
     return *programs[static_cast<size_t>(ranks[rank].program)];
   }
   int32_t group_of(size_t rank, GroupId group) const {
-    return ranks[rank].groups[static_cast<size_t>(group)];
+    const std::vector<int32_t>& known = ranks[rank].groups;
+    const auto at = static_cast<size_t>(group);
+    return at < known.size() ? known[at] : kStranger;
   }
 };
 

@@ -1,6 +1,9 @@
 #include "cluster/rank_mesh.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
+#include <vector>
 
 #include "base/error.h"
 
@@ -32,10 +35,10 @@ TEST_CASE("a group holds the ranks that differ only along its axes") {
 
 TEST_CASE("a group has the same name on every member, whatever the order of the axes") {
   const RankMesh mesh({.pp = 2, .dp_replicate = 1, .dp_shard = 2, .cp = 2, .tp = 2});
-  REQUIRE(mesh.group_of(13, {MeshAxis::kShard, MeshAxis::kContext}).name == "dp_shard+cp@9");
+  REQUIRE(mesh.group_of(13, {MeshAxis::kShard, MeshAxis::kContext}).name() == "dp_shard+cp@9");
   for (const RankGroup& group : mesh.groups({MeshAxis::kShard, MeshAxis::kContext})) {
     for (const int rank : group.ranks)
-      REQUIRE(mesh.group_of(rank, {MeshAxis::kContext, MeshAxis::kShard}).name == group.name);
+      REQUIRE(mesh.group_of(rank, {MeshAxis::kContext, MeshAxis::kShard}).name() == group.name());
   }
 }
 
@@ -48,6 +51,72 @@ TEST_CASE("the groups along any axes divide the ranks without remainder or overl
   REQUIRE(seen.size() == 24);
   REQUIRE(groups.front().index_of(3) == 1);
   REQUIRE(groups.front().index_of(1) == -1);
+}
+
+TEST_CASE("a group takes neighbours, or every k-th rank, of several axes as if they were one") {
+  const RankMesh mesh({.pp = 1, .dp_replicate = 2, .dp_shard = 3, .cp = 4, .tp = 2});
+  const MeshAxes line{MeshAxis::kContext, MeshAxis::kShard};
+  const RankGroup neighbours = mesh.group_of(35, {mesh.neighbours(line, 6)});
+  CHECK(neighbours.ranks == std::vector<int>{25, 27, 29, 31, 33, 35});
+  CHECK(neighbours.name() == "(dp_shard+cp)/6@25");
+  const RankGroup apart = mesh.group_of(35, {mesh.every_kth(line, 6)});
+  CHECK(apart.ranks == std::vector<int>{35, 47});
+  CHECK(apart.name() == "(dp_shard+cp)%6@35");
+  CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).name() == "cp%2@35");
+  CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).ranks == std::vector<int>{35, 39});
+  CHECK(mesh.group_of(35, {mesh.neighbours(line, 12)}).name() == "dp_shard+cp@25");
+}
+
+TEST_CASE("groups of neighbours and of every k-th rank divide the mesh, and meet in one rank") {
+  const RankMesh mesh({.pp = 2, .dp_replicate = 1, .dp_shard = 3, .cp = 4, .tp = 2});
+  const MeshAxes line{MeshAxis::kContext, MeshAxis::kShard};
+  for (const int experts : {1, 2, 3, 4, 6, 12}) {
+    std::multiset<int> seen;
+    for (int rank = 0; rank < mesh.world(); ++rank) {
+      const RankGroup near = mesh.group_of(rank, {mesh.neighbours(line, experts)});
+      const RankGroup far = mesh.group_of(rank, {mesh.every_kth(line, experts)});
+      REQUIRE(near.size() == experts);
+      REQUIRE(near.size() * far.size() == 12);
+      std::vector<int> both;
+      std::set_intersection(near.ranks.begin(), near.ranks.end(), far.ranks.begin(), far.ranks.end(),
+                            std::back_inserter(both));
+      REQUIRE(both == std::vector<int>{rank});
+      for (const int member : near.ranks)
+        REQUIRE(mesh.group_of(member, {mesh.neighbours(line, experts)}).name() == near.name());
+      if (near.ranks.front() == rank) seen.insert(near.ranks.begin(), near.ranks.end());
+    }
+    REQUIRE(seen.size() == 48);
+    REQUIRE(seen.count(47) == 1);
+  }
+}
+
+TEST_CASE("a group of several spans is their product") {
+  const RankMesh mesh({.pp = 1, .dp_replicate = 1, .dp_shard = 4, .cp = 1, .tp = 2});
+  const RankGroup group = mesh.group_of(
+      5, {mesh.every_kth({MeshAxis::kShard, MeshAxis::kContext}, 2), mesh.whole({MeshAxis::kTensor})});
+  CHECK(group.ranks == std::vector<int>{0, 1, 4, 5});
+  CHECK(group.name() == "dp_shard%2+tp@0");
+  CHECK(group.spans == std::vector<GroupSpan>{{{MeshAxis::kShard}, 2, 2}, {{MeshAxis::kTensor}, 2, 1}});
+}
+
+TEST_CASE("a group knows the axes along which its ranks differ, whatever it is called") {
+  const RankMesh mesh({.pp = 3, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 1});
+  const MeshAxes state{MeshAxis::kShard, MeshAxis::kContext};
+  const RankGroup shards = mesh.group_of(5, state);
+  CHECK(shards.axes() == state);
+  CHECK(shards.runs_within(state));
+  CHECK_FALSE(shards.runs_within({MeshAxis::kShard}));
+  CHECK(shards.runs_along(MeshAxis::kContext));
+  // Along the tensor axis there is one rank.
+  CHECK(mesh.group_of(5, {MeshAxis::kShard, MeshAxis::kTensor}).axes() == MeshAxes{MeshAxis::kShard});
+  CHECK(mesh.group_of(5, {MeshAxis::kTensor}).ranks == std::vector<int>{5});
+  CHECK_FALSE(mesh.group_of(5, {MeshAxis::kTensor}).runs_within(state));
+  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).spans == std::vector<GroupSpan>{{{MeshAxis::kPipeline}, 2, 2}});
+  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).name() == "pp/ends@5");
+  const RankGroup link = mesh.link(21, 13, MeshAxis::kPipeline);
+  CHECK(link.name() == "pp@21>13");
+  CHECK(link.runs_within({MeshAxis::kPipeline}));
+  CHECK(link.spans == std::vector<GroupSpan>{{{MeshAxis::kPipeline}, 2, 1}});
 }
 
 TEST_CASE("a rank describes itself by the axes that have more than one rank") {

@@ -19,6 +19,7 @@ using namespace std::chrono_literals;
 /// Instructions as (lane, waits); their index is their id.
 Program lanes_program(const std::vector<std::pair<Lane, std::vector<InstrId>>>& instrs) {
   Program program;
+  program.groups = {{{"pair", {0, 1}}, {2, 0}}};
   for (const auto& [lane, waits] : instrs) {
     Instr instr;
     instr.lane = lane;

@@ -33,6 +33,7 @@ class TimedWorld {
     for (const Program* program : world_.programs) courses_.push_back(whole_course(*program, announcements_));
     for (const RankProgram& rank : ranks) ranks_.push_back({rank.program, PhaseClock(*rank.program), {}, {}});
     for (Rank& rank : ranks_) {
+      rank.lanes.resize(static_cast<size_t>(lane_count(*rank.program)));
       rank.done.resize(rank.program->instrs.size());
       rank.clock.begin();
     }
@@ -56,7 +57,7 @@ class TimedWorld {
     const Program* program;
     PhaseClock clock;
     /// When the last instruction of a lane, and each instruction, was done.
-    std::array<double, kMostLanes> lanes{};
+    std::vector<double> lanes;
     std::vector<double> done;
   };
 

@@ -103,7 +103,7 @@ TEST_CASE("ranges that do not follow each other are reduced together, but apart"
                       .category = Category::kGradients,
                       .bytes = 4096,
                       .dtype = DType::kF32}};
-  program.groups = {{{"dp_shard@0", {0, 1}}, {2, 0}}};
+  program.groups = {{{"dp_shard", {0, 1}}, {2, 0}}};
   BucketFiller filler(program, kHuge);
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
     Instr instr{.kind = InstrKind::kAllReduce, .lane = lane_of(0)};

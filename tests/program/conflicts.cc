@@ -97,7 +97,7 @@ std::vector<std::pair<InstrId, InstrId>> unordered(
     const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts) {
   const size_t count = program.instrs.size();
   std::vector<Set> before(count, Set(count));
-  std::vector<InstrId> last(kMostLanes, -1);
+  std::vector<InstrId> last(static_cast<size_t>(lane_count(program)), -1);
   for (size_t j = 0; j < count; ++j) {
     const Instr& instr = program.instrs[j];
     std::vector<InstrId> done = instr.waits;

@@ -188,6 +188,7 @@ inline Program handmade(const std::vector<Touch>& touches) {
     Instr instr{.kind = InstrKind::kBegin, .lane = touch.lane, .waits = touch.waits};
     if (touch.reads) instr.reads = {{touch.buffer, 0, 64}};
     if (touch.writes) instr.writes = {{touch.buffer, 0, 64}};
+    while (static_cast<int>(touch.lane) >= lane_count(program)) program.groups.push_back({{"pair", {0, 1}}, {2, 0}});
     program.instrs.push_back(instr);
   }
   return program;
@@ -217,7 +218,7 @@ inline std::vector<std::string> check(const Program& program) {
 /// Axes of a group of the program ("dp_shard"), and the group along such axes, kNoGroup where there is
 /// none.
 inline std::string axes_in(const Program& program, GroupId group) {
-  return axes_of(program.group(group).ranks);
+  return program.group(group).ranks.label;
 }
 inline GroupId group_along(const Program& program, const std::string& axes) {
   for (size_t g = 0; g < program.groups.size(); ++g)

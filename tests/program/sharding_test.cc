@@ -434,7 +434,7 @@ TEST_CASE(
   StepOptions options{.prefetch_elements = 1};
   options.state.stage = 3;
   const Program program = build(small_config(4, false)).step(options);
-  const std::vector<LaneClock> known = known_done(program);
+  const LaneClocks known = known_done(program);
   size_t beside = 0;
   for (const size_t i : all_of(program, InstrKind::kAllGather)) {
     size_t next = i + 1;

@@ -77,7 +77,7 @@ bool equal_ranges(const std::vector<Range>& a, const std::vector<Range>& b, bool
 bool equal_groups(const Program& a, const Program& b) {
   return std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(),
                     [](const ProgramGroup& x, const ProgramGroup& y) {
-                      return axes_of(x.ranks) == axes_of(y.ranks) && x.place.count == y.place.count;
+                      return x.ranks.label == y.ranks.label && x.place.count == y.place.count;
                     });
 }
 

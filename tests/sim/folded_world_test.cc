@@ -24,9 +24,8 @@ World handmade_world(const std::vector<int32_t>& programs, const std::vector<std
   world.programs.assign(programs.size(), &program);
   for (size_t r = 0; r < programs.size(); ++r) {
     World::Rank rank{.number = static_cast<int>(r), .program = programs[r]};
-    rank.groups.fill(World::kStranger);
-    for (size_t e = 0; e < groups[r].size(); ++e) {
-      const int32_t group = rank.groups[e] = groups[r][e];
+    rank.groups = groups[r];
+    for (const int32_t group : groups[r]) {
       world.groups.resize(std::max(world.groups.size(), static_cast<size_t>(group) + 1));
       auto& members = world.groups[static_cast<size_t>(group)].members;
       if (members.empty() || members.back() != static_cast<int32_t>(r)) members.push_back(static_cast<int32_t>(r));

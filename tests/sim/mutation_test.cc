@@ -443,7 +443,7 @@ void add_range_changes(const Program& program, const Instr& instr, std::vector<C
   }
 }
 
-void add_kinds(const Instr& instr, std::vector<Change>& all) {
+void add_kinds(const Program& program, const Instr& instr, std::vector<Change>& all) {
   for (size_t kind = 0; kind < kInstrKinds; ++kind)
     if (static_cast<InstrKind>(kind) != instr.kind)
       all.push_back({cat("as ", instr_name(static_cast<InstrKind>(kind))),
@@ -451,25 +451,23 @@ void add_kinds(const Instr& instr, std::vector<Change>& all) {
                        i.kind = static_cast<InstrKind>(kind);
                        return true;
                      }});
-  const auto exists = [](const Program& program, GroupId group) {
-    return group < static_cast<GroupId>(program.groups.size());
-  };
-  for (GroupId group = kNoGroup; group < kMostGroups; ++group)
+  const auto groups = static_cast<GroupId>(program.groups.size());
+  for (GroupId group = kNoGroup; group < groups; ++group)
     if (group != instr.group())
-      all.push_back({cat("in group ", group), [=](const Program& program, Instr& i) {
+      all.push_back({cat("in group ", group), [=](const Program&, Instr& i) {
                        if (group == kNoGroup)
                          i.detail = {};
                        else if (i.is_collective())
                          i.exchange().group = group;
                        else
                          i.detail = Exchange{group, DType::kF32};
-                       return exists(program, group);
+                       return true;
                      }});
-  for (int lane = 0; lane < kMostLanes; ++lane)
+  for (int lane = 0; lane < lane_count(program); ++lane)
     if (static_cast<Lane>(lane) != instr.lane)
-      all.push_back({cat("on lane ", lane), [=](const Program& program, Instr& i) {
+      all.push_back({cat("on lane ", lane), [=](const Program&, Instr& i) {
                        i.lane = static_cast<Lane>(lane);
-                       return exists(program, lane - static_cast<int>(Lane::kFirstGroup));
+                       return true;
                      }});
 }
 
@@ -507,7 +505,7 @@ std::vector<Change> changes_of(const Program& program, const Instr& instr) {
   add_range_changes(program, instr, all);
   add_swaps(program, instr, all);
   add_operations(instr, all);
-  add_kinds(instr, all);
+  add_kinds(program, instr, all);
   add_flags(instr, all);
   return all;
 }

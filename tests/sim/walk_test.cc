@@ -11,8 +11,8 @@ namespace {
 
 using namespace fixtures;
 
-const RankGroup kLow{"low@0", {0, 1}};
-const RankGroup kHigh{"high@1", {1, 2}};
+const RankGroup kLow{"low", {0, 1}};
+const RankGroup kHigh{"high", {1, 2}};
 
 /// All-reduces of `bytes` bytes over groups, one after another.
 struct Sum {
@@ -72,6 +72,63 @@ TEST_CASE("members that meet for different bytes are named, the lower rank first
         "collective 1: rank 0 enters instruction 1 (all_reduce) with 16 bytes of values as F32 "
         "over low@0, rank 1 enters instruction 1 (all_reduce) with 8 bytes of values as F32 over "
         "low@0");
+}
+
+/// A program that sums a part of the state over the replicas of a mesh, each rank at its own place.
+Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
+  Program program;
+  program.buffers.push_back({.name = "wire", .bytes = 64, .persistent = Persistent::kParameters});
+  for (const RankGroup& group :
+       {mesh.group_of(rank, {MeshAxis::kReplicate}), mesh.group_of(rank, kStateAxes)})
+    if (group.size() > 1) program.groups.push_back({group, {group.size(), group.index_of(rank)}});
+  program.instrs.push_back(make_collective(InstrKind::kAllReduce, {.group = 0}, {0, offset, 8}, {0, offset, 8}));
+  return program;
+}
+
+/// The program of every rank of the mesh, with the places of the ranks of the second replica moved.
+std::string walked_replicas(const MeshPoint& sizes, int64_t moved) {
+  const RankMesh mesh(sizes);
+  std::vector<Program> programs;
+  for (int rank = 0; rank < mesh.world(); ++rank)
+    programs.push_back(sums_part(mesh, rank, mesh.coordinate(rank).dp_replicate * moved));
+  std::vector<RankProgram> ranks;
+  for (const Program& program : programs) ranks.push_back({static_cast<int>(ranks.size()), &program});
+  return walk_collectives(world_of(ranks));
+}
+
+TEST_CASE("replicas agree on where what they sum lies, but for parts of a state that ranks share, along whatever axes") {
+  CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = 1, .cp = 1, .tp = 1}, 0) == "");
+  CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = 1, .cp = 1, .tp = 1}, 8) != "");
+  for (const auto& [shards, context] : {std::pair(2, 1), std::pair(2, 2), std::pair(1, 2)})
+    CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = shards, .cp = context, .tp = 1}, 8) == "");
+}
+
+TEST_CASE("a program may have any number of groups, each with a lane") {
+  constexpr int kPeers = 70;
+  std::vector<Program> programs(1 + kPeers);
+  for (Program& program : programs)
+    program.buffers.push_back({.name = "values", .bytes = 8 * kPeers, .persistent = Persistent::kParameters});
+  const auto add = [&](int rank, int peer) {
+    Program& program = programs[static_cast<size_t>(rank)];
+    const auto id = static_cast<GroupId>(program.groups.size());
+    program.groups.push_back({{"pair", {0, peer}}, {2, rank == 0 ? 0 : 1}});
+    program.instrs.push_back(make_collective(InstrKind::kAllReduce, {.group = id}, {0, 8 * (peer - 1), 8}, {0, 8 * (peer - 1), 8}));
+  };
+  for (int peer = 1; peer <= kPeers; ++peer) {
+    add(0, peer);
+    add(peer, peer);
+  }
+  const auto faults = [&] {
+    std::vector<const Program*> all;
+    for (const Program& program : programs) all.push_back(&program);
+    return check_programs(all);
+  };
+  for (Program& program : programs) program.given = {program.whole(0)};
+  CHECK(faults() == std::vector<std::string>{});
+  CHECK(lane_count(programs[0]) == 4 + kPeers);
+  programs[kPeers].instrs.clear();
+  REQUIRE(faults().size() == 1);
+  CHECK(faults()[0].find("waits for rank 70, which has no further collective") != std::string::npos);
 }
 
 TEST_CASE("an instruction is ready when what it waits for is done, whatever else is") {
