@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -39,6 +40,30 @@ void free_pages(void* data, int64_t bytes) {
 }
 
 }  // namespace
+
+bool moves_blocks(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kCountedAllToAll ||
+         kind == CollectiveKind::kShift;
+}
+
+MovedBlocks moved_blocks(const Collective& collective, int rank, int size) {
+  const CollectiveRecord& record = collective.record;
+  const int64_t block = payload_bytes(record), width = dtype_bytes(record.dtype);
+  const auto all = static_cast<size_t>(size);
+  if (record.kind == CollectiveKind::kAllToAll)
+    return {std::vector<int64_t>(all, block), std::vector<int64_t>(all, block)};
+  MovedBlocks moved{std::vector<int64_t>(all, 0), std::vector<int64_t>(all, 0)};
+  if (record.kind == CollectiveKind::kShift) {
+    moved.sent[static_cast<size_t>((rank + record.peer) % size)] = block;
+    moved.received[static_cast<size_t>((rank - record.peer + size) % size)] = block;
+    return moved;
+  }
+  for (size_t i = 0; i < all; ++i) {
+    moved.sent[i] = collective.sends[i] * width;
+    moved.received[i] = collective.receives[i] * width;
+  }
+  return moved;
+}
 
 bool reducible(DType dtype) {
   switch (dtype) {
@@ -96,6 +121,25 @@ Work Communicator::all_gather(const void* in, void* out, int64_t count, DType dt
   return issue(CollectiveKind::kAllGather, in, out, count, dtype, ReduceOp::kSum, -1, site);
 }
 
+Work Communicator::all_to_all(const void* in, void* out, int64_t count, DType dtype, CallSite site) {
+  return issue(CollectiveKind::kAllToAll, in, out, count, dtype, ReduceOp::kSum, -1, site);
+}
+
+Work Communicator::counted_all_to_all(const void* in, std::span<const int64_t> sends, void* out,
+                                      std::span<const int64_t> receives, int64_t most, DType dtype,
+                                      CallSite site) {
+  return issue({.record = {.count = most, .kind = CollectiveKind::kCountedAllToAll, .dtype = dtype},
+                .in = in,
+                .out = out,
+                .sends = {sends.begin(), sends.end()},
+                .receives = {receives.begin(), receives.end()}},
+               site);
+}
+
+Work Communicator::shift(const void* in, void* out, int64_t count, DType dtype, int by, CallSite site) {
+  return issue(CollectiveKind::kShift, in, out, count, dtype, ReduceOp::kSum, by, site);
+}
+
 Work Communicator::broadcast(void* data, int64_t count, DType dtype, int root, CallSite site) {
   return issue(CollectiveKind::kBroadcast, data, data, count, dtype, ReduceOp::kSum, root, site);
 }
@@ -126,8 +170,24 @@ CommBuffer Communicator::allocate_memory(int64_t bytes) {
   return {data, bytes, free_pages};
 }
 
-void Communicator::check_arguments(const CollectiveRecord& record, const void* in,
-                                   const void* out) const {
+/// What the counts send is there, and what a rank gives itself it gets.
+void Communicator::check_counts(const Collective& collective) const {
+  const CollectiveRecord& record = collective.record;
+  for (const auto* counts : {&collective.sends, &collective.receives}) {
+    if (static_cast<int>(counts->size()) != size())
+      bug(cat(describe(record), ": ", counts->size(), " counts for ", size(), " ranks"));
+    if (*std::ranges::min_element(*counts) < 0) bug(cat(describe(record), ": negative count"));
+  }
+  const int64_t sent = std::reduce(collective.sends.begin(), collective.sends.end());
+  if (sent > record.count) bug(cat(describe(record), ": ", sent, " are sent"));
+  check_counted(collective, rank(), collective.sends[static_cast<size_t>(rank())]);
+  if (is_recording()) bug(cat(describe(record), ": what is counted anew each time cannot be recorded"));
+}
+
+void Communicator::check_arguments(const Collective& collective) const {
+  const CollectiveRecord& record = collective.record;
+  const void* const in = collective.in;
+  const void* const out = collective.out;
   const bool reduces =
       record.kind == CollectiveKind::kAllReduce || record.kind == CollectiveKind::kReduceScatter;
   const bool has_peer = between_two(record.kind) || record.kind == CollectiveKind::kBroadcast;
@@ -138,6 +198,11 @@ void Communicator::check_arguments(const CollectiveRecord& record, const void* i
     bug(cat(describe(record), ": rank ", record.peer, " is not in group ", name(), " of ", size()));
   if (between_two(record.kind) && record.peer == rank())
     bug(cat(describe(record), ": a rank cannot send to itself"));
+  if (record.kind == CollectiveKind::kShift && (record.peer < 0 || record.peer >= size()))
+    bug(cat(describe(record), ": group ", name(), " has ", size(), " ranks"));
+  if (record.kind == CollectiveKind::kCountedAllToAll) check_counts(collective);
+  if (moves_blocks(record.kind) && record.count > 0 && in == out)
+    bug(cat(describe(record), ": its input is its output"));
   const bool needs_in = record.kind != CollectiveKind::kReceive;
   const bool needs_out = record.kind != CollectiveKind::kSend;
   if (record.count > 0 && ((needs_in && in == nullptr) || (needs_out && out == nullptr)))
@@ -146,20 +211,25 @@ void Communicator::check_arguments(const CollectiveRecord& record, const void* i
 
 Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t count, DType dtype,
                          ReduceOp op, int peer, CallSite site) {
-  Pending pending{.id = next_id_++, .collective = {}};
+  return issue({.record = {.count = count, .peer = peer, .kind = kind, .dtype = dtype, .op = op},
+                .in = in,
+                .out = out},
+               site);
+}
+
+Work Communicator::issue(Collective collective, CallSite site) {
+  Pending pending{.id = next_id_++, .collective = std::move(collective)};
   CollectiveRecord& record = pending.collective.record;
-  record = {.count = count, .peer = peer, .kind = kind, .dtype = dtype, .op = op};
   site.what.copy(record.site, sizeof record.site - 1);
-  check_arguments(record, in, out);
+  check_arguments(pending.collective);
   if (!broken_.empty())
     throw Error(ExitCode::kPeerLost, cat("group ", name(), " is already broken: ", broken_));
   record.sequence = next_sequence(record);
   if (is_recording()) recording_->records.push_back(record);
-  pending.collective.in = in;
-  pending.collective.out = out;
   if (!copies_alone()) or_break(record, [&] { begin(pending.collective); });
-  pending_.push_back(pending);
-  return {this, pending.id};
+  const int64_t id = pending.id;
+  pending_.push_back(std::move(pending));
+  return {this, id};
 }
 
 int64_t Communicator::next_sequence(const CollectiveRecord& record) {
@@ -182,7 +252,7 @@ std::vector<CollectiveRecord> Communicator::end_recording() {
 void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
   for (CollectiveRecord& record : recorded) {
     record.sequence = next_sequence(record);
-    account(record, 0);
+    account({.record = record}, 0);
   }
   replays_ = !recorded.empty();
   if (!replays_) return;
@@ -211,7 +281,7 @@ void Communicator::wait_for(int64_t id) {
   const auto wanted =
       std::find_if(pending_.begin(), pending_.end(), [id](const Pending& p) { return p.id == id; });
   if (wanted == pending_.end()) return;  // a later wait has done it
-  const Pending target = *wanted;
+  const Pending target{.id = id, .collective = {.record = wanted->collective.record}};
   for (size_t i = 0; i < pending_.size() && pending_[i].id <= id;) {
     if (blocks(pending_[i], target)) {
       finish(i);
@@ -222,12 +292,13 @@ void Communicator::wait_for(int64_t id) {
 }
 
 void Communicator::finish(size_t index) {
-  Collective work = pending_[index].collective;
+  Collective work = std::move(pending_[index].collective);
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(index));
   const auto start = std::chrono::steady_clock::now();
   if (copies_alone()) {
-    if (work.in != work.out && work.record.count > 0)
-      std::memmove(work.out, work.in, static_cast<size_t>(payload_bytes(work.record)));
+    const int64_t bytes =
+        moves_blocks(work.record.kind) ? moved_blocks(work, 0, 1).sent[0] : payload_bytes(work.record);
+    if (work.in != work.out && bytes > 0) std::memmove(work.out, work.in, static_cast<size_t>(bytes));
   } else {
     const bool shows = slot_ != nullptr && !device_runs();
     if (shows) slot_->enter(work.record);
@@ -235,10 +306,11 @@ void Communicator::finish(size_t index) {
     if (shows) slot_->finish();
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  if (!is_recording()) account(work.record, took.count());
+  if (!is_recording()) account(work, took.count());
 }
 
-void Communicator::account(const CollectiveRecord& record, double seconds) {
+void Communicator::account(const Collective& collective, double seconds) {
+  const CollectiveRecord& record = collective.record;
   CommStats::Entry& entry = stats_.by_kind[static_cast<size_t>(record.kind)];
   entry.calls += 1;
   entry.seconds += seconds;
@@ -254,6 +326,15 @@ void Communicator::account(const CollectiveRecord& record, double seconds) {
       entry.bytes_sent += bytes * others;
       entry.bytes_received += bytes * others;
       break;
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kCountedAllToAll:
+    case CollectiveKind::kShift: {
+      const MovedBlocks moved = moved_blocks(collective, rank(), size());
+      const auto own = static_cast<size_t>(rank());
+      entry.bytes_sent += std::reduce(moved.sent.begin(), moved.sent.end()) - moved.sent[own];
+      entry.bytes_received += std::reduce(moved.received.begin(), moved.received.end()) - moved.received[own];
+      break;
+    }
     case CollectiveKind::kBroadcast:
       entry.bytes_sent += root ? bytes * others : 0;
       entry.bytes_received += root ? 0 : bytes;
@@ -351,6 +432,16 @@ Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) c
   }
   return Error(ExitCode::kBug, text,
                "all ranks must run the same program on the same config; please report this");
+}
+
+void Communicator::check_counted(const Collective& wanted, int from, int64_t sent) const {
+  const int64_t received = wanted.receives[static_cast<size_t>(from)];
+  if (sent == received) return;
+  const auto global = [this](int index) { return members()[static_cast<size_t>(index)]; };
+  throw Error(ExitCode::kBug,
+              cat("rank ", global(from), " gives rank ", global(rank()), " ", sent, " elements in ",
+                  describe(wanted.record), ", which expects ", received),
+              "all ranks must run the same program on the same config; please report this");
 }
 
 void Communicator::check_message(const CollectiveRecord& sent,

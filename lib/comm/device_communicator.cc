@@ -151,12 +151,27 @@ void DeviceCommunicator::replay_ends() {
 }
 
 void DeviceCommunicator::run(const Collective& collective) {
-  if (!adds_in_order(collective.record))
+  if (moves_blocks(collective.record.kind))
+    move_blocks(collective);
+  else if (!adds_in_order(collective.record))
     enqueue(collective);
   else if (collective.record.kind == CollectiveKind::kAllReduce)
     all_reduce_in_order(collective);
   else
     reduce_scatter_in_order(collective);
+}
+
+/// Puts all messages of a rank into one exchange, in which none waits for another.
+void DeviceCommunicator::move_blocks(const Collective& collective) {
+  const MovedBlocks moved = moved_blocks(collective, rank(), size());
+  const auto* in = static_cast<const std::byte*>(collective.in);
+  auto* out = static_cast<std::byte*>(collective.out);
+  for (size_t other = 0; other < exchanges_.size(); ++other) {
+    exchanges_[other] = {in, moved.sent[other], out, moved.received[other]};
+    in += moved.sent[other];
+    out += moved.received[other];
+  }
+  enqueue(exchanges_);
 }
 
 void DeviceCommunicator::complete(Collective&) { check(); }

@@ -58,6 +58,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   };
 
   // The back end. All put work into stream(); Failure when that does not go.
+  /// Any collective but those of which moves_blocks() is true.
   virtual void enqueue(const Collective& collective) = 0;
   /// By rank in the group; what a rank gives itself is copied.
   virtual void enqueue(std::span<const Exchange> by_rank) = 0;
@@ -101,6 +102,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void show_lost(const Failed& error);
   void await_asking(const FailureReport& report);
   void issue_watched(const Collective& collective);
+  void move_blocks(const Collective& collective);
   void run(const Collective& collective);
   bool adds_in_order(const CollectiveRecord& record) const;
   std::byte* scratch();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <future>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -94,6 +95,10 @@ class GlooCommunicator final : public Communicator {
         return reduce_scatter_now(work);
       case CollectiveKind::kAllGather:
         return all_gather_now(work);
+      case CollectiveKind::kAllToAll:
+      case CollectiveKind::kCountedAllToAll:
+      case CollectiveKind::kShift:
+        return move_blocks(work, check);
       case CollectiveKind::kBroadcast:
         return broadcast_now(work);
       case CollectiveKind::kBarrier:
@@ -128,6 +133,8 @@ class GlooCommunicator final : public Communicator {
   void all_gather_now(const Collective& work) {
     gather_bytes(work.in, work.out, payload_bytes(work.record));
   }
+  void move_blocks(const Collective& work, bool check);
+  void exchange_bytes(const void* in, int64_t sent, void* out, int64_t received, MovedBlocks blocks = {});
   void broadcast_now(const Collective& work);
   void barrier_now();
   void start_send(Collective& work);
@@ -299,16 +306,39 @@ void GlooCommunicator::reduce_scatter_now(const Collective& work) {
 /// outgoing_ holds size() parts of `count`; ours of every rank are added to `out`.
 void GlooCommunicator::exchange_and_add(const CollectiveRecord& record, int64_t count, void* out) {
   const int64_t bytes = count * dtype_bytes(record.dtype);
-  at::Tensor from = bytes_of(outgoing_.data(), bytes * size());
-  at::Tensor to = bytes_of(staging(incoming_), bytes * size());
-  std::vector<int64_t> even;
-  c10d::AllToAllOptions options;
-  options.timeout = setup().timeout;
-  await(group_->alltoall_base(to, from, even, even, options));
+  exchange_bytes(outgoing_.data(), bytes * size(), staging(incoming_), bytes * size());
   std::vector<const void*> inputs;
   for (int from_rank = 0; from_rank < size(); ++from_rank)
     inputs.push_back(incoming_.data() + from_rank * bytes);
   reduce_in_order(record.dtype, record.op, inputs.data(), size(), out, count);
+}
+
+/// Sends and receives so many bytes in all, in the order of ranks: in blocks of one size, or `blocks`.
+void GlooCommunicator::exchange_bytes(const void* in, int64_t sent, void* out, int64_t received,
+                                      MovedBlocks blocks) {
+  at::Tensor from = bytes_of(in, sent);
+  at::Tensor to = bytes_of(out, received);
+  c10d::AllToAllOptions options;
+  options.timeout = setup().timeout;
+  await(group_->alltoall_base(to, from, blocks.received, blocks.sent, options));
+}
+
+void GlooCommunicator::move_blocks(const Collective& work, bool check) {
+  const CollectiveRecord& record = work.record;
+  if (record.count == 0) return;
+  const int64_t even = payload_bytes(record) * size();
+  if (record.kind == CollectiveKind::kAllToAll) return exchange_bytes(work.in, even, work.out, even);
+  if (record.kind == CollectiveKind::kCountedAllToAll && check) {
+    const auto row = static_cast<int64_t>(work.sends.size() * sizeof(int64_t));
+    std::vector<int64_t> sends(work.sends.size() * work.sends.size());
+    gather_bytes(work.sends.data(), sends.data(), row);
+    for (int from = 0; from < size(); ++from)
+      check_counted(work, from, sends[static_cast<size_t>(from * size() + rank())]);
+  }
+  MovedBlocks blocks = moved_blocks(work, rank(), size());
+  const int64_t sent = std::reduce(blocks.sent.begin(), blocks.sent.end());
+  const int64_t received = std::reduce(blocks.received.begin(), blocks.received.end());
+  exchange_bytes(work.in, sent, work.out, received, std::move(blocks));
 }
 
 void GlooCommunicator::gather_bytes(const void* in, void* out, int64_t bytes) {

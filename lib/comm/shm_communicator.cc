@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -65,6 +66,10 @@ class ShmCommunicator final : public Communicator {
         return reduce_scatter_now(work);
       case CollectiveKind::kAllGather:
         return all_gather_now(work);
+      case CollectiveKind::kAllToAll:
+      case CollectiveKind::kCountedAllToAll:
+      case CollectiveKind::kShift:
+        return move_blocks_now(work);
       case CollectiveKind::kBroadcast:
         return broadcast_now(work);
       case CollectiveKind::kBarrier:
@@ -115,6 +120,12 @@ class ShmCommunicator final : public Communicator {
   void all_gather_now(const Collective& work);
   void place_blocks(const Collective& work, int64_t at, int64_t bytes);
   void all_gather_staged(const Collective& work, bool announced);
+  /// What each rank sends each rank in bytes, by rank and rank.
+  using SentBytes = std::vector<std::vector<int64_t>>;
+  void move_blocks_now(const Collective& work);
+  SentBytes announced_counts(const Collective& work, const SharedPlace& in);
+  void blocks_in_place(const Collective& work, const SentBytes& sent);
+  void blocks_staged(const Collective& work, const SentBytes& sent, bool announced);
   void broadcast_now(const Collective& work);
 
   void start_send(Collective& work);
@@ -401,6 +412,98 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
         for (int peer = 0; peer < size(); ++peer)
           moved_[static_cast<size_t>(peer)] = peer == rank() ? in + at : group_.staging(peer, meeting);
         place_blocks(work, at, count);
+      });
+}
+
+/// Announces a counted all-to-all, and with it whom this rank sends how much.
+ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& work, const SharedPlace& in) {
+  const int64_t bytes = size() * static_cast<int64_t>(sizeof(int64_t));
+  require(bytes <= ShmGroup::kHalfBytes, "the counts of a group fit its staging memory");
+  const uint32_t meeting = group_.next_meeting();
+  copy_bytes(group_.staging(rank(), meeting), work.sends.data(), bytes);
+  announce(work, in);
+  SentBytes sent;
+  for (int peer = 0; peer < size(); ++peer) {
+    std::vector<int64_t>& row = sent.emplace_back(static_cast<size_t>(size()));
+    copy_bytes(row.data(), group_.staging(peer, meeting), bytes);
+    check_counted(work, peer, row[static_cast<size_t>(rank())]);
+    for (int64_t& count : row) count *= dtype_bytes(work.record.dtype);
+  }
+  return sent;
+}
+
+/// Peers read each other's inputs where all can, which all know alike; else blocks go through the staging areas.
+void ShmCommunicator::move_blocks_now(const Collective& work) {
+  const CollectiveRecord& record = work.record;
+  const bool counted = record.kind == CollectiveKind::kCountedAllToAll;
+  const int64_t bytes = payload_bytes(record) * (record.kind == CollectiveKind::kAllToAll ? size() : 1);
+  const bool large = bytes > kShmStagedBytes;
+  const SharedPlace in = large ? offer(work.in, bytes) : SharedPlace{};
+  SentBytes sent;
+  if (counted)
+    sent = announced_counts(work, in);
+  else
+    for (int peer = 0; peer < size(); ++peer) sent.push_back(moved_blocks(work, peer, size()).sent);
+  if (large && !counted) announce(work, in);
+  if (large && everyone_shares(record)) return blocks_in_place(work, sent);
+  blocks_staged(work, sent, large || counted);
+}
+
+void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& sent) {
+  const auto own = static_cast<size_t>(rank());
+  collect_inputs(work);
+  std::vector<std::byte*> to;
+  auto* out = static_cast<std::byte*>(work.out);
+  for (const std::vector<int64_t>& row : sent) {
+    to.push_back(out);
+    out += row[own];
+  }
+  // Each rank begins with the next one's, so that not all read the same.
+  for (int step = 0; step < size(); ++step) {
+    const int peer = (rank() + step) % size();
+    const std::vector<int64_t>& row = sent[static_cast<size_t>(peer)];
+    std::byte* from = inputs_[static_cast<size_t>(peer)] + std::reduce(row.begin(), row.begin() + rank());
+    each_window(from, 0, row[own], [&](int64_t at, int64_t bytes) {
+      copy_between(peer, to[static_cast<size_t>(peer)] + at, from + at, bytes);
+      if (peer != rank()) drop_mapped_pages(from + at, bytes);
+    });
+  }
+  meet();  // the others are done with our input
+}
+
+/// In rounds, of which each carries as much of every block as has a place in the staging area.
+void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sent, bool announced) {
+  const auto own = static_cast<size_t>(rank());
+  const bool shifts = work.record.kind == CollectiveKind::kShift;
+  const int64_t place =
+      std::max<int64_t>(ShmGroup::kHalfBytes / (shifts ? 1 : size()) / kAlignElements * kAlignElements, 1);
+  int64_t longest = 0;
+  for (const std::vector<int64_t>& row : sent) longest = std::max(longest, *std::ranges::max_element(row));
+  const auto* in = static_cast<const std::byte*>(work.in);
+  auto* out = static_cast<std::byte*>(work.out);
+  // Of the block from one rank to another, bytes [at, at + place) as far as it has them.
+  const auto some = [&](size_t from, size_t to, int64_t at) {
+    return std::clamp<int64_t>(sent[from][to] - at, 0, place);
+  };
+  in_pieces(
+      work, announced, longest, place,
+      [&](std::byte* staging, int64_t at, int64_t) {
+        const std::byte* block = in;
+        for (size_t to = 0; to < sent.size(); ++to) {
+          if (to != own)
+            copy_bytes(staging + (shifts ? 0 : static_cast<int64_t>(to) * place), block + at, some(own, to, at));
+          block += sent[own][to];
+        }
+      },
+      [&](uint32_t meeting, int64_t at, int64_t) {
+        std::byte* block = out;
+        for (size_t from = 0; from < sent.size(); ++from) {
+          const std::byte* staged = from == own ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
+                                                : group_.staging(static_cast<int>(from), meeting) +
+                                                      (shifts ? 0 : rank() * place);
+          copy_between(static_cast<int>(from), block + at, staged, some(from, own, at));
+          block += sent[from][own];
+        }
       });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "base/clock.h"
@@ -232,6 +233,9 @@ void Executor::run_instr(const Instr& instr) {
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:
+    case InstrKind::kAllToAll:
+    case InstrKind::kCountedAllToAll:
+    case InstrKind::kShift:
       return run_collective(instr);
     case InstrKind::kSend:
     case InstrKind::kReceive:
@@ -333,22 +337,59 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
 void Executor::run_collective(const Instr& instr) {
   Communicator& group = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, group);
-  const DType dtype = instr.exchange().dtype;
-  const int64_t size = dtype_bytes(dtype);
+  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(instr, group);
   Work last;
-  for (size_t i = 0; i < instr.writes.size(); ++i) {
-    auto* in = address<std::byte>(instr.reads[i]);
-    auto* out = address<std::byte>(instr.writes[i]);
-    const CallSite site{program_.at(instr.writes[i].buffer).name};
-    if (instr.kind == InstrKind::kAllReduce)
-      last = group.all_reduce(out, instr.writes[i].bytes / size, dtype,
-                              instr.exchange().largest ? ReduceOp::kMax : ReduceOp::kSum, site);
-    else if (instr.kind == InstrKind::kReduceScatter)
-      last = group.reduce_scatter(in, out, instr.writes[i].bytes / size, dtype, ReduceOp::kSum, site);
-    else
-      last = group.all_gather(in, out, instr.reads[i].bytes / size, dtype, site);
-  }
+  for (size_t i = 0; i < instr.writes.size(); ++i) last = start_collective(instr, i, group);
   last.wait();
+}
+
+Work Executor::start_collective(const Instr& instr, size_t index, Communicator& group) {
+  const Exchange& exchange = instr.exchange();
+  const DType dtype = exchange.dtype;
+  const int64_t size = dtype_bytes(dtype);
+  const int64_t read = instr.reads[index].bytes / size, written = instr.writes[index].bytes / size;
+  auto* in = address<std::byte>(instr.reads[index]);
+  auto* out = address<std::byte>(instr.writes[index]);
+  const CallSite site{program_.at(instr.writes[index].buffer).name};
+  switch (instr.kind) {
+    case InstrKind::kAllReduce:
+      return group.all_reduce(out, written, dtype, exchange.largest ? ReduceOp::kMax : ReduceOp::kSum, site);
+    case InstrKind::kReduceScatter:
+      return group.reduce_scatter(in, out, written, dtype, ReduceOp::kSum, site);
+    case InstrKind::kAllGather:
+      return group.all_gather(in, out, read, dtype, site);
+    case InstrKind::kAllToAll:
+      return group.all_to_all(in, out, read / group.size(), dtype, site);
+    case InstrKind::kShift:
+      return group.shift(in, out, read, dtype, exchange.by, site);
+    default:
+      bug(cat(instr_name(instr.kind), " is no collective of ranges"));
+  }
+}
+
+/// The counts first, as ranks know what they send and not what they get.
+void Executor::move_counted(const Instr& instr, Communicator& group) {
+  const Exchange& exchange = instr.exchange();
+  const CallSite site{program_.at(instr.writes[0].buffer).name};
+  const TypedSpan own = span_of(instr.reads[1]), theirs = span_of(instr.writes[1]);
+  group.all_to_all(own.data, theirs.data, 1, DType::kI32, site).wait();
+  std::vector<int64_t> sends = device_->counts(instr.lane, own), receives = device_->counts(instr.lane, theirs);
+  const int64_t size = dtype_bytes(exchange.dtype) * exchange.row;
+  const int64_t rows = instr.reads[0].bytes / size, room = instr.writes[0].bytes / size;
+  const int64_t sent = std::reduce(sends.begin(), sends.end()), come = std::reduce(receives.begin(), receives.end());
+  if (sent > rows) bug(cat(instr_label(instr), " counts ", sent, " rows of ", rows));
+  if (come > room)
+    throw Error(ExitCode::kEnvironment,
+                cat("the other ranks send ", come, " rows of ", site.what, " to a rank that has room for ", room),
+                "plan room for more of them");
+  for (std::vector<int64_t>* counts : {&sends, &receives})
+    for (int64_t& count : *counts) count *= exchange.row;
+  TypedSpan to = span_of(instr.writes[0]);
+  to.dtype = exchange.dtype;
+  to.count = room * exchange.row;
+  group.counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives, rows * exchange.row,
+                           exchange.dtype, site).wait();
+  if (come < room) device_->clear(instr.lane, to.part(come * exchange.row, (room - come) * exchange.row));
 }
 
 /// On the lane of the link: a receiver that is late holds up what is sent after this alone.

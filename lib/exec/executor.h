@@ -123,6 +123,8 @@ class Executor {
   void note_nonfinite(const Instr& instr);
   std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
+  Work start_collective(const Instr& instr, size_t index, Communicator& group);
+  void move_counted(const Instr& instr, Communicator& group);
   void run_transfer(const Instr& instr);
   void copy(const Instr& instr);
   void copy_disk(const Instr& instr);

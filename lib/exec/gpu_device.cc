@@ -39,7 +39,7 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   make_staging();
 }
 
-/// No disk, no update or sum of the host tier, no peers but through the device's collectives (links of a pipeline wait for each
+/// No disk, no update or sum of the host tier, no counts that the host reads, no peers but through the device's collectives (links of a pipeline wait for each
 /// other across lanes, which a list of launches in a row does not allow), no marks of time in between; and what follows the
 /// decision either runs as a whole or not at all.
 bool GpuDevice::leaves_all_to_device() const {
@@ -49,7 +49,7 @@ bool GpuDevice::leaves_all_to_device() const {
   for (const Instr& instr : program_.instrs) {
     const bool device_alone = on_host_[static_cast<size_t>(id_of(instr))] == 0 && instr.lane != Lane::kDisk &&
                               !gpu_.options().timed && instr.kind != InstrKind::kSend &&
-                              instr.kind != InstrKind::kReceive;
+                              instr.kind != InstrKind::kReceive && instr.kind != InstrKind::kCountedAllToAll;
     if (!device_alone || (decided && !instr.if_finite)) return false;
     decided = decided || instr.kind == InstrKind::kDecide;
   }
@@ -97,6 +97,8 @@ void GpuDevice::plan(const Instr& instr) {
   if (instr.kind == InstrKind::kDecide)
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
+  if (instr.kind == InstrKind::kCountedAllToAll)
+    most_counts_ = std::max(most_counts_, element_count(program_, instr.reads[1]));
   if (instr.kind == InstrKind::kGradientNorm)
     for (const Range& part : instr.reads) {
       if (tier(part) == Tier::kDevice)
@@ -124,6 +126,7 @@ void GpuDevice::make_staging() {
   norm_scratch_ = GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
   probe_ = GpuBlock::on_device(gpu_, sizeof(double));
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
+  if (most_counts_ > 0) counts_ = GpuBlock::pinned(gpu_, most_counts_ * static_cast<int64_t>(sizeof(int32_t)));
   if (can_record_) {
     recorded_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
     inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
@@ -401,6 +404,16 @@ double GpuDevice::number_at(Lane lane, const void* address) {
   kernels().copy(fetched_.data(), address, sizeof(double), stream);
   wait_for(stream);
   return *fetched_.as<double>();
+}
+
+std::vector<int64_t> GpuDevice::counts(Lane lane, const TypedSpan& numbers) {
+  require(numbers.count <= most_counts_, "there is room for what is counted");
+  kernels().bind_thread();
+  const DeviceStream stream = gpu_.stream(lane);
+  auto* const begin = counts_.as<int32_t>();
+  kernels().copy(begin, numbers.data, numbers.bytes(), stream);
+  wait_for(stream);
+  return {begin, begin + numbers.count};
 }
 
 bool GpuDevice::is_finite(Lane lane, const TypedSpan& numbers) {

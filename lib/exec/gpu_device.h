@@ -48,6 +48,7 @@ class GpuDevice final : public LaneDevice {
   void stage_inputs() override;
   void drain() override;
   std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
+  std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) override;
   void scalars_changed(Lane lane) override;
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
@@ -114,10 +115,13 @@ class GpuDevice final : public LaneDevice {
   std::optional<GpuEvent> inputs_read_;
   int64_t input_bytes_ = 0;
   int64_t inputs_at_ = 0;
+  int64_t most_counts_ = 0;
 
   GpuBlock device_scalars_;
   GpuBlock norm_scratch_;
   GpuBlock fetched_;
+  /// Of lanes of groups, which share a thread.
+  GpuBlock counts_;
   /// Of one F64.
   GpuBlock probe_;
   std::optional<PinnedRing> scalar_ring_;

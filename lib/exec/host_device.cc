@@ -53,6 +53,11 @@ std::array<const double*, 2> HostDevice::fetch(Lane, const TypedSpan& a, const T
   return {reinterpret_cast<const double*>(a.data), reinterpret_cast<const double*>(b.data)};
 }
 
+std::vector<int64_t> HostDevice::counts(Lane, const TypedSpan& numbers) {
+  const auto* begin = reinterpret_cast<const int32_t*>(numbers.data);
+  return {begin, begin + numbers.count};
+}
+
 bool HostDevice::is_finite(Lane, const TypedSpan& numbers) {
   if (numbers.dtype == DType::kF64)
     return std::isfinite(*reinterpret_cast<const double*>(numbers.data));

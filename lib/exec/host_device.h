@@ -29,6 +29,7 @@ class HostDevice final : public LaneDevice {
                const OptimizerConfig& optimizer) override;
   void drain() override {}
   std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
+  std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) override;
   void scalars_changed(Lane) override {}
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 

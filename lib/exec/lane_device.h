@@ -104,6 +104,8 @@ class LaneDevice {
   virtual void drain() = 0;
   /// Waits, and makes F64 numbers of the device tier readable until the lane's next call.
   virtual std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) = 0;
+  /// Waits, and returns I32 numbers of the device tier.
+  virtual std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) = 0;
   /// The scalars given to begin_run() have changed.
   virtual void scalars_changed(Lane lane) = 0;
   /// Waits; true when all numbers are finite (F64: one of them).

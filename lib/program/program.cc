@@ -30,8 +30,9 @@ void add_range(std::vector<Range>& ranges, const Range& range) {
 std::string_view instr_name(InstrKind kind) {
   static constexpr std::array<std::string_view, kInstrKinds> kNames{
       "load_batch",  "clear",      "begin",          "forward",    "backward", "input_grad",
-      "weight_grad", "all_reduce", "reduce_scatter", "all_gather", "send",     "receive",
-      "copy",        "accumulate", "gradient_norm",  "decide",     "measure",  "update"};
+      "weight_grad", "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "counted_all_to_all",
+      "shift",       "send",       "receive",        "copy",       "accumulate", "gradient_norm",
+      "decide",      "measure",    "update"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -153,9 +154,11 @@ std::string_view lane_mark(Lane lane) {
   return kMarks[static_cast<size_t>(std::min(lane, Lane::kFirstGroup))];
 }
 
-std::string group_text(const Program& program, GroupId group) {
-  if (group == kNoGroup) return "";
-  return cat(" over ", program.group(group).ranks.label);
+/// " over tp", " over cp by 1".
+std::string group_text(const Program& program, const Instr& instr) {
+  if (instr.group() == kNoGroup) return "";
+  const std::string text = cat(" over ", program.group(instr.group()).ranks.label);
+  return instr.kind == InstrKind::kShift ? cat(text, " by ", instr.exchange().by) : text;
 }
 
 std::string ranges_text(const Program& program, const std::vector<Range>& ranges) {
@@ -171,7 +174,7 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
           : at < 1000 ? " "
                       : "")
       << at << "  " << lane_mark(instr.lane) << instr_label(instr)
-      << group_text(program, instr.group());
+      << group_text(program, instr);
   if (instr.runs_list() && instr.ops().accumulate) out << " accumulate";
   if (const auto* update = std::get_if<UpdateRange>(&instr.detail))
     out << (update->decay ? " decay" : " no-decay");
@@ -237,8 +240,9 @@ uint64_t program_hash(const Program& program) {
       out << '\n' << instr_label(instr) << (instr.ops().accumulate ? " accumulate" : "");
     if (!instr.communicates()) continue;
     out << '\n'
-        << instr_name(instr.kind) << group_text(program, instr.group()) << ' '
+        << instr_name(instr.kind) << group_text(program, instr) << ' '
         << dtype_name(instr.exchange().dtype) << (instr.exchange().largest ? " largest" : "")
+        << (instr.kind == InstrKind::kCountedAllToAll ? cat(" rows of ", instr.exchange().row) : "")
         << (instr.if_finite ? " if finite" : "");
     for (const auto* ranges : {&instr.reads, &instr.writes})
       for (const Range& range : *ranges)

@@ -135,6 +135,9 @@ enum class InstrKind : uint8_t {
   kAllReduce,      // sums writes[*] over the ranks of `group`, in place, or finds the largest
   kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
   kAllGather,      // writes[i] gets reads[i] of every rank of `group`
+  kAllToAll,       // writes[i] gets of every rank of `group` the block of its reads[i] that is this rank's
+  kCountedAllToAll,  // the same of blocks of any number of rows, which their sender has counted
+  kShift,          // writes[i] gets reads[i] of the rank that is Exchange::by places before this one
   kSend,           // reads[0] to the other rank of `group`, a link, which has a kReceive for it
   kReceive,        // writes[0] from the other rank of `group`
   kCopy,           // reads[0] into writes[0], converted where dtypes differ, or to another tier
@@ -181,6 +184,13 @@ struct Exchange {
   DType dtype = DType::kF32;
   /// A kAllReduce finds the largest of the ranks' numbers, not their sum.
   bool largest = false;
+  /// By how many places of its group a kShift moves, from the last ones on to the first.
+  int32_t by = 0;
+  /// Elements of a row of a kCountedAllToAll. It reads rows, one rank's behind another's, and how many are
+  /// each rank's, and writes the rows that came, one rank's behind another's, and how many each has sent:
+  /// reads = {rows, counts}, writes = {rows, counts}, counts being an I32 for each rank. Behind the rows that
+  /// came it writes zeros. What comes must find room: a step in which it does not fails.
+  int64_t row = 1;
 };
 
 /// Of kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.

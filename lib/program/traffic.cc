@@ -29,6 +29,12 @@ int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
       return instr.writes[range].bytes * (ranks - 1);
     case InstrKind::kAllGather:
       return instr.reads[range].bytes * (ranks - 1);
+    case InstrKind::kAllToAll:
+    // Of rows as many as where each rank gets the same number; of the counts those that go to others.
+    case InstrKind::kCountedAllToAll:
+      return instr.reads[range].bytes * (ranks - 1) / ranks;
+    case InstrKind::kShift:
+      return instr.exchange().by % ranks == 0 ? 0 : instr.reads[range].bytes;
     case InstrKind::kSend:
       return instr.reads[range].bytes;
     default:

@@ -309,7 +309,9 @@ void Interpreter::execute(Walk::Turn turn) {
   if (!walk_->takes_part(turn)) return;
   if (!instr.communicates()) return run_instr(static_cast<size_t>(turn.rank), instr);
   if (instr.is_transfer()) return transfer(members, turn);
-  for (size_t i = 0; i < instr.writes.size(); ++i) exchange(members, turn, i);
+  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(members, turn);
+  const bool moves = instr.kind == InstrKind::kAllToAll || instr.kind == InstrKind::kShift;
+  for (size_t i = 0; i < instr.writes.size(); ++i) moves ? move_blocks(members, turn, i) : exchange(members, turn, i);
 }
 
 // Instructions.
@@ -377,6 +379,52 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, si
           cat(where(rank, instr), " brings ", total, " elements of ", n, " ranks into ", to.count));
     const uint64_t* const from = whole.data() + (scatters ? m * to.count : 0);
     for (int64_t e = 0; e < to.count; ++e) write(to, e, from[e]);
+  }
+}
+
+/// Blocks go where they belong: of a shift each rank has one.
+void Interpreter::move_blocks(std::span<const int32_t> members, Walk::Turn turn, size_t index) {
+  const auto n = static_cast<int64_t>(members.size());
+  std::vector<std::vector<uint64_t>> given;
+  for (const int32_t member : members) {
+    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
+    const Cells from = cells(ranks_[static_cast<size_t>(member)], instr.reads[index], instr.exchange().dtype);
+    std::vector<uint64_t>& values = given.emplace_back();
+    for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
+  }
+  for (int64_t m = 0; m < n; ++m) {
+    Rank& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
+    const Instr& instr = walk_->instr(walk_->turn_of(members[static_cast<size_t>(m)], turn));
+    const bool shifts = instr.kind == InstrKind::kShift;
+    const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
+    const int64_t block = shifts ? to.count : to.count / n;
+    for (int64_t e = 0; e < to.count; ++e) {
+      const int64_t sender = shifts ? (m + n - instr.exchange().by % n) % n : e / block;
+      const std::vector<uint64_t>& values = given[static_cast<size_t>(sender)];
+      const int64_t at = shifts ? e : m * block + e % block;
+      if (static_cast<int64_t>(values.size()) != to.count || block * (shifts ? 1 : n) != to.count)
+        return fail(cat(where(rank, instr), " brings ", values.size(), " elements of ", n, " ranks into ", to.count));
+      write(to, e, values[static_cast<size_t>(at)]);
+    }
+  }
+}
+
+/// On symbols nobody knows how many rows a count is: what each rank gets follows from all that all bring.
+void Interpreter::move_counted(std::span<const int32_t> members, Walk::Turn turn) {
+  uint64_t all = members.size();
+  for (const int32_t member : members) {
+    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
+    for (const auto& [range, dtype] : {std::pair(instr.reads[0], instr.exchange().dtype), std::pair(instr.reads[1], DType::kI32)}) {
+      const Cells from = cells(ranks_[static_cast<size_t>(member)], range, dtype);
+      for (int64_t e = 0; e < from.count; ++e) all = mix(all, read(from, e));
+    }
+  }
+  for (size_t m = 0; m < members.size(); ++m) {
+    const Instr& instr = walk_->instr(walk_->turn_of(members[m], turn));
+    for (const auto& [range, dtype] : {std::pair(instr.writes[0], instr.exchange().dtype), std::pair(instr.writes[1], DType::kI32)}) {
+      const Cells to = cells(ranks_[static_cast<size_t>(members[m])], range, dtype);
+      for (int64_t e = 0; e < to.count; ++e) write(to, e, mix(mix(all, m), static_cast<uint64_t>(e)));
+    }
   }
 }
 

@@ -76,6 +76,8 @@ class Interpreter {
   void execute(Walk::Turn turn);
   void transfer(std::span<const int32_t> members, Walk::Turn turn);
   void exchange(std::span<const int32_t> members, Walk::Turn turn, size_t index);
+  void move_blocks(std::span<const int32_t> members, Walk::Turn turn, size_t index);
+  void move_counted(std::span<const int32_t> members, Walk::Turn turn);
   void run_instr(size_t rank, const Instr& instr);
   void load_batch(Rank& rank, const Instr& instr);
   void run_ops(Rank& rank, const Instr& instr);

@@ -46,6 +46,8 @@ std::string announcement_of(const Program& program, const Instr& instr) {
   std::string text(instr_name(instr.kind));
   text.append(" ").append(dtype_name(instr.exchange().dtype));
   if (instr.exchange().largest) text.append(" largest");
+  if (instr.kind == InstrKind::kShift) text.append(" by ").append(std::to_string(instr.exchange().by));
+  if (instr.kind == InstrKind::kCountedAllToAll) text.append(" rows of ").append(std::to_string(instr.exchange().row));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
   if (adds_copies_of_stages(program, instr))

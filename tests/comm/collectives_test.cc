@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <random>
 
@@ -215,6 +216,181 @@ TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any ty
       }
     }
   }
+}
+
+namespace {
+
+/// What ranks give each other: `count(from, to)` numbers, which say from whom, to whom and which they are.
+struct Blocks {
+  std::function<int64_t(int, int)> count;
+
+  static void append(std::vector<float>& all, int from, int to, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) all.push_back(static_cast<float>(from * 10 + to) + static_cast<float>(i % 1013) / 1024);
+  }
+  std::vector<float> given(int rank, int world) const {
+    std::vector<float> all;
+    for (int to = 0; to < world; ++to) append(all, rank, to, count(rank, to));
+    return all;
+  }
+  std::vector<float> taken(int rank, int world) const {
+    std::vector<float> all;
+    for (int from = 0; from < world; ++from) append(all, from, rank, count(from, rank));
+    return all;
+  }
+  std::vector<int64_t> counts(int rank, int world, bool sent) const {
+    std::vector<int64_t> all;
+    for (int peer = 0; peer < world; ++peer) all.push_back(sent ? count(rank, peer) : count(peer, rank));
+    return all;
+  }
+};
+
+/// Starts the collective that moves a rank's blocks.
+using Move = std::function<Work(Communicator&, const float* in, float* out)>;
+
+void check_moved(CommBackend backend, int world, const Blocks& blocks, int64_t room, bool shared, const Move& move) {
+  const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
+    const auto group = open_world(rendezvous, backend);
+    const int rank = group->rank();
+    const std::vector<float> given = blocks.given(rank, world), taken = blocks.taken(rank, world);
+    Buffer<float> in(*group, shared, room), out(*group, shared, std::max<int64_t>(room, static_cast<int64_t>(taken.size())) + 1);
+    // Twice: the second time where shared pages were collapsed.
+    for (int round = 0; round < 2; ++round) {
+      in.fill(given);
+      std::fill_n(out.data, taken.size() + 1, -1.0F);
+      move(*group, in.data, out.data).wait();
+      require(same_bits(out.data, taken.data(), taken.size()), "other numbers have come");
+      require(out.data[taken.size()] == -1.0F, "something is written behind what comes");
+      require(same_bits(in.data, given.data(), given.size()), "an input changed");
+    }
+    group->shutdown();
+  });
+  CAPTURE(backend_name(backend), world, room, shared);
+  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+}
+
+}  // namespace
+
+TEST_CASE("all_to_all gives each rank its block of every rank's") {
+  for (const CommBackend backend : kBackends)
+    for (const int world : {1, 2, 3, 4})
+      for (const int64_t count : {0, 1, 1'001, 200'003})
+        for (const bool shared : {false, true})
+          check_moved(backend, world, {[&](int, int) { return count; }}, count * world, shared,
+                      [&](Communicator& group, const float* in, float* out) {
+                        return group.all_to_all(in, out, count, DType::kF32, {"tokens"});
+                      });
+}
+
+TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
+  std::mt19937 random(7);
+  for (const CommBackend backend : kBackends)
+    for (const int world : {1, 2, 3, 4})
+      for (const int64_t longest : {0, 5, 40'000, 200'000})
+        for (const bool shared : {false, true}) {
+          const Blocks blocks{[longest, seed = random() % 1000](int from, int to) -> int64_t {
+            std::mt19937 random_of_pair(static_cast<unsigned>(seed) + static_cast<unsigned>(100 * from + to));
+            const auto drawn = random_of_pair();
+            return drawn % 3 == 0 ? 0 : static_cast<int64_t>(drawn) % (longest + 1);
+          }};
+          int64_t most = 0;
+          for (int rank = 0; rank < world; ++rank) most = std::max(most, static_cast<int64_t>(blocks.given(rank, world).size()));
+          check_moved(backend, world, blocks, most + 3, shared, [&](Communicator& group, const float* in, float* out) {
+            return group.counted_all_to_all(in, blocks.counts(group.rank(), world, true), out,
+                                            blocks.counts(group.rank(), world, false), most + 3, DType::kF32, {"rows"});
+          });
+        }
+}
+
+TEST_CASE("shift moves each rank's numbers on by as many places, and round") {
+  for (const CommBackend backend : kBackends)
+    for (const int world : {1, 2, 3, 4})
+      for (int by = 0; by < world; ++by)
+        for (const int64_t count : {1, 70'001, 400'001})
+          for (const bool shared : {false, true})
+            check_moved(backend, world, {[&](int from, int to) { return (from + by) % world == to ? count : 0; }}, count,
+                        shared, [&](Communicator& group, const float* in, float* out) {
+                          return group.shift(in, out, count, DType::kF32, by, {"keys"});
+                        });
+}
+
+TEST_CASE("several exchanges may be announced before the first is waited for") {
+  for (const CommBackend backend : kBackends) {
+    const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) {
+      const auto group = open_world(rendezvous, backend);
+      const auto rank = static_cast<float>(group->rank());
+      const std::vector<float> in{10 * rank, 10 * rank + 1, 10 * rank + 2};
+      std::vector<float> once(3), on(3), back(3);
+      Work first = group->all_to_all(in.data(), once.data(), 1, DType::kF32, {"t"});
+      Work second = group->shift(in.data(), on.data(), 3, DType::kF32, 1, {"t"});
+      second.wait();
+      first.wait();
+      group->shift(on.data(), back.data(), 3, DType::kF32, 2, {"t"}).wait();
+      require(once == std::vector<float>{rank, 10 + rank, 20 + rank}, "columns have come");
+      require(back == in, "what is shifted round comes back");
+      group->shutdown();
+    });
+    REQUIRE(failures == std::vector<std::string>(3));
+  }
+}
+
+TEST_CASE("ranks that mean different exchanges are told so, with what each means") {
+  for (const CommBackend backend : kBackends) {
+    const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) {
+      const auto group = open_world(rendezvous, backend);
+      std::vector<float> in(6), out(6);
+      group->shift(in.data(), out.data(), 2, DType::kF32, group->rank() == 2 ? 1 : 2, {"keys"}).wait();
+    });
+    for (const std::string& failure : failures)
+      CHECK_THAT(failure, Catch::Contains("the ranks of group world disagree: rank 0 is in shift #1 (keys, 2 x F32, by 2), "
+                                          "rank 1 is in shift #1 (keys, 2 x F32, by 2), rank 2 is in shift #1 (keys, 2 x "
+                                          "F32, by 1); rank 2 is not where most are"));
+  }
+}
+
+TEST_CASE("a counted_all_to_all in which a rank expects other counts than are sent says whose") {
+  for (const CommBackend backend : kBackends) {
+    const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+      const auto group = open_world(rendezvous, backend);
+      std::vector<float> in(8), out(8);
+      const bool wrong = group->rank() == 1;
+      group->counted_all_to_all(in.data(), std::vector<int64_t>{2, 2}, out.data(),
+                                std::vector<int64_t>{wrong ? 3 : 2, 2}, 8, DType::kF32, {"rows"}).wait();
+    });
+    CHECK_THAT(failures[1], Catch::Contains("rank 0 gives rank 1 2 elements in counted_all_to_all #1 (rows, at most 8 x F32), "
+                                            "which expects 3"));
+  }
+}
+
+TEST_CASE("arguments of exchanges that cannot be meant are refused") {
+  const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+    const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
+    std::vector<float> in(8), out(8);
+    using Counts = std::vector<int64_t>;
+    const auto refused = [&](const std::function<Work()>& call) {
+      try {
+        call().wait();
+      } catch (const Error& error) {
+        return error.code() == ExitCode::kBug ? error.message() : "another error";
+      }
+      return std::string("nothing");
+    };
+    const auto says = [&](const std::string& text, const std::string& part) {
+      require(text.find(part) != std::string::npos, text.c_str());
+    };
+    says(refused([&] { return group->shift(in.data(), out.data(), 8, DType::kF32, 2, {"k"}); }), "group world has 2 ranks");
+    says(refused([&] { return group->shift(in.data(), in.data(), 8, DType::kF32, 1, {"k"}); }), "its input is its output");
+    const auto counted = [&](const Counts& sends, const Counts& receives) {
+      return refused([&] { return group->counted_all_to_all(in.data(), sends, out.data(), receives, 8, DType::kF32, {"r"}); });
+    };
+    const auto own = static_cast<size_t>(group->rank());
+    Counts other{1, 1};
+    other[own] = 2;
+    says(counted({1}, {1, 1}), "1 counts for 2 ranks");
+    says(counted({1, -1}, {1, 1}), "negative count");
+    says(counted({8, 1}, {8, 1}), "9 are sent");
+    says(counted({1, 1}, other), "gives rank ");
+  });
+  REQUIRE(failures == std::vector<std::string>(2));
 }
 
 namespace {
@@ -478,10 +654,11 @@ TEST_CASE("what shared memory carries is counted where it is copied, and is what
   // In place, where peers read the buffers, and through staging areas, where they cannot.
   for (const bool in_place : {true, false}) {
     std::atomic<int64_t> all_reduce{0}, reduce_scatter{0}, all_gather{0}, broadcast{0}, message{0};
+    std::atomic<int64_t> all_to_all{0}, shift{0}, counted{0};
     const auto failures = run_ranks(kRanks, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
       const CommBuffer shared = group->allocate(kRanks * kBytes);
-      std::vector<float> own(kRanks * kCount);
+      std::vector<float> own(kRanks * kCount), moved(kRanks * kCount);
       float* const data = in_place ? shared.as<float>() : own.data();
       const auto carried = [&](std::atomic<int64_t>& sum, const std::function<Work()>& collective) {
         const int64_t before = *group->transported_bytes();
@@ -495,6 +672,14 @@ TEST_CASE("what shared memory carries is counted where it is copied, and is what
       });
       carried(all_gather, [&] { return group->all_gather(data + rank * kCount, data, kCount, DType::kF32, {"t"}); });
       carried(broadcast, [&] { return group->broadcast(data, kCount, DType::kF32, 2, {"t"}); });
+      carried(all_to_all, [&] { return group->all_to_all(data, moved.data(), kCount, DType::kF32, {"t"}); });
+      carried(shift, [&] { return group->shift(data, moved.data(), kCount, DType::kF32, 3, {"t"}); });
+      // All that each rank has goes to rank 2, a half of a block each.
+      std::vector<int64_t> sends(kRanks, 0), receives(kRanks, rank == 2 ? kCount / 2 : 0);
+      sends[2] = kCount / 2;
+      carried(counted, [&] {
+        return group->counted_all_to_all(data, sends, moved.data(), receives, kCount, DType::kF32, {"t"});
+      });
       if (rank == 1) carried(message, [&] { return group->send(data, kCount, DType::kF32, 3, {"t"}); });
       if (rank == 3) carried(message, [&] { return group->receive(data, kCount, DType::kF32, 1, {"t"}); });
       group->shutdown();
@@ -504,6 +689,9 @@ TEST_CASE("what shared memory carries is counted where it is copied, and is what
     REQUIRE(reduce_scatter == kRanks * (kRanks - 1) * kBytes);
     REQUIRE(all_gather == kRanks * (kRanks - 1) * kBytes);
     REQUIRE(broadcast == (kRanks - 1) * kBytes);
+    REQUIRE(all_to_all == kRanks * (kRanks - 1) * kBytes);
+    REQUIRE(shift == kRanks * kBytes);
+    REQUIRE(counted == (kRanks - 1) * kBytes / 2);
     REQUIRE(message == kBytes);
   }
 }
@@ -515,12 +703,20 @@ TEST_CASE("bytes are counted by kind as the algorithm must move them") {
     group->all_reduce(b.data(), 400, DType::kF32, ReduceOp::kSum, {"t"}).wait();
     group->reduce_scatter(b.data(), a.data(), 100, DType::kF32, ReduceOp::kSum, {"t"}).wait();
     group->all_gather(a.data(), b.data(), 100, DType::kF32, {"t"}).wait();
+    const std::vector<int64_t> sends{5, 6, 7, 8}, receives(4, 5 + group->rank());
+    group->all_to_all(b.data(), std::vector<float>(400).data(), 100, DType::kF32, {"t"}).wait();
+    group->shift(a.data(), std::vector<float>(100).data(), 100, DType::kF32, 3, {"t"}).wait();
+    group->counted_all_to_all(b.data(), sends, std::vector<float>(100).data(), receives, 26, DType::kF32, {"t"}).wait();
     const CommStats& stats = group->stats();
+    require(stats.of(CollectiveKind::kAllToAll).bytes_sent == 3 * 400, "all_to_all");
+    require(stats.of(CollectiveKind::kShift).bytes_received == 400, "shift");
+    require(stats.of(CollectiveKind::kCountedAllToAll).bytes_sent == 4 * (26 - 5 - group->rank()), "counted, sent");
+    require(stats.of(CollectiveKind::kCountedAllToAll).bytes_received == 4 * 3 * (5 + group->rank()), "counted, received");
     require(stats.of(CollectiveKind::kAllReduce).bytes_sent == 2 * 1600 * 3 / 4, "all_reduce");
     require(stats.of(CollectiveKind::kReduceScatter).bytes_sent == 3 * 400, "reduce_scatter");
     require(stats.of(CollectiveKind::kAllGather).bytes_received == 3 * 400, "all_gather");
-    require(stats.total().calls == 3, "calls");
-    require(stats.total().bytes_sent == 2400 + 1200 + 1200, "total");
+    require(stats.total().calls == 6, "calls");
+    require(stats.total().bytes_sent == 2400 + 1200 + 1200 + 1200 + 400 + 4 * (21 - group->rank()), "total");
   });
   REQUIRE(failures == std::vector<std::string>(4));
 }

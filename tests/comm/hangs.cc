@@ -75,12 +75,20 @@ class Member {
       if (now && rank_ == hang_.victim && place == hang_.place && inject()) continue;
       Communicator& group = place == 2 ? *world_ : (place == 0) != turned ? *tp_ : *dp_;
       const bool longer = now && rank_ == hang_.victim && place == hang_.place && hang_.hang == Hang::kWrongSize;
-      const int64_t count = 64 + step + (longer ? 1 : 0);
-      std::vector<float>& data = data_[static_cast<size_t>(place)];
-      data.assign(static_cast<size_t>(count), 1.0F);
-      group.all_reduce(data.data(), count, DType::kF32, ReduceOp::kSum, {"gradients"}).wait();
+      collective_of(step, place, group, 64 + step + (longer ? 1 : 0)).wait();
     }
     device_->synchronize(groups());
+  }
+
+  /// Takes turns in what it is, from step to step.
+  Work collective_of(int64_t step, int place, Communicator& group, int64_t count) {
+    std::vector<float>& data = data_[static_cast<size_t>(place)];
+    std::vector<float>& moved = moved_[static_cast<size_t>(place)];
+    data.assign(static_cast<size_t>(count * group.size()), 1.0F);
+    moved.resize(data.size());
+    if (step % 3 == 0) return group.all_reduce(data.data(), count, DType::kF32, ReduceOp::kSum, {"gradients"});
+    if (step % 3 == 1) return group.all_to_all(data.data(), moved.data(), count, DType::kF32, {"tokens"});
+    return group.shift(data.data(), moved.data(), count, DType::kF32, 1, {"keys"});
   }
 
   /// True where the collective is left out.
@@ -100,7 +108,7 @@ class Member {
   Told& told_;
   const int rank_;
   /// Of a step, until the device is done with it.
-  std::array<std::vector<float>, 3> data_;
+  std::array<std::vector<float>, 3> data_, moved_;
   std::unique_ptr<HangDevice> device_;
   std::unique_ptr<Communicator> tp_, dp_, world_;
 };

@@ -21,6 +21,7 @@
 #include "exec/device_times.h"
 #include "exec/generate.h"
 #include "exec/gpu_device.h"
+#include "exchange_runs.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -465,6 +466,18 @@ LostPeer lose_peer() {
     rendezvous.exchange_text("noticed", "");
   });
   return found;
+}
+
+TEST_CASE("gpu: programs exchange blocks, shift and exchange counted rows of device memory") {
+  constexpr int kRanks = 4;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    EmulatedLinks links(kRanks);
+    fixtures::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+      Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
+      EmulatedNccl nccl(*emulated.device, links, *host.host_world);
+      fixtures::require_exchanges({{&nccl}, host.host_world, host.host_model, nullptr}, &emulated.gpu);
+    });
+  }
 }
 
 TEST_CASE("gpu: a peer that is lost is named within the time limit, with the collective that the device stands in") {

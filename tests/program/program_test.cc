@@ -1,5 +1,6 @@
 #include "program/memory_plan.h"
 #include "program/program.h"
+#include "program/traffic.h"
 
 #include <functional>
 #include <map>
@@ -45,11 +46,54 @@ TEST_CASE("instructions are called by kind, layer and micro-batch") {
   for (int kind = 0; kind <= static_cast<int>(InstrKind::kUpdate); ++kind)
     names.insert(instr_name(static_cast<InstrKind>(kind)));
   CHECK(names.size() == kInstrKinds);
+  CHECK(instr_name(InstrKind::kAllToAll) == "all_to_all");
+  CHECK(instr_name(InstrKind::kShift) == "shift");
   CHECK(instr_name(InstrKind::kUpdate) == "update");
   CHECK(lane_name(Lane::kCompute) == "compute");
   CHECK(lane_name(lane_of(0)) == "communication");
   CHECK(category_name(Category::kParameters) == "parameters");
   CHECK(category_name(Category::kBuffers) == "buffers");
+}
+
+TEST_CASE("exchanges say over which ranks they go, a shift by how many places") {
+  const std::string text = program_text(exchanges({4, 1}, 3));
+  CHECK(text.find("| all_to_all over cp  reads in  writes out\n") != std::string::npos);
+  CHECK(text.find("| shift over cp by 3  reads in  writes out\n") != std::string::npos);
+  CHECK(text.find("| counted_all_to_all over cp  reads in counts  writes out come\n") != std::string::npos);
+  CHECK(program_hash(exchanges({4, 1}, 3)) == program_hash(exchanges({4, 1}, 3)));
+  CHECK(program_hash(exchanges({4, 1}, 3)) != program_hash(exchanges({4, 1}, 1)));
+  CHECK(program_hash(exchanges({4, 1}, 3)) != program_hash(exchanges({4, 1}, 3, 4)));
+}
+
+TEST_CASE("exchanges send what leaves a rank, a counted one as if all got as much") {
+  CHECK(traffic_text(program_traffic(exchanges({4, 1}, 1))) ==
+        "sent by a rank each time\n"
+        "  all_to_all over 4 ranks of cp, 1 call                                     3072 B\n"
+        "  counted_all_to_all over 4 ranks of cp, 2 calls                            3084 B\n"
+        "  shift over 4 ranks of cp, 1 call                                          4096 B\n"
+        "  sum, 10.01 KiB                                                           10252 B\n");
+}
+
+TEST_CASE("of an exchange a rank maps one peer's memory at a time, and what is small goes through staging areas") {
+  const auto mapped = [](size_t which, int64_t bytes) {
+    Program program = exchanges({4, 1}, 1);
+    for (BufferId id : {0, 1}) {
+      program.buffers[static_cast<size_t>(id)].bytes = bytes;
+      program.buffers[static_cast<size_t>(id)].peer_visible = true;
+    }
+    Instr instr = program.instrs[which];
+    instr.reads[0].bytes = instr.writes[0].bytes = bytes;
+    program.instrs = {instr};
+    return mapped_peer_bytes({&program}, [](const ProgramGroup&) { return true; });
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  CHECK(mapped(0, 2 * kMiB) == kMiB / 2);
+  CHECK(mapped(1, 2 * kMiB) == 2 * kMiB);
+  CHECK(mapped(2, 2 * kMiB) == 2 * kMiB);
+  for (const size_t which : {0, 1, 2}) {
+    CHECK(mapped(which, 1 << 16) == 0);
+    CHECK(mapped(which, 64 * kMiB) == 4 * kMiB);
+  }
 }
 
 TEST_CASE("equal inputs give equal programs and equal hashes") {

@@ -242,6 +242,67 @@ TEST_CASE("a part that lies in its whole is this rank's") {
             "that of rank 1 of gradient.2.0"));
 }
 
+TEST_CASE("what ranks exchange goes in whole blocks to another place, as much as comes") {
+  const auto faults = [](const std::function<void(Program&)>& change) {
+    Program program = exchanges({4, 1}, 1);
+    change(program);
+    return check(program);
+  };
+  CHECK(faults([](Program&) {}) == Faults{});
+  CHECK(faults([](Program& p) { p.instrs[0].reads[0].bytes = p.instrs[0].writes[0].bytes = 4092; }) ==
+        Faults{"instruction 0 (all_to_all) moves 4092 bytes of in, but not in blocks of 16",
+               "instruction 0 (all_to_all) moves 4092 bytes of out, but not in blocks of 16"});
+  CHECK(faults([](Program& p) { p.instrs[1].writes[0].bytes = 2048; }) ==
+        Faults{"instruction 1 (shift) moves 4096 bytes of in to 2048 of out"});
+  for (const int by : {0, 4, -1})
+    CHECK(faults([&](Program& p) { p.instrs[1].exchange().by = by; }) ==
+          Faults{cat("instruction 1 (shift) shifts by ", by, " among 4 ranks")});
+  CHECK(faults([](Program& p) { p.instrs[1].writes[0] = p.instrs[1].reads[0]; }) ==
+        Faults{"instruction 1 (shift) moves in to where it lies"});
+  CHECK(faults([](Program& p) { p.instrs[0].exchange().dtype = DType::kI64; }) ==
+        Faults{"instruction 0 (all_to_all) uses in as I64, but its dtype is F32",
+               "instruction 0 (all_to_all) uses out as I64, but its dtype is F32"});
+  CHECK(faults([](Program& p) { p.instrs[0].lane = Lane::kCompute; }).at(0) ==
+        "instruction 0 (all_to_all) on the compute lane reads 1 range and writes 1, a form that its kind does not allow");
+  // Of counted rows there may be room for fewer than are given, or for more.
+  CHECK(faults([](Program& p) { p.instrs[2].writes[0].bytes = 2048; }) == Faults{});
+  CHECK(faults([](Program& p) { p.instrs[2].exchange().row = 3; }).at(0) ==
+        "instruction 2 (counted_all_to_all) moves 4096 bytes of in, but not in blocks of 12");
+  CHECK(faults([](Program& p) { p.instrs[2].reads[1].bytes = 12; }) ==
+        Faults{"instruction 2 (counted_all_to_all) moves 12 bytes of counts, but counts are 16"});
+  CHECK(faults([](Program& p) {
+          p.instrs[2].reads.pop_back();
+          p.instrs[2].writes.pop_back();
+        }) == Faults{"instruction 2 (counted_all_to_all) moves rows and counts, but has 1 ranges"});
+}
+
+TEST_CASE("ranks that exchange otherwise than the others are named") {
+  const auto fault = [](const std::function<void(Program&)>& change) {
+    std::vector<Program> programs;
+    for (int rank = 0; rank < 4; ++rank) programs.push_back(exchanges({4, rank}, 1));
+    change(programs[2]);
+    std::vector<const Program*> all;
+    for (const Program& program : programs) all.push_back(&program);
+    const Faults faults = check_programs(all);
+    return faults.empty() ? "" : faults.back();
+  };
+  const auto names = [&](int collective, const std::string& kind, const std::function<void(Program&)>& change) {
+    const std::string found = fault(change);
+    CHECK_THAT(found, Catch::StartsWith(cat("collective ", collective, ": rank 0 enters instruction ", collective, " (", kind, ")")));
+    CHECK_THAT(found, Catch::Contains(cat(", rank 2 enters instruction ", collective, " (")));
+  };
+  CHECK(fault([](Program&) {}) == "");
+  names(0, "all_to_all", [](Program& p) {
+    p.instrs[0].kind = InstrKind::kShift;
+    p.instrs[0].exchange().by = 1;
+  });
+  names(1, "shift", [](Program& p) { p.instrs[1].exchange().by = 3; });
+  names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].exchange().row = 4; });
+  names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].writes[0].bytes = 2048; });
+  CHECK_THAT(fault([](Program& p) { p.instrs.pop_back(); }),
+             Catch::Contains("waits for rank 2, which has no further collective"));
+}
+
 TEST_CASE("what is added to is read too") {
   const size_t sum = all_of(sharded(), InstrKind::kAccumulate).at(0);
   const size_t first = all_of(sharded(), InstrKind::kCopy).at(0);

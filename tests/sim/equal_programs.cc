@@ -26,7 +26,7 @@ bool equal_details(const LayerOps& a, const LayerOps& b) {
                     [](const Binding& x, const Binding& y) { return equal(x, y); });
 }
 bool equal_details(const Exchange& a, const Exchange& b) {
-  return a.group == b.group && a.dtype == b.dtype && a.largest == b.largest;
+  return a.group == b.group && a.dtype == b.dtype && a.largest == b.largest && a.by == b.by && a.row == b.row;
 }
 /// The elements are those of a rank's own part.
 bool equal_details(const UpdateRange& a, const UpdateRange& b) {
@@ -57,6 +57,9 @@ bool touches_parts(const Instr& instr) {
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:
+    case InstrKind::kAllToAll:
+    case InstrKind::kCountedAllToAll:
+    case InstrKind::kShift:
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
     case InstrKind::kGradientNorm:

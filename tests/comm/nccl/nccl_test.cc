@@ -71,6 +71,37 @@ std::vector<float> summed(int ranks, int64_t count) {
   return all;
 }
 
+/// Rank r gives rank i r + i + 1 numbers of a counted all-to-all, but none to itself.
+int64_t counted(int from, int to) { return from == to ? 0 : from + to + 1; }
+
+void check_exchanges(GpuGroup& gpu, int rank, int ranks) {
+  for (const int64_t count : {int64_t{1}, int64_t{20'001}}) {
+    const std::vector<float> in = numbers(rank, count * ranks);
+    std::vector<float> blocks(in.size()), shifted(in.size()), rows(64), expected;
+    std::vector<int64_t> sends, receives;
+    for (int peer = 0; peer < ranks; ++peer) {
+      const std::vector<float> theirs = numbers(peer, count * ranks);
+      expected.insert(expected.end(), theirs.begin() + rank * count, theirs.begin() + (rank + 1) * count);
+      sends.push_back(counted(rank, peer));
+      receives.push_back(counted(peer, rank));
+    }
+    std::vector<float> given(64), come(64);
+    int64_t at = 0;
+    for (int peer = 0; peer < ranks; ++peer)
+      for (int64_t i = 0; i < sends[static_cast<size_t>(peer)]; ++i) given[static_cast<size_t>(at++)] = static_cast<float>(100 * rank + 10 * peer + i);
+    at = 0;
+    for (int peer = 0; peer < ranks; ++peer)
+      for (int64_t i = 0; i < receives[static_cast<size_t>(peer)]; ++i) come[static_cast<size_t>(at++)] = static_cast<float>(100 * peer + 10 * rank + i);
+    gpu.group->all_to_all(in.data(), blocks.data(), count, DType::kF32, {"tokens"}).wait();
+    gpu.group->shift(in.data(), shifted.data(), count * ranks, DType::kF32, 1, {"keys"}).wait();
+    gpu.group->counted_all_to_all(given.data(), sends, rows.data(), receives, 64, DType::kF32, {"rows"}).wait();
+    gpu.synchronize();
+    require(blocks == expected, "each rank's block of every rank's comes");
+    require(shifted == numbers((rank + ranks - 1) % ranks, count * ranks), "the numbers of the rank before come");
+    require(rows == come, "as many rows come as are counted, and nothing behind them");
+  }
+}
+
 void check_collectives(Rendezvous& rendezvous, bool in_order) {
   GpuGroup gpu(rendezvous, 20s, in_order);
   const int rank = rendezvous.rank(), ranks = rendezvous.world();
@@ -92,6 +123,7 @@ void check_collectives(Rendezvous& rendezvous, bool in_order) {
     require(largest == numbers(ranks - 1, count), "the largest is found");
     require(sent == numbers(1, 5), "the root's numbers come");
   }
+  check_exchanges(gpu, rank, ranks);
   std::vector<float> letter = numbers(rank, 7);
   if (rank == 0) gpu.group->send(letter.data(), 7, DType::kF32, 2, {"activations"}).wait();
   if (rank == 2) gpu.group->receive(letter.data(), 7, DType::kF32, 0, {"activations"}).wait();
