@@ -37,8 +37,9 @@ bool between_two(CollectiveKind kind) {
 std::string describe(const CollectiveRecord& record) {
   std::string inside = record.site;
   if (record.kind != CollectiveKind::kBarrier)
-    inside += cat(inside.empty() ? "" : ", ", record.kind == CollectiveKind::kCountedAllToAll ? "at most " : "",
-                  record.count, " x ", dtype_name(record.dtype));
+    inside += cat(inside.empty() ? "" : ", ",
+                  record.kind == CollectiveKind::kCountedAllToAll ? "at most " : "", record.count,
+                  " x ", dtype_name(record.dtype));
   if (record.kind == CollectiveKind::kShift) inside += cat(", by ", record.peer);
   const std::string name = cat(collective_name(record.kind), " #", record.sequence);
   return inside.empty() ? name : cat(name, " (", inside, ")");

@@ -39,12 +39,13 @@ struct CollectiveRecord {
 
   /// Counted from 1 within the communicator; sends and receives count apart, per peer.
   int64_t sequence = 0;
-  /// Elements of a block; of a counted all-to-all the most that a rank may give or get, on all ranks the same.
+  /// Elements of a block; of a counted all-to-all the most that a rank may give or get, on all
+  /// ranks the same.
   int64_t count = 0;
   /// System clock when the state was entered.
   int64_t unix_ns = 0;
-  /// Root, destination or source (rank in the group), or by how many ranks a shift moves; -1 where there
-  /// is none.
+  /// Root, destination or source (rank in the group), or by how many ranks a shift moves; -1 where
+  /// there is none.
   int32_t peer = -1;
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kU8;

@@ -14,22 +14,6 @@ constexpr std::array<MeshAxis, kMeshAxes> kAxes = {MeshAxis::kPipeline, MeshAxis
 
 }  // namespace
 
-std::string_view axis_name(MeshAxis axis) {
-  switch (axis) {
-    case MeshAxis::kPipeline:
-      return "pp";
-    case MeshAxis::kReplicate:
-      return "dp_replicate";
-    case MeshAxis::kShard:
-      return "dp_shard";
-    case MeshAxis::kContext:
-      return "cp";
-    case MeshAxis::kTensor:
-      return "tp";
-  }
-  return "?";
-}
-
 int MeshPoint::at(MeshAxis axis) const {
   switch (axis) {
     case MeshAxis::kPipeline:
@@ -154,7 +138,8 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
     std::vector<int> wider;
     for (const int base : group.ranks)
       for (int i = 0; i < span.count; ++i)
-        wider.push_back(base + offset_of(first + i * span.stride, span.axes) - offset_of(own, span.axes));
+        wider.push_back(base + offset_of(first + i * span.stride, span.axes) -
+                        offset_of(own, span.axes));
     group.ranks = std::move(wider);
     if (span.count == 1) continue;
     labels.push_back(label_of(span));

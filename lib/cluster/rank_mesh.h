@@ -7,14 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace ftrun {
+#include "base/mesh_axis.h"
 
-/// The axes of the mesh, slowest to fastest: neighbours along a fast axis have neighbouring ranks,
-/// which launchers place on one machine.
-enum class MeshAxis : int { kPipeline, kReplicate, kShard, kContext, kTensor };
-inline constexpr int kMeshAxes = 5;
-/// "pp", "dp_replicate", "dp_shard", "cp", "tp".
-std::string_view axis_name(MeshAxis axis);
+namespace ftrun {
 
 /// A set of axes.
 class MeshAxes {
@@ -72,12 +67,13 @@ struct RankGroup {
   int size() const { return static_cast<int>(ranks.size()); }
   /// Place of a global rank in the group, -1 when it is no member.
   int index_of(int rank) const;
-  /// Unique in the mesh and the same on every member: "dp_shard+cp@4" is the group along dp_shard and
-  /// cp whose lowest rank is 4, "pp@3>7" the link from rank 3 to rank 7.
+  /// Unique in the mesh and the same on every member: "dp_shard+cp@4" is the group along dp_shard
+  /// and cp whose lowest rank is 4, "pp@3>7" the link from rank 3 to rank 7.
   std::string name() const;
   /// The axes along which its ranks differ.
   MeshAxes axes() const;
-  /// Whether ranks differ along this axis, and whether they differ along some of these and no others.
+  /// Whether ranks differ along this axis, and whether they differ along some of these and no
+  /// others.
   bool runs_along(MeshAxis axis) const { return axes().contains(axis); }
   bool runs_within(MeshAxes some) const { return !axes().empty() && some.contains(axes()); }
 };
@@ -101,14 +97,15 @@ class RankMesh {
   /// The group of `rank` along several spans. Each divides its line into blocks of count x stride
   /// places, and in a block every stride-th place, from that of the rank down and up, is a member.
   RankGroup group_of(int rank, const std::vector<GroupSpan>& spans) const;
-  /// All places of the line along `axes`; `count` neighbours [k, k+1) x count of it; every k-th of its
-  /// places. `count` and `k` divide the line.
+  /// All places of the line along `axes`; `count` neighbours [k, k+1) x count of it; every k-th of
+  /// its places. `count` and `k` divide the line.
   GroupSpan whole(MeshAxes axes) const { return {axes, places(axes), 1}; }
   GroupSpan neighbours(MeshAxes axes, int count) const;
   GroupSpan every_kth(MeshAxes axes, int k) const;
   /// Two ranks that differ along `axis` alone, of which the first sends to the second.
   RankGroup link(int from, int to, MeshAxis axis) const;
-  /// The ends of an axis for the rank: those whose places along it are the first and the last, "pp/ends".
+  /// The ends of an axis for the rank: those whose places along it are the first and the last,
+  /// "pp/ends".
   RankGroup ends_of(int rank, MeshAxis axis) const;
   /// The rank at another place along an axis.
   int moved(int rank, MeshAxis axis, int place) const;
@@ -119,7 +116,8 @@ class RankMesh {
 
  private:
   int place(int rank, MeshAxis axis) const;
-  /// Places of the line along axes, and those of a rank's on it; how far from its first rank a place is.
+  /// Places of the line along axes, and those of a rank's on it; how far from its first rank a
+  /// place is.
   int places(MeshAxes axes) const;
   int place_on(int rank, MeshAxes axes) const;
   int offset_of(int place, MeshAxes axes) const;

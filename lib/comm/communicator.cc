@@ -121,7 +121,8 @@ Work Communicator::all_gather(const void* in, void* out, int64_t count, DType dt
   return issue(CollectiveKind::kAllGather, in, out, count, dtype, ReduceOp::kSum, -1, site);
 }
 
-Work Communicator::all_to_all(const void* in, void* out, int64_t count, DType dtype, CallSite site) {
+Work Communicator::all_to_all(const void* in, void* out, int64_t count, DType dtype,
+                              CallSite site) {
   return issue(CollectiveKind::kAllToAll, in, out, count, dtype, ReduceOp::kSum, -1, site);
 }
 
@@ -136,7 +137,8 @@ Work Communicator::counted_all_to_all(const void* in, std::span<const int64_t> s
                site);
 }
 
-Work Communicator::shift(const void* in, void* out, int64_t count, DType dtype, int by, CallSite site) {
+Work Communicator::shift(const void* in, void* out, int64_t count, DType dtype, int by,
+                         CallSite site) {
   return issue(CollectiveKind::kShift, in, out, count, dtype, ReduceOp::kSum, by, site);
 }
 
@@ -181,7 +183,8 @@ void Communicator::check_counts(const Collective& collective) const {
   const int64_t sent = std::reduce(collective.sends.begin(), collective.sends.end());
   if (sent > record.count) bug(cat(describe(record), ": ", sent, " are sent"));
   check_counted(collective, rank(), collective.sends[static_cast<size_t>(rank())]);
-  if (is_recording()) bug(cat(describe(record), ": what is counted anew each time cannot be recorded"));
+  if (is_recording())
+    bug(cat(describe(record), ": what is counted anew each time cannot be recorded"));
 }
 
 void Communicator::check_arguments(const Collective& collective) const {
@@ -296,9 +299,10 @@ void Communicator::finish(size_t index) {
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(index));
   const auto start = std::chrono::steady_clock::now();
   if (copies_alone()) {
-    const int64_t bytes =
-        moves_blocks(work.record.kind) ? moved_blocks(work, 0, 1).sent[0] : payload_bytes(work.record);
-    if (work.in != work.out && bytes > 0) std::memmove(work.out, work.in, static_cast<size_t>(bytes));
+    const int64_t bytes = moves_blocks(work.record.kind) ? moved_blocks(work, 0, 1).sent[0]
+                                                         : payload_bytes(work.record);
+    if (work.in != work.out && bytes > 0)
+      std::memmove(work.out, work.in, static_cast<size_t>(bytes));
   } else {
     const bool shows = slot_ != nullptr && !device_runs();
     if (shows) slot_->enter(work.record);
@@ -332,7 +336,8 @@ void Communicator::account(const Collective& collective, double seconds) {
       const MovedBlocks moved = moved_blocks(collective, rank(), size());
       const auto own = static_cast<size_t>(rank());
       entry.bytes_sent += std::reduce(moved.sent.begin(), moved.sent.end()) - moved.sent[own];
-      entry.bytes_received += std::reduce(moved.received.begin(), moved.received.end()) - moved.received[own];
+      entry.bytes_received +=
+          std::reduce(moved.received.begin(), moved.received.end()) - moved.received[own];
       break;
     }
     case CollectiveKind::kBroadcast:

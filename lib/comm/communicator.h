@@ -69,14 +69,15 @@ struct Collective {
   void* out = nullptr;
   /// The back end's own handle, set by begin().
   int64_t handle = 0;
-  /// Elements of a counted all-to-all, by rank of the group: what each gets from us, and what it gives us.
+  /// Elements of a counted all-to-all, by rank of the group: what each gets from us, and what it
+  /// gives us.
   std::vector<int64_t> sends = {};
   std::vector<int64_t> receives = {};
 };
 
-/// Bytes that a rank gives each rank of the group, itself included, and gets from it, in a collective in
-/// which blocks move and nothing is added: all-to-all, counted or not, and shift. Blocks lie in the order
-/// of ranks, without gaps.
+/// Bytes that a rank gives each rank of the group, itself included, and gets from it, in a
+/// collective in which blocks move and nothing is added: all-to-all, counted or not, and shift.
+/// Blocks lie in the order of ranks, without gaps.
 struct MovedBlocks {
   std::vector<int64_t> sent;
   std::vector<int64_t> received;
@@ -162,15 +163,17 @@ class Communicator {
                       CallSite site);
   /// `out` gets size() blocks of `count`; `in` may be block rank() of `out`.
   Work all_gather(const void* in, void* out, int64_t count, DType dtype, CallSite site);
-  /// `in` and `out` hold size() blocks of `count`, apart from each other: block i of `out` is block rank()
-  /// of rank i.
+  /// `in` and `out` hold size() blocks of `count`, apart from each other: block i of `out` is block
+  /// rank() of rank i.
   Work all_to_all(const void* in, void* out, int64_t count, DType dtype, CallSite site);
-  /// An all_to_all of blocks of any length: `sends[i]` elements go to rank i, whose receives[rank()] must be
-  /// as many. `in` holds `most` elements, the same on all ranks, and `out` what is received; what lies behind
-  /// the blocks stays as it is.
+  /// An all_to_all of blocks of any length: `sends[i]` elements go to rank i, whose
+  /// receives[rank()] must be as many. `in` holds `most` elements, the same on all ranks, and `out`
+  /// what is received; what lies behind the blocks stays as it is.
   Work counted_all_to_all(const void* in, std::span<const int64_t> sends, void* out,
-                          std::span<const int64_t> receives, int64_t most, DType dtype, CallSite site);
-  /// Rank i's `in` goes to `out` of rank (i + by) mod size(); `by` is in [0, size()). The two lie apart.
+                          std::span<const int64_t> receives, int64_t most, DType dtype,
+                          CallSite site);
+  /// Rank i's `in` goes to `out` of rank (i + by) mod size(); `by` is in [0, size()). The two lie
+  /// apart.
   Work shift(const void* in, void* out, int64_t count, DType dtype, int by, CallSite site);
   Work broadcast(void* data, int64_t count, DType dtype, int root, CallSite site);
   Work send(const void* data, int64_t count, DType dtype, int to, CallSite site);
@@ -239,7 +242,8 @@ class Communicator {
 
   /// For back ends that compare what the ranks mean, by rank in the group: Error(kBug) with all.
   Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;
-  /// Throws Error(kBug) when rank `from` sends another number of elements than a counted all-to-all receives.
+  /// Throws Error(kBug) when rank `from` sends another number of elements than a counted all-to-all
+  /// receives.
   void check_counted(const Collective& wanted, int from, int64_t sent) const;
   /// Throws Error(kBug) when what the sender sends is not what we receive.
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;

@@ -134,7 +134,8 @@ class GlooCommunicator final : public Communicator {
     gather_bytes(work.in, work.out, payload_bytes(work.record));
   }
   void move_blocks(const Collective& work, bool check);
-  void exchange_bytes(const void* in, int64_t sent, void* out, int64_t received, MovedBlocks blocks = {});
+  void exchange_bytes(const void* in, int64_t sent, void* out, int64_t received,
+                      MovedBlocks blocks = {});
   void broadcast_now(const Collective& work);
   void barrier_now();
   void start_send(Collective& work);
@@ -313,7 +314,8 @@ void GlooCommunicator::exchange_and_add(const CollectiveRecord& record, int64_t 
   reduce_in_order(record.dtype, record.op, inputs.data(), size(), out, count);
 }
 
-/// Sends and receives so many bytes in all, in the order of ranks: in blocks of one size, or `blocks`.
+/// Sends and receives so many bytes in all, in the order of ranks: in blocks of one size, or
+/// `blocks`.
 void GlooCommunicator::exchange_bytes(const void* in, int64_t sent, void* out, int64_t received,
                                       MovedBlocks blocks) {
   at::Tensor from = bytes_of(in, sent);
@@ -327,7 +329,8 @@ void GlooCommunicator::move_blocks(const Collective& work, bool check) {
   const CollectiveRecord& record = work.record;
   if (record.count == 0) return;
   const int64_t even = payload_bytes(record) * size();
-  if (record.kind == CollectiveKind::kAllToAll) return exchange_bytes(work.in, even, work.out, even);
+  if (record.kind == CollectiveKind::kAllToAll)
+    return exchange_bytes(work.in, even, work.out, even);
   if (record.kind == CollectiveKind::kCountedAllToAll && check) {
     const auto row = static_cast<int64_t>(work.sends.size() * sizeof(int64_t));
     std::vector<int64_t> sends(work.sends.size() * work.sends.size());

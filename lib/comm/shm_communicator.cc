@@ -416,7 +416,8 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
 }
 
 /// Announces a counted all-to-all, and with it whom this rank sends how much.
-ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& work, const SharedPlace& in) {
+ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& work,
+                                                             const SharedPlace& in) {
   const int64_t bytes = size() * static_cast<int64_t>(sizeof(int64_t));
   require(bytes <= ShmGroup::kHalfBytes, "the counts of a group fit its staging memory");
   const uint32_t meeting = group_.next_meeting();
@@ -432,11 +433,13 @@ ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& w
   return sent;
 }
 
-/// Peers read each other's inputs where all can, which all know alike; else blocks go through the staging areas.
+/// Peers read each other's inputs where all can, which all know alike; else blocks go through the
+/// staging areas.
 void ShmCommunicator::move_blocks_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const bool counted = record.kind == CollectiveKind::kCountedAllToAll;
-  const int64_t bytes = payload_bytes(record) * (record.kind == CollectiveKind::kAllToAll ? size() : 1);
+  const int64_t bytes =
+      payload_bytes(record) * (record.kind == CollectiveKind::kAllToAll ? size() : 1);
   const bool large = bytes > kShmStagedBytes;
   const SharedPlace in = large ? offer(work.in, bytes) : SharedPlace{};
   SentBytes sent;
@@ -462,7 +465,8 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
   for (int step = 0; step < size(); ++step) {
     const int peer = (rank() + step) % size();
     const std::vector<int64_t>& row = sent[static_cast<size_t>(peer)];
-    std::byte* from = inputs_[static_cast<size_t>(peer)] + std::reduce(row.begin(), row.begin() + rank());
+    std::byte* from =
+        inputs_[static_cast<size_t>(peer)] + std::reduce(row.begin(), row.begin() + rank());
     each_window(from, 0, row[own], [&](int64_t at, int64_t bytes) {
       copy_between(peer, to[static_cast<size_t>(peer)] + at, from + at, bytes);
       if (peer != rank()) drop_mapped_pages(from + at, bytes);
@@ -475,10 +479,11 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
 void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sent, bool announced) {
   const auto own = static_cast<size_t>(rank());
   const bool shifts = work.record.kind == CollectiveKind::kShift;
-  const int64_t place =
-      std::max<int64_t>(ShmGroup::kHalfBytes / (shifts ? 1 : size()) / kAlignElements * kAlignElements, 1);
+  const int64_t place = std::max<int64_t>(
+      ShmGroup::kHalfBytes / (shifts ? 1 : size()) / kAlignElements * kAlignElements, 1);
   int64_t longest = 0;
-  for (const std::vector<int64_t>& row : sent) longest = std::max(longest, *std::ranges::max_element(row));
+  for (const std::vector<int64_t>& row : sent)
+    longest = std::max(longest, *std::ranges::max_element(row));
   const auto* in = static_cast<const std::byte*>(work.in);
   auto* out = static_cast<std::byte*>(work.out);
   // Of the block from one rank to another, bytes [at, at + place) as far as it has them.
@@ -491,16 +496,18 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
         const std::byte* block = in;
         for (size_t to = 0; to < sent.size(); ++to) {
           if (to != own)
-            copy_bytes(staging + (shifts ? 0 : static_cast<int64_t>(to) * place), block + at, some(own, to, at));
+            copy_bytes(staging + (shifts ? 0 : static_cast<int64_t>(to) * place), block + at,
+                       some(own, to, at));
           block += sent[own][to];
         }
       },
       [&](uint32_t meeting, int64_t at, int64_t) {
         std::byte* block = out;
         for (size_t from = 0; from < sent.size(); ++from) {
-          const std::byte* staged = from == own ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
-                                                : group_.staging(static_cast<int>(from), meeting) +
-                                                      (shifts ? 0 : rank() * place);
+          const std::byte* staged =
+              from == own
+                  ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
+                  : group_.staging(static_cast<int>(from), meeting) + (shifts ? 0 : rank() * place);
           copy_between(static_cast<int>(from), block + at, staged, some(from, own, at));
           block += sent[from][own];
         }

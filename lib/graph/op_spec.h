@@ -13,8 +13,16 @@
 
 namespace ftrun {
 
-/// The communication that an operation is among the tensor-parallel ranks; kNone: a kernel runs it.
-enum class TensorCollective : uint8_t { kNone, kAllReduce, kAllGather, kReduceScatter };
+/// The communication that an operation is among ranks, which its CollectiveAttrs name; kNone: a
+/// kernel runs it.
+enum class OpCollective : uint8_t {
+  kNone,
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kShift
+};
 
 /// An entry holds what planning knows of a kind: its place in the table (ops/KIND/spec.cc). What
 /// moves is each operand once, for every kind (traffic_bytes).
@@ -37,7 +45,7 @@ struct OpSpec {
   int cheap_result = -1;
   /// The input, where it is given, whose storage output 0 may lie on if nothing reads that input later; -1: none.
   int in_place = -1;
-  TensorCollective collective = TensorCollective::kNone;
+  OpCollective collective = OpCollective::kNone;
   /// Running it again would count the loss twice.
   bool once = false;
   /// The gradient operation takes what each rank found for the result, a term of a sum over the

@@ -442,7 +442,9 @@ class SplitProducts {
   SplitProducts(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
 
   /// All tokens of what is split by tokens.
-  ValueId all_tokens(ValueId x) { return by_tokens() ? ops::all_gather(g_, x, split_.degree) : x; }
+  ValueId all_tokens(ValueId x) {
+    return by_tokens() ? ops::all_gather(g_, x, along_tensor(split_.degree)) : x;
+  }
 
   /// y = x w^T + b, of which each rank makes some columns.
   ValueId column_parallel(ValueId x, const MatrixParams& params) {
@@ -470,8 +472,8 @@ class SplitProducts {
   /// term of it, by tokens where hidden states are.
   ValueId whole(OpKind kind, char letter, ValueId x) {
     if (split_.degree == 1 || !result_is_term(kind, 0, letter)) return x;
-    return by_tokens() ? ops::reduce_scatter(g_, x, split_.degree)
-                       : ops::all_reduce(g_, x, split_.degree);
+    return by_tokens() ? ops::reduce_scatter(g_, x, along_tensor(split_.degree))
+                       : ops::all_reduce(g_, x, along_tensor(split_.degree));
   }
 
  private:
@@ -500,7 +502,7 @@ class SplitProducts {
     const ValueId z = ops::lora(g_, kept, of_base, lora.down, lora.up, lora.attrs, product);
     ValueId squares = ops::dora_squared_lengths(g_, weight, lora.down, lora.up, lora.attrs);
     if (split_.degree > 1 && result_is_term(OpKind::kDoraSquaredLengths, 0, shared_by))
-      squares = ops::all_reduce(g_, squares, split_.degree);
+      squares = ops::all_reduce(g_, squares, along_tensor(split_.degree));
     DoraAttrs dora = lora.dora;
     dora.adds_bias = attrs.adds_bias;
     const ValueId y = ops::dora_scale(g_, z, squares, lora.magnitudes, bias, dora);
@@ -798,7 +800,8 @@ class DecoderBuilder {
     const bool whole = split_.degree == 1;
     if (mode_ == Mode::kLogits) {
       const ValueId logits = ops::softcap(g, ops::linear(g, y, weight), c_.logit_softcap);
-      g.output(whole ? logits : ops::all_gather_blocks(g, logits, split_.degree), Port::kLogits);
+      g.output(whole ? logits : ops::all_gather_blocks(g, logits, along_tensor(split_.degree)),
+               Port::kLogits);
     } else if (whole) {
       ops::linear_cross_entropy(g, y, weight, labels, attrs);
     } else {

@@ -20,7 +20,9 @@ class LaneClocks {
   explicit LaneClocks(const Program& program);
 
   std::span<InstrId> operator[](size_t instr) { return {ids_.data() + instr * lanes_, lanes_}; }
-  std::span<const InstrId> operator[](size_t instr) const { return {ids_.data() + instr * lanes_, lanes_}; }
+  std::span<const InstrId> operator[](size_t instr) const {
+    return {ids_.data() + instr * lanes_, lanes_};
+  }
   size_t lanes() const { return lanes_; }
 
  private:

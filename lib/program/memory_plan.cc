@@ -172,7 +172,8 @@ int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, in
   const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
   const Range& in = in_place ? instr.writes[i] : instr.reads[i];
   if (instr.kind == InstrKind::kReceive) return std::min(in.bytes, kShmWindowBytes);
-  const bool shifts = instr.kind == InstrKind::kShift, counted = instr.kind == InstrKind::kCountedAllToAll;
+  const bool shifts = instr.kind == InstrKind::kShift,
+             counted = instr.kind == InstrKind::kCountedAllToAll;
   if (shifts || counted || instr.kind == InstrKind::kAllToAll) {
     // Of one peer after another: a block, which may be all that it gives.
     if (!in_shared_memory(program.at(in.buffer)) || in.bytes <= kShmStagedBytes) return 0;

@@ -12,7 +12,8 @@ namespace {
 class AccessLog {
  public:
   explicit AccessLog(const Program& program)
-      : buffers_(program.buffers.size(), std::vector<Log>(static_cast<size_t>(lane_count(program)))) {}
+      : buffers_(program.buffers.size(),
+                 std::vector<Log>(static_cast<size_t>(lane_count(program)))) {}
 
   void add(InstrId id, const Instr& instr) {
     for (const Range& range : instr.reads) note(id, range, log_of(range, instr.lane).reads);
@@ -105,7 +106,8 @@ class BucketsInFlight {
   }
   /// What tensor-parallel ranks sum stays in the bucket.
   bool empties(const Instr& instr) const {
-    if (instr.group() != kNoGroup && program_.group(instr.group()).ranks.runs_within({MeshAxis::kTensor}))
+    if (instr.group() != kNoGroup &&
+        program_.group(instr.group()).ranks.runs_within({MeshAxis::kTensor}))
       return false;
     return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const Range& range) {
       return is_bucket(range) && filled_[static_cast<size_t>(range.buffer)] != 0;
@@ -125,7 +127,9 @@ class BucketsInFlight {
 class SendsInFlight {
  public:
   explicit SendsInFlight(const Program& program)
-      : lane_of_(program.buffers.size(), kNotSent), newest_(nothing_done(program)), older_(newest_) {
+      : lane_of_(program.buffers.size(), kNotSent),
+        newest_(nothing_done(program)),
+        older_(newest_) {
     for (const Instr& instr : program.instrs)
       if (instr.kind == InstrKind::kSend)
         lane_of_[static_cast<size_t>(instr.reads[0].buffer)] = static_cast<size_t>(instr.lane);
@@ -171,7 +175,8 @@ class Orderer {
     Instr& instr = program_.instrs[static_cast<size_t>(id)];
     const auto own = static_cast<size_t>(instr.lane);
     const std::span<InstrId> now = known_[static_cast<size_t>(id)];
-    if (latest_[own] >= 0) std::ranges::copy(known_[static_cast<size_t>(latest_[own])], now.begin());
+    if (latest_[own] >= 0)
+      std::ranges::copy(known_[static_cast<size_t>(latest_[own])], now.begin());
     const LaneClock needed = needed_before(instr);
     instr.waits.clear();
     for (size_t lane = 0; lane < known_.lanes(); ++lane)

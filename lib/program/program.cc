@@ -29,10 +29,12 @@ void add_range(std::vector<Range>& ranges, const Range& range) {
 
 std::string_view instr_name(InstrKind kind) {
   static constexpr std::array<std::string_view, kInstrKinds> kNames{
-      "load_batch",  "clear",      "begin",          "forward",    "backward", "input_grad",
-      "weight_grad", "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "counted_all_to_all",
-      "shift",       "send",       "receive",        "copy",       "accumulate", "gradient_norm",
-      "decide",      "measure",    "update"};
+      "load_batch",     "clear",         "begin",       "forward",
+      "backward",       "input_grad",    "weight_grad", "all_reduce",
+      "reduce_scatter", "all_gather",    "all_to_all",  "counted_all_to_all",
+      "shift",          "send",          "receive",     "copy",
+      "accumulate",     "gradient_norm", "decide",      "measure",
+      "update"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -173,8 +175,7 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
           : at < 100  ? "  "
           : at < 1000 ? " "
                       : "")
-      << at << "  " << lane_mark(instr.lane) << instr_label(instr)
-      << group_text(program, instr);
+      << at << "  " << lane_mark(instr.lane) << instr_label(instr) << group_text(program, instr);
   if (instr.runs_list() && instr.ops().accumulate) out << " accumulate";
   if (const auto* update = std::get_if<UpdateRange>(&instr.detail))
     out << (update->decay ? " decay" : " no-decay");

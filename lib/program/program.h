@@ -135,15 +135,16 @@ enum class InstrKind : uint8_t {
   kAllReduce,      // sums writes[*] over the ranks of `group`, in place, or finds the largest
   kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
   kAllGather,      // writes[i] gets reads[i] of every rank of `group`
-  kAllToAll,       // writes[i] gets of every rank of `group` the block of its reads[i] that is this rank's
+  kAllToAll,       // writes[i] gets of every rank of `group` the block of its reads[i] that is this
+                   // rank's
   kCountedAllToAll,  // the same of blocks of any number of rows, which their sender has counted
-  kShift,          // writes[i] gets reads[i] of the rank that is Exchange::by places before this one
-  kSend,           // reads[0] to the other rank of `group`, a link, which has a kReceive for it
-  kReceive,        // writes[0] from the other rank of `group`
-  kCopy,           // reads[0] into writes[0], converted where dtypes differ, or to another tier
-  kAccumulate,     // reads[0] added to writes[0]
-  kGradientNorm,   // sum of squares of reads[i] into writes[i] (one F64 each)
-  kDecide,   // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
+  kShift,         // writes[i] gets reads[i] of the rank that is Exchange::by places before this one
+  kSend,          // reads[0] to the other rank of `group`, a link, which has a kReceive for it
+  kReceive,       // writes[0] from the other rank of `group`
+  kCopy,          // reads[0] into writes[0], converted where dtypes differ, or to another tier
+  kAccumulate,    // reads[0] added to writes[0]
+  kGradientNorm,  // sum of squares of reads[i] into writes[i] (one F64 each)
+  kDecide,        // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
   kMeasure,  // the largest numbers that the states of one range become: the new scales of codes
   kUpdate,   // optimizer over one range of parameters
 };
@@ -155,7 +156,8 @@ struct ProgramGroup {
   ShardPlace place;
 };
 
-/// The axes along which ranks share one copy of what a tensor-parallel rank of a stage has of the state.
+/// The axes along which ranks share one copy of what a tensor-parallel rank of a stage has of the
+/// state.
 inline constexpr MeshAxes kStateAxes{MeshAxis::kShard, MeshAxis::kContext};
 
 /// Storage of one value of a layer's graph.
@@ -186,10 +188,11 @@ struct Exchange {
   bool largest = false;
   /// By how many places of its group a kShift moves, from the last ones on to the first.
   int32_t by = 0;
-  /// Elements of a row of a kCountedAllToAll. It reads rows, one rank's behind another's, and how many are
-  /// each rank's, and writes the rows that came, one rank's behind another's, and how many each has sent:
-  /// reads = {rows, counts}, writes = {rows, counts}, counts being an I32 for each rank. Behind the rows that
-  /// came it writes zeros. What comes must find room: a step in which it does not fails.
+  /// Elements of a row of a kCountedAllToAll. It reads rows, one rank's behind another's, and how
+  /// many are each rank's, and writes the rows that came, one rank's behind another's, and how many
+  /// each has sent: reads = {rows, counts}, writes = {rows, counts}, counts being an I32 for each
+  /// rank. Behind the rows that came it writes zeros. What comes must find room: a step in which it
+  /// does not fails.
   int64_t row = 1;
 };
 
@@ -306,8 +309,8 @@ bool share_written_bytes(const Program& program, const Instr& a, const Instr& b)
 int lane_count(const Program& program);
 /// The group whose lane it is; null for the other lanes.
 const ProgramGroup* group_on(const Program& program, Lane lane);
-/// Whether a lane is that of a link, and whether of any group of several stages: links, the ends of a
-/// pipeline, and what all its ranks do together.
+/// Whether a lane is that of a link, and whether of any group of several stages: links, the ends of
+/// a pipeline, and what all its ranks do together.
 bool is_link(const Program& program, Lane lane);
 bool is_between_stages(const Program& program, Lane lane);
 

@@ -65,10 +65,13 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
        }},
       {is(&StateGroups::shard), [&](int rank) { return mesh.group_of(rank, kStateAxes); }},
       {is(&StateGroups::replica), [&](int rank) { return mesh.group_of(rank, {kReplicate}); }},
-      {is(&StateGroups::node), [&](int rank) { return mesh.group_of(rank, {mesh.neighbours({kShard}, state.node)}); }},
+      {is(&StateGroups::node),
+       [&](int rank) { return mesh.group_of(rank, {mesh.neighbours({kShard}, state.node)}); }},
       {is(&StateGroups::tensor), [&](int rank) { return mesh.group_of(rank, {kTensor}); }},
       {is(&StateGroups::tensor_copies),
-       [&](int rank) { return mesh.group_of(rank, {mesh.neighbours({kTensor}, state.tensor_copies)}); }},
+       [&](int rank) {
+         return mesh.group_of(rank, {mesh.neighbours({kTensor}, state.tensor_copies)});
+       }},
       {is(&StateGroups::model), [&](int rank) {
          return mesh.group_of(rank, {kPipeline, kShard, kContext, kTensor});
        }}};

@@ -111,6 +111,10 @@ struct StateGroups {
   GroupId ends = kNoGroup;
   /// From this stage to others and from others to it, by (sending, receiving) stage.
   std::map<std::pair<int, int>, GroupId> links;
+
+  /// The group over which collectives of layers run along an axis: kNoGroup where no layer is
+  /// shared so.
+  GroupId along(MeshAxis axis) const { return axis == MeshAxis::kTensor ? tensor : kNoGroup; }
 };
 StateGroups state_groups(const StateOptions& state);
 

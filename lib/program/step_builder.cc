@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/round_up.h"
+#include "graph/collective_attrs.h"
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
 #include "program/layer_instr.h"
@@ -24,11 +25,29 @@ std::string optimizer_buffer_name(int32_t state) {
 
 namespace {
 
+InstrKind instr_kind(OpCollective collective) {
+  switch (collective) {
+    case OpCollective::kAllReduce:
+      return InstrKind::kAllReduce;
+    case OpCollective::kAllGather:
+      return InstrKind::kAllGather;
+    case OpCollective::kReduceScatter:
+      return InstrKind::kReduceScatter;
+    case OpCollective::kAllToAll:
+      return InstrKind::kAllToAll;
+    case OpCollective::kShift:
+      return InstrKind::kShift;
+    case OpCollective::kNone:
+      break;
+  }
+  bug("a kernel runs the operation");
+}
+
 /// All-reduces work in place: what is summed lies where the sum goes, if that is not in the list's
 /// scratch, whose plan has seen to it.
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
   for (const Op& op : list) {
-    if (op_spec(op.kind).collective != TensorCollective::kAllReduce) continue;
+    if (op_spec(op.kind).collective != OpCollective::kAllReduce) continue;
     const Range& out = places.at(op.out[0]);
     const bool moves = graph.at(op.in[0]).role == ValueRole::kTemp &&
                        places.at(op.in[0]).buffer != out.buffer;
@@ -364,19 +383,20 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(like.ops().graph)];
   const Range& in = places.at(op.in[0]);
   const Range& out = places.at(op.out[0]);
-  const TensorCollective collective = op_spec(op.kind).collective;
-  const bool sums = collective == TensorCollective::kAllReduce;
+  const auto& over = op.attrs.get<CollectiveAttrs>();
+  const GroupId group = store_.groups().along(over.axis);
+  require(program_.place_in(group).count == over.ranks, "a collective of a layer has its group");
+  const bool sums = op_spec(op.kind).collective == OpCollective::kAllReduce;
   const auto emit_for_layer = [&](Instr instr) {
     instr.layer = like.layer;
     instr.micro_batch = like.micro_batch;
     program_.instrs.push_back(std::move(instr));
   };
   if (sums && in != out) emit_for_layer(make_copy(program_, in, out));
-  const InstrKind kind = sums                                         ? InstrKind::kAllReduce
-                         : collective == TensorCollective::kAllGather ? InstrKind::kAllGather
-                                                                      : InstrKind::kReduceScatter;
-  emit_for_layer(make_collective(kind, {store_.groups().tensor, graph.at(op.in[0]).dtype},
-                                 sums ? out : in, out));
+  const Exchange exchange{
+      .group = group, .dtype = graph.at(op.in[0]).dtype, .by = static_cast<int32_t>(over.by)};
+  emit_for_layer(
+      make_collective(instr_kind(op_spec(op.kind).collective), exchange, sums ? out : in, out));
 }
 
 /// The first list that writes a parameter's gradient overwrites, later ones add: within a step where

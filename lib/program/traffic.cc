@@ -30,7 +30,8 @@ int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
     case InstrKind::kAllGather:
       return instr.reads[range].bytes * (ranks - 1);
     case InstrKind::kAllToAll:
-    // Of rows as many as where each rank gets the same number; of the counts those that go to others.
+    // Of rows as many as where each rank gets the same number; of the counts those that go to
+    // others.
     case InstrKind::kCountedAllToAll:
       return instr.reads[range].bytes * (ranks - 1) / ranks;
     case InstrKind::kShift:
@@ -155,7 +156,8 @@ class Formula {
       bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
     if (known.copies)
       bytes += sent_by([&](const Instr& instr) {
-        return instr.unit >= 0 && program_.group(instr.group()).ranks.runs_within({MeshAxis::kTensor});
+        return instr.unit >= 0 &&
+               program_.group(instr.group()).ranks.runs_within({MeshAxis::kTensor});
       });
     if (known.stages)
       bytes += sent_by([&](const Instr& instr) {

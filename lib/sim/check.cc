@@ -106,25 +106,30 @@ void check_written_before_read(const Program& program, Faults& faults) {
 /// Says of a buffer that a collective takes its elements for others than they are.
 void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Faults& faults) {
   if (program.at(id).dtype == dtype || program.at(id).dtype == DType::kU8) return;
-  faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ", dtype_name(dtype), ", but its dtype is ",
-                       dtype_name(program.at(id).dtype)));
+  faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ", dtype_name(dtype),
+                       ", but its dtype is ", dtype_name(program.at(id).dtype)));
 }
 
 bool moves_blocks(InstrKind kind) {
-  return kind == InstrKind::kAllToAll || kind == InstrKind::kCountedAllToAll || kind == InstrKind::kShift;
+  return kind == InstrKind::kAllToAll || kind == InstrKind::kCountedAllToAll ||
+         kind == InstrKind::kShift;
 }
 
-/// How what is moved among ranks fits together: as much comes as goes, in whole blocks, to another place. Of
-/// counted rows what comes may have less room, or more.
+/// How what is moved among ranks fits together: as much comes as goes, in whole blocks, to another
+/// place. Of counted rows what comes may have less room, or more.
 void check_moved(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const int ranks = program.place_in(instr.group()).count;
   const bool counted = instr.kind == InstrKind::kCountedAllToAll;
-  const int64_t parts = instr.kind == InstrKind::kAllToAll ? ranks : counted ? instr.exchange().row : 1;
+  const int64_t parts = instr.kind == InstrKind::kAllToAll ? ranks
+                        : counted                          ? instr.exchange().row
+                                                           : 1;
   if (counted && instr.reads.size() != 2)
-    return faults.push_back(cat(place(program, at), " moves rows and counts, but has ", instr.reads.size(), " ranges"));
+    return faults.push_back(
+        cat(place(program, at), " moves rows and counts, but has ", instr.reads.size(), " ranges"));
   if (instr.kind == InstrKind::kShift && (instr.exchange().by < 1 || instr.exchange().by >= ranks))
-    faults.push_back(cat(place(program, at), " shifts by ", instr.exchange().by, " among ", ranks, " ranks"));
+    faults.push_back(
+        cat(place(program, at), " shifts by ", instr.exchange().by, " among ", ranks, " ranks"));
   for (size_t i = 0; i < instr.writes.size(); ++i) {
     const Range& from = instr.reads[i];
     const Range& to = instr.writes[i];
@@ -133,15 +138,18 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
     for (const Range* range : {&from, &to}) {
       const int64_t block = is_counts ? ranks * dtype_bytes(dtype) : parts * dtype_bytes(dtype);
       if (is_counts ? range->bytes != block : range->bytes % block != 0)
-        faults.push_back(cat(place(program, at), " moves ", range->bytes, " bytes of ", program.at(range->buffer).name,
+        faults.push_back(cat(place(program, at), " moves ", range->bytes, " bytes of ",
+                             program.at(range->buffer).name,
                              is_counts ? ", but counts are " : ", but not in blocks of ", block));
       check_dtype(program, at, range->buffer, dtype, faults);
     }
     if (from.bytes != to.bytes && !counted)
-      faults.push_back(cat(place(program, at), " moves ", from.bytes, " bytes of ", program.at(from.buffer).name, " to ",
-                           to.bytes, " of ", program.at(to.buffer).name));
+      faults.push_back(cat(place(program, at), " moves ", from.bytes, " bytes of ",
+                           program.at(from.buffer).name, " to ", to.bytes, " of ",
+                           program.at(to.buffer).name));
     if (overlaps(from, to))
-      faults.push_back(cat(place(program, at), " moves ", program.at(from.buffer).name, " to where it lies"));
+      faults.push_back(
+          cat(place(program, at), " moves ", program.at(from.buffer).name, " to where it lies"));
   }
 }
 

@@ -167,7 +167,8 @@ World world_of(const RankClasses& classes, std::span<const Program* const> progr
     world.ranks.push_back({.number = rank, .program = classes.class_of(rank), .groups = {}});
   for (const RankGroup& group : state_groups_of_all(state)) {
     for (const int member : group.ranks)
-      world.ranks[static_cast<size_t>(member)].groups.push_back(static_cast<int32_t>(world.groups.size()));
+      world.ranks[static_cast<size_t>(member)].groups.push_back(
+          static_cast<int32_t>(world.groups.size()));
     world.groups.push_back({group.name(), {group.ranks.begin(), group.ranks.end()}});
   }
   return world;

@@ -26,8 +26,9 @@ bool adds_copies_of_stages(const Program& program, const Instr& instr) {
 /// Sums of what each member holds of a whole: where it lies does not matter.
 bool adds_parts(const Program& program, const Instr& instr) {
   return program.group(instr.group()).ranks.runs_within({MeshAxis::kReplicate}) &&
-         std::any_of(program.groups.begin(), program.groups.end(),
-                     [&](const ProgramGroup& group) { return group.ranks.runs_within(kStateAxes); });
+         std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
+           return group.ranks.runs_within(kStateAxes);
+         });
 }
 
 /// What all members of a group must agree on when they meet in a collective: also where in whole
@@ -46,8 +47,10 @@ std::string announcement_of(const Program& program, const Instr& instr) {
   std::string text(instr_name(instr.kind));
   text.append(" ").append(dtype_name(instr.exchange().dtype));
   if (instr.exchange().largest) text.append(" largest");
-  if (instr.kind == InstrKind::kShift) text.append(" by ").append(std::to_string(instr.exchange().by));
-  if (instr.kind == InstrKind::kCountedAllToAll) text.append(" rows of ").append(std::to_string(instr.exchange().row));
+  if (instr.kind == InstrKind::kShift)
+    text.append(" by ").append(std::to_string(instr.exchange().by));
+  if (instr.kind == InstrKind::kCountedAllToAll)
+    text.append(" rows of ").append(std::to_string(instr.exchange().row));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
   if (adds_copies_of_stages(program, instr))

@@ -99,8 +99,8 @@ class Walk {
     size_t first_lane = 0;
     bool decided = false;
   };
-  /// A lane of a rank: how many of its steps are done, and whether the next one is ready, or waits in its
-  /// group for others.
+  /// A lane of a rank: how many of its steps are done, and whether the next one is ready, or waits
+  /// in its group for others.
   struct LaneState {
     int32_t next = 0;
     bool come = false;
@@ -114,14 +114,18 @@ class Walk {
   // Small, and asked for tens of millions of times.
   Rank& at(int32_t rank) { return ranks_[static_cast<size_t>(rank)]; }
   const Rank& at(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
-  LaneState& lane_at(const Rank& rank, int32_t lane) { return lanes_[rank.first_lane + static_cast<size_t>(lane)]; }
+  LaneState& lane_at(const Rank& rank, int32_t lane) {
+    return lanes_[rank.first_lane + static_cast<size_t>(lane)];
+  }
   const LaneState& lane_at(const Rank& rank, int32_t lane) const {
     return lanes_[rank.first_lane + static_cast<size_t>(lane)];
   }
   static const std::vector<Course::Step>& steps(const Rank& rank, int32_t lane) {
     return rank.course->lanes[static_cast<size_t>(lane)];
   }
-  size_t next(const Rank& rank, int32_t lane) const { return static_cast<size_t>(lane_at(rank, lane).next); }
+  size_t next(const Rank& rank, int32_t lane) const {
+    return static_cast<size_t>(lane_at(rank, lane).next);
+  }
   /// Also of a lane that the rank's program does not have.
   bool at_end(Turn turn) const {
     const Rank& rank = at(turn.rank);

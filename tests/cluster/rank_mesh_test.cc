@@ -63,7 +63,8 @@ TEST_CASE("a group takes neighbours, or every k-th rank, of several axes as if t
   CHECK(apart.ranks == std::vector<int>{35, 47});
   CHECK(apart.name() == "(dp_shard+cp)%6@35");
   CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).name() == "cp%2@35");
-  CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).ranks == std::vector<int>{35, 39});
+  CHECK(mesh.group_of(35, {mesh.every_kth({MeshAxis::kContext}, 2)}).ranks ==
+        std::vector<int>{35, 39});
   CHECK(mesh.group_of(35, {mesh.neighbours(line, 12)}).name() == "dp_shard+cp@25");
 }
 
@@ -78,8 +79,8 @@ TEST_CASE("groups of neighbours and of every k-th rank divide the mesh, and meet
       REQUIRE(near.size() == experts);
       REQUIRE(near.size() * far.size() == 12);
       std::vector<int> both;
-      std::set_intersection(near.ranks.begin(), near.ranks.end(), far.ranks.begin(), far.ranks.end(),
-                            std::back_inserter(both));
+      std::set_intersection(near.ranks.begin(), near.ranks.end(), far.ranks.begin(),
+                            far.ranks.end(), std::back_inserter(both));
       REQUIRE(both == std::vector<int>{rank});
       for (const int member : near.ranks)
         REQUIRE(mesh.group_of(member, {mesh.neighbours(line, experts)}).name() == near.name());
@@ -93,10 +94,12 @@ TEST_CASE("groups of neighbours and of every k-th rank divide the mesh, and meet
 TEST_CASE("a group of several spans is their product") {
   const RankMesh mesh({.pp = 1, .dp_replicate = 1, .dp_shard = 4, .cp = 1, .tp = 2});
   const RankGroup group = mesh.group_of(
-      5, {mesh.every_kth({MeshAxis::kShard, MeshAxis::kContext}, 2), mesh.whole({MeshAxis::kTensor})});
+      5,
+      {mesh.every_kth({MeshAxis::kShard, MeshAxis::kContext}, 2), mesh.whole({MeshAxis::kTensor})});
   CHECK(group.ranks == std::vector<int>{0, 1, 4, 5});
   CHECK(group.name() == "dp_shard%2+tp@0");
-  CHECK(group.spans == std::vector<GroupSpan>{{{MeshAxis::kShard}, 2, 2}, {{MeshAxis::kTensor}, 2, 1}});
+  CHECK(group.spans ==
+        std::vector<GroupSpan>{{{MeshAxis::kShard}, 2, 2}, {{MeshAxis::kTensor}, 2, 1}});
 }
 
 TEST_CASE("a group knows the axes along which its ranks differ, whatever it is called") {
@@ -108,10 +111,12 @@ TEST_CASE("a group knows the axes along which its ranks differ, whatever it is c
   CHECK_FALSE(shards.runs_within({MeshAxis::kShard}));
   CHECK(shards.runs_along(MeshAxis::kContext));
   // Along the tensor axis there is one rank.
-  CHECK(mesh.group_of(5, {MeshAxis::kShard, MeshAxis::kTensor}).axes() == MeshAxes{MeshAxis::kShard});
+  CHECK(mesh.group_of(5, {MeshAxis::kShard, MeshAxis::kTensor}).axes() ==
+        MeshAxes{MeshAxis::kShard});
   CHECK(mesh.group_of(5, {MeshAxis::kTensor}).ranks == std::vector<int>{5});
   CHECK_FALSE(mesh.group_of(5, {MeshAxis::kTensor}).runs_within(state));
-  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).spans == std::vector<GroupSpan>{{{MeshAxis::kPipeline}, 2, 2}});
+  CHECK(mesh.ends_of(5, MeshAxis::kPipeline).spans ==
+        std::vector<GroupSpan>{{{MeshAxis::kPipeline}, 2, 2}});
   CHECK(mesh.ends_of(5, MeshAxis::kPipeline).name() == "pp/ends@5");
   const RankGroup link = mesh.link(21, 13, MeshAxis::kPipeline);
   CHECK(link.name() == "pp@21>13");

@@ -220,12 +220,14 @@ TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any ty
 
 namespace {
 
-/// What ranks give each other: `count(from, to)` numbers, which say from whom, to whom and which they are.
+/// What ranks give each other: `count(from, to)` numbers, which say from whom, to whom and which
+/// they are.
 struct Blocks {
   std::function<int64_t(int, int)> count;
 
   static void append(std::vector<float>& all, int from, int to, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) all.push_back(static_cast<float>(from * 10 + to) + static_cast<float>(i % 1013) / 1024);
+    for (int64_t i = 0; i < count; ++i)
+      all.push_back(static_cast<float>(from * 10 + to) + static_cast<float>(i % 1013) / 1024);
   }
   std::vector<float> given(int rank, int world) const {
     std::vector<float> all;
@@ -239,7 +241,8 @@ struct Blocks {
   }
   std::vector<int64_t> counts(int rank, int world, bool sent) const {
     std::vector<int64_t> all;
-    for (int peer = 0; peer < world; ++peer) all.push_back(sent ? count(rank, peer) : count(peer, rank));
+    for (int peer = 0; peer < world; ++peer)
+      all.push_back(sent ? count(rank, peer) : count(peer, rank));
     return all;
   }
 };
@@ -247,12 +250,14 @@ struct Blocks {
 /// Starts the collective that moves a rank's blocks.
 using Move = std::function<Work(Communicator&, const float* in, float* out)>;
 
-void check_moved(CommBackend backend, int world, const Blocks& blocks, int64_t room, bool shared, const Move& move) {
+void check_moved(CommBackend backend, int world, const Blocks& blocks, int64_t room, bool shared,
+                 const Move& move) {
   const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, backend);
     const int rank = group->rank();
     const std::vector<float> given = blocks.given(rank, world), taken = blocks.taken(rank, world);
-    Buffer<float> in(*group, shared, room), out(*group, shared, std::max<int64_t>(room, static_cast<int64_t>(taken.size())) + 1);
+    Buffer<float> in(*group, shared, room),
+        out(*group, shared, std::max<int64_t>(room, static_cast<int64_t>(taken.size())) + 1);
     // Twice: the second time where shared pages were collapsed.
     for (int round = 0; round < 2; ++round) {
       in.fill(given);
@@ -288,16 +293,21 @@ TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
       for (const int64_t longest : {0, 5, 40'000, 200'000})
         for (const bool shared : {false, true}) {
           const Blocks blocks{[longest, seed = random() % 1000](int from, int to) -> int64_t {
-            std::mt19937 random_of_pair(static_cast<unsigned>(seed) + static_cast<unsigned>(100 * from + to));
+            std::mt19937 random_of_pair(static_cast<unsigned>(seed) +
+                                        static_cast<unsigned>(100 * from + to));
             const auto drawn = random_of_pair();
             return drawn % 3 == 0 ? 0 : static_cast<int64_t>(drawn) % (longest + 1);
           }};
           int64_t most = 0;
-          for (int rank = 0; rank < world; ++rank) most = std::max(most, static_cast<int64_t>(blocks.given(rank, world).size()));
-          check_moved(backend, world, blocks, most + 3, shared, [&](Communicator& group, const float* in, float* out) {
-            return group.counted_all_to_all(in, blocks.counts(group.rank(), world, true), out,
-                                            blocks.counts(group.rank(), world, false), most + 3, DType::kF32, {"rows"});
-          });
+          for (int rank = 0; rank < world; ++rank)
+            most = std::max(most, static_cast<int64_t>(blocks.given(rank, world).size()));
+          check_moved(backend, world, blocks, most + 3, shared,
+                      [&](Communicator& group, const float* in, float* out) {
+                        return group.counted_all_to_all(
+                            in, blocks.counts(group.rank(), world, true), out,
+                            blocks.counts(group.rank(), world, false), most + 3, DType::kF32,
+                            {"rows"});
+                      });
         }
 }
 
@@ -307,8 +317,9 @@ TEST_CASE("shift moves each rank's numbers on by as many places, and round") {
       for (int by = 0; by < world; ++by)
         for (const int64_t count : {1, 70'001, 400'001})
           for (const bool shared : {false, true})
-            check_moved(backend, world, {[&](int from, int to) { return (from + by) % world == to ? count : 0; }}, count,
-                        shared, [&](Communicator& group, const float* in, float* out) {
+            check_moved(backend, world,
+                        {[&](int from, int to) { return (from + by) % world == to ? count : 0; }},
+                        count, shared, [&](Communicator& group, const float* in, float* out) {
                           return group.shift(in, out, count, DType::kF32, by, {"keys"});
                         });
 }
@@ -338,12 +349,16 @@ TEST_CASE("ranks that mean different exchanges are told so, with what each means
     const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend);
       std::vector<float> in(6), out(6);
-      group->shift(in.data(), out.data(), 2, DType::kF32, group->rank() == 2 ? 1 : 2, {"keys"}).wait();
+      group->shift(in.data(), out.data(), 2, DType::kF32, group->rank() == 2 ? 1 : 2, {"keys"})
+          .wait();
     });
     for (const std::string& failure : failures)
-      CHECK_THAT(failure, Catch::Contains("the ranks of group world disagree: rank 0 is in shift #1 (keys, 2 x F32, by 2), "
-                                          "rank 1 is in shift #1 (keys, 2 x F32, by 2), rank 2 is in shift #1 (keys, 2 x "
-                                          "F32, by 1); rank 2 is not where most are"));
+      CHECK_THAT(
+          failure,
+          Catch::Contains(
+              "the ranks of group world disagree: rank 0 is in shift #1 (keys, 2 x F32, by 2), "
+              "rank 1 is in shift #1 (keys, 2 x F32, by 2), rank 2 is in shift #1 (keys, 2 x "
+              "F32, by 1); rank 2 is not where most are"));
   }
 }
 
@@ -353,11 +368,16 @@ TEST_CASE("a counted_all_to_all in which a rank expects other counts than are se
       const auto group = open_world(rendezvous, backend);
       std::vector<float> in(8), out(8);
       const bool wrong = group->rank() == 1;
-      group->counted_all_to_all(in.data(), std::vector<int64_t>{2, 2}, out.data(),
-                                std::vector<int64_t>{wrong ? 3 : 2, 2}, 8, DType::kF32, {"rows"}).wait();
+      group
+          ->counted_all_to_all(in.data(), std::vector<int64_t>{2, 2}, out.data(),
+                               std::vector<int64_t>{wrong ? 3 : 2, 2}, 8, DType::kF32, {"rows"})
+          .wait();
     });
-    CHECK_THAT(failures[1], Catch::Contains("rank 0 gives rank 1 2 elements in counted_all_to_all #1 (rows, at most 8 x F32), "
-                                            "which expects 3"));
+    CHECK_THAT(
+        failures[1],
+        Catch::Contains(
+            "rank 0 gives rank 1 2 elements in counted_all_to_all #1 (rows, at most 8 x F32), "
+            "which expects 3"));
   }
 }
 
@@ -377,10 +397,15 @@ TEST_CASE("arguments of exchanges that cannot be meant are refused") {
     const auto says = [&](const std::string& text, const std::string& part) {
       require(text.find(part) != std::string::npos, text.c_str());
     };
-    says(refused([&] { return group->shift(in.data(), out.data(), 8, DType::kF32, 2, {"k"}); }), "group world has 2 ranks");
-    says(refused([&] { return group->shift(in.data(), in.data(), 8, DType::kF32, 1, {"k"}); }), "its input is its output");
+    says(refused([&] { return group->shift(in.data(), out.data(), 8, DType::kF32, 2, {"k"}); }),
+         "group world has 2 ranks");
+    says(refused([&] { return group->shift(in.data(), in.data(), 8, DType::kF32, 1, {"k"}); }),
+         "its input is its output");
     const auto counted = [&](const Counts& sends, const Counts& receives) {
-      return refused([&] { return group->counted_all_to_all(in.data(), sends, out.data(), receives, 8, DType::kF32, {"r"}); });
+      return refused([&] {
+        return group->counted_all_to_all(in.data(), sends, out.data(), receives, 8, DType::kF32,
+                                         {"r"});
+      });
     };
     const auto own = static_cast<size_t>(group->rank());
     Counts other{1, 1};
@@ -672,13 +697,16 @@ TEST_CASE("what shared memory carries is counted where it is copied, and is what
       });
       carried(all_gather, [&] { return group->all_gather(data + rank * kCount, data, kCount, DType::kF32, {"t"}); });
       carried(broadcast, [&] { return group->broadcast(data, kCount, DType::kF32, 2, {"t"}); });
-      carried(all_to_all, [&] { return group->all_to_all(data, moved.data(), kCount, DType::kF32, {"t"}); });
-      carried(shift, [&] { return group->shift(data, moved.data(), kCount, DType::kF32, 3, {"t"}); });
+      carried(all_to_all,
+              [&] { return group->all_to_all(data, moved.data(), kCount, DType::kF32, {"t"}); });
+      carried(shift,
+              [&] { return group->shift(data, moved.data(), kCount, DType::kF32, 3, {"t"}); });
       // All that each rank has goes to rank 2, a half of a block each.
       std::vector<int64_t> sends(kRanks, 0), receives(kRanks, rank == 2 ? kCount / 2 : 0);
       sends[2] = kCount / 2;
       carried(counted, [&] {
-        return group->counted_all_to_all(data, sends, moved.data(), receives, kCount, DType::kF32, {"t"});
+        return group->counted_all_to_all(data, sends, moved.data(), receives, kCount, DType::kF32,
+                                         {"t"});
       });
       if (rank == 1) carried(message, [&] { return group->send(data, kCount, DType::kF32, 3, {"t"}); });
       if (rank == 3) carried(message, [&] { return group->receive(data, kCount, DType::kF32, 1, {"t"}); });
@@ -706,17 +734,24 @@ TEST_CASE("bytes are counted by kind as the algorithm must move them") {
     const std::vector<int64_t> sends{5, 6, 7, 8}, receives(4, 5 + group->rank());
     group->all_to_all(b.data(), std::vector<float>(400).data(), 100, DType::kF32, {"t"}).wait();
     group->shift(a.data(), std::vector<float>(100).data(), 100, DType::kF32, 3, {"t"}).wait();
-    group->counted_all_to_all(b.data(), sends, std::vector<float>(100).data(), receives, 26, DType::kF32, {"t"}).wait();
+    group
+        ->counted_all_to_all(b.data(), sends, std::vector<float>(100).data(), receives, 26,
+                             DType::kF32, {"t"})
+        .wait();
     const CommStats& stats = group->stats();
     require(stats.of(CollectiveKind::kAllToAll).bytes_sent == 3 * 400, "all_to_all");
     require(stats.of(CollectiveKind::kShift).bytes_received == 400, "shift");
-    require(stats.of(CollectiveKind::kCountedAllToAll).bytes_sent == 4 * (26 - 5 - group->rank()), "counted, sent");
-    require(stats.of(CollectiveKind::kCountedAllToAll).bytes_received == 4 * 3 * (5 + group->rank()), "counted, received");
+    require(stats.of(CollectiveKind::kCountedAllToAll).bytes_sent == 4 * (26 - 5 - group->rank()),
+            "counted, sent");
+    require(
+        stats.of(CollectiveKind::kCountedAllToAll).bytes_received == 4 * 3 * (5 + group->rank()),
+        "counted, received");
     require(stats.of(CollectiveKind::kAllReduce).bytes_sent == 2 * 1600 * 3 / 4, "all_reduce");
     require(stats.of(CollectiveKind::kReduceScatter).bytes_sent == 3 * 400, "reduce_scatter");
     require(stats.of(CollectiveKind::kAllGather).bytes_received == 3 * 400, "all_gather");
     require(stats.total().calls == 6, "calls");
-    require(stats.total().bytes_sent == 2400 + 1200 + 1200 + 1200 + 400 + 4 * (21 - group->rank()), "total");
+    require(stats.total().bytes_sent == 2400 + 1200 + 1200 + 1200 + 400 + 4 * (21 - group->rank()),
+            "total");
   });
   REQUIRE(failures == std::vector<std::string>(4));
 }

@@ -86,8 +86,10 @@ class Member {
     std::vector<float>& moved = moved_[static_cast<size_t>(place)];
     data.assign(static_cast<size_t>(count * group.size()), 1.0F);
     moved.resize(data.size());
-    if (step % 3 == 0) return group.all_reduce(data.data(), count, DType::kF32, ReduceOp::kSum, {"gradients"});
-    if (step % 3 == 1) return group.all_to_all(data.data(), moved.data(), count, DType::kF32, {"tokens"});
+    if (step % 3 == 0)
+      return group.all_reduce(data.data(), count, DType::kF32, ReduceOp::kSum, {"gradients"});
+    if (step % 3 == 1)
+      return group.all_to_all(data.data(), moved.data(), count, DType::kF32, {"tokens"});
     return group.shift(data.data(), moved.data(), count, DType::kF32, 1, {"keys"});
   }
 

@@ -57,11 +57,14 @@ std::vector<float> numbers_of(int rank) {
 }
 
 /// Rows that a rank gives another one.
-int32_t rows(int from, int to) { return from == to ? 1 : (3 * from + 5 * to) % 7; }
+int32_t rows(int from, int to) {
+  return from == to ? 1 : (3 * from + 5 * to) % 7;
+}
 
 std::vector<int32_t> counts_of(int rank, int ranks, bool given) {
   std::vector<int32_t> counts;
-  for (int peer = 0; peer < ranks; ++peer) counts.push_back(given ? rows(rank, peer) : rows(peer, rank));
+  for (int peer = 0; peer < ranks; ++peer)
+    counts.push_back(given ? rows(rank, peer) : rows(peer, rank));
   return counts;
 }
 
@@ -72,7 +75,8 @@ std::vector<float> rows_of_all(int rank, int ranks) {
     int64_t begin = 0;
     for (int before = 0; before < rank; ++before) begin += rows(peer, before) * kRow;
     const std::vector<float> theirs = numbers_of(peer);
-    come.insert(come.end(), theirs.begin() + begin, theirs.begin() + begin + rows(peer, rank) * kRow);
+    come.insert(come.end(), theirs.begin() + begin,
+                theirs.begin() + begin + rows(peer, rank) * kRow);
   }
   come.resize(kNumbers, 0.0F);
   return come;
@@ -89,22 +93,26 @@ void require_exchanges(const RankGroups& groups, Gpu* gpu) {
   for (int peer = 0; peer < ranks; ++peer) {
     const std::vector<float> theirs = numbers_of(peer);
     const auto block = kNumbers / ranks;
-    columns.insert(columns.end(), theirs.begin() + rank * block, theirs.begin() + (rank + 1) * block);
+    columns.insert(columns.end(), theirs.begin() + rank * block,
+                   theirs.begin() + (rank + 1) * block);
   }
   require(all_to_all.taken<float>(1) == columns, "blocks of all ranks come");
   for (int by = 1; by < ranks; ++by) {
     ExchangeRun shift(groups, gpu, 1, by);
     shift.give(0, numbers_of(rank));
     shift.run();
-    require(shift.taken<float>(1) == numbers_of((rank + ranks - by) % ranks), "the numbers of a rank before come");
+    require(shift.taken<float>(1) == numbers_of((rank + ranks - by) % ranks),
+            "the numbers of a rank before come");
   }
   ExchangeRun counted(groups, gpu, 2);
   counted.give(0, numbers_of(rank));
   counted.give(1, std::vector<float>(kNumbers, -1.0F));
   counted.give(2, counts_of(rank, ranks, true));
   counted.run();
-  require(counted.taken<int32_t>(3) == counts_of(rank, ranks, false), "ranks know how many rows come");
-  require(counted.taken<float>(1) == rows_of_all(rank, ranks), "rows come in the order of ranks, and zeros behind them");
+  require(counted.taken<int32_t>(3) == counts_of(rank, ranks, false),
+          "ranks know how many rows come");
+  require(counted.taken<float>(1) == rows_of_all(rank, ranks),
+          "rows come in the order of ranks, and zeros behind them");
 }
 
 }  // namespace fixtures
@@ -115,7 +123,9 @@ using namespace fixtures;
 
 TEST_CASE("programs exchange blocks, shift and exchange counted rows among any number of ranks") {
   for (const int ranks : {2, 4})
-    require_none(on_ranks(ranks, [](Rendezvous&, Communicator& group) { require_exchanges(RankGroups::of_one(group)); }));
+    require_none(on_ranks(ranks, [](Rendezvous&, Communicator& group) {
+      require_exchanges(RankGroups::of_one(group));
+    }));
 }
 
 TEST_CASE("rows for which there is no room end the step with their number") {
@@ -127,7 +137,8 @@ TEST_CASE("rows for which there is no room end the step with their number") {
     counted.give(2, group.rank() == 0 ? std::vector<int32_t>{1, 2} : std::vector<int32_t>{0, 3});
     counted.run();
   });
-  CHECK_THAT(failures[1], Catch::StartsWith("the other ranks send 5 rows of out to a rank that has room for 4"));
+  CHECK_THAT(failures[1],
+             Catch::StartsWith("the other ranks send 5 rows of out to a rank that has room for 4"));
   CHECK_FALSE(failures[0].empty());
 }
 
@@ -139,7 +150,8 @@ TEST_CASE("counts of more rows than there are is a defect that is told") {
     counted.give(2, std::vector<int32_t>{100, 29});
     counted.run();
   });
-  for (const std::string& failure : failures) CHECK_THAT(failure, Catch::Contains("counted_all_to_all counts 129 rows of 128"));
+  for (const std::string& failure : failures)
+    CHECK_THAT(failure, Catch::Contains("counted_all_to_all counts 129 rows of 128"));
 }
 
 }  // namespace

@@ -16,12 +16,12 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 #include "emulated_gpu.h"
+#include "exchange_runs.h"
 #include "exec/choose_gpu.h"
 #include "exec/describe_step.h"
 #include "exec/device_times.h"
 #include "exec/generate.h"
 #include "exec/gpu_device.h"
-#include "exchange_runs.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -475,7 +475,8 @@ TEST_CASE("gpu: programs exchange blocks, shift and exchange counted rows of dev
     fixtures::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
       Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
       EmulatedNccl nccl(*emulated.device, links, *host.host_world);
-      fixtures::require_exchanges({{&nccl}, host.host_world, host.host_model, nullptr}, &emulated.gpu);
+      fixtures::require_exchanges({{&nccl}, host.host_world, host.host_model, nullptr},
+                                  &emulated.gpu);
     });
   }
 }

@@ -185,7 +185,9 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
 inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = true) {
   GraphBuilder g("split", s.tokens(), s.row_tokens, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
-  const auto all_tokens = [&](ValueId id) { return sequence ? ops::all_gather(g, id, 2) : id; };
+  const auto all_tokens = [&](ValueId id) {
+    return sequence ? ops::all_gather(g, id, along_tensor(2)) : id;
+  };
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {held, s.hidden}, "x");
   const ValueId norm = all_tokens(ops::rms_norm(g, x, g.param("n", {s.hidden}), {1e-5}));
   const ValueId gate_up = g.param("gu", {s.feed_forward, s.hidden});
@@ -195,7 +197,9 @@ inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = tru
   const ValueId down =
       ops::linear(g, gated, g.param("down", {s.hidden, s.feed_forward / 2}),
                   s.biases ? g.param("down.b", {s.hidden}) : -1, {.adds_bias = !s.biases});
-  g.output(ops::add(g, x, sequence ? ops::reduce_scatter(g, down, 2) : ops::all_reduce(g, down, 2)),
+  g.output(ops::add(g, x,
+                    sequence ? ops::reduce_scatter(g, down, along_tensor(2))
+                             : ops::all_reduce(g, down, along_tensor(2))),
            Port::kHidden);
   return g.finish(train, s.recompute);
 }
@@ -208,11 +212,23 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {held, s.hidden}, "x");
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
   const ValueId norm = ops::rms_norm(g, x, g.param("n", {s.hidden}), {1e-5});
-  ops::vocabulary_cross_entropy(g, sequence ? ops::all_gather(g, norm, 2) : norm,
+  ops::vocabulary_cross_entropy(g, sequence ? ops::all_gather(g, norm, along_tensor(2)) : norm,
                                 g.param("w", {s.vocabulary / 2, s.hidden}), labels,
                                 {.with_gradients = train, .chunk_tokens = chunk_tokens},
                                 {2, 1, s.vocabulary / 2 * 2});
   return g.finish(train);
+}
+
+/// A block of one of some ranks along the context axis, which exchange tokens and shift them.
+inline LayerGraph exchanged(const BlockShape& s, bool train = true, int64_t ranks = 2) {
+  GraphBuilder g("exchanged", s.tokens(), s.row_tokens, s.dtypes);
+  const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
+  const ValueId y = ops::linear(g, x, g.param("w", {s.hidden, s.hidden}));
+  const ValueId all = ops::all_to_all(g, y, {MeshAxis::kContext, ranks});
+  const ValueId norm = ops::rms_norm(g, all, g.param("n", {s.hidden}), {1e-5});
+  const ValueId moved = ops::shift(g, norm, {MeshAxis::kContext, ranks, 1});
+  g.output(ops::linear(g, moved, g.param("v", {s.hidden, s.hidden})), Port::kHidden);
+  return g.finish(train, s.recompute);
 }
 
 /// Values that backward makes and reads while it runs interleaved.

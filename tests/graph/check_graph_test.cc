@@ -150,7 +150,7 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   for (const LayerGraph& g :
        {embedding({}), block({.biases = true, .qk_norm = true}), head({}),
         adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}),
-        split_head({}, true), split_mlp({}, false), plain_mlp({.biases = true})}) {
+        split_head({}, true), split_mlp({}, false), plain_mlp({.biases = true}), exchanged({})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
         if (kinds.insert(op.kind).second) found.emplace_back(g, op);
@@ -222,7 +222,7 @@ TEST_CASE(
   }
   CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kLayerNorm,
                                   OpKind::kActivation, OpKind::kGatedActivation, OpKind::kDoraScale,
-                                  OpKind::kDropout, OpKind::kScale, OpKind::kTensorAllGather});
+                                  OpKind::kDropout, OpKind::kScale, OpKind::kAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},
@@ -236,7 +236,7 @@ TEST_CASE(
                                           {OpKind::kDropout, 0},
                                           {OpKind::kActivationDgrad, 1},
                                           {OpKind::kGatedActivationDgrad, 1},
-                                          {OpKind::kTensorAllReduce, 0}});
+                                          {OpKind::kAllReduce, 0}});
 }
 
 TEST_CASE("collectives are the kinds of communication, do no arithmetic and move their operands") {
@@ -248,15 +248,15 @@ TEST_CASE("collectives are the kinds of communication, do no arithmetic and move
     CHECK(traffic_bytes(graph, op) == graph.at(op.in[0]).bytes() + graph.at(op.out[0]).bytes());
     CHECK(op.workspace == -1);
   }
-  CHECK(names == std::set<std::string_view>{"tensor_all_reduce", "tensor_all_gather",
-                                            "tensor_reduce_scatter"});
+  CHECK(names == std::set<std::string_view>{"all_reduce", "all_gather", "reduce_scatter",
+                                            "all_to_all", "shift"});
 }
 
 TEST_CASE("an all-gather's blocks lie one after another or apart, and no other way") {
   GraphBuilder b("logits", 8, 4);
   const ValueId x = b.input(Port::kHidden, DType::kF32, {8, 16}, "x");
   const ValueId y = ops::linear(b, x, b.param("w", {5, 16}));
-  b.output(ops::all_gather_blocks(b, y, 3), Port::kLogits);
+  b.output(ops::all_gather_blocks(b, y, along_tensor(3)), Port::kLogits);
   LayerGraph g = b.finish(false);
   Dims& dims = g.values.back().dims;
   CHECK(dims == Dims{3, 8, 5});
@@ -264,7 +264,7 @@ TEST_CASE("an all-gather's blocks lie one after another or apart, and no other w
   CHECK(fault(g) == "nothing");
   dims = {8, 3, 5};
   CHECK(fault(g) ==
-        "logits: tensor_all_gather w.out:[8,5] -> w.out.gathered:[8,3,5] needs S -> tS: "
+        "logits: all_gather w.out:[8,5] -> w.out.gathered:[8,3,5] needs S -> tS: "
         "w.out.gathered is no tS");
 }
 

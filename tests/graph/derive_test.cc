@@ -158,12 +158,12 @@ TEST_CASE("the ranks sum the gradient by a product's operand once, whatever drop
     for (const int64_t ranks : {1, 2}) {
       CAPTURE(dropout, ranks);
       const LayerGraph g = with_magnitudes({.biases = true, .dropout = dropout}, true, ranks);
-      CHECK(count(g, "tensor_all_reduce") == (ranks > 1 ? 1 : 0));
+      CHECK(count(g, "all_reduce") == (ranks > 1 ? 1 : 0));
       // After all products' terms, before the norm's gradients read it.
       const auto find = [&](OpKind kind) {
         return std::find_if(g.backward.begin(), g.backward.end(), [&](const Op& op) { return op.kind == kind; });
       };
-      const auto sum = find(OpKind::kTensorAllReduce), norm = find(OpKind::kRmsNormDgrad);
+      const auto sum = find(OpKind::kAllReduce), norm = find(OpKind::kRmsNormDgrad);
       CHECK(std::count_if(g.backward.begin(), sum, [](const Op& op) { return op.kind == OpKind::kLinearDgrad; }) == (dropout > 0 ? 4 : 3));
       if (ranks > 1) CHECK(norm->in[0] == sum->out[0]);
       // Each parameter's once: the product of what dropout takes away has none of the weight's.
@@ -178,19 +178,20 @@ TEST_CASE("the ranks sum the gradient by a product's operand once, whatever drop
 TEST_CASE("a sum over the ranks has a gradient unless it is one of lengths") {
   GraphBuilder g("sums", 8, 8);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {8, 16}, "x");
-  ops::all_reduce(g, ops::linear(g, x, g.param("unread", {16, 16})), 2);
+  ops::all_reduce(g, ops::linear(g, x, g.param("unread", {16, 16})), along_tensor(2));
   g.output(ops::add(g, x, ops::linear(g, x, g.param("w", {16, 16}))), Port::kHidden);
   CHECK_THROWS_WITH(g.finish(true), Catch::Contains("sums: nothing reads unread.out.summed"));
   GraphBuilder h("lengths", 8, 8);
   const ValueId y = h.input(Port::kHidden, DType::kF32, {8, 16}, "x");
   const ValueId w = h.param("w", {16, 16}), down = h.param("down", {2, 16}), up = h.param("up", {16, 2});
   const LoraAttrs attrs{{{0, 1.0}}};
-  const ValueId squares = ops::all_reduce(h, ops::dora_squared_lengths(h, w, down, {up}, attrs), 2);
+  const ValueId squares =
+      ops::all_reduce(h, ops::dora_squared_lengths(h, w, down, {up}, attrs), along_tensor(2));
   h.output(ops::dora_scale(h, ops::lora(h, y, ops::linear(h, y, w), down, {up}, attrs), squares,
                            h.fp32_param("m", {16}), -1, {{{0, 16}}}),
            Port::kHidden);
   const LayerGraph lengths = h.finish(true);
-  CHECK(list_text(lengths, lengths.backward).find("tensor_all_reduce") == std::string::npos);
+  CHECK(list_text(lengths, lengths.backward).find("all_reduce") == std::string::npos);
 }
 
 TEST_CASE("a Llama block saves what cannot be made again cheaply, and no more") {

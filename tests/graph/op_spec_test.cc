@@ -37,6 +37,7 @@ std::vector<LayerGraph> all_graphs() {
     graphs.push_back(split_mlp(narrow, sequence));
     graphs.push_back(split_head(narrow, sequence));
   }
+  graphs.push_back(exchanged(narrow));
   return graphs;
 }
 
@@ -65,7 +66,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     CHECK_FALSE(spec.name.empty());
     CHECK(names.insert(spec.name).second);
     REQUIRE(spec.flops != nullptr);
-    CHECK((spec.gpu_workspace == nullptr) == (spec.collective != TensorCollective::kNone));
+    CHECK((spec.gpu_workspace == nullptr) == (spec.collective != OpCollective::kNone));
     const Patterns patterns = patterns_of(spec);
     CHECK(spec.cheap_result < static_cast<int>(patterns.out.size()));
     // What may lie in place of something is as large.
@@ -77,7 +78,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     CHECK(spec.parameter_gradient < static_cast<int>(patterns.out.size()));
     CHECK(spec.private_result < static_cast<int>(patterns.out.size()));
     if (spec.gpu_pair) CHECK(patterns_of(op_spec(*spec.gpu_pair)).in.size() >= patterns.in.size());
-    if (spec.collective != TensorCollective::kNone) {
+    if (spec.collective != OpCollective::kNone) {
       CHECK(spec.flops == flops_of::communication);
       CHECK(spec.workspace == nullptr);
       CHECK(spec.shared_by.empty());

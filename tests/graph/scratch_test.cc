@@ -50,7 +50,7 @@ TEST_CASE(
     for (const bool sequence : {true, false})
       for (const LayerGraph& g : {split_mlp(shape, sequence), split_mlp(shape, sequence, false),
                                   split_head(shape, sequence), split_head(shape, sequence, false),
-                                  split_head(shape, sequence, true, 512)}) {
+                                  split_head(shape, sequence, true, 512), exchanged(shape)}) {
         INFO(g.name << ", " << sequence);
         CHECK(scratch_fault(g, g.forward) == "");
         CHECK(scratch_fault(g, g.backward) == "");
@@ -163,7 +163,7 @@ LayerGraph beside(bool again) {
   GraphBuilder g("beside", 4, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
   const ValueId a = ops::linear(g, x, g.param("a", {16, 16}));
-  const ValueId y = ops::all_reduce(g, a, 2);
+  const ValueId y = ops::all_reduce(g, a, along_tensor(2));
   const ValueId b = ops::linear(g, again ? a : x, g.param("b", {16, 16}));
   g.output(ops::add(g, ops::linear(g, y, g.param("y", {16, 16})), b), Port::kHidden);
   return g.finish(false);

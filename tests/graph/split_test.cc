@@ -21,23 +21,23 @@ TEST_CASE("with sequence parallelism norms see a block of the tokens, products a
   const LayerGraph g = split_mlp({.biases = true}, true);
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[4,16] n:[16] -> n.out:[4,16] n.rstd:[4]\n"
-        "tensor_all_gather n.out:[4,16] -> n.out.gathered:[8,16]\n"
+        "all_gather n.out:[4,16] -> n.out.gathered:[8,16]\n"
         "linear n.out.gathered:[8,16] gu:[24,16] gu.b:[24] -> gu.out:[8,24]\n"
         "gated_activation gu.out:[8,24] -> gated.out:[8,12]\n"
         "linear gated.out:[8,12] down:[16,12] down.b:[16] -> down.out:[8,16]\n"
-        "tensor_reduce_scatter down.out:[8,16] -> down.out.scattered:[4,16]\n"
+        "reduce_scatter down.out:[8,16] -> down.out.scattered:[4,16]\n"
         "add x:[4,16] down.out.scattered:[4,16] -> sum:[4,16]\n");
   CHECK(list_text(g, g.backward) ==
-        "tensor_all_gather d_sum:[4,16] -> d_down.out:[8,16]\n"
+        "all_gather d_sum:[4,16] -> d_down.out:[8,16]\n"
         "gated_activation gu.out:[8,24] -> gated.out.again:[8,12]\n"
         "linear_wgrad d_down.out:[8,16] gated.out.again:[8,12] -> d_down:[16,12]\n"
         "bias_wgrad d_down.out:[8,16] -> d_down.b:[16]\n"
         "linear_dgrad d_down.out:[8,16] down:[16,12] -> d_gated.out:[8,12]\n"
         "gated_activation_dgrad d_gated.out:[8,12] gu.out:[8,24] -> d_gu.out:[8,24]\n"
         "rms_norm x:[4,16] n:[16] -> n.out.again:[4,16] n.rstd.again:[4]\n"
-        "tensor_all_gather n.out.again:[4,16] -> n.out.gathered.again:[8,16]\n"
+        "all_gather n.out.again:[4,16] -> n.out.gathered.again:[8,16]\n"
         "linear_dgrad d_gu.out:[8,24] gu:[24,16] -> d_n.out.gathered:[8,16]\n"
-        "tensor_reduce_scatter d_n.out.gathered:[8,16] -> d_n.out:[4,16]\n"
+        "reduce_scatter d_n.out.gathered:[8,16] -> d_n.out:[4,16]\n"
         "linear_wgrad d_gu.out:[8,24] n.out.gathered.again:[8,16] -> d_gu:[24,16]\n"
         "bias_wgrad d_gu.out:[8,24] -> d_gu.b:[24]\n"
         "rms_norm_wgrad d_n.out:[4,16] x:[4,16] n.rstd:[4] -> d_n:[16]\n"
@@ -46,7 +46,7 @@ TEST_CASE("with sequence parallelism norms see a block of the tokens, products a
         "linear_wgrad d_down.out:[8,16] gated.out.again:[8,12] -> d_down:[16,12]\n"
         "bias_wgrad d_down.out:[8,16] -> d_down.b:[16]\n"
         "rms_norm x:[4,16] n:[16] -> n.out.again:[4,16] n.rstd.again:[4]\n"
-        "tensor_all_gather n.out.again:[4,16] -> n.out.gathered.again:[8,16]\n"
+        "all_gather n.out.again:[4,16] -> n.out.gathered.again:[8,16]\n"
         "linear_wgrad d_gu.out:[8,24] n.out.gathered.again:[8,16] -> d_gu:[24,16]\n"
         "bias_wgrad d_gu.out:[8,24] -> d_gu.b:[24]\n");
   CHECK(saved_text(g) == "n.rstd 16\ngu.out 768\n");
@@ -61,7 +61,7 @@ TEST_CASE(
         "linear n.out:[8,16] gu:[24,16] -> gu.out:[8,24]\n"
         "gated_activation gu.out:[8,24] -> gated.out:[8,12]\n"
         "linear gated.out:[8,12] down:[16,12] -> down.out:[8,16]\n"
-        "tensor_all_reduce down.out:[8,16] -> down.out.summed:[8,16]\n"
+        "all_reduce down.out:[8,16] -> down.out.summed:[8,16]\n"
         "add x:[8,16] down.out.summed:[8,16] -> sum:[8,16]\n");
   CHECK(list_text(g, g.backward) ==
         "gated_activation gu.out:[8,24] -> gated.out.again:[8,12]\n"
@@ -70,7 +70,7 @@ TEST_CASE(
         "gated_activation_dgrad d_gated.out:[8,12] gu.out:[8,24] -> d_gu.out:[8,24]\n"
         "rms_norm x:[8,16] n:[16] -> n.out.again:[8,16] n.rstd.again:[8]\n"
         "linear_dgrad d_gu.out:[8,24] gu:[24,16] -> d_n.out:[8,16]\n"
-        "tensor_all_reduce d_n.out:[8,16] -> d_n.out.summed:[8,16]\n"
+        "all_reduce d_n.out:[8,16] -> d_n.out.summed:[8,16]\n"
         "linear_wgrad d_gu.out:[8,24] n.out.again:[8,16] -> d_gu:[24,16]\n"
         "rms_norm_wgrad d_n.out.summed:[8,16] x:[8,16] n.rstd:[8] -> d_n:[16]\n"
         "rms_norm_dgrad d_n.out.summed:[8,16] x:[8,16] n.rstd:[8] n:[16] d_sum:[8,16] -> "
@@ -81,15 +81,15 @@ TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the n
   const LayerGraph g = split_head({}, true);
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[4,16] n:[16] -> n.out:[4,16] n.rstd:[4]\n"
-        "tensor_all_gather n.out:[4,16] -> n.out.gathered:[8,16]\n"
+        "all_gather n.out:[4,16] -> n.out.gathered:[8,16]\n"
         "vocabulary_logits n.out.gathered:[8,16] w:[16,16] labels:[8] -> logits.0:[3,16] "
         "statistics.0:[3,2] "
         "label_logit.0:[3]\n"
-        "tensor_all_gather statistics.0:[3,2] -> statistics.0.gathered:[6,2]\n"
+        "all_gather statistics.0:[3,2] -> statistics.0.gathered:[6,2]\n"
         "vocabulary_logits n.out.gathered:[8,16] w:[16,16] labels:[8] -> logits.1:[3,16] "
         "statistics.1:[3,2] "
         "label_logit.1:[3]\n"
-        "tensor_all_gather statistics.1:[3,2] -> statistics.1.gathered:[6,2]\n"
+        "all_gather statistics.1:[3,2] -> statistics.1.gathered:[6,2]\n"
         "vocabulary_cross_entropy n.out.gathered:[8,16] w:[16,16] labels:[8] logits.0:[3,16] "
         "statistics.0.gathered:[6,2] label_logit.0:[3] -> loss:[2] d_n.out.gathered:[8,16] "
         "d_w:[16,16] "
@@ -97,7 +97,7 @@ TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the n
         "vocabulary_logits n.out.gathered:[8,16] w:[16,16] labels:[8] -> logits.2:[2,16] "
         "statistics.2:[2,2] "
         "label_logit.2:[2]\n"
-        "tensor_all_gather statistics.2:[2,2] -> statistics.2.gathered:[4,2]\n"
+        "all_gather statistics.2:[2,2] -> statistics.2.gathered:[4,2]\n"
         "vocabulary_cross_entropy n.out.gathered:[8,16] w:[16,16] labels:[8] logits.1:[3,16] "
         "statistics.1.gathered:[6,2] label_logit.1:[3] loss:[2] d_n.out.gathered:[8,16] "
         "d_w:[16,16] -> loss:[2] "
@@ -107,13 +107,13 @@ TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the n
         "d_w:[16,16] -> loss:[2] "
         "d_n.out.gathered:[8,16] d_w:[16,16] logits.2:[2,16]\n");
   CHECK(list_text(g, g.backward) ==
-        "tensor_reduce_scatter d_n.out.gathered:[8,16] -> d_n.out:[4,16]\n"
+        "reduce_scatter d_n.out.gathered:[8,16] -> d_n.out:[4,16]\n"
         "rms_norm_wgrad d_n.out:[4,16] x:[4,16] n.rstd:[4] -> d_n:[16]\n"
         "rms_norm_dgrad d_n.out:[4,16] x:[4,16] n.rstd:[4] n:[16] -> d_x:[4,16]\n");
   CHECK(saved_text(g) == "n.rstd 16\nd_n.out.gathered 512\n");
   const LayerGraph whole = split_head({}, false);
   CHECK(list_text(whole, whole.backward)
-            .starts_with("tensor_all_reduce d_n.out:[8,16] -> "
+            .starts_with("all_reduce d_n.out:[8,16] -> "
                          "d_n.out.summed:[8,16]\nrms_norm_wgrad d_n.out.summed:[8,16]"));
   const LayerGraph evaluate = split_head({}, true, false);
   CHECK(op_text(evaluate, evaluate.forward.back()) ==
@@ -138,6 +138,31 @@ TEST_CASE("the operations of a split head count the products of their chunk") {
   CHECK(flops(evaluate, evaluate.forward[6]) == 3);
 }
 
+TEST_CASE("the gradient of what is moved among ranks goes the way back, over the same axis") {
+  const LayerGraph g = exchanged({}, true, 4);
+  const auto collectives = [](const std::vector<Op>& list) {
+    std::vector<std::pair<OpKind, CollectiveAttrs>> found;
+    for (const Op& op : list)
+      if (is_collective(op.kind)) found.emplace_back(op.kind, op.attrs.get<CollectiveAttrs>());
+    return found;
+  };
+  using Moves = std::vector<std::pair<OpKind, CollectiveAttrs>>;
+  const CollectiveAttrs all{MeshAxis::kContext, 4}, on{MeshAxis::kContext, 4, 1},
+      back{MeshAxis::kContext, 4, 3};
+  CHECK(collectives(g.forward) == Moves{{OpKind::kAllToAll, all}, {OpKind::kShift, on}});
+  CHECK(collectives(g.input_grad) == Moves{{OpKind::kShift, back}, {OpKind::kAllToAll, all}});
+  CHECK(
+      bug_text([] {
+        GraphBuilder b("wrong", 8, 4);
+        ops::shift(b, b.input(Port::kHidden, DType::kF32, {8, 4}, "x"), {MeshAxis::kContext, 4, 4});
+      }) == "a shift moves to another rank");
+  CHECK(bug_text([] {
+          GraphBuilder b("wrong", 8, 4);
+          ops::all_to_all(b, b.input(Port::kHidden, DType::kF32, {8, 4}, "x"),
+                          {MeshAxis::kContext, 3});
+        }) == "an all-to-all has blocks of equal size");
+}
+
 TEST_CASE(
     "collectives on the way of an input's gradient are in its list, those of weights in theirs") {
   const auto collectives = [](const std::vector<Op>& list) {
@@ -148,17 +173,18 @@ TEST_CASE(
   };
   using Kinds = std::vector<OpKind>;
   const LayerGraph g = split_mlp({}, true);
-  CHECK(collectives(g.input_grad) == Kinds{OpKind::kTensorAllGather, OpKind::kTensorReduceScatter});
-  CHECK(collectives(g.weight_grad) == Kinds{OpKind::kTensorAllGather});
+  CHECK(collectives(g.input_grad) == Kinds{OpKind::kAllGather, OpKind::kReduceScatter});
+  CHECK(collectives(g.weight_grad) == Kinds{OpKind::kAllGather});
   // An embedding has no gradient but its table's.
   GraphBuilder b("embed", 8, 4);
   const ValueId tokens = b.input(Port::kTokens, DType::kI32, {8}, "tokens");
-  b.output(ops::reduce_scatter(b, ops::embed(b, tokens, b.param("table", {5, 16}), {5, 10}), 2),
+  b.output(ops::reduce_scatter(b, ops::embed(b, tokens, b.param("table", {5, 16}), {5, 10}),
+                               along_tensor(2)),
            Port::kHidden);
   const LayerGraph embed = b.finish(true);
   CHECK(embed.input_grad.empty());
   CHECK(list_text(embed, embed.weight_grad) ==
-        "tensor_all_gather d_embedding.scattered:[4,16] -> d_embedding:[8,16]\n"
+        "all_gather d_embedding.scattered:[4,16] -> d_embedding:[8,16]\n"
         "embed_wgrad tokens:[8] d_embedding:[8,16] -> d_table:[5,16]\n");
   CHECK(embed.weight_grad[1].attrs.get<RowsAttrs>() == RowsAttrs{5, 10});
 }
@@ -180,19 +206,20 @@ TEST_CASE(
     "weights") {
   GraphBuilder b("two", 8, 4);
   const ValueId x = b.input(Port::kHidden, DType::kF32, {4, 16}, "x");
-  const ValueId all = ops::all_gather(b, ops::rms_norm(b, x, b.param("n", {16}), {1e-5}), 2);
+  const ValueId all =
+      ops::all_gather(b, ops::rms_norm(b, x, b.param("n", {16}), {1e-5}), along_tensor(2));
   const ValueId one = ops::linear(b, all, b.param("a", {8, 16}), -1, {.gradient_ranks = 2});
   const ValueId two = ops::linear(b, all, b.param("b", {8, 16}), -1, {.gradient_ranks = 2});
-  b.output(ops::reduce_scatter(b, ops::linear(b, ops::add(b, one, two), b.param("c", {16, 8})), 2),
+  b.output(ops::reduce_scatter(b, ops::linear(b, ops::add(b, one, two), b.param("c", {16, 8})),
+                               along_tensor(2)),
            Port::kHidden);
   const LayerGraph g = b.finish(true);
   std::vector<std::string> kinds;
   for (const Op& op : g.backward) kinds.emplace_back(op_name(op.kind));
-  CHECK(kinds == std::vector<std::string>{"tensor_all_gather", "linear_wgrad", "linear_dgrad",
-                                          "rms_norm", "tensor_all_gather", "linear_dgrad",
-                                          "linear_dgrad", "tensor_reduce_scatter",
-                                          "linear_wgrad", "linear_wgrad", "rms_norm_wgrad",
-                                          "rms_norm_dgrad"});
+  CHECK(kinds == std::vector<std::string>{"all_gather", "linear_wgrad", "linear_dgrad", "rms_norm",
+                                          "all_gather", "linear_dgrad", "linear_dgrad",
+                                          "reduce_scatter", "linear_wgrad", "linear_wgrad",
+                                          "rms_norm_wgrad", "rms_norm_dgrad"});
 }
 
 }  // namespace

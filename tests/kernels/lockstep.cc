@@ -281,7 +281,7 @@ void Lockstep::begin_collective(size_t layer, const Op& op) {
 void Lockstep::end_collective(size_t layer, const std::vector<Op>& ops) {
   const size_t degree = ranks_.size();
   const Op& op = ops[0];
-  REQUIRE(op.attrs.get<TensorGroupAttrs>().ranks == static_cast<int64_t>(degree));
+  REQUIRE(op.attrs.get<CollectiveAttrs>().ranks == static_cast<int64_t>(degree));
   const DType dtype = graph(0, layer).at(op.out[0]).dtype;
   std::vector<std::vector<double>> in;
   for (size_t rank = 0; rank < degree; ++rank) in.push_back(read(rank, layer, ops[rank].in[0]));
@@ -290,10 +290,10 @@ void Lockstep::end_collective(size_t layer, const std::vector<Op>& ops) {
     void* const out = places_[rank][layer].storage[static_cast<size_t>(ops[rank].out[0])];
     for (size_t i = 0; i < count; ++i) {
       double number = 0.0;
-      if (op.kind == OpKind::kTensorAllGather) {
+      if (op.kind == OpKind::kAllGather) {
         number = in[i / in[0].size()][i % in[0].size()];
       } else {
-        const size_t first = op.kind == OpKind::kTensorReduceScatter ? rank * count : 0;
+        const size_t first = op.kind == OpKind::kReduceScatter ? rank * count : 0;
         for (size_t other = 0; other < degree; ++other) number += in[other][first + i];
       }
       store(dtype, out, i, number);

@@ -85,25 +85,25 @@ TEST_CASE("a block of one of three ranks with sequence parallelism is this list"
       list_text(model.graphs[1], model.graphs[1].forward) ==
       "rms_norm x:[64,576] input_norm.weight:[576] -> input_norm.weight.out:[64,576] "
       "input_norm.weight.rstd:[64]\n"
-      "tensor_all_gather input_norm.weight.out:[64,576] -> "
+      "all_gather input_norm.weight.out:[64,576] -> "
       "input_norm.weight.out.gathered:[192,576]\n"
       "linear input_norm.weight.out.gathered:[192,576] qkv.weight:[320,576] -> "
       "qkv.weight.out:[192,320]\n"
       "rope qkv.weight.out:[192,320] rope:[192,64] -> rope.out:[192,320]\n"
       "attention rope.out:[192,320] starts:[192] -> attention.out:[192,192] attention.lse:[3,192]\n"
       "linear attention.out:[192,192] o.weight:[576,192] -> o.weight.out:[192,576]\n"
-      "tensor_reduce_scatter o.weight.out:[192,576] -> o.weight.out.scattered:[64,576]\n"
+      "reduce_scatter o.weight.out:[192,576] -> o.weight.out.scattered:[64,576]\n"
       "add_rms_norm x:[64,576] o.weight.out.scattered:[64,576] post_norm.weight:[576] -> "
       "post_norm.weight.sum:[64,576] post_norm.weight.out:[64,576] post_norm.weight.rstd:[64]\n"
-      "tensor_all_gather post_norm.weight.out:[64,576] -> post_norm.weight.out.gathered:[192,576]\n"
+      "all_gather post_norm.weight.out:[64,576] -> post_norm.weight.out.gathered:[192,576]\n"
       "linear post_norm.weight.out.gathered:[192,576] gate_up.weight:[1024,576] -> "
       "gate_up.weight.out:[192,1024]\n"
       "gated_activation gate_up.weight.out:[192,1024] -> gated.out:[192,512]\n"
       "linear gated.out:[192,512] down.weight:[576,512] -> down.weight.out:[192,576]\n"
-      "tensor_reduce_scatter down.weight.out:[192,576] -> down.weight.out.scattered:[64,576]\n"
+      "reduce_scatter down.weight.out:[192,576] -> down.weight.out.scattered:[64,576]\n"
       "add post_norm.weight.sum:[64,576] down.weight.out.scattered:[64,576] -> sum:[64,576]\n");
   CHECK(list_text(model.graphs[1], model.graphs[1].backward) ==
-        "tensor_all_gather d_sum:[64,576] -> d_down.weight.out:[192,576]\n"
+        "all_gather d_sum:[64,576] -> d_down.weight.out:[192,576]\n"
         "gated_activation gate_up.weight.out:[192,1024] -> gated.out.again:[192,512]\n"
         "linear_wgrad d_down.weight.out:[192,576] gated.out.again:[192,512] -> "
         "d_down.weight:[576,512]\n"
@@ -113,11 +113,11 @@ TEST_CASE("a block of one of three ranks with sequence parallelism is this list"
         "rms_norm post_norm.weight.sum:[64,576] post_norm.weight:[576] -> "
         "post_norm.weight.out.again:[64,576] "
         "post_norm.weight.rstd.again:[64]\n"
-        "tensor_all_gather post_norm.weight.out.again:[64,576] -> "
+        "all_gather post_norm.weight.out.again:[64,576] -> "
         "post_norm.weight.out.gathered.again:[192,576]\n"
         "linear_dgrad d_gate_up.weight.out:[192,1024] gate_up.weight:[1024,576] -> "
         "d_post_norm.weight.out.gathered:[192,576]\n"
-        "tensor_reduce_scatter d_post_norm.weight.out.gathered:[192,576] -> "
+        "reduce_scatter d_post_norm.weight.out.gathered:[192,576] -> "
         "d_post_norm.weight.out:[64,576]\n"
         "linear_wgrad d_gate_up.weight.out:[192,1024] "
         "post_norm.weight.out.gathered.again:[192,576] -> "
@@ -128,7 +128,7 @@ TEST_CASE("a block of one of three ranks with sequence parallelism is this list"
         "rms_norm_dgrad d_post_norm.weight.out:[64,576] post_norm.weight.sum:[64,576] "
         "post_norm.weight.rstd:[64] "
         "post_norm.weight:[576] d_sum:[64,576] -> d_post_norm.weight.sum:[64,576]\n"
-        "tensor_all_gather d_post_norm.weight.sum:[64,576] -> d_o.weight.out:[192,576]\n"
+        "all_gather d_post_norm.weight.sum:[64,576] -> d_o.weight.out:[192,576]\n"
         "linear_wgrad d_o.weight.out:[192,576] attention.out:[192,192] -> d_o.weight:[576,192]\n"
         "linear_dgrad d_o.weight.out:[192,576] o.weight:[576,192] -> d_attention.out:[192,192]\n"
         "attention_dgrad d_attention.out:[192,192] rope.out:[192,320] attention.out:[192,192] "
@@ -137,11 +137,11 @@ TEST_CASE("a block of one of three ranks with sequence parallelism is this list"
         "rope_dgrad d_rope.out:[192,320] rope:[192,64] -> d_qkv.weight.out:[192,320]\n"
         "rms_norm x:[64,576] input_norm.weight:[576] -> input_norm.weight.out.again:[64,576] "
         "input_norm.weight.rstd.again:[64]\n"
-        "tensor_all_gather input_norm.weight.out.again:[64,576] -> "
+        "all_gather input_norm.weight.out.again:[64,576] -> "
         "input_norm.weight.out.gathered.again:[192,576]\n"
         "linear_dgrad d_qkv.weight.out:[192,320] qkv.weight:[320,576] -> "
         "d_input_norm.weight.out.gathered:[192,576]\n"
-        "tensor_reduce_scatter d_input_norm.weight.out.gathered:[192,576] -> "
+        "reduce_scatter d_input_norm.weight.out.gathered:[192,576] -> "
         "d_input_norm.weight.out:[64,576]\n"
         "linear_wgrad d_qkv.weight.out:[192,320] input_norm.weight.out.gathered.again:[192,576] -> "
         "d_qkv.weight:[320,576]\n"
@@ -156,7 +156,7 @@ TEST_CASE("an embedding's and a head's share of the vocabulary") {
       split_model(small("smollm2_135m.v4"), {3, 2, false}, Mode::kTrain, {1, 16});
   CHECK(list_text(model.graphs[0], model.graphs[0].forward) ==
         "embed tokens:[16] embed.weight:[16384,576] -> embedding:[16,576]\n"
-        "tensor_all_reduce embedding:[16,576] -> embedding.summed:[16,576]\n"
+        "all_reduce embedding:[16,576] -> embedding.summed:[16,576]\n"
         "rope_table positions:[16] -> rope:[16,64]\n");
   CHECK(model.graphs[0].forward[0].attrs.get<RowsAttrs>() == RowsAttrs{32768, 49152});
   const LayerGraph& head = model.graph_of(model.layers.back());
@@ -172,10 +172,10 @@ TEST_CASE("logits of all ranks are gathered as blocks of the vocabulary") {
   const LayerGraph& head = model.graph_of(model.layers.back());
   CHECK(list_text(head, head.forward) ==
         "rms_norm x:[16,576] norm.weight:[576] -> norm.weight.out:[16,576] norm.weight.rstd:[16]\n"
-        "tensor_all_gather norm.weight.out:[16,576] -> norm.weight.out.gathered:[48,576]\n"
+        "all_gather norm.weight.out:[16,576] -> norm.weight.out.gathered:[48,576]\n"
         "linear norm.weight.out.gathered:[48,576] lm_head.weight:[16384,576] -> "
         "lm_head.weight.out:[48,16384]\n"
-        "tensor_all_gather lm_head.weight.out:[48,16384] -> "
+        "all_gather lm_head.weight.out:[48,16384] -> "
         "lm_head.weight.out.gathered:[3,48,16384]\n");
   CHECK(head.at(head.find(ValueRole::kOutput, Port::kLogits)).dims == Dims{3, 48, 16384});
 }
@@ -462,7 +462,9 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {
     return std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) { return op.out[0] == result; });
   };
-  const auto is_summed = [](const Op& op) { return op.kind == OpKind::kTensorAllReduce || op.kind == OpKind::kTensorReduceScatter; };
+  const auto is_summed = [](const Op& op) {
+    return op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
+  };
   const auto is_scaled = [](const Op& op) { return op.kind == OpKind::kDoraScale; };
   // Both are terms: neither is a sum over the ranks, not even in place.
   const bool sums_two_terms = reader.kind == OpKind::kAdd && makes(reader.in[1]) != graph.forward.end() && is_scaled(*makes(reader.in[1])) &&
@@ -480,7 +482,7 @@ void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
       check_summed(graph, reader.out[0], true);
       continue;
     }
-    const bool sums = reader.kind == OpKind::kTensorAllReduce || reader.kind == OpKind::kTensorReduceScatter;
+    const bool sums = reader.kind == OpKind::kAllReduce || reader.kind == OpKind::kReduceScatter;
     CHECK(sums == is_term);
   }
 }

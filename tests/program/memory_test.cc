@@ -260,8 +260,10 @@ constexpr int64_t kMiB = 1 << 20;
 /// All-reduces of two ranks each, of one MiB times the weight, over the groups given.
 Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_weights) {
   Program program;
-  program.groups = {{.ranks = {.label = "dp_shard", .ranks = {0, 1}}, .place = {.count = 2}},
-                    {.ranks = {.label = "tp", .ranks = {0, 2}, .spans = {{{MeshAxis::kTensor}, 2, 1}}}, .place = {.count = 2}}};
+  program.groups = {
+      {.ranks = {.label = "dp_shard", .ranks = {0, 1}}, .place = {.count = 2}},
+      {.ranks = {.label = "tp", .ranks = {0, 2}, .spans = {{{MeshAxis::kTensor}, 2, 1}}},
+       .place = {.count = 2}}};
   for (const auto& [group, weight] : groups_and_weights) {
     const auto buffer = static_cast<BufferId>(program.buffers.size());
     program.buffers.push_back({.name = cat("b", buffer), .bytes = weight * kMiB, .peer_visible = true});
@@ -305,7 +307,9 @@ TEST_CASE("of a message a rank maps so much at a time") {
 
 TEST_CASE("a group that does not work over shared memory maps nothing of its peers") {
   const Program program = reductions({{0, 2}, {1, 8}});
-  CHECK(mapped_peer_bytes({&program}, [](const ProgramGroup& group) { return !group.ranks.runs_within({MeshAxis::kTensor}); }) == kMiB);
+  CHECK(mapped_peer_bytes({&program}, [](const ProgramGroup& group) {
+          return !group.ranks.runs_within({MeshAxis::kTensor});
+        }) == kMiB);
 }
 
 TEST_CASE("tensor ranks share out parameters, gradients, optimizer state and what backward needs") {

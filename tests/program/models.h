@@ -188,29 +188,37 @@ inline Program handmade(const std::vector<Touch>& touches) {
     Instr instr{.kind = InstrKind::kBegin, .lane = touch.lane, .waits = touch.waits};
     if (touch.reads) instr.reads = {{touch.buffer, 0, 64}};
     if (touch.writes) instr.writes = {{touch.buffer, 0, 64}};
-    while (static_cast<int>(touch.lane) >= lane_count(program)) program.groups.push_back({{"pair", {0, 1}}, {2, 0}});
+    while (static_cast<int>(touch.lane) >= lane_count(program))
+      program.groups.push_back({{"pair", {0, 1}}, {2, 0}});
     program.instrs.push_back(instr);
   }
   return program;
 }
 
-/// A program of ranks 0, 1, ... that exchange 4096 bytes, an instruction a kind: all-to-all, shift by as many
-/// places, and counted rows of `row` elements.
+/// A program of ranks 0, 1, ... that exchange 4096 bytes, an instruction a kind: all-to-all, shift
+/// by as many places, and counted rows of `row` elements.
 inline Program exchanges(ShardPlace place, int by, int64_t row = 8) {
   Program program;
   program.buffers = {
       {.name = "in", .bytes = 4096, .persistent = Persistent::kParameters, .dtype = DType::kF32},
       {.name = "out", .bytes = 4096, .persistent = Persistent::kMaster, .dtype = DType::kF32},
-      {.name = "counts", .bytes = 4 * place.count, .persistent = Persistent::kNorm, .dtype = DType::kI32},
-      {.name = "come", .bytes = 4 * place.count, .persistent = Persistent::kLoss, .dtype = DType::kI32}};
+      {.name = "counts",
+       .bytes = 4 * place.count,
+       .persistent = Persistent::kNorm,
+       .dtype = DType::kI32},
+      {.name = "come",
+       .bytes = 4 * place.count,
+       .persistent = Persistent::kLoss,
+       .dtype = DType::kI32}};
   program.given = {program.whole(0), program.whole(2)};
   RankGroup all{.label = "cp", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};
   for (int rank = 0; rank < place.count; ++rank) all.ranks.push_back(rank);
   program.groups = {{all, place}};
   const Range in = program.whole(0), out = program.whole(1);
-  program.instrs = {make_collective(InstrKind::kAllToAll, {.group = 0}, in, out),
-                    make_collective(InstrKind::kShift, {.group = 0, .by = by}, in, out),
-                    make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row = row}, in, out)};
+  program.instrs = {
+      make_collective(InstrKind::kAllToAll, {.group = 0}, in, out),
+      make_collective(InstrKind::kShift, {.group = 0, .by = by}, in, out),
+      make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row = row}, in, out)};
   program.instrs[2].reads.push_back(program.whole(2));
   program.instrs[2].writes.push_back(program.whole(3));
   return program;

@@ -1,5 +1,5 @@
-#include "program/memory_plan.h"
 #include "program/program.h"
+#include "program/memory_plan.h"
 #include "program/traffic.h"
 
 #include <functional>
@@ -59,7 +59,8 @@ TEST_CASE("exchanges say over which ranks they go, a shift by how many places") 
   const std::string text = program_text(exchanges({4, 1}, 3));
   CHECK(text.find("| all_to_all over cp  reads in  writes out\n") != std::string::npos);
   CHECK(text.find("| shift over cp by 3  reads in  writes out\n") != std::string::npos);
-  CHECK(text.find("| counted_all_to_all over cp  reads in counts  writes out come\n") != std::string::npos);
+  CHECK(text.find("| counted_all_to_all over cp  reads in counts  writes out come\n") !=
+        std::string::npos);
   CHECK(program_hash(exchanges({4, 1}, 3)) == program_hash(exchanges({4, 1}, 3)));
   CHECK(program_hash(exchanges({4, 1}, 3)) != program_hash(exchanges({4, 1}, 1)));
   CHECK(program_hash(exchanges({4, 1}, 3)) != program_hash(exchanges({4, 1}, 3, 4)));
@@ -74,7 +75,9 @@ TEST_CASE("exchanges send what leaves a rank, a counted one as if all got as muc
         "  sum, 10.01 KiB                                                           10252 B\n");
 }
 
-TEST_CASE("of an exchange a rank maps one peer's memory at a time, and what is small goes through staging areas") {
+TEST_CASE(
+    "of an exchange a rank maps one peer's memory at a time, and what is small goes through "
+    "staging areas") {
   const auto mapped = [](size_t which, int64_t bytes) {
     Program program = exchanges({4, 1}, 1);
     for (BufferId id : {0, 1}) {

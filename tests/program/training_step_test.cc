@@ -3,7 +3,9 @@
 #include <set>
 
 #include "base/file.h"
+#include "graph/collective_attrs.h"
 #include "models.h"
+#include "ops/kinds.h"
 #include "partition/layout.h"
 #include "places.h"
 
@@ -13,6 +15,42 @@ namespace ftrun {
 namespace {
 
 using namespace fixtures;
+
+/// The program of one of two tensor ranks whose layer's sums are another collective.
+Program with_collective(OpKind kind, const CollectiveAttrs& over) {
+  Built built =
+      build(small_config(1, false), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, false});
+  for (LayerGraph& graph : built.model.graphs)
+    for (Op& op : graph.forward)
+      if (op.kind == OpKind::kAllReduce) {
+        op.kind = kind;
+        op.attrs = over;
+      }
+  StepOptions options;
+  options.state.tensor = {2, 0};
+  return built.step(options, 1);
+}
+
+TEST_CASE("a layer's collective becomes an instruction of its kind, over the group of its axis") {
+  const size_t sums =
+      all_of(with_collective(OpKind::kAllReduce, along_tensor(2)), InstrKind::kAllReduce).size();
+  const auto check_kind = [&](OpKind op, const CollectiveAttrs& over, InstrKind kind) {
+    const Program program = with_collective(op, over);
+    const std::vector<size_t> found = all_of(program, kind);
+    REQUIRE_FALSE(found.empty());
+    CHECK(found.size() + all_of(program, InstrKind::kAllReduce).size() == sums);
+    for (const size_t i : found) {
+      CHECK(axes_in(program, program.instrs[i].group()) == "tp");
+      CHECK(program.instrs[i].exchange().by == over.by);
+    }
+  };
+  check_kind(OpKind::kShift, {MeshAxis::kTensor, 2, 1}, InstrKind::kShift);
+  check_kind(OpKind::kAllToAll, along_tensor(2), InstrKind::kAllToAll);
+  CHECK_THROWS_WITH(with_collective(OpKind::kShift, {MeshAxis::kContext, 2, 1}),
+                    Catch::Contains("a collective of a layer has its group"));
+  CHECK_THROWS_WITH(with_collective(OpKind::kAllReduce, along_tensor(4)),
+                    Catch::Contains("a collective of a layer has its group"));
+}
 
 /// Compares with tests/program/<name>; what was found is left in the build folder.
 void check_golden(const Program& program, const std::string& name) {

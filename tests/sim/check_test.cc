@@ -249,9 +249,10 @@ TEST_CASE("what ranks exchange goes in whole blocks to another place, as much as
     return check(program);
   };
   CHECK(faults([](Program&) {}) == Faults{});
-  CHECK(faults([](Program& p) { p.instrs[0].reads[0].bytes = p.instrs[0].writes[0].bytes = 4092; }) ==
-        Faults{"instruction 0 (all_to_all) moves 4092 bytes of in, but not in blocks of 16",
-               "instruction 0 (all_to_all) moves 4092 bytes of out, but not in blocks of 16"});
+  CHECK(
+      faults([](Program& p) { p.instrs[0].reads[0].bytes = p.instrs[0].writes[0].bytes = 4092; }) ==
+      Faults{"instruction 0 (all_to_all) moves 4092 bytes of in, but not in blocks of 16",
+             "instruction 0 (all_to_all) moves 4092 bytes of out, but not in blocks of 16"});
   CHECK(faults([](Program& p) { p.instrs[1].writes[0].bytes = 2048; }) ==
         Faults{"instruction 1 (shift) moves 4096 bytes of in to 2048 of out"});
   for (const int by : {0, 4, -1})
@@ -263,7 +264,8 @@ TEST_CASE("what ranks exchange goes in whole blocks to another place, as much as
         Faults{"instruction 0 (all_to_all) uses in as I64, but its dtype is F32",
                "instruction 0 (all_to_all) uses out as I64, but its dtype is F32"});
   CHECK(faults([](Program& p) { p.instrs[0].lane = Lane::kCompute; }).at(0) ==
-        "instruction 0 (all_to_all) on the compute lane reads 1 range and writes 1, a form that its kind does not allow");
+        "instruction 0 (all_to_all) on the compute lane reads 1 range and writes 1, a form that "
+        "its kind does not allow");
   // Of counted rows there may be room for fewer than are given, or for more.
   CHECK(faults([](Program& p) { p.instrs[2].writes[0].bytes = 2048; }) == Faults{});
   CHECK(faults([](Program& p) { p.instrs[2].exchange().row = 3; }).at(0) ==
@@ -286,9 +288,12 @@ TEST_CASE("ranks that exchange otherwise than the others are named") {
     const Faults faults = check_programs(all);
     return faults.empty() ? "" : faults.back();
   };
-  const auto names = [&](int collective, const std::string& kind, const std::function<void(Program&)>& change) {
+  const auto names = [&](int collective, const std::string& kind,
+                         const std::function<void(Program&)>& change) {
     const std::string found = fault(change);
-    CHECK_THAT(found, Catch::StartsWith(cat("collective ", collective, ": rank 0 enters instruction ", collective, " (", kind, ")")));
+    CHECK_THAT(found,
+               Catch::StartsWith(cat("collective ", collective, ": rank 0 enters instruction ",
+                                     collective, " (", kind, ")")));
     CHECK_THAT(found, Catch::Contains(cat(", rank 2 enters instruction ", collective, " (")));
   };
   CHECK(fault([](Program&) {}) == "");

@@ -26,7 +26,8 @@ bool equal_details(const LayerOps& a, const LayerOps& b) {
                     [](const Binding& x, const Binding& y) { return equal(x, y); });
 }
 bool equal_details(const Exchange& a, const Exchange& b) {
-  return a.group == b.group && a.dtype == b.dtype && a.largest == b.largest && a.by == b.by && a.row == b.row;
+  return a.group == b.group && a.dtype == b.dtype && a.largest == b.largest && a.by == b.by &&
+         a.row == b.row;
 }
 /// The elements are those of a rank's own part.
 bool equal_details(const UpdateRange& a, const UpdateRange& b) {

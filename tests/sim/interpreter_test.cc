@@ -193,19 +193,25 @@ TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what i
   }
 }
 
-/// Collectives behind the first list of a program, over all of its ranks, on what that list makes: `hidden`.
-/// `other` is a buffer of as many bytes, `come` one for counts.
-using MakeExchanges = std::function<std::vector<Instr>(const Program&, const Range& hidden, const Range& other, const Range& come)>;
+/// Collectives behind the first list of a program, over all of its ranks, on what that list makes:
+/// `hidden`. `other` is a buffer of as many bytes, `come` one for counts.
+using MakeExchanges = std::function<std::vector<Instr>(const Program&, const Range& hidden,
+                                                       const Range& other, const Range& come)>;
 Step with_exchanges(Step step, const MakeExchanges& make) {
   Program& program = step.program;
   const BufferId hidden = buffer_named(program, "hidden.0.0");
-  const BufferId other = program.add({.name = "other", .bytes = program.at(hidden).bytes, .dtype = program.at(hidden).dtype});
-  const BufferId come = program.add({.name = "come", .bytes = 4 * program.groups[0].place.count, .dtype = DType::kI32});
-  const std::vector<Instr> made = make(program, program.whole(hidden), program.whole(other), program.whole(come));
+  const BufferId other = program.add(
+      {.name = "other", .bytes = program.at(hidden).bytes, .dtype = program.at(hidden).dtype});
+  const BufferId come = program.add(
+      {.name = "come", .bytes = 4 * program.groups[0].place.count, .dtype = DType::kI32});
+  const std::vector<Instr> made =
+      make(program, program.whole(hidden), program.whole(other), program.whole(come));
   const size_t at = nth(program, InstrKind::kForward, 0) + 1;
   for (Instr& instr : program.instrs)
-    for (InstrId& wait : instr.waits) wait += wait >= static_cast<InstrId>(at) ? static_cast<InstrId>(made.size()) : 0;
-  program.instrs.insert(program.instrs.begin() + static_cast<std::ptrdiff_t>(at), made.begin(), made.end());
+    for (InstrId& wait : instr.waits)
+      wait += wait >= static_cast<InstrId>(at) ? static_cast<InstrId>(made.size()) : 0;
+  program.instrs.insert(program.instrs.begin() + static_cast<std::ptrdiff_t>(at), made.begin(),
+                        made.end());
   program = plan_memory(order_communication(std::move(program), true));
   return step;
 }
@@ -220,28 +226,33 @@ std::vector<Step> all_with_exchanges(const Choice& choice, const MakeExchanges& 
 /// There by `there`, and on by `back`.
 MakeExchanges shifted(int there, int back) {
   return [=](const Program&, const Range& hidden, const Range& other, const Range&) {
-    return std::vector<Instr>{make_collective(InstrKind::kShift, {.group = 0, .by = there}, hidden, other),
-                              make_collective(InstrKind::kShift, {.group = 0, .by = back}, other, hidden)};
+    return std::vector<Instr>{
+        make_collective(InstrKind::kShift, {.group = 0, .by = there}, hidden, other),
+        make_collective(InstrKind::kShift, {.group = 0, .by = back}, other, hidden)};
   };
 }
 
-TEST_CASE("what is shifted round, or exchanged twice, trains the same weights; what is shifted elsewhere does not") {
+TEST_CASE(
+    "what is shifted round, or exchanged twice, trains the same weights; what is shifted elsewhere "
+    "does not") {
   std::mt19937_64 random(1021);
   const Choice choice = small_choice(1, 64, {4, 1});
   const Outcome wanted = run_steps(choice, choice.steps(), random);
   REQUIRE(wanted.fault == "");
-  const MakeExchanges twice = [](const Program&, const Range& hidden, const Range& other, const Range&) {
+  const MakeExchanges twice = [](const Program&, const Range& hidden, const Range& other,
+                                 const Range&) {
     return std::vector<Instr>{make_collective(InstrKind::kAllToAll, {.group = 0}, hidden, other),
                               make_collective(InstrKind::kAllToAll, {.group = 0}, other, hidden)};
   };
-  const MakeExchanges once = [](const Program& program, const Range& hidden, const Range& other, const Range&) {
+  const MakeExchanges once = [](const Program& program, const Range& hidden, const Range& other,
+                                const Range&) {
     return std::vector<Instr>{make_collective(InstrKind::kAllToAll, {.group = 0}, hidden, other),
                               make_copy(program, other, hidden)};
   };
   for (int there = 1; there < 4; ++there)
     for (int back = 1; back < 4; ++back)
-      CHECK(differs(run_steps(choice, all_with_exchanges(choice, shifted(there, back)), random), wanted) ==
-            ((there + back) % 4 != 0));
+      CHECK(differs(run_steps(choice, all_with_exchanges(choice, shifted(there, back)), random),
+                    wanted) == ((there + back) % 4 != 0));
   CHECK_FALSE(differs(run_steps(choice, all_with_exchanges(choice, twice), random), wanted));
   CHECK(differs(run_steps(choice, all_with_exchanges(choice, once), random), wanted));
 }
@@ -256,20 +267,29 @@ TEST_CASE("whatever is changed in an exchange is noticed, by the checker or by w
     const std::vector<std::pair<const char*, std::function<void(Program&)>>> changes{
         {"left out", [&](Program& p) { p = without(p, first); }},
         {"twice", [&](Program& p) { p = doubled(p, first); }},
-        {"by another place", [&](Program& p) { p.instrs[first].exchange().by = p.instrs[first].exchange().by % 3 + 1; }},
+        {"by another place",
+         [&](Program& p) {
+           p.instrs[first].exchange().by = p.instrs[first].exchange().by % 3 + 1;
+         }},
         {"as an all-to-all", [&](Program& p) { p.instrs[first].kind = InstrKind::kAllToAll; }},
         {"as a gather", [&](Program& p) { p.instrs[first].kind = InstrKind::kAllGather; }},
-        {"of a half", [&](Program& p) { p.instrs[first].reads[0].bytes = p.instrs[first].writes[0].bytes /= 2; }},
+        {"of a half",
+         [&](Program& p) {
+           p.instrs[first].reads[0].bytes = p.instrs[first].writes[0].bytes /= 2;
+         }},
         {"swapped", [&](Program& p) { std::swap(p.instrs[first], p.instrs[first + 1]); }},
-        {"from where it goes", [&](Program& p) { std::swap(p.instrs[first].reads, p.instrs[first].writes); }},
+        {"from where it goes",
+         [&](Program& p) { std::swap(p.instrs[first].reads, p.instrs[first].writes); }},
         {"on the compute lane", [&](Program& p) { p.instrs[first].lane = Lane::kCompute; }},
         {"as other elements", [&](Program& p) { p.instrs[first].exchange().dtype = DType::kBF16; }},
         {"without its wait", [&](Program& p) { p.instrs[first].waits.clear(); }},
     };
     for (const auto& [what, change] : changes)
       for (const bool all : {false, true}) {
-        // What all do twice from the same numbers comes to the same, and bytes move whatever they are taken for.
-        if (all && (what == std::string("twice") || what == std::string("as other elements"))) continue;
+        // What all do twice from the same numbers comes to the same, and bytes move whatever they
+        // are taken for.
+        if (all && (what == std::string("twice") || what == std::string("as other elements")))
+          continue;
         std::vector<Step> steps = good;
         for (size_t r = all ? 0 : 3; r < steps.size(); ++r) change(steps[r].program);
         INFO(what << (all ? " on all ranks" : " on the last rank"));
@@ -278,12 +298,16 @@ TEST_CASE("whatever is changed in an exchange is noticed, by the checker or by w
   }
 }
 
-TEST_CASE("what comes of counted rows follows from all that all ranks bring, in whatever order lanes run") {
+TEST_CASE(
+    "what comes of counted rows follows from all that all ranks bring, in whatever order lanes "
+    "run") {
   std::mt19937_64 random(1023);
   const Choice choice = small_choice(1, 64, {4, 1});
   const auto counted = [](const char* counts) -> MakeExchanges {
-    return [counts](const Program& program, const Range& hidden, const Range& other, const Range& come) {
-      Instr move = make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row = 64}, hidden, other);
+    return [counts](const Program& program, const Range& hidden, const Range& other,
+                    const Range& come) {
+      Instr move =
+          make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row = 64}, hidden, other);
       move.reads.push_back(program.whole(buffer_named(program, counts)));
       move.writes.push_back(come);
       return std::vector<Instr>{move, make_copy(program, other, hidden)};
@@ -292,7 +316,8 @@ TEST_CASE("what comes of counted rows follows from all that all ranks bring, in 
   const std::vector<Step> steps = all_with_exchanges(choice, counted("tokens.0"));
   const Outcome found = run_steps(choice, steps, random);
   REQUIRE(found.fault == "");
-  for (int again = 0; again < 5; ++again) REQUIRE_FALSE(differs(run_steps(choice, steps, random), found));
+  for (int again = 0; again < 5; ++again)
+    REQUIRE_FALSE(differs(run_steps(choice, steps, random), found));
   CHECK(differs(run_steps(choice, all_with_exchanges(choice, counted("labels.0")), random), found));
   CHECK(differs(run_steps(choice, choice.steps(), random), found));
 }

@@ -81,7 +81,8 @@ Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
   for (const RankGroup& group :
        {mesh.group_of(rank, {MeshAxis::kReplicate}), mesh.group_of(rank, kStateAxes)})
     if (group.size() > 1) program.groups.push_back({group, {group.size(), group.index_of(rank)}});
-  program.instrs.push_back(make_collective(InstrKind::kAllReduce, {.group = 0}, {0, offset, 8}, {0, offset, 8}));
+  program.instrs.push_back(
+      make_collective(InstrKind::kAllReduce, {.group = 0}, {0, offset, 8}, {0, offset, 8}));
   return program;
 }
 
@@ -92,27 +93,33 @@ std::string walked_replicas(const MeshPoint& sizes, int64_t moved) {
   for (int rank = 0; rank < mesh.world(); ++rank)
     programs.push_back(sums_part(mesh, rank, mesh.coordinate(rank).dp_replicate * moved));
   std::vector<RankProgram> ranks;
-  for (const Program& program : programs) ranks.push_back({static_cast<int>(ranks.size()), &program});
+  for (const Program& program : programs)
+    ranks.push_back({static_cast<int>(ranks.size()), &program});
   return walk_collectives(world_of(ranks));
 }
 
-TEST_CASE("replicas agree on where what they sum lies, but for parts of a state that ranks share, along whatever axes") {
+TEST_CASE(
+    "replicas agree on where what they sum lies, but for parts of a state that ranks share, along "
+    "whatever axes") {
   CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = 1, .cp = 1, .tp = 1}, 0) == "");
   CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = 1, .cp = 1, .tp = 1}, 8) != "");
   for (const auto& [shards, context] : {std::pair(2, 1), std::pair(2, 2), std::pair(1, 2)})
-    CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = shards, .cp = context, .tp = 1}, 8) == "");
+    CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = shards, .cp = context, .tp = 1},
+                          8) == "");
 }
 
 TEST_CASE("a program may have any number of groups, each with a lane") {
   constexpr int kPeers = 70;
   std::vector<Program> programs(1 + kPeers);
   for (Program& program : programs)
-    program.buffers.push_back({.name = "values", .bytes = 8 * kPeers, .persistent = Persistent::kParameters});
+    program.buffers.push_back(
+        {.name = "values", .bytes = 8 * kPeers, .persistent = Persistent::kParameters});
   const auto add = [&](int rank, int peer) {
     Program& program = programs[static_cast<size_t>(rank)];
     const auto id = static_cast<GroupId>(program.groups.size());
     program.groups.push_back({{"pair", {0, peer}}, {2, rank == 0 ? 0 : 1}});
-    program.instrs.push_back(make_collective(InstrKind::kAllReduce, {.group = id}, {0, 8 * (peer - 1), 8}, {0, 8 * (peer - 1), 8}));
+    program.instrs.push_back(make_collective(InstrKind::kAllReduce, {.group = id},
+                                             {0, 8 * (peer - 1), 8}, {0, 8 * (peer - 1), 8}));
   };
   for (int peer = 1; peer <= kPeers; ++peer) {
     add(0, peer);
@@ -128,7 +135,8 @@ TEST_CASE("a program may have any number of groups, each with a lane") {
   CHECK(lane_count(programs[0]) == 4 + kPeers);
   programs[kPeers].instrs.clear();
   REQUIRE(faults().size() == 1);
-  CHECK(faults()[0].find("waits for rank 70, which has no further collective") != std::string::npos);
+  CHECK(faults()[0].find("waits for rank 70, which has no further collective") !=
+        std::string::npos);
 }
 
 TEST_CASE("an instruction is ready when what it waits for is done, whatever else is") {

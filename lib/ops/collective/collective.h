@@ -2,36 +2,40 @@
 
 #include <cstdint>
 
+#include "graph/collective_attrs.h"
 #include "graph/op.h"
 
 namespace ftrun {
 
 class GraphBuilder;
 
-// Communication among the t ranks of a tensor-parallel group (TensorGroupAttrs::ranks).
+// Communication among t ranks: those along an axis of the mesh (CollectiveAttrs).
 //
-// tensor_all_reduce
+// all_reduce
 //   in:  x
 //   out: sum of x over the ranks, same shape (out may be x)
-// tensor_all_gather
+// all_gather
 //   in:  x[R,...]
 //   out: y[tR,...] or [t,R,...], the ranks' blocks in their order
-// tensor_reduce_scatter
+// reduce_scatter
 //   in:  x[tR,...]
 //   out: y[R,...], this rank's block of the sum over the ranks
-
-/// Attributes of the collectives: the tensor-parallel group.
-struct TensorGroupAttrs {
-  int64_t ranks = 1;
-  bool operator==(const TensorGroupAttrs&) const = default;
-};
+// all_to_all
+//   in:  x[tR,...]
+//   out: y[tR,...], of every rank in their order the block that is this rank's
+// shift
+//   in:  x
+//   out: x of the rank that is `by` places before this one, round from the first to the last, same
+//   shape
 
 namespace ops {
-ValueId all_reduce(GraphBuilder& g, ValueId x, int64_t ranks);
-ValueId all_gather(GraphBuilder& g, ValueId x, int64_t ranks);
+ValueId all_reduce(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
+ValueId all_gather(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
 /// The ranks' blocks of x[R,...] apart: [ranks,R,...].
-ValueId all_gather_blocks(GraphBuilder& g, ValueId x, int64_t ranks);
-ValueId reduce_scatter(GraphBuilder& g, ValueId x, int64_t ranks);
+ValueId all_gather_blocks(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
+ValueId reduce_scatter(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
+ValueId all_to_all(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
+ValueId shift(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);
 }  // namespace ops
 
 }  // namespace ftrun

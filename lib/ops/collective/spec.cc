@@ -14,7 +14,7 @@ namespace ftrun {
 namespace {
 
 void group_letters(const Op& op, std::map<std::string, int64_t>& letters) {
-  letters["t"] = op.attrs.get<TensorGroupAttrs>().ranks;
+  letters["t"] = op.attrs.get<CollectiveAttrs>().ranks;
 }
 
 void all_reduce_gradients(Derivation& d, const Op& op) {
@@ -26,7 +26,7 @@ void all_gather_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.gradient(op.out[0]);
   if (dy >= 0) {
     const ValueId dx = d.new_gradient(op.in[0]);
-    d.emit_input_grad(OpKind::kTensorReduceScatter, {dy}, {dx}, op.attrs);
+    d.emit_input_grad(OpKind::kReduceScatter, {dy}, {dx}, op.attrs);
     d.add_term(op.in[0], dx);
   }
   d.emit_waiting();
@@ -34,80 +34,124 @@ void all_gather_gradients(Derivation& d, const Op& op) {
 
 void reduce_scatter_gradients(Derivation& d, const Op& op) {
   const ValueId dx = d.new_gradient(op.in[0]);
-  d.emit_for_reader(OpKind::kTensorAllGather, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
+  d.emit_for_reader(OpKind::kAllGather, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
 
+/// The gradient of what was moved goes the way back.
+void moved_gradients(Derivation& d, const Op& op, const CollectiveAttrs& back) {
+  if (d.is_constant(op.in[0])) return;
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(op.kind, {d.result_gradient(op.out[0])}, {dx}, back);
+  d.add_term(op.in[0], dx);
+}
+
+void all_to_all_gradients(Derivation& d, const Op& op) {
+  moved_gradients(d, op, op.attrs.get<CollectiveAttrs>());
+}
+
+void shift_gradients(Derivation& d, const Op& op) {
+  CollectiveAttrs back = op.attrs.get<CollectiveAttrs>();
+  back.by = back.ranks - back.by;
+  moved_gradients(d, op, back);
+}
+
 ValueId collective(GraphBuilder& g, OpKind kind, ValueId x, std::string name, Dims dims,
-                   int64_t ranks) {
-  require(ranks > 1, "a collective has ranks");
+                   const CollectiveAttrs& over) {
+  require(over.ranks > 1, "a collective has ranks");
   const ValueId y = g.add_value(std::move(name), g.at(x).dtype, std::move(dims), ValueRole::kTemp);
-  g.emit(kind, {x}, {y}, TensorGroupAttrs{ranks});
+  g.emit(kind, {x}, {y}, over);
   return y;
 }
 
 }  // namespace
 
 Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks) {
-  return {OpKind::kTensorAllReduce, {term}, {whole}, TensorGroupAttrs{ranks}, -1};
+  return {OpKind::kAllReduce, {term}, {whole}, along_tensor(ranks), -1};
 }
 
-ValueId ops::all_reduce(GraphBuilder& g, ValueId x, int64_t ranks) {
-  return collective(g, OpKind::kTensorAllReduce, x, g.at(x).name + ".summed", g.at(x).dims, ranks);
+ValueId ops::all_reduce(GraphBuilder& g, ValueId x, const CollectiveAttrs& over) {
+  return collective(g, OpKind::kAllReduce, x, g.at(x).name + ".summed", g.at(x).dims, over);
 }
 
-ValueId ops::all_gather(GraphBuilder& g, ValueId x, int64_t ranks) {
+ValueId ops::all_gather(GraphBuilder& g, ValueId x, const CollectiveAttrs& over) {
   Dims dims = g.at(x).dims;
-  dims.at(0) *= ranks;
-  return collective(g, OpKind::kTensorAllGather, x, g.at(x).name + ".gathered", std::move(dims),
-                    ranks);
+  dims.at(0) *= over.ranks;
+  return collective(g, OpKind::kAllGather, x, g.at(x).name + ".gathered", std::move(dims), over);
 }
 
-ValueId ops::all_gather_blocks(GraphBuilder& g, ValueId x, int64_t ranks) {
+ValueId ops::all_gather_blocks(GraphBuilder& g, ValueId x, const CollectiveAttrs& over) {
   Dims dims = g.at(x).dims;
-  dims.insert(dims.begin(), ranks);
-  return collective(g, OpKind::kTensorAllGather, x, g.at(x).name + ".gathered", std::move(dims),
-                    ranks);
+  dims.insert(dims.begin(), over.ranks);
+  return collective(g, OpKind::kAllGather, x, g.at(x).name + ".gathered", std::move(dims), over);
 }
 
-ValueId ops::reduce_scatter(GraphBuilder& g, ValueId x, int64_t ranks) {
+ValueId ops::reduce_scatter(GraphBuilder& g, ValueId x, const CollectiveAttrs& over) {
   Dims dims = g.at(x).dims;
-  require(dims.at(0) % ranks == 0, "a reduce-scatter has blocks of equal size");
-  dims[0] /= ranks;
-  return collective(g, OpKind::kTensorReduceScatter, x, g.at(x).name + ".scattered",
-                    std::move(dims), ranks);
+  require(dims.at(0) % over.ranks == 0, "a reduce-scatter has blocks of equal size");
+  dims[0] /= over.ranks;
+  return collective(g, OpKind::kReduceScatter, x, g.at(x).name + ".scattered", std::move(dims),
+                    over);
+}
+
+ValueId ops::all_to_all(GraphBuilder& g, ValueId x, const CollectiveAttrs& over) {
+  require(g.at(x).dims.at(0) % over.ranks == 0, "an all-to-all has blocks of equal size");
+  return collective(g, OpKind::kAllToAll, x, g.at(x).name + ".exchanged", g.at(x).dims, over);
+}
+
+ValueId ops::shift(GraphBuilder& g, ValueId x, const CollectiveAttrs& over) {
+  require(over.by > 0 && over.by < over.ranks, "a shift moves to another rank");
+  return collective(g, OpKind::kShift, x, g.at(x).name + ".shifted", g.at(x).dims, over);
 }
 
 namespace specs {
 
-constinit const OpSpec tensor_all_reduce{
-    .name = "tensor_all_reduce",
+constinit const OpSpec all_reduce{
+    .name = "all_reduce",
     .shapes = "S -> S",
     .in_place = 0,
-    .collective = TensorCollective::kAllReduce,
+    .collective = OpCollective::kAllReduce,
     .letters = group_letters,
     .flops = flops_of::communication,
     .gradients = all_reduce_gradients,
 };
 
-constinit const OpSpec tensor_all_gather{
-    .name = "tensor_all_gather",
+constinit const OpSpec all_gather{
+    .name = "all_gather",
     .shapes = "S -> tS",
     .cheap_result = 0,
-    .collective = TensorCollective::kAllGather,
+    .collective = OpCollective::kAllGather,
     .passes_on_terms = true,
     .letters = group_letters,
     .flops = flops_of::communication,
     .gradients = all_gather_gradients,
 };
 
-constinit const OpSpec tensor_reduce_scatter{
-    .name = "tensor_reduce_scatter",
+constinit const OpSpec reduce_scatter{
+    .name = "reduce_scatter",
     .shapes = "tS -> S",
-    .collective = TensorCollective::kReduceScatter,
+    .collective = OpCollective::kReduceScatter,
     .letters = group_letters,
     .flops = flops_of::communication,
     .gradients = reduce_scatter_gradients,
+};
+
+constinit const OpSpec all_to_all{
+    .name = "all_to_all",
+    .shapes = "tS -> tS",
+    .collective = OpCollective::kAllToAll,
+    .letters = group_letters,
+    .flops = flops_of::communication,
+    .gradients = all_to_all_gradients,
+};
+
+constinit const OpSpec shift{
+    .name = "shift",
+    .shapes = "S -> S",
+    .collective = OpCollective::kShift,
+    .letters = group_letters,
+    .flops = flops_of::communication,
+    .gradients = shift_gradients,
 };
 
 }  // namespace specs

@@ -130,7 +130,8 @@ SplitChunk begin_chunk(GraphBuilder& g, const SplitHead& head, const std::string
   const ValueId statistics = value("statistics", {tokens, 2});
   const ValueId label_logit = value("label_logit", {tokens});
   g.emit(OpKind::kVocabularyLogits, head.operands, {logits, statistics, label_logit}, head.attrs);
-  return {head.attrs, logits, ops::all_gather(g, statistics, head.attrs.ranks), label_logit};
+  return {head.attrs, logits, ops::all_gather(g, statistics, along_tensor(head.attrs.ranks)),
+          label_logit};
 }
 
 void end_chunk(GraphBuilder& g, const SplitHead& head, const SplitChunk& chunk) {

@@ -1,10 +1,11 @@
 #pragma once
 
-// The part of NCCL that lib/comm/nccl_communicator.cc uses, among threads of one process: communicators of
-// the same id meet, and a collective stands in its stream until all members' have come to it, with as much, and a receive until
-// a message of as many bytes has come. As NCCL's own, destroy
-// and abort of a communicator do not return while a graph that captured one of its collectives is there; and the first message
-// between two ranks holds up the thread that issues its one half until the peer issues the other.
+// The part of NCCL that lib/comm/nccl_communicator.cc uses, among threads of one process:
+// communicators of the same id meet, and a collective stands in its stream until all members' have
+// come to it, with as much, and a receive until a message of as many bytes has come. As NCCL's own,
+// destroy and abort of a communicator do not return while a graph that captured one of its
+// collectives is there; and the first message between two ranks holds up the thread that issues its
+// one half until the peer issues the other.
 
 #include <cuda_runtime_api.h>
 

@@ -72,7 +72,9 @@ std::vector<float> summed(int ranks, int64_t count) {
 }
 
 /// Rank r gives rank i r + i + 1 numbers of a counted all-to-all, but none to itself.
-int64_t counted(int from, int to) { return from == to ? 0 : from + to + 1; }
+int64_t counted(int from, int to) {
+  return from == to ? 0 : from + to + 1;
+}
 
 void check_exchanges(GpuGroup& gpu, int rank, int ranks) {
   for (const int64_t count : {int64_t{1}, int64_t{20'001}}) {
@@ -81,23 +83,29 @@ void check_exchanges(GpuGroup& gpu, int rank, int ranks) {
     std::vector<int64_t> sends, receives;
     for (int peer = 0; peer < ranks; ++peer) {
       const std::vector<float> theirs = numbers(peer, count * ranks);
-      expected.insert(expected.end(), theirs.begin() + rank * count, theirs.begin() + (rank + 1) * count);
+      expected.insert(expected.end(), theirs.begin() + rank * count,
+                      theirs.begin() + (rank + 1) * count);
       sends.push_back(counted(rank, peer));
       receives.push_back(counted(peer, rank));
     }
     std::vector<float> given(64), come(64);
     int64_t at = 0;
     for (int peer = 0; peer < ranks; ++peer)
-      for (int64_t i = 0; i < sends[static_cast<size_t>(peer)]; ++i) given[static_cast<size_t>(at++)] = static_cast<float>(100 * rank + 10 * peer + i);
+      for (int64_t i = 0; i < sends[static_cast<size_t>(peer)]; ++i)
+        given[static_cast<size_t>(at++)] = static_cast<float>(100 * rank + 10 * peer + i);
     at = 0;
     for (int peer = 0; peer < ranks; ++peer)
-      for (int64_t i = 0; i < receives[static_cast<size_t>(peer)]; ++i) come[static_cast<size_t>(at++)] = static_cast<float>(100 * peer + 10 * rank + i);
+      for (int64_t i = 0; i < receives[static_cast<size_t>(peer)]; ++i)
+        come[static_cast<size_t>(at++)] = static_cast<float>(100 * peer + 10 * rank + i);
     gpu.group->all_to_all(in.data(), blocks.data(), count, DType::kF32, {"tokens"}).wait();
     gpu.group->shift(in.data(), shifted.data(), count * ranks, DType::kF32, 1, {"keys"}).wait();
-    gpu.group->counted_all_to_all(given.data(), sends, rows.data(), receives, 64, DType::kF32, {"rows"}).wait();
+    gpu.group
+        ->counted_all_to_all(given.data(), sends, rows.data(), receives, 64, DType::kF32, {"rows"})
+        .wait();
     gpu.synchronize();
     require(blocks == expected, "each rank's block of every rank's comes");
-    require(shifted == numbers((rank + ranks - 1) % ranks, count * ranks), "the numbers of the rank before come");
+    require(shifted == numbers((rank + ranks - 1) % ranks, count * ranks),
+            "the numbers of the rank before come");
     require(rows == come, "as many rows come as are counted, and nothing behind them");
   }
 }

@@ -428,7 +428,9 @@ ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, nc
       [=, world = comm->world, rank = comm->rank, aborted = comm->aborted] {
         std::unique_lock lock(world->mutex);
         auto& letters = world->letters[{peer, rank}];
-        world->changed.wait(lock, [&] { return *aborted || (!letters.empty() && letters.front().size() == bytes); });
+        world->changed.wait(lock, [&] {
+          return *aborted || (!letters.empty() && letters.front().size() == bytes);
+        });
         if (*aborted) return;
         std::memcpy(out, letters.front().data(), bytes);
         letters.pop_front();

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/mesh_axis.h"
+
+namespace ftrun {
+
+/// Attributes of a graph's collectives: over which ranks they run.
+struct CollectiveAttrs {
+  MeshAxis axis = MeshAxis::kTensor;
+  /// Ranks along it.
+  int64_t ranks = 1;
+  /// By how many of them a shift moves, from 1 to ranks - 1.
+  int64_t by = 0;
+  bool operator==(const CollectiveAttrs&) const = default;
+};
+constexpr CollectiveAttrs along_tensor(int64_t ranks) {
+  return {MeshAxis::kTensor, ranks};
+}
+
+}  // namespace ftrun
