@@ -78,7 +78,8 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       groups_(communicators_of(program, groups)),
       board_(groups.board),
       device_(make_lane_device(program, memory, groups_)),
-      shown_(board_ == nullptr ? std::vector<Activity>() : activities_of(program, device_->is_asynchronous())),
+      shown_(board_ == nullptr ? std::vector<Activity>()
+                               : activities_of(program, device_->is_asynchronous())),
       seconds_(static_cast<size_t>(lane_count(program))),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
@@ -181,9 +182,9 @@ void Executor::run_recorded(const StepRun& step) {
 /// Once nothing changes it any more.
 void Executor::take_loss(const double* loss) {
   loss_taken_ = true;
-  step_->loss_sum = loss[0];
-  (decides_ ? step_->counted_tokens : step_->correct_tokens) = loss[1];
-  std::copy_n(loss + 2, kVoteSlots, step_->all_votes.counts().begin());
+  step_->loss_sum = loss[slot_of(LossNumber::kLoss)];
+  (decides_ ? step_->counted_tokens : step_->correct_tokens) = loss[slot_of(LossNumber::kTokens)];
+  std::copy_n(loss + kLossNumbers, kVotes, step_->all_votes.counts().begin());
 }
 
 NonfinitePlace Executor::find_nonfinite(StepRun& step) {
@@ -261,7 +262,7 @@ void Executor::clear(const Instr& instr) {
 
 void Executor::begin(const Instr& instr) {
   clear(instr);
-  device_->put(instr.lane, address<double>(instr.writes[0]) + 2, step_->votes.counts());
+  device_->put(instr.lane, address<double>(instr.writes[0]) + kLossNumbers, step_->votes.counts());
 }
 
 void Executor::load_batch(const Instr& instr) {
@@ -353,7 +354,8 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
   const CallSite site{program_.at(instr.writes[index].buffer).name};
   switch (instr.kind) {
     case InstrKind::kAllReduce:
-      return group.all_reduce(out, written, dtype, exchange.largest ? ReduceOp::kMax : ReduceOp::kSum, site);
+      return group.all_reduce(out, written, dtype,
+                              exchange.largest ? ReduceOp::kMax : ReduceOp::kSum, site);
     case InstrKind::kReduceScatter:
       return group.reduce_scatter(in, out, written, dtype, ReduceOp::kSum, site);
     case InstrKind::kAllGather:
@@ -373,23 +375,29 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
   const CallSite site{program_.at(instr.writes[0].buffer).name};
   const TypedSpan own = span_of(instr.reads[1]), theirs = span_of(instr.writes[1]);
   group.all_to_all(own.data, theirs.data, 1, DType::kI32, site).wait();
-  std::vector<int64_t> sends = device_->counts(instr.lane, own), receives = device_->counts(instr.lane, theirs);
+  std::vector<int64_t> sends = device_->counts(instr.lane, own),
+                       receives = device_->counts(instr.lane, theirs);
   const int64_t size = dtype_bytes(exchange.dtype) * exchange.row;
   const int64_t rows = instr.reads[0].bytes / size, room = instr.writes[0].bytes / size;
-  const int64_t sent = std::reduce(sends.begin(), sends.end()), come = std::reduce(receives.begin(), receives.end());
+  const int64_t sent = std::reduce(sends.begin(), sends.end()),
+                come = std::reduce(receives.begin(), receives.end());
   if (sent > rows) bug(cat(instr_label(instr), " counts ", sent, " rows of ", rows));
   if (come > room)
     throw Error(ExitCode::kEnvironment,
-                cat("the other ranks send ", come, " rows of ", site.what, " to a rank that has room for ", room),
+                cat("the other ranks send ", come, " rows of ", site.what,
+                    " to a rank that has room for ", room),
                 "plan room for more of them");
   for (std::vector<int64_t>* counts : {&sends, &receives})
     for (int64_t& count : *counts) count *= exchange.row;
   TypedSpan to = span_of(instr.writes[0]);
   to.dtype = exchange.dtype;
   to.count = room * exchange.row;
-  group.counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives, rows * exchange.row,
-                           exchange.dtype, site).wait();
-  if (come < room) device_->clear(instr.lane, to.part(come * exchange.row, (room - come) * exchange.row));
+  group
+      .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
+                          rows * exchange.row, exchange.dtype, site)
+      .wait();
+  if (come < room)
+    device_->clear(instr.lane, to.part(come * exchange.row, (room - come) * exchange.row));
 }
 
 /// On the lane of the link: a receiver that is late holds up what is sent after this alone.
@@ -466,7 +474,8 @@ void Executor::decide(const Instr& instr) {
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
   take_loss(loss);
-  const StepDecision decision = step_->decide({loss[0], loss[1], std::sqrt(sum)});
+  const StepDecision decision = step_->decide(
+      {loss[slot_of(LossNumber::kLoss)], loss[slot_of(LossNumber::kTokens)], std::sqrt(sum)});
   step_->finite = decision.finite;
   step_->gradient_norm = decision.gradient_norm;
   step_->scalars.gradient_scale = decision.gradient_scale;

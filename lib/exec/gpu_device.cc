@@ -39,17 +39,19 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   make_staging();
 }
 
-/// No disk, no update or sum of the host tier, no counts that the host reads, no peers but through the device's collectives (links of a pipeline wait for each
-/// other across lanes, which a list of launches in a row does not allow), no marks of time in between; and what follows the
-/// decision either runs as a whole or not at all.
+/// No disk, no update or sum of the host tier, no counts that the host reads, no peers but through
+/// the device's collectives (links of a pipeline wait for each other across lanes, which a list of
+/// launches in a row does not allow), no marks of time in between; and what follows the decision
+/// either runs as a whole or not at all.
 bool GpuDevice::leaves_all_to_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(), [](const Communicator* group) { return group->can_record(); }))
     return false;
   bool decided = false;
   for (const Instr& instr : program_.instrs) {
-    const bool device_alone = on_host_[static_cast<size_t>(id_of(instr))] == 0 && instr.lane != Lane::kDisk &&
-                              !gpu_.options().timed && instr.kind != InstrKind::kSend &&
-                              instr.kind != InstrKind::kReceive && instr.kind != InstrKind::kCountedAllToAll;
+    const bool device_alone = on_host_[static_cast<size_t>(id_of(instr))] == 0 &&
+                              instr.lane != Lane::kDisk && !gpu_.options().timed &&
+                              instr.kind != InstrKind::kSend && instr.kind != InstrKind::kReceive &&
+                              instr.kind != InstrKind::kCountedAllToAll;
     if (!device_alone || (decided && !instr.if_finite)) return false;
     decided = decided || instr.kind == InstrKind::kDecide;
   }
@@ -92,8 +94,7 @@ void GpuDevice::plan(const Instr& instr) {
     batch_bytes_ = std::max(batch_bytes_, bytes);
     input_bytes_ += bytes;
   }
-  if (instr.kind == InstrKind::kBegin)
-    input_bytes_ += aligned(kVoteSlots * dtype_bytes(DType::kF64));
+  if (instr.kind == InstrKind::kBegin) input_bytes_ += aligned(kVotes * dtype_bytes(DType::kF64));
   if (instr.kind == InstrKind::kDecide)
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
@@ -126,13 +127,14 @@ void GpuDevice::make_staging() {
   norm_scratch_ = GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
   probe_ = GpuBlock::on_device(gpu_, sizeof(double));
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
-  if (most_counts_ > 0) counts_ = GpuBlock::pinned(gpu_, most_counts_ * static_cast<int64_t>(sizeof(int32_t)));
+  if (most_counts_ > 0)
+    counts_ = GpuBlock::pinned(gpu_, most_counts_ * static_cast<int64_t>(sizeof(int32_t)));
   if (can_record_) {
     recorded_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
     inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
   }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
-  put_ring_.emplace(gpu_, kVoteSlots * dtype_bytes(DType::kF64));
+  put_ring_.emplace(gpu_, kVotes * dtype_bytes(DType::kF64));
   batch_ring_.emplace(gpu_, std::max<int64_t>(batch_bytes_, 1));
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }

@@ -5,25 +5,11 @@
 #include <cstdint>
 #include <span>
 
-#include "program/step_builder.h"
+#include "program/loss_slots.h"
 
 namespace ftrun {
 
-/// What ranks tell each other with a step's loss.
-enum class Vote : uint8_t {
-  /// A stop signal has reached this rank.
-  kInterrupt,
-  kHangup,
-  kTerminate,
-  kRequeue,
-  /// This rank's save in the background is over, or there is none.
-  kSaveEnded,
-  /// Rank 0's clock says that a checkpoint, or an evaluation, is due.
-  kSaveDue,
-  kEvaluationDue,
-};
-
-/// How many ranks vote for each: every kind has a number of its own, so that none can hide another.
+/// How many ranks vote for each.
 class Votes {
  public:
   void add(Vote vote) { at(vote) += 1; }
@@ -36,8 +22,7 @@ class Votes {
  private:
   double& at(Vote vote) { return counts_[static_cast<size_t>(vote)]; }
 
-  static_assert(static_cast<int64_t>(Vote::kEvaluationDue) + 1 == kVoteSlots);
-  std::array<double, kVoteSlots> counts_{};
+  std::array<double, kVotes> counts_{};
 };
 
 }  // namespace ftrun

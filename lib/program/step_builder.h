@@ -6,6 +6,7 @@
 
 #include "model/description.h"
 #include "partition/units.h"
+#include "program/loss_slots.h"
 #include "program/program.h"
 #include "program/schedule.h"
 #include "program/state_options.h"
@@ -58,10 +59,6 @@ inline constexpr const char* kSnapshot = "snapshot";
 inline constexpr const char* kStraddlingScales = "optimizer.straddling";
 inline constexpr const char* kNewScales = "new_scales";
 }  // namespace buffer_names
-
-/// The loss buffer, F64: sum of token losses, counted tokens, numbers of the caller's
-/// (exec/votes.h); all-reduced together.
-inline constexpr int64_t kVoteSlots = 7, kLossSlots = 2 + kVoteSlots;
 
 /// "optimizer.0", "optimizer.1": the flat state buffers.
 std::string optimizer_buffer_name(int32_t state);

@@ -257,7 +257,8 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   // Lanes of high priority run whenever they can, those of low priority only when nothing else may.
   std::vector<std::vector<uint64_t>> priority;
   for (const Rank& rank : ranks_)
-    for (auto& lanes = priority.emplace_back(static_cast<size_t>(lane_count(rank.step.program))); uint64_t& value : lanes)
+    for (auto& lanes = priority.emplace_back(static_cast<size_t>(lane_count(rank.step.program)));
+         uint64_t & value : lanes)
       value = random() % 1000;
   const auto priority_of = [&](Walk::Turn turn) {
     return priority[static_cast<size_t>(turn.rank)][static_cast<size_t>(turn.lane)];
@@ -311,7 +312,8 @@ void Interpreter::execute(Walk::Turn turn) {
   if (instr.is_transfer()) return transfer(members, turn);
   if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(members, turn);
   const bool moves = instr.kind == InstrKind::kAllToAll || instr.kind == InstrKind::kShift;
-  for (size_t i = 0; i < instr.writes.size(); ++i) moves ? move_blocks(members, turn, i) : exchange(members, turn, i);
+  for (size_t i = 0; i < instr.writes.size(); ++i)
+    moves ? move_blocks(members, turn, i) : exchange(members, turn, i);
 }
 
 // Instructions.
@@ -388,7 +390,8 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::Turn turn,
   std::vector<std::vector<uint64_t>> given;
   for (const int32_t member : members) {
     const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
-    const Cells from = cells(ranks_[static_cast<size_t>(member)], instr.reads[index], instr.exchange().dtype);
+    const Cells from =
+        cells(ranks_[static_cast<size_t>(member)], instr.reads[index], instr.exchange().dtype);
     std::vector<uint64_t>& values = given.emplace_back();
     for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   }
@@ -403,27 +406,32 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::Turn turn,
       const std::vector<uint64_t>& values = given[static_cast<size_t>(sender)];
       const int64_t at = shifts ? e : m * block + e % block;
       if (static_cast<int64_t>(values.size()) != to.count || block * (shifts ? 1 : n) != to.count)
-        return fail(cat(where(rank, instr), " brings ", values.size(), " elements of ", n, " ranks into ", to.count));
+        return fail(cat(where(rank, instr), " brings ", values.size(), " elements of ", n,
+                        " ranks into ", to.count));
       write(to, e, values[static_cast<size_t>(at)]);
     }
   }
 }
 
-/// On symbols nobody knows how many rows a count is: what each rank gets follows from all that all bring.
+/// On symbols nobody knows how many rows a count is: what each rank gets follows from all that all
+/// bring.
 void Interpreter::move_counted(std::span<const int32_t> members, Walk::Turn turn) {
   uint64_t all = members.size();
   for (const int32_t member : members) {
     const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
-    for (const auto& [range, dtype] : {std::pair(instr.reads[0], instr.exchange().dtype), std::pair(instr.reads[1], DType::kI32)}) {
+    for (const auto& [range, dtype] : {std::pair(instr.reads[0], instr.exchange().dtype),
+                                       std::pair(instr.reads[1], DType::kI32)}) {
       const Cells from = cells(ranks_[static_cast<size_t>(member)], range, dtype);
       for (int64_t e = 0; e < from.count; ++e) all = mix(all, read(from, e));
     }
   }
   for (size_t m = 0; m < members.size(); ++m) {
     const Instr& instr = walk_->instr(walk_->turn_of(members[m], turn));
-    for (const auto& [range, dtype] : {std::pair(instr.writes[0], instr.exchange().dtype), std::pair(instr.writes[1], DType::kI32)}) {
+    for (const auto& [range, dtype] : {std::pair(instr.writes[0], instr.exchange().dtype),
+                                       std::pair(instr.writes[1], DType::kI32)}) {
       const Cells to = cells(ranks_[static_cast<size_t>(members[m])], range, dtype);
-      for (int64_t e = 0; e < to.count; ++e) write(to, e, mix(mix(all, m), static_cast<uint64_t>(e)));
+      for (int64_t e = 0; e < to.count; ++e)
+        write(to, e, mix(mix(all, m), static_cast<uint64_t>(e)));
     }
   }
 }
@@ -440,9 +448,11 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
         for (int64_t e = 0; e < to.count; ++e) write(to, e, 0);
       }
       if (instr.kind != InstrKind::kBegin) return;
-      if (cells(rank, instr.writes[0]).count <= 2) return fail(cat(where(rank, instr), " has no loss"));
+      if (cells(rank, instr.writes[0]).count <= kLossNumbers)
+        return fail(cat(where(rank, instr), " has no loss"));
       // The caller's number: with it on one stage, sums are the same for any number of them.
-      return write(cells(rank, instr.writes[0]), 2, rank.step.program.stage.index == 0 ? 1 : 0);
+      return write(cells(rank, instr.writes[0]), kLossNumbers,
+                   rank.step.program.stage.index == 0 ? 1 : 0);
     case InstrKind::kForward:
     case InstrKind::kBackward:
     case InstrKind::kInputGrad:

@@ -147,6 +147,15 @@ TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
       require(run.all_votes.of(Vote::kSaveEnded) == 3, "all saves have ended");
       require(run.all_votes.of(Vote::kSaveDue) == 1 && run.all_votes.of(Vote::kEvaluationDue) == 1,
               "both are due");
+      // As many votes for each kind as no other has.
+      run.votes = {};
+      for (int64_t vote = 0; vote < kVotes; ++vote)
+        for (int64_t times = 0; times <= vote; ++times) run.votes.add(static_cast<Vote>(vote));
+      rig.train_executor.run(run);
+      for (int64_t vote = 0; vote < kVotes; ++vote)
+        require(run.all_votes.of(static_cast<Vote>(vote)) == 3 * (vote + 1),
+                "each kind has a slot of its own");
+      require(run.counted_tokens == 3 * 32, "and tokens another one");
       run.votes = {};
       rig.train_executor.run(run);
       for (const double count : run.all_votes.counts())

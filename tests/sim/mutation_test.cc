@@ -819,9 +819,8 @@ bool leaves_out_padding(const Mutation& m) {
 bool leaves_out_votes(const Mutation& m) {
   if (m.instr.kind != InstrKind::kAllReduce || !m.change.ends_with(" halved")) return false;
   const Range& range = m.changed().writes.front();
-  constexpr int64_t kSlots = kLossSlots - kVoteSlots;
   return m.program.at(range.buffer).persistent == Persistent::kLoss &&
-         range.bytes >= kSlots * dtype_bytes(DType::kF64);
+         range.bytes >= kLossNumbers * dtype_bytes(DType::kF64);
 }
 
 /// Says whether it runs on another lane, after what it reads and before what reads it, which the
