@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <map>
+#include <random>
+#include <tuple>
+#include <utility>
+
+#include "mutants.h"
+
+#include <catch2/catch.hpp>
+
+// What of a program follows from a rank's place: which part of the gradient norm it counts, and
+// which part of the state it saves. Each is given to another rank's program, one at a time.
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+Choice choice_of(Mesh mesh, int stage) {
+  ModelConfig config = small_config(2, true);
+  config.hidden = 64;
+  config.feed_forward = 48 * mesh.tensor;
+  config.vocab_rows = 160 * mesh.tensor;
+  Choice choice{
+      build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
+      {},
+      mesh,
+      config};
+  choice.built.partition =
+      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  choice.options.micro_batches = 2;
+  choice.options.bucket_elements = 1;
+  choice.options.state.stage = stage;
+  std::mt19937_64 random(5);
+  if (mesh.stages > 1) choose_pipeline(random, choice, PipelineSchedule::k1F1B, mesh.stages, 1);
+  return choice;
+}
+
+/// "" where each element of the model's state is saved by one rank, else the first that is not.
+std::string saved_fault(const Choice& choice, const std::vector<Step>& steps) {
+  // By tensor rank, unit and state: how many ranks save each element.
+  std::map<std::tuple<int, UnitId, int32_t>, std::vector<int>> saved;
+  const auto states = static_cast<int32_t>(choice.options.state.optimizer_states.size());
+  for (int tensor = 0; tensor < choice.mesh.tensor; ++tensor)
+    for (const Unit& unit : choice.built.partition.units)
+      for (int32_t state = StatePiece::kParam; state < states; ++state)
+        saved[{tensor, unit.id, state}].assign(static_cast<size_t>(unit.padded), 0);
+  for (size_t rank = 0; rank < steps.size(); ++rank)
+    for (const StatePiece& piece : steps[rank].pieces) {
+      if (piece.state == StatePiece::kWorking) continue;
+      auto& counts =
+          saved.at({static_cast<int>(rank) % choice.mesh.tensor, piece.unit, piece.state});
+      for (int64_t e = piece.saved.begin; e < piece.saved.end; ++e)
+        if (e < static_cast<int64_t>(counts.size())) ++counts[static_cast<size_t>(e)];
+    }
+  for (const auto& [which, counts] : saved)
+    for (const Slice& slice : choice.built.partition.unit(std::get<1>(which)).slices)
+      for (int64_t e = slice.position_in_unit; e < slice.position_in_unit + slice.extent; ++e)
+        if (const int count = counts[static_cast<size_t>(e)]; count != 1)
+          return cat("element ", e, " of unit ", std::get<1>(which), ", state ", std::get<2>(which),
+                     ", is saved ", count, " times");
+  return "";
+}
+
+std::vector<MutatedCase> cases_of_places() {
+  std::vector<MutatedCase> all;
+  const auto add = [&](std::string name, Choice choice) {
+    all.push_back({std::move(name), std::move(choice)});
+  };
+  for (const int stage : {0, 1, 2, 3}) {
+    add(cat("shards, stage ", stage), choice_of({.shards = 4}, stage));
+    add(cat("replicas of shards, stage ", stage), choice_of({.shards = 2, .replicas = 2}, stage));
+    add(cat("shards of tensor ranks, stage ", stage), choice_of({.shards = 2, .tensor = 2}, stage));
+    if (stage < 2)
+      add(cat("shards of stages, stage ", stage), choice_of({.shards = 2, .stages = 2}, stage));
+  }
+  return all;
+}
+
+const Instr& norm_of(const Program& program) {
+  return program.instrs[all_of(program, InstrKind::kGradientNorm).at(0)];
+}
+
+TEST_CASE("a rank that counts what another one counts in the norm is noticed", "[long]") {
+  size_t mutants = 0;
+  for (const MutatedCase& c : cases_of_places()) {
+    Mutants world(c, 31);
+    REQUIRE(world.faults(world.good()).empty());
+    for (size_t rank = 0; rank < world.good().size(); ++rank)
+      for (size_t other = 0; other < world.good().size(); ++other) {
+        const Instr& theirs = norm_of(world.good()[other].program);
+        std::vector<Step> steps = world.good();
+        Instr& own =
+            steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
+        const bool same =
+            own.reads == theirs.reads && own.writes == theirs.writes &&
+            std::get<NormSlots>(own.detail).place == std::get<NormSlots>(theirs.detail).place;
+        if (same) continue;
+        own.reads = theirs.reads;
+        own.writes = theirs.writes;
+        own.detail = theirs.detail;
+        INFO(c.name << ", rank " << rank << " as rank " << other);
+        CHECK((!world.faults(steps).empty() || world.compute_otherwise(steps)));
+        ++mutants;
+      }
+  }
+  CHECK(mutants > 50);
+}
+
+TEST_CASE(
+    "a rank that counts a range of the norm twice, or one that another rank counts, is noticed") {
+  size_t mutants = 0;
+  for (const MutatedCase& c : cases_of_places()) {
+    Mutants world(c, 32);
+    for (size_t rank = 0; rank < world.good().size(); ++rank) {
+      const Instr& norm = norm_of(world.good()[rank].program);
+      for (size_t range = 0; range + 1 < norm.reads.size(); range += 3) {
+        std::vector<Step> steps = world.good();
+        Instr& own =
+            steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
+        // Its sum again instead of the next one's.
+        own.reads[range + 1] = own.reads[range];
+        if (own.reads == norm.reads) continue;
+        INFO(c.name << ", rank " << rank << ", range " << range);
+        CHECK((!world.faults(steps).empty() || world.compute_otherwise(steps)));
+        ++mutants;
+      }
+    }
+  }
+  CHECK(mutants > 20);
+}
+
+TEST_CASE(
+    "every element of the state is saved by one rank, and a part that another rank saves is "
+    "noticed") {
+  size_t mutants = 0;
+  for (const auto& [name, choice] : cases_of_places()) {
+    const std::vector<Step> good = choice.steps();
+    INFO(name);
+    REQUIRE(saved_fault(choice, good) == "");
+    for (size_t rank = 0; rank < good.size(); ++rank)
+      for (size_t p = 0; p < good[rank].pieces.size(); ++p) {
+        const ShardRange own = good[rank].pieces[p].saved;
+        const size_t other = (rank + static_cast<size_t>(choice.mesh.tensor)) % good.size();
+        if (good[other].pieces.size() != good[rank].pieces.size()) continue;
+        const ShardRange theirs = good[other].pieces[p].saved;
+        if (own.begin == theirs.begin && own.end == theirs.end) continue;
+        std::vector<Step> steps = good;
+        steps[rank].pieces[p].saved = theirs;
+        const std::string fault = saved_fault(choice, steps);
+        // Beyond the tensors there is nothing to save.
+        const Unit& unit = choice.built.partition.unit(good[rank].pieces[p].unit);
+        const int64_t end = unit.slices.back().position_in_unit + unit.slices.back().extent;
+        if (std::min(own.begin, theirs.begin) < end) CHECK(fault != "");
+        ++mutants;
+      }
+  }
+  CHECK(mutants > 50);
+}
+
+}  // namespace
+}  // namespace ftrun
