@@ -16,7 +16,6 @@
 #include "kernels/kernels.h"
 #include "model/families.h"
 #include "model/freeze.h"
-#include "partition/whole_parameters.h"
 #include "waiting.h"
 
 #include <catch2/catch.hpp>
@@ -194,9 +193,6 @@ StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise
       plan.train.model, config.partition.unit,
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
       plan.options.state.coded);
-  if (otherwise.owns_whole_parameters)
-    plan.partition = own_whole_parameters(std::move(plan.partition), plan.train.model,
-                                          plan.options.state.shard.count);
   StepOptions once = plan.options;
   once.micro_batches = 1;
   replace(plan.evaluate, build_evaluation_step(plan.evaluate.model, plan.partition, once));

@@ -71,8 +71,6 @@ struct Otherwise {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Tensors that are updated; all when empty.
   std::function<bool(const TensorInfo&)> trains = nullptr;
-  /// Each shard of a unit holds whole parameters (own_whole_parameters).
-  bool owns_whole_parameters = false;
   /// What is done to this rank's training program, which nobody checks.
   std::function<void(Program&)> mutates = nullptr;
 };
