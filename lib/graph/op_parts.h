@@ -7,16 +7,19 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 class Derivation;
+class Work;
 
 // Parts that entries of many kinds share (ops/KIND/spec.cc): functions of one operation.
 
-/// Floating-point operations (multiply and add count as two).
-namespace flops_of {
-/// One for each element that is written.
-double elements(const LayerGraph& graph, const Op& op);
-/// Communication does no arithmetic.
-double communication(const LayerGraph& graph, const Op& op);
-}  // namespace flops_of
+/// What an operation does, of kinds that move each operand once.
+namespace work_of {
+/// One floating-point operation for each element that is written.
+Work elements(const LayerGraph& graph, const Op& op);
+/// An exponential or its like for each element that is written.
+Work transcendentals(const LayerGraph& graph, const Op& op);
+/// No arithmetic.
+Work communication(const LayerGraph& graph, const Op& op);
+}  // namespace work_of
 
 /// Bytes of scratch.
 namespace workspace_of {

@@ -16,8 +16,7 @@ namespace ftrun {
 /// The communication that an operation is among the tensor-parallel ranks; kNone: a kernel runs it.
 enum class TensorCollective : uint8_t { kNone, kAllReduce, kAllGather, kReduceScatter };
 
-/// An entry holds what planning knows of a kind: its place in the table (ops/KIND/spec.cc). What
-/// moves is each operand once, for every kind (traffic_bytes).
+/// An entry holds what planning knows of a kind: its place in the table (ops/KIND/spec.cc).
 struct OpSpec {
   /// "linear_dgrad", ...: unique.
   std::string_view name;
@@ -59,8 +58,8 @@ struct OpSpec {
   int private_result = -1;
   /// Bytes that a library of the GPU may keep beside the plan's scratch; null: none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
-  /// Floating-point operations.
-  double (*flops)(const LayerGraph&, const Op&) = flops_of::elements;
+  /// Arithmetic and memory traffic (graph/cost.h).
+  Work (*work)(const LayerGraph&, const Op&) = work_of::elements;
   /// Bytes of scratch on processors; null: none.
   int64_t (*workspace)(const LayerGraph&, const Op&) = nullptr;
   /// Bytes of scratch on a GPU; null for collectives alone.

@@ -20,12 +20,6 @@ bool can_run_again(OpKind kind) {
   return !op_spec(kind).once;
 }
 
-double list_price(const LayerGraph& graph, std::span<const Op> list) {
-  double price = 0;
-  for (const Op& op : list) price += op_price(graph, op);
-  return price;
-}
-
 /// Everything but cheap results.
 std::vector<bool> keep_all(const LayerGraph& graph) {
   std::vector<bool> kept(graph.values.size(), true);

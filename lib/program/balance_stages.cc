@@ -9,12 +9,6 @@
 namespace ftrun {
 namespace {
 
-double price_of(const LayerGraph& graph, const std::vector<Op>& list) {
-  double price = 0;
-  for (const Op& op : list) price += op_price(graph, op);
-  return price;
-}
-
 double parameters_of(const ModelDescription& model, const Layer& layer) {
   int64_t elements = 0;
   for (const GraphParam& param : layer.params)
@@ -134,10 +128,10 @@ class Cut {
 }  // namespace
 
 PhaseSeconds phase_prices(const LayerGraph& graph) {
-  return {.forward = price_of(graph, graph.forward),
-          .backward = price_of(graph, graph.backward),
-          .input_grad = price_of(graph, graph.input_grad),
-          .weight_grad = price_of(graph, graph.weight_grad)};
+  return {.forward = list_price(graph, graph.forward),
+          .backward = list_price(graph, graph.backward),
+          .input_grad = list_price(graph, graph.input_grad),
+          .weight_grad = list_price(graph, graph.weight_grad)};
 }
 
 std::vector<PhaseSeconds> part_prices(const ModelDescription& model, const PipelineLayout& layout) {

@@ -170,8 +170,7 @@ void Bench::op(const char* label, OpKind kind, std::vector<ValueId> in, std::vec
   for (const auto& memory : memory_) storage.push_back(memory.get());
   const KernelContext context{false, &scalars_};
   const double ours = time([&] { run_op(graph_, op, storage, context); });
-  line(label, ours, aten ? time(aten) : 0.0, flops(graph_, op),
-       static_cast<double>(traffic_bytes(graph_, op)));
+  line(label, ours, aten ? time(aten) : 0.0, flops(graph_, op), traffic_bytes(graph_, op));
 }
 
 /// What this machine gives a large square product and an add in place (3 passes over memory).
