@@ -124,9 +124,7 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
   if (model_ranks(config.parallel) == 0) return;  // more than there can be, which is told
   const auto degree = static_cast<int>(config.parallel.tensor);
   try {
-    require_tensor_split(model,
-                         {config.train_micro_batch_size_per_gpu, config.data.sequence_length},
-                         {degree, 0, config.parallel.sequence});
+    require_tensor_split(model, {degree, 0, config.parallel.sequence});
   } catch (const Error& error) {
     Problem problem;
     problem.at = place_of(config, "parallel.tensor");
@@ -203,9 +201,22 @@ void note_positions(const Config& config, const ModelConfig& model, Report& repo
     add_notice(config, "data.sequence_length", cat("data.sequence_length ", tokens, " is above the model's max_position_embeddings, ", most), "", report);
 }
 
+/// Says that rows are padded for sequence-parallel ranks.
+void note_row_padding(const Config& config, Report& report) {
+  const SampleSetOptions options = sample_options(config);
+  const int64_t tokens = options.sequence_length, ranks = config.parallel.tensor;
+  if (options.row_padding > 0)
+    add_notice(
+        config, "data.sequence_length",
+        cat("rows of ", tokens, " tokens are computed as ", tokens + options.row_padding,
+            ", so that ", ranks, " tensor ranks can share them out"),
+        cat("set data.sequence_length to a multiple of ", ranks, ", or parallel.sequence: false"),
+        report);
+}
+
 /// What training would find when it opens the data, but for what takes a reading of all of it.
 void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, Report& report) {
-  const SampleSetOptions options = sample_options(config.data);
+  const SampleSetOptions options = sample_options(config);
   TokenFileOptions files;
   files.format = options.format;
   files.dtype = options.dtype;
@@ -351,6 +362,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (source.reads_data) check_data_files(result.config, result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
   if (result.model) note_positions(result.config, *result.model, report);
+  note_row_padding(result.config, report);
   if (result.model) note_bubble(result.config, report);
   note_serving(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);

@@ -82,7 +82,7 @@ void print_traffic(const StepPlan& plan, const Program& program) {
 }
 
 bool has_data(const Config& config) {
-  const SampleSetOptions samples = sample_options(config.data);
+  const SampleSetOptions samples = sample_options(config);
   TokenFileOptions files;
   files.format = samples.format;
   files.dtype = samples.dtype;

@@ -18,6 +18,8 @@ namespace ftrun {
 struct SampleSetOptions {
   /// Positions of a row, T.
   int64_t sequence_length = 512;
+  /// Positions behind these that no token takes.
+  int64_t row_padding = 0;
   SequencePacking packing = SequencePacking::kConcat;
   /// Element type of raw .bin files; by default what the .json beside them says.
   std::optional<DType> dtype;
@@ -42,6 +44,8 @@ class SampleSet {
   const RowTable& rows() const { return rows_; }
   int64_t size() const { return rows_.size(); }
   int64_t sequence_length() const { return rows_.sequence_length(); }
+  /// Positions of a row in a batch: T and those behind them that no token takes.
+  int64_t row_positions() const { return sequence_length() + row_padding_; }
   /// Of each data set of a mix, its rows and how many of them an epoch takes: those of the set with the most
   /// tokens that are trained on once, of the others so many that the tokens trained on are as the weights.
   /// Empty where nothing is mixed.
@@ -61,6 +65,7 @@ class SampleSet {
   void count_mix(const std::vector<double>& weights);
   TokenDataset data_;
   RowTable rows_;
+  int64_t row_padding_;
   std::vector<MixedRows> mix_;
   std::vector<int64_t> mix_tokens_;
 };

@@ -43,6 +43,12 @@ FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t colu
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
+/// Returns the place of the n-th token of a micro-batch among those that are no padding of their
+/// rows. Padding has places of tokens behind it: what becomes of it is never read.
+FTRUN_HOST_DEVICE inline int64_t dropout_place(int64_t n, int64_t row_tokens, int64_t row_padding) {
+  return n - n / row_tokens * row_padding;
+}
+
 /// 32 bits of a column of that stretch, uniform over rows. The vector kernels have the same (`scrambled`, kernels/cpu/simd.inc).
 FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t column) {
   uint32_t x = column ^ keys.low;

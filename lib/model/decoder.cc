@@ -401,10 +401,11 @@ MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
   return lora;
 }
 
-/// Adds a block's parameters to its graph. `whole` is the config of the whole model, `dropout` that
-/// of what adapters multiply. Modules of one matrix, whose A's are one matrix, have the same mask.
+/// Adds a block's parameters to its graph. `whole` is the config of the whole model, `dropout` what
+/// those of adapters' operands have in common. Modules of one matrix, whose A's are one matrix,
+/// have the same mask.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
-                             double dropout, const TensorSplit& split) {
+                             const DropoutAttrs& dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);
   const std::vector<RankMatrix> matrices = rank_matrices(whole, split);
   BlockParams p;
@@ -428,8 +429,9 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   for (const RankMatrix& matrix : matrices) {
     const bool by_outputs = matrix.products.front().by_outputs;
     // The numbers of sites decide masks: a run goes on with the same ones.
-    const DropoutAttrs site{dropout, static_cast<int>(matrix.matrix),
-                            by_outputs ? 0 : split.index * matrix.inputs};
+    DropoutAttrs site = dropout;
+    site.site = static_cast<int>(matrix.matrix);
+    site.first_column = by_outputs ? 0 : split.index * matrix.inputs;
     p.at(matrix.matrix).lora = add_lora_params(g, matrix, names, split, adapter, site);
   }
   return p;
@@ -588,7 +590,10 @@ BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const 
   const ValueId rope =
       table_width > 0 ? g.input(Port::kRope, DType::kF32, {n, table_width}, "rope") : -1;
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
-  const BlockParams p = add_block_params(g, whole, adapter, train ? dropout : 0, split);
+  const DropoutAttrs masks{.probability = train ? dropout : 0,
+                           .row_tokens = batch.row_tokens,
+                           .row_padding = batch.row_padding};
+  const BlockParams p = add_block_params(g, whole, adapter, masks, split);
   const ValueId norm = add_norm(g, c, x, p.input_norm);
   ValueId attention = build_attention(g, products, c, p, norm, rope, starts, kind);
   if (c.output_norms) attention = add_norm(g, c, attention, p.attention_output_norm);

@@ -129,10 +129,12 @@ struct RecomputeOptions {
   }
 };
 
-/// A micro-batch: `rows` sequences (B) of `row_tokens` tokens (T).
+/// A micro-batch: `rows` sequences (B) of `row_tokens` places for tokens (T), the last
+/// `row_padding` of which are never taken.
 struct BatchShape {
   int64_t rows = 1;
   int64_t row_tokens = 1;
+  int64_t row_padding = 0;
 
   int64_t tokens() const { return rows * row_tokens; }
   bool operator==(const BatchShape&) const = default;

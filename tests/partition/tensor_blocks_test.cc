@@ -76,7 +76,7 @@ constexpr BatchShape kBatch{1, 64};
 /// Of every rank of every degree.
 std::vector<TensorSplit> splits_of(const ModelConfig& config) {
   std::vector<TensorSplit> splits;
-  for (const int64_t degree : tensor_split_degrees(config, kBatch, true))
+  for (const int64_t degree : tensor_split_degrees(config))
     for (const int64_t index : std::set<int64_t>{0, degree - 1})
       splits.push_back({static_cast<int>(degree), static_cast<int>(index), true});
   return splits;

@@ -26,6 +26,10 @@ struct DropoutAttrs {
   bool rest = false;
   /// As LinearAttrs has it, where no product reads x itself.
   int64_t gradient_ranks = 1;
+  /// Rows of `row_tokens` tokens end with `row_padding` that are not counted among the tokens of
+  /// the batch.
+  int64_t row_tokens = 1;
+  int64_t row_padding = 0;
   bool operator==(const DropoutAttrs&) const = default;
 };
 

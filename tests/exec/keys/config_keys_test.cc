@@ -181,16 +181,16 @@ std::string scale_text(const Config& config) {
   return text;
 }
 
-std::string samples_text(const DataConfig& data) {
-  const SampleSetOptions options = sample_options(data);
+std::string samples_text(const Config& config) {
+  const SampleSetOptions options = sample_options(config);
   return cat(options.sequence_length, " ", static_cast<int>(options.packing), " ",
              static_cast<int>(options.format), " ", options.dtype ? static_cast<int>(*options.dtype) : -1);
 }
 
 /// What a run computes from a resolved config beside its programs.
 std::string scalars(const Config& config) {
-  return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config), "\n",
-             samples_text(config.data), "\n");
+  return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config),
+             "\n", samples_text(config), "\n");
 }
 
 /// What a program does not show of adapters: how they are scaled, and how they begin.
@@ -318,9 +318,9 @@ const std::map<std::string, RunKey>& run_keys() {
       // What is read.
       {"model.path", {"lib/exec/setup.cc", "folder(from.model.path)"}},
       {"adapter.path", {"lib/exec/checkpointer.cc", "config_.adapter.path"}},
-      {"data.train",
-       {"lib/exec/run_data.cc", "(config.data.train, training_options(config.data))"}},
-      {"data.train_weights", {"lib/exec/sample_options.h", "options.weights = data.train_weights"}},
+      {"data.train", {"lib/exec/run_data.cc", "(config.data.train, training_options(config))"}},
+      {"data.train_weights",
+       {"lib/exec/sample_options.h", "options.weights = config.data.train_weights"}},
       {"data.validation", {"lib/exec/run_data.cc", "evaluation_sets(config.data)"}},
       {"data.validation_names", {"lib/config/evaluation_sets.cc", "data.validation_names[i]"}},
       {"data.shuffle", {"lib/exec/run_data.cc", "options.shuffle = config.data.shuffle"}},
