@@ -22,6 +22,7 @@ using Command = std::function<int()>;
 Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
 Command add_check(CLI::App& app);
 Command add_plan(CLI::App& app);
+Command add_bench(CLI::App& app);
 Command add_schema(CLI::App& app);
 Command add_inspect(CLI::App& app);
 Command add_report(CLI::App& app);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/bench_machine.h"
 #include "exec/train.h"
 
 namespace ftrun {
@@ -22,6 +23,9 @@ bool has_cuda_module();
 
 /// Trains as one rank, with the engine, which is loaded if it is not yet.
 int train_with_engine(const TrainRequest& request);
+
+/// Measures this machine with the engine, which is loaded if it is not yet.
+Machine bench_with_engine(const BenchRequest& request);
 
 /// What main returns ends the process through this. Where the engine was loaded it does not return: output is flushed
 /// and the process is gone, without the destructors of LibTorch, which take its tables of operators down entry by

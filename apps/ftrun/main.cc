@@ -153,7 +153,7 @@ int run(const std::vector<std::string>& arguments) {
   std::map<std::string, Command> commands{
       {"check", add_check(app)},     {"plan", add_plan(app)},       {"schema", add_schema(app)},
       {"inspect", add_inspect(app)}, {"convert", add_convert(app)}, {"verify", add_verify(app)},
-      {"report", add_report(app)}};
+      {"report", add_report(app)},   {"bench", add_bench(app)}};
   commands.emplace("completion", add_completion(app));
   commands.emplace("manual", add_manual(app));
   // As CLI11 takes them: the last one first, without the program's own name.

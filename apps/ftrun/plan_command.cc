@@ -12,6 +12,7 @@
 #include "config_source.h"
 #include "data/check_headers.h"
 #include "exec/sample_options.h"
+#include "machine/machine_file.h"
 #include "model/size.h"
 #include "nodes_option.h"
 #include "pipeline_text.h"
@@ -23,6 +24,7 @@
 #include "program/step_plan.h"
 #include "program/traffic.h"
 #include "sim/class_plans.h"
+#include "sim/step_time.h"
 
 namespace ftrun {
 namespace {
@@ -39,6 +41,8 @@ struct PlanOptions {
   int64_t device_memory = 0;
   int64_t host_memory = 0;
   int64_t nodes = 1;
+  /// A machine file; "" for none.
+  std::string machine;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -95,6 +99,18 @@ void print_assumptions(const Config& config) {
   std::cout << "assumed: every sequence has " << config.data.sequence_length
             << " tokens (data.sequence_length), because data.train "
             << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
+}
+
+/// What a step takes on the machine that is asked about.
+void print_time(const LoadedConfig& loaded, const PlanOptions& options, const ClassPlans& all,
+                const StepPlan& plan) {
+  const Machine machine = read_machine_file(options.machine);
+  const StepTime time = predict_step(all, machine, options.nodes);
+  const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
+  std::cout << '\n'
+            << step_time_text(time, machine, loaded.ranks, tokens,
+                              training_flops_per_token(plan.train.model).full,
+                              plan.train.model.dtypes.compute);
 }
 
 /// What was checked.
@@ -164,6 +180,7 @@ int plan_command(PlanOptions options) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
+  if (trains && !options.machine.empty()) print_time(loaded, options, all, plan);
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
     std::cout << "\nwarning: " << crossing << '\n';
@@ -197,6 +214,11 @@ Command add_plan(CLI::App& app) {
       ->transform(CLI::AsSizeValue(false));
   command->add_option("--host-memory", options->host_memory, "the same for the host tier of a rank")
       ->transform(CLI::AsSizeValue(false));
+  command
+      ->add_option("--machine", options->machine,
+                   "a machine file (docs/plan.md): what a step would take there")
+      ->option_text("FILE")
+      ->excludes(evaluation);
   add_nodes_option(*command, options->nodes);
   return [options] { return plan_command(*options); };
 }

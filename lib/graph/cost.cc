@@ -10,27 +10,27 @@ namespace ftrun {
 
 namespace work_of {
 
-Work elements(const LayerGraph& graph, const Op& op) {
+OpWork elements(const LayerGraph& graph, const Op& op) {
   return Pass{.flops = result_elements(graph, op), .bytes = operand_bytes(graph, op)};
 }
 
-Work transcendentals(const LayerGraph& graph, const Op& op) {
+OpWork transcendentals(const LayerGraph& graph, const Op& op) {
   const double elements = result_elements(graph, op);
   return Pass{.flops = elements, .transcendentals = elements, .bytes = operand_bytes(graph, op)};
 }
 
-Work communication(const LayerGraph& graph, const Op& op) {
+OpWork communication(const LayerGraph& graph, const Op& op) {
   return Pass{.bytes = operand_bytes(graph, op)};
 }
 
 }  // namespace work_of
 
-Work::Work(std::initializer_list<Pass> passes) : count_(passes.size()) {
+OpWork::OpWork(std::initializer_list<Pass> passes) : count_(passes.size()) {
   require(count_ <= kMostPasses, "passes of an operation");
   std::copy(passes.begin(), passes.end(), passes_.begin());
 }
 
-Pass Work::total() const {
+Pass OpWork::total() const {
   Pass sum;
   for (const Pass& pass : *this) {
     sum.flops += pass.flops;
@@ -40,7 +40,7 @@ Pass Work::total() const {
   return sum;
 }
 
-Work work(const LayerGraph& graph, const Op& op) {
+OpWork work(const LayerGraph& graph, const Op& op) {
   return op_spec(op.kind).work(graph, op);
 }
 

@@ -21,15 +21,15 @@ struct Pass {
   double bytes = 0;
 };
 
-/// Work is what an operation does: its passes, each of which begins when the one before it ends. A
-/// gradient of a parameter counts as written once; the list that adds to it reads it, too.
-class Work {
+/// OpWork is what an operation does: its passes, each of which begins when the one before it ends.
+/// A gradient of a parameter counts as written once; the list that adds to it reads it, too.
+class OpWork {
  public:
   /// The logits, the losses and two gradients of the head.
   static constexpr size_t kMostPasses = 4;
 
-  Work(const Pass& pass) : Work({pass}) {}
-  Work(std::initializer_list<Pass> passes);
+  OpWork(const Pass& pass) : OpWork({pass}) {}
+  OpWork(std::initializer_list<Pass> passes);
 
   const Pass* begin() const { return passes_.data(); }
   const Pass* end() const { return passes_.data() + count_; }
@@ -42,7 +42,7 @@ class Work {
 };
 
 /// What one operation of a list does.
-Work work(const LayerGraph& graph, const Op& op);
+OpWork work(const LayerGraph& graph, const Op& op);
 /// Floating-point operations of all its passes.
 double flops(const LayerGraph& graph, const Op& op);
 /// Bytes that all its passes move.

@@ -7,18 +7,18 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 class Derivation;
-class Work;
+class OpWork;
 
 // Parts that entries of many kinds share (ops/KIND/spec.cc): functions of one operation.
 
 /// What an operation does, of kinds that move each operand once.
 namespace work_of {
 /// One floating-point operation for each element that is written.
-Work elements(const LayerGraph& graph, const Op& op);
+OpWork elements(const LayerGraph& graph, const Op& op);
 /// An exponential or its like for each element that is written.
-Work transcendentals(const LayerGraph& graph, const Op& op);
+OpWork transcendentals(const LayerGraph& graph, const Op& op);
 /// No arithmetic.
-Work communication(const LayerGraph& graph, const Op& op);
+OpWork communication(const LayerGraph& graph, const Op& op);
 }  // namespace work_of
 
 /// Bytes of scratch.

@@ -59,7 +59,7 @@ struct OpSpec {
   /// Bytes that a library of the GPU may keep beside the plan's scratch; null: none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
   /// Arithmetic and memory traffic (graph/cost.h).
-  Work (*work)(const LayerGraph&, const Op&) = work_of::elements;
+  OpWork (*work)(const LayerGraph&, const Op&) = work_of::elements;
   /// Bytes of scratch on processors; null: none.
   int64_t (*workspace)(const LayerGraph&, const Op&) = nullptr;
   /// Bytes of scratch on a GPU; null for collectives alone.

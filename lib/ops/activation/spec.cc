@@ -26,7 +26,7 @@ void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
 
 /// The activations with an exponential or its like count one for each input element of the
 /// function: one of two of a gated one's input.
-Work work_per_element(const LayerGraph& graph, const Op& op, double elements) {
+OpWork work_per_element(const LayerGraph& graph, const Op& op, double elements) {
   const Activation kind = activation_of(op);
   const bool is_smooth = kind != Activation::kRelu && kind != Activation::kRelu2;
   return Pass{.flops = result_elements(graph, op),
@@ -34,11 +34,11 @@ Work work_per_element(const LayerGraph& graph, const Op& op, double elements) {
               .bytes = operand_bytes(graph, op)};
 }
 
-Work activation_work(const LayerGraph& graph, const Op& op) {
+OpWork activation_work(const LayerGraph& graph, const Op& op) {
   return work_per_element(graph, op, result_elements(graph, op));
 }
 
-Work gated_activation_dgrad_work(const LayerGraph& graph, const Op& op) {
+OpWork gated_activation_dgrad_work(const LayerGraph& graph, const Op& op) {
   return work_per_element(graph, op, result_elements(graph, op) / 2);
 }
 

@@ -38,7 +38,7 @@ double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
 }
 
 /// Products of head size for each pair that is scored, and its exponential.
-Work attention_products(const LayerGraph& graph, const Op& op, ValueId qkv, int products) {
+OpWork attention_products(const LayerGraph& graph, const Op& op, ValueId qkv, int products) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const double pairs = scored_pairs(graph.at(qkv).dims[0], attrs);
   return Pass{.flops = 2.0 * products * pairs * static_cast<double>(attrs.head_size),
@@ -46,12 +46,12 @@ Work attention_products(const LayerGraph& graph, const Op& op, ValueId qkv, int 
               .bytes = operand_bytes(graph, op)};
 }
 
-Work attention_work(const LayerGraph& graph, const Op& op) {
+OpWork attention_work(const LayerGraph& graph, const Op& op) {
   return attention_products(graph, op, op.in[0], 2);
 }
 
 /// Scores again, then the gradients by P, v, q and k.
-Work attention_dgrad_work(const LayerGraph& graph, const Op& op) {
+OpWork attention_dgrad_work(const LayerGraph& graph, const Op& op) {
   return attention_products(graph, op, op.in[1], 5);
 }
 

@@ -84,7 +84,7 @@ double transcendentals_of(double softcap, bool with_gradients) {
   return softcap == 0 ? 1 : with_gradients ? 3 : 2;
 }
 
-Work linear_cross_entropy_work(const LayerGraph& graph, const Op& op) {
+OpWork linear_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<CrossEntropyAttrs>();
   const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
   const auto [element, gradient] = head_bytes(graph, op);
@@ -100,7 +100,7 @@ Work linear_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   return {head.logits(), losses, head.weight_gradient(head.chunks - 1), head.input_gradient()};
 }
 
-Work vocabulary_logits_work(const LayerGraph& graph, const Op& op) {
+OpWork vocabulary_logits_work(const LayerGraph& graph, const Op& op) {
   const Value& logits = graph.at(op.out[0]);
   const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype));
   const double softcap = op.attrs.get<VocabularyAttrs>().softcap;
@@ -108,7 +108,7 @@ Work vocabulary_logits_work(const LayerGraph& graph, const Op& op) {
 }
 
 /// The softmax of the logits from all ranks' statistics, and the products of both gradients.
-Work vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
+OpWork vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
   const Value &logits = graph.at(op.in[3]), &statistics = graph.at(op.in[4]);
   const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype));

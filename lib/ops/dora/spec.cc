@@ -24,7 +24,7 @@ void dora_letters(const Op& op, std::map<std::string, int64_t>& letters) {
 }
 
 /// B A of each row, and its square.
-Work dora_squared_lengths_work(const LayerGraph& graph, const Op& op) {
+OpWork dora_squared_lengths_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * (part.rank + 1));

@@ -25,7 +25,7 @@ double row_bytes(const LayerGraph& graph, ValueId table, ValueId x) {
   return rows * static_cast<double>(graph.at(table).dims[1] * dtype_bytes(graph.at(table).dtype));
 }
 
-Work embed_work(const LayerGraph& graph, const Op& op) {
+OpWork embed_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &x = graph.at(op.out[0]);
   return Pass{.bytes = row_bytes(graph, op.in[1], op.out[0]) +
                        static_cast<double>(tokens.bytes() + x.bytes())};
@@ -33,7 +33,7 @@ Work embed_work(const LayerGraph& graph, const Op& op) {
 
 /// Each token's gradient is added to a row. The clearing of the table, in the first micro-batch of
 /// a step alone, is not counted.
-Work embed_wgrad_work(const LayerGraph& graph, const Op& op) {
+OpWork embed_wgrad_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &dx = graph.at(op.in[1]);
   return Pass{.flops = static_cast<double>(element_count(dx.dims)),
               .bytes = 2 * row_bytes(graph, op.out[0], op.in[1]) +

@@ -15,11 +15,11 @@
 namespace ftrun {
 namespace {
 
-Work linear_work(const LayerGraph& graph, const Op& op) {
+OpWork linear_work(const LayerGraph& graph, const Op& op) {
   return Pass{.flops = product_flops(graph, op.in[0], op.in[1]), .bytes = operand_bytes(graph, op)};
 }
 
-Work linear_wgrad_work(const LayerGraph& graph, const Op& op) {
+OpWork linear_wgrad_work(const LayerGraph& graph, const Op& op) {
   return Pass{.flops = product_flops(graph, op.in[0], op.out[0]),
               .bytes = operand_bytes(graph, op)};
 }

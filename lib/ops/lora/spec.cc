@@ -18,7 +18,7 @@
 namespace ftrun {
 namespace {
 
-Work lora_work(const LayerGraph& graph, const Op& op) {
+OpWork lora_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * part.rank);

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+#include "machine/machine.h"
+
+namespace ftrun {
+
+/// Reads a machine file (YAML, docs/plan.md), named `path` in messages. Error(kUsage) with every
+/// problem, its line and what to do: unknown keys, numbers without a unit or with one of another
+/// kind, what is missing.
+Machine parse_machine(const std::string& path, const std::string& text);
+
+/// The same of a file. Error(kBadInput) where it cannot be read.
+Machine read_machine_file(const std::string& path);
+
+/// Writes the text that parse_machine() reads back as this machine, up to its five digits.
+std::string machine_text(const Machine& machine);
+
+}  // namespace ftrun
