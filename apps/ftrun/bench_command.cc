@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "commands.h"
 #include "engine.h"
 #include "machine/machine_file.h"
@@ -30,6 +31,16 @@ void refuse_existing(const std::string& path) {
                 "give another name, or move it away");
 }
 
+/// Where runs look for this machine's own file. The folder is made.
+std::string own_path() {
+  const std::string path = own_machine_path();
+  if (path.empty())
+    throw Error(ExitCode::kUsage, "there is no HOME to keep the machine file in",
+                "give --out FILE");
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  return path;
+}
+
 int bench_command(const BenchOptions& options) {
   refuse_existing(options.out);
   const MachineInfo host = read_machine();
@@ -37,14 +48,12 @@ int bench_command(const BenchOptions& options) {
                              .quick = options.quick,
                              .processor = host.cpu_model,
                              .measured = utc_now()};
+  const std::string path = options.out.empty() ? own_path() : options.out;
   const std::string text = machine_text(bench_with_engine(request));
-  if (options.out.empty()) {
-    std::cout << text;
-    return 0;
-  }
   refuse_existing(options.out);
-  write_file_atomic(posix_files(), options.out, text);
-  std::cout << "ftrun plan --machine " << options.out << " says what a step takes here\n";
+  write_file_atomic(posix_files(), path, text);
+  std::cout << "ftrun plan --machine " << shell_word(path) << " says what a step takes here"
+            << (options.out.empty() ? "; runs compare their steps with it" : "") << '\n';
   return 0;
 }
 
@@ -57,7 +66,10 @@ Command add_bench(CLI::App& app) {
   CLI::App* machine = bench->add_subcommand(
       "machine", "time operations, updates, copies and collectives, and write a machine file");
   machine->add_flag("--quick", options->quick, "fewer sizes and rounds");
-  machine->add_option("--out", options->out, "the file (without: standard output)")
+  machine
+      ->add_option("--out", options->out,
+                   "the file (without: this machine's own, in ~/.cache/ftrun, which runs compare "
+                   "their steps with)")
       ->option_text("FILE");
   machine->add_option("--name", options->name,
                       "what the machine is called there (without: its host name)");

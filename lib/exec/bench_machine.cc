@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/median.h"
 #include "base/processors.h"
 #include "comm/listen_socket.h"
 #include "comm/open.h"
@@ -34,12 +35,6 @@ namespace {
 double now() {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(since).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 /// Median seconds of a call, over at least 5 samples and a tenth of a second.

@@ -99,7 +99,7 @@ int Trainer::train() {
   journal_.take_folder();
   open_data();
   open_model();
-  check_ranks(config_, *setup_, session_);
+  step_times_.emplace(check_ranks(config_, *setup_, session_));
   load_or_resume();
   open_outputs();
   warn_of_placement();
@@ -329,6 +329,7 @@ StepMetrics Trainer::train_step() {
   stop_lead_.note_step(metrics.step_seconds);
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   use_->add_to(metrics);
+  step_times_->note(metrics);
   journal_.show_step(progress_, step, metrics, setup_->train_executor());
   count_skipped(step);
   warn_of_no_labels(metrics);
@@ -510,7 +511,12 @@ void Trainer::write_samples() {
 void Trainer::finish() {
   loader_->shutdown();
   use_->total(session_);
-  session_.together("recording what the run used", [this] { journal_.update([this](RunManifest& manifest) { use_->add_to(manifest); }); });
+  session_.together("recording what the run used", [this] {
+    journal_.update([this](RunManifest& manifest) {
+      use_->add_to(manifest);
+      manifest.time = step_times_->record();
+    });
+  });
   session_.allow_work_of_one_rank();
   save_last_checkpoint();
   session_.together("recording the checkpoints", [this] {
@@ -581,6 +587,7 @@ void Trainer::conclude() {
   identity_.record();
   say_sample();
   for (const std::string& text : use_->texts(session_.world())) journal_.say(text);
+  if (const std::string text = step_times_->text(); !text.empty()) journal_.say(text);
   const std::string reason = how_it_ended();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.say(reason);
   journal_.conclude(withheld_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),

@@ -20,6 +20,7 @@
 #include "exec/session.h"
 #include "exec/setup.h"
 #include "exec/slow_ranks.h"
+#include "exec/step_times.h"
 #include "exec/stop_agreement.h"
 #include "exec/stop_lead.h"
 #include "exec/text_sample.h"
@@ -102,6 +103,7 @@ class Trainer {
   double longest_check_ = 0;
   std::optional<SlowRanks> slow_ranks_;
   std::optional<ResourceUse> use_;
+  std::optional<StepTimes> step_times_;
   std::unique_ptr<Loader> loader_;
   /// Of the config, over all steps.
   SchedulerConfig lr_schedule_;

@@ -1,6 +1,8 @@
 #include "machine/machine_file.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <set>
@@ -252,6 +254,23 @@ Machine parse_machine(const std::string& path, const std::string& text) {
 
 Machine read_machine_file(const std::string& path) {
   return parse_machine(path, read_file(path));
+}
+
+std::string own_machine_path() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty())
+    return cache + "/ftrun/machine.yaml";
+  const std::string home = variable("HOME");
+  return home.empty() ? "" : home + "/.cache/ftrun/machine.yaml";
+}
+
+std::optional<Machine> own_machine(const std::string& path) {
+  std::error_code none;
+  if (path.empty() || !std::filesystem::exists(path, none)) return std::nullopt;
+  return read_machine_file(path);
 }
 
 std::string machine_text(const Machine& machine) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "machine/machine.h"
@@ -13,6 +14,15 @@ Machine parse_machine(const std::string& path, const std::string& text);
 
 /// The same of a file. Error(kBadInput) where it cannot be read.
 Machine read_machine_file(const std::string& path);
+
+/// Where `ftrun bench machine` keeps what it measured: ftrun/machine.yaml in XDG_CACHE_HOME, else
+/// in
+/// ~/.cache. "" where neither is known.
+std::string own_machine_path();
+
+/// The machine of that file; nothing where there is none. Error(kUsage, kBadInput) for one that
+/// cannot be read.
+std::optional<Machine> own_machine(const std::string& path);
 
 /// Writes the text that parse_machine() reads back as this machine, up to its five digits.
 std::string machine_text(const Machine& machine);

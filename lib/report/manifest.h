@@ -112,6 +112,9 @@ struct RunManifest {
   /// By stage of a pipeline ("stage 0"): what of its steps it waited ("idle_per_million"), and what it would
   /// wait if nothing but its schedule cost time ("schedule_idle_per_million").
   std::map<std::string, std::map<std::string, int64_t>> pipeline;
+  /// Microseconds of a training step of rank 0, "predicted" and "measured" (the median): "step",
+  /// "exposed_communication".
+  std::map<std::string, std::map<std::string, int64_t>> time;
 };
 
 /// The text of run.json: an object of "format": 1 and the fields above, secrets hidden.
