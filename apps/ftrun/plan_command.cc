@@ -107,9 +107,11 @@ void print_time(const LoadedConfig& loaded, const PlanOptions& options, const Cl
   const Machine machine = read_machine_file(options.machine);
   const StepTime time = predict_step(all, machine, options.nodes);
   const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
+  // Adapters leave out the gradients of most weights, of which the formula knows nothing.
+  const bool trains_all = loaded.config.adapter.type == AdapterType::kNone;
+  const double flops = trains_all ? training_flops_per_token(plan.train.model).full : 0;
   std::cout << '\n'
-            << step_time_text(time, machine, loaded.ranks, tokens,
-                              training_flops_per_token(plan.train.model).full,
+            << step_time_text(time, machine, loaded.ranks, tokens, flops,
                               plan.train.model.dtypes.compute);
 }
 

@@ -31,8 +31,8 @@ struct StepTime {
 StepTime predict_step(const ClassPlans& all, const Machine& machine, int64_t nodes);
 
 /// The prediction as `ftrun plan` prints it: time by part, tokens a second, and the share of the
-/// machine's products that are of the model (`flops_per_token` by Chowdhery et al. 2022, "PaLM",
-/// appendix B).
+/// machine's products that are of the model, by `flops_per_token` (Chowdhery et al. 2022, "PaLM",
+/// appendix B); 0: not known.
 std::string step_time_text(const StepTime& time, const Machine& machine, int ranks, int64_t tokens,
                            double flops_per_token, DType dtype);
 

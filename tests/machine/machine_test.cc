@@ -1,13 +1,16 @@
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "graph/cost.h"
 #include "graph/layer_graph.h"
 #include "machine/machine_file.h"
 #include "machine/op_time.h"
 #include "machine/quantity.h"
 #include "model/families.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -153,6 +156,20 @@ TEST_CASE("what is wrong in a machine file is told with its place") {
   const std::string two = refusal("20 GB/s\n    products", "20\n    product");
   CHECK(two.find("m.yaml:9:13") != std::string::npos);
   CHECK(two.find("rates.product: unknown key") != std::string::npos);
+}
+
+TEST_CASE("machine files that are shipped can be read, and say where their numbers are from") {
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::source_dir() + "/configs/machines")) {
+    const Machine machine = read_machine_file(entry.path());
+    INFO(machine.name);
+    CHECK(machine.name == entry.path().stem());
+    CHECK(machine.node.bandwidth > 0);
+    CHECK(read_file(entry.path()).find("sources:") != std::string::npos);
+    ++files;
+  }
+  CHECK(files >= 1);
 }
 
 TEST_CASE("collectives take what was measured of them, and else what a ring takes") {
