@@ -52,8 +52,8 @@ size_t last_list(const Program& program) {
   return last;
 }
 
-/// By micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets are one range:
-/// the last unit first, as backward makes them.
+/// Sorts by micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets
+/// are one range: the last unit first, as backward makes them.
 void sort_as_they_lie(std::vector<Made>& made) {
   std::sort(made.begin(), made.end(), [](const Made& a, const Made& b) {
     return std::tuple(a.use.micro_batch, -a.use.chunk, -a.use.unit) <

@@ -55,7 +55,7 @@ class Alternatives {
     if (parameters.empty()) parameters = optimizer;
   }
 
-  /// Whoever left overlap_comm to the stage's default will have the new stage's.
+  /// Sets the stage; overlap_comm follows the new stage's default where the config left it open.
   static void set_stage(ZeroConfig& zero, int64_t stage) {
     if (zero.overlap_comm == (zero.stage == 3)) zero.overlap_comm = stage == 3;
     zero.stage = stage;
@@ -154,7 +154,8 @@ bool brings_objections(const Config& changed, const std::set<std::string>& befor
   return !std::includes(before.begin(), before.end(), now.begin(), now.end());
 }
 
-/// Of several values of one key the one that saves most; of equals the one that was asked first.
+/// Chooses of several values of one key the one that saves most; of equals the one that was asked
+/// first.
 std::vector<Saving> best_of_each_key(const std::vector<Saving>& sorted) {
   std::set<std::string> seen;
   std::vector<Saving> best;
