@@ -111,7 +111,7 @@ class Folding {
   }
 
   const World& world_;
-  /// Of each group.
+  /// The members of each group.
   std::vector<std::vector<Member>> members_;
   std::vector<int32_t> rank_cell_, group_cell_;
   size_t rank_cells_ = 0, group_cells_ = 0;
