@@ -23,15 +23,15 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kBetweenTries{50};
-/// What listens and does not answer the greeting in this time is something else.
+/// The limit of the greeting: a listener that does not answer in this time is something else.
 constexpr Milliseconds kHandshake{5000};
 /// A host that answers nothing is tried again after this time.
 constexpr Milliseconds kConnect{5000};
 
-/// What rank 0 answered instead of admitting.
+/// Refused holds what rank 0 answered instead of admitting.
 struct Refused : std::runtime_error {
   Refused(const std::string& what, bool for_now = false) : std::runtime_error(what), for_now(for_now) {}
-  /// Of an earlier start, whose place that of this rank may be about to take.
+  /// An earlier start's rank 0 refused, whose place this start's rank 0 may be about to take.
   bool for_now;
 };
 
@@ -47,7 +47,7 @@ void send_all(int fd, std::string_view bytes) {
   }
 }
 
-/// So many bytes; with a deadline only until then.
+/// Receives `count` bytes; with a deadline only until then.
 std::string receive(int fd, size_t count, std::optional<Clock::time_point> deadline = std::nullopt) {
   std::string bytes(count, '\0');
   size_t have = 0;

@@ -53,7 +53,7 @@ MeetingFile::MeetingFile(std::string path, const MeetingPlace& place)
   write_file_atomic(posix_files(), path_, content_);
 }
 
-/// Only what this rank wrote: another job's ranks may be meeting there by now.
+/// Removes the file if this rank wrote it: another job's ranks may be meeting there by now.
 MeetingFile::~MeetingFile() {
   try {
     if (text_of(path_) == content_) ::unlink(path_.c_str());

@@ -217,7 +217,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     });
   }
 
-  /// Only a barrier is waited for on the host.
+  /// Waits on the host for a barrier alone.
   void complete(Collective& collective) override {
     if (collective.record.kind == CollectiveKind::kBarrier)
       or_lost([&] { check_cuda(::cudaStreamSynchronize(native()), "waiting for the device"); });

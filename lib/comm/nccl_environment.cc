@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// What a rank's channels to the others of its machine take, about.
+/// Bytes, about, of a rank's channels to the others of its machine.
 constexpr int64_t kBytesOfRank = 32 << 20;
 
 }  // namespace

@@ -20,7 +20,7 @@ class StoreServer {
   struct Limits {
     /// Connections that have not proved themselves; the oldest makes room for a new one.
     int strangers = 128;
-    /// How long a proof may take.
+    /// The time that a proof may take.
     int64_t handshake_ms = 5000;
     /// Connections: up to three of a rank.
     int members = 1 << 16;
@@ -34,10 +34,10 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
-  /// How many have proved themselves, and how many were let go.
+  /// The number of peers that have proved themselves, and of those that were let go.
   int64_t admitted() const { return admitted_; }
   int64_t refused() const { return refused_; }
-  /// How many requests were answered.
+  /// The number of requests that were answered.
   int64_t requests() const { return requests_; }
   /// Keys that are stored, with their bytes and those of their values; and the most bytes that were kept for the ranks at a time:
   /// stored, asked for and not sent yet.
