@@ -37,7 +37,7 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
-/// In which precision a state is kept changes no more than its rounding.
+/// Says whether a kept state may be read in another precision: that changes no more than its rounding.
 bool can_become(DType stored, DType wanted) {
   return stored == wanted || (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
 }
@@ -52,11 +52,13 @@ void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, i
     convert_to_bf16(stored, from, {reinterpret_cast<uint16_t*>(to), elements});
 }
 
-/// Of a mapped file as much is touched at a time: pages that stay mapped count as this process's memory.
+/// The most bytes of a mapped file that are touched at a time: pages that stay mapped count as this
+/// process's memory.
 constexpr int64_t kMostTouched = int64_t{8} << 20;
-/// As much is hashed and then copied: it is in the caches for the second.
+/// Bytes that are hashed and then copied: they are in the caches for the second.
 constexpr int64_t kCachedBytes = int64_t{128} << 10;
-/// So much is read ahead of what is hashed, in requests that are no longer than a disk takes at a time.
+/// Bytes that are read ahead of what is hashed, in requests that are no longer than a disk takes at
+/// a time.
 constexpr int64_t kReadAheadPiece = int64_t{1} << 20;
 constexpr int64_t kReadAhead = int64_t{8} << 20;
 
@@ -83,7 +85,7 @@ class TensorRead {
     }
   }
 
-  /// Of all elements.
+  /// The checksum of all elements.
   uint64_t checksum() {
     hash_before(info_.elements);
     return stream_.digest();

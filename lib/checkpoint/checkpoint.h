@@ -91,7 +91,7 @@ class Checkpoint {
 struct CheckpointEntry {
   std::string folder;
   int64_t step = 0;
-  /// Of the manifest; -1 when that cannot be read.
+  /// The manifest's serial number; -1 when the manifest cannot be read.
   int64_t serial = -1;
   /// Why the manifest cannot be read, or "".
   std::string problem;

@@ -22,8 +22,8 @@ CheckpointEntry entry_of(const std::string& folder, int64_t step) {
   return entry;
 }
 
-// In this rank's share of the files, and on rank 0 in what the manifest lists: the first problem,
-// or "".
+// Finds the first problem in this rank's share of the files, and on rank 0 in what the manifest
+// lists; or "".
 std::string problem_in_share(const std::string& folder, const CheckpointGroup& group) {
   try {
     Checkpoint checkpoint(folder);

@@ -58,13 +58,13 @@ class ModelFolder {
   /// missing, shorter, or holds another dtype.
   void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
   void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
-  /// Whether two tensors have the same shape and the same values, as read by read_f32().
+  /// Says whether two tensors have the same shape and the same values, as read by read_f32().
   bool holds_equal(std::string_view one, std::string_view other) const;
   /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
-  /// Whether every file of weights is still there and as long as when it was opened: to read beyond the end of one that was
-  /// cut short ends the process.
+  /// Says whether every file of weights is still there and as long as when it was opened: to read
+  /// beyond the end of one that was cut short ends the process.
   bool is_as_long() const;
 
   /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of

@@ -29,16 +29,17 @@ void finish_output(FileSystem& files, const std::string& folder, const std::vect
 /// process holds: what a killed process left under a temporary name.
 bool is_begun_output(FileSystem& files, const std::string& folder);
 
-/// Where an output called `folder` lies when links are followed, an absolute path. Error(kBadInput)
-/// for a link that leads nowhere, Error(kEnvironment) for another user's (base/written_path.h).
+/// Finds where an output called `folder` lies when links are followed, an absolute path.
+/// Error(kBadInput) for a link that leads nowhere, Error(kEnvironment) for another user's
+/// (base/written_path.h).
 std::string output_place(const std::string& folder);
 
 /// The names of the files of a complete output that holds what its mark lists and nothing else, every
 /// content compared. Error(kBadInput) naming what was added, removed or changed.
 std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder);
 
-/// How closely files are compared with what was written: by names and sizes, or by their contents
-/// too, which reads every one.
+/// OutputCheck says how closely files are compared with what was written: by names and sizes, or by
+/// their contents too, which reads every one.
 enum class OutputCheck { kSizes, kContents };
 
 /// Error(kBadInput) unless `folder` (an output_place) is absent, is empty, or holds what this program

@@ -48,7 +48,7 @@ class SafetensorsWriter {
   SafetensorsWriter(FileSystem& files, const std::string& path, std::vector<TensorSpec> tensors,
                     const std::map<std::string, std::string>& metadata = {}, std::span<std::byte> staging = {});
 
-  /// In the order in which their data must come.
+  /// The tensors in the order in which their data must come.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   /// The next bytes of tensor `name`.
   void append(std::string_view name, std::span<const std::byte> bytes);

@@ -30,7 +30,7 @@ struct SaveOptions {
 struct SaveResult {
   /// The step folder.
   std::string folder;
-  /// Of all ranks' files.
+  /// Bytes of all ranks' files.
   int64_t bytes = 0;
   /// All of them were read back from the disk, none from the kernel's memory or not at all.
   bool read_from_disk = true;
@@ -50,7 +50,7 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
 /// Removes what interrupted saves left below `root`: folders and files that have, to the letter, the
 /// names a save gives them, and no links. One process calls it, before the run begins.
 void clean_checkpoints(FileSystem& files, const std::string& root);
-/// What clean_checkpoints() would free, in bytes on disk. Changes nothing.
+/// The bytes on disk that clean_checkpoints() would free. Changes nothing.
 int64_t checkpoint_leftover_bytes(FileSystem& files, const std::string& root);
 
 }  // namespace ftrun

@@ -18,11 +18,11 @@ class SaveRoom {
   /// Has the kernel give all of its pages now.
   void populate();
 
-  /// Of a StreamedFile.
+  /// The memory of a StreamedFile.
   std::span<std::byte> file() const { return {data_, file_bytes_}; }
-  /// For values that do not lie in memory, on their way to the file.
+  /// The memory of values that do not lie in memory, on their way to the file.
   std::span<std::byte> values() const { return {data_ + file_bytes_, kValuesBytes}; }
-  /// For the sectors that hold as many values, on their way from a disk.
+  /// The memory of the sectors that hold as many values, on their way from a disk.
   std::span<std::byte> sectors() const { return {data_ + file_bytes_ + kValuesBytes, kSectorsBytes}; }
 
  private:

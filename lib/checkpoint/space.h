@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// What a run is going to write, before it begins.
+/// SpaceWanted is what a run is going to write, before it begins.
 struct SpaceWanted {
   /// The folder of the checkpoints, and bytes of one.
   std::string checkpoints;

@@ -20,7 +20,7 @@ ListenSocket listen_on(const std::string& address, int port);
 OwnedFd connect_to(const std::string& address, int port, std::chrono::steady_clock::time_point deadline);
 /// Why the name cannot be resolved; nothing when it can.
 std::optional<std::string> unknown_host(const std::string& address);
-/// The remedy if rank 0's name is loopback's.
+/// The remedy if the name of rank 0 cannot be resolved.
 inline constexpr const char* kNameRankZero = "set MASTER_ADDR to a name or address of the machine of rank 0";
 /// Says whether a name that can be resolved is this machine's own, over the loopback interface.
 bool is_loopback(const std::string& address);
