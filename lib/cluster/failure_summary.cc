@@ -38,7 +38,8 @@ const FailureReport* earliest_report(const std::vector<FailureReport>& reports, 
   return found;
 }
 
-/// Who waited for a rank that waited for another itself, and told so first, has seen less than that rank.
+/// Sorts failures: a rank that waited for one that waited for another itself, and told so first,
+/// has seen less than that one.
 void put_last_of_chain_first(std::vector<Failure>& failures) {
   const auto waited_in_vain = [](const Failure& failure) { return failure.exit_code == kPeerLostCode && failure.culprit >= 0; };
   auto cause = failures.begin();
@@ -107,7 +108,7 @@ bool belongs_to_rank(const Failure& failure) {
   return failure.signal != 0 && failure.message.empty();
 }
 
-/// What ranks do together fails on all of them with one message.
+/// Says whether two failures are one: what ranks do together fails on all of them with one message.
 bool same_failure(const Failure& a, const Failure& b) {
   return a.exit_code == b.exit_code && a.signal == b.signal && a.message == b.message &&
          !a.message.empty();

@@ -11,7 +11,8 @@ namespace ftrun {
 std::string processor_text(const ProcessorLimit& limit);
 ProcessorLimit parse_processors(const std::string& text);
 
-/// What ranks tell of their processors: the machine they are on, and the limit there.
+/// RankProcessors is what ranks tell of their processors: the machine they are on, and the limit
+/// there.
 struct RankProcessors {
   std::string machine;
   ProcessorLimit limit;

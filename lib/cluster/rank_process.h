@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// What to run as a rank.
+/// RankCommand says what to run as a rank.
 struct RankCommand {
   /// Called in the new process, which ends with what it returns.
   std::function<int()> main;
