@@ -24,7 +24,7 @@ struct JsonValue {
   bool list = false;
   int64_t entries = 0;
   std::string_view first;
-  /// Whether all entries are spelled as the first is.
+  /// All entries are spelled as the first is.
   bool alike = true;
 
   bool holds_nothing() const {
@@ -120,7 +120,7 @@ class LineReader {
   [[noreturn]] void fail(const std::string& what) const {
     throw LineError{cat("column ", at_ + 1, ": ", what)};
   }
-  /// For a number just read that may not stand here.
+  /// Fails on a number just read that may not stand here.
   [[noreturn]] void fail_number(const std::string& what) {
     at_ = number_at_;
     fail(what);

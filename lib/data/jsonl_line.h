@@ -9,7 +9,8 @@
 
 namespace ftrun {
 
-/// How many lines have a field that is neither read nor harmless, by the field's name.
+/// UnreadFields counts the lines that have a field that is neither read nor harmless, by the
+/// field's name.
 using UnreadFields = std::map<std::string, int64_t, std::less<>>;
 
 /// Reads one line of a JSONL data set into `ids` and `labels` (equally long; not shifted;
@@ -26,7 +27,7 @@ std::string parse_jsonl_line(std::string_view line, std::vector<int32_t>& ids,
 struct JsonlLine {
   std::string_view text;
   int64_t offset = 0;
-  /// From 1; blank lines count.
+  /// The line's number, from 1; blank lines count.
   int64_t number = 0;
 };
 

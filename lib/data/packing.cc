@@ -86,7 +86,7 @@ void RowTable::place_pieces(PackScratch& scratch) const {
   }
 }
 
-/// Of a set of documents.
+/// Builds the blocks of a set of documents.
 void RowTable::build_blocks(int64_t first, int64_t end) {
   PackScratch scratch;
   Cursor cursor{first, 0};

@@ -15,7 +15,7 @@ struct Piece {
   int64_t length = 0;
 };
 
-/// What a thread that asks for rows keeps between calls: the block packed last.
+/// PackScratch is what a thread that asks for rows keeps between calls: the block packed last.
 struct PackScratch {
   int64_t block = -1;
   std::vector<Piece> pieces;

@@ -26,8 +26,8 @@ class SampleOrder {
   int half_bits_;
 };
 
-/// Of several data sets that are mixed, one: how many rows it has, and how many of them (with
-/// repetitions) an epoch of the mix takes.
+/// MixedRows describes one of several data sets that are mixed: how many rows it has, and how many
+/// of them (with repetitions) an epoch of the mix takes.
 struct MixedRows {
   int64_t rows = 0;
   int64_t taken = 0;
