@@ -146,7 +146,8 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
   return std::nullopt;
 }
 
-/// What is asked for by its number is nowhere but in a run that is there.
+/// Finds the problem of a run that is not there: a checkpoint that is asked for by its number is
+/// nowhere else.
 std::optional<Error> absence_problem(const RunPaths& paths) {
   std::error_code unseen;
   if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty()) return std::nullopt;

@@ -9,7 +9,8 @@
 
 namespace ftrun {
 
-/// Where everything of a run lies. A value: every rank makes its own from the output_dir.
+/// RunPaths says where everything of a run lies. A value: every rank makes its own from the
+/// output_dir.
 class RunPaths {
  public:
   explicit RunPaths(std::string output_dir) : root_(std::move(output_dir)) {}
@@ -77,7 +78,8 @@ class RunFolder {
   bool has_earlier_run() const { return has_earlier_run_; }
   /// A folder beside this one that holds a run and has a name much like it; "" for none.
   std::string run_nearby() const;
-  /// Whether the folder was removed under this run and another run made it again: `.lock` is another file now.
+  /// Says whether the folder was removed under this run and another run made it again: `.lock` is
+  /// another file now.
   bool is_another_runs() const;
   /// Error(kEnvironment) where it is.
   void require_own() const;

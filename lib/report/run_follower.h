@@ -30,7 +30,8 @@ class RunFollower {
   /// Starts it, which takes a moment at most; later calls look what became of it, which takes none. Where that of an earlier start of
   /// the run still lives, which goes on with this one, the next call tries again. Returns why the run is not sent, once; else "".
   std::string start() noexcept;
-  /// When the run ends: why it was not sent, or not to the end; "" where nothing is known against it.
+  /// Tells, when the run ends, why it was not sent, or not to the end; "" if nothing is known
+  /// against it.
   std::string problem() noexcept;
 
  private:

@@ -18,7 +18,8 @@ struct NamedBytes {
   int64_t bytes = 0;
 };
 
-/// What an evaluation found on one data set; a line of metrics.jsonl of its own.
+/// EvaluationResult is what an evaluation found on one data set; a line of metrics.jsonl of its
+/// own.
 struct EvaluationResult {
   std::string set;
   /// Mean over the set's counted tokens; NaN where none counts.
@@ -39,8 +40,8 @@ struct EvaluationResult {
 /// Any of them is.
 bool is_nonfinite(const std::vector<EvaluationResult>& results);
 
-/// What one optimizer step reports; one line of metrics.jsonl, and one for each evaluation after it. Times are
-/// seconds of rank 0.
+/// StepMetrics are what one optimizer step reports; one line of metrics.jsonl, and one for each
+/// evaluation after it. Times are seconds of rank 0.
 struct StepMetrics {
   /// Counted from 1; 0 is the state before training.
   int64_t step = 0;
@@ -51,7 +52,7 @@ struct StepMetrics {
   int64_t samples = 0;
   /// Mean over the counted tokens of the global batch; NaN where it has none.
   double loss = 0;
-  /// Before clipping.
+  /// The norm before clipping.
   double grad_norm = 0;
   double learning_rate = 0;
   /// Counted tokens of this step, over all ranks.
@@ -66,7 +67,7 @@ struct StepMetrics {
   std::optional<double> loss_scale;
   /// True when the update was left out because a gradient was not finite.
   bool skipped = false;
-  /// After this step, in the order of the config.
+  /// The evaluations after this step, in the order of the config.
   std::vector<EvaluationResult> evaluations;
   /// Counts of rank 0 since the process began: bytes sent, bytes read from disk, ...
   std::vector<NamedCount> counters;

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// What a model wrote after the beginning of a document.
+/// TextSample is what a model wrote after the beginning of a document.
 struct TextSample {
   int64_t prompt_tokens = 0;
   std::string prompt;
