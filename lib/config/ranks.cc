@@ -18,7 +18,7 @@ ParallelConfig requested_mesh(const Config& c) {
   return mesh;
 }
 
-/// Of data × inner ranks, unless they are too many; `at` is where the first factor is written.
+/// Counts data × inner ranks, unless they are too many; `at` is where the first factor is written.
 RankCount product(const std::string& rule, int64_t data, int64_t inner, Position at) {
   RankCount out;
   out.rule = rule;

@@ -27,7 +27,7 @@ void declare_legacy(Schema& schema);
 
 inline constexpr auto kDs = Vocabulary::kDeepSpeed;
 
-// Between a member's type and FieldValue.
+// Conversions between a member's type and FieldValue.
 inline FieldValue to_value(bool v) {
   return v;
 }
@@ -152,7 +152,7 @@ auto section(Schema& schema, Section head, Part part) {
   return rows;
 }
 
-/// The same for a section of which nothing is kept.
+/// Adds a section of which nothing is kept.
 inline SectionRows section(Schema& schema, Section head) {
   SectionRows rows(schema, head);
   schema.add_section(std::move(head));

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-// What other programs call a key, and the key.
+// A synonym is what other programs call a key, and the key.
 struct Synonym {
   const char* word;
   const char* path;
