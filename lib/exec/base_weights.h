@@ -48,7 +48,7 @@ class BaseWeights {
  private:
   static constexpr int64_t kPart = int64_t{1} << 18;
 
-  /// What is read of a mapped file is memory of this process until it is released.
+  /// Reads a part of a mapped file, which is memory of this process until it is released.
   void read_stored(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) const {
     folder_.read_f32(tensor, begin, end, out);
     folder_.release(tensor, begin, end);
@@ -70,7 +70,7 @@ class BaseWeights {
   std::map<std::string, Dims> packed_;
   std::vector<float> values_;
   std::vector<std::byte> records_;
-  /// Of the tensor that is read.
+  /// The tensor that is read.
   std::string tensor_;
   std::optional<PackScales> scales_;
 };

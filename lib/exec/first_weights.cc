@@ -22,7 +22,7 @@
 namespace ftrun {
 namespace {
 
-/// In [0, 1), 24 bits.
+/// Maps bits to a number in [0, 1), of 24 bits.
 double unit(uint64_t bits) { return static_cast<double>(bits >> 40) * 0x1p-24; }
 
 uint64_t key_of(std::string_view name, uint64_t seed) { return splitmix64(seed ^ splitmix64(xxh3(name.data(), name.size()))); }
@@ -92,7 +92,7 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   }
 }
 
-/// To what a dtype holds of them, in so small parts that no other thread is asked to help.
+/// Rounds values to a dtype, in so small parts that no other thread is asked to help.
 void round_to(DType dtype, std::span<float> values) {
   constexpr size_t kPart = 4096;
   if (dtype_bytes(dtype) >= dtype_bytes(DType::kF32)) return;
@@ -152,7 +152,8 @@ void FirstWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t
       threads);
 }
 
-/// As layers read them: what is rounded for these is rounded before it is measured.
+/// Measures lengths as layers read the weights: values that are rounded for layers are rounded
+/// before they are measured.
 void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const {
   const std::string module = lora_module(magnitudes.name);
   // Products of one module of the files share A.

@@ -25,7 +25,8 @@ struct TensorPart {
   int64_t end = 0;
 };
 
-/// What the tensors of a model hold when training begins, and always where they are frozen.
+/// FirstWeights are the values of a model's tensors when training begins, and always of frozen
+/// ones.
 class FirstWeights {
  public:
   /// All borrowed; `adapter`, if any, comes before `folder`.
@@ -42,7 +43,7 @@ class FirstWeights {
   void release(const TensorInfo& tensor, int64_t begin, int64_t end) const;
 
  private:
-  /// Of rows from `begin` on.
+  /// Lengths of rows from `begin` on.
   struct Lengths {
     int64_t begin = 0;
     std::vector<float> values;
@@ -54,11 +55,11 @@ class FirstWeights {
   const ModelFolder& folder_;
   uint64_t seed_;
   const AdapterFolder* adapter_;
-  /// After require_fit().
+  /// The model, after require_fit().
   const ModelDescription* model_ = nullptr;
   /// require_fit() notes here where `adapter_` holds tensors, by the model's names.
   std::map<std::string, AdapterTensor> stored_;
-  /// What was measured, by the tensor's name.
+  /// The measured lengths, by the tensor's name.
   std::map<std::string, Lengths> lengths_;
 };
 

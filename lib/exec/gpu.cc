@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Of the memory that uploads and downloads pass through.
+/// Bytes of the memory that uploads and downloads pass through.
 constexpr int64_t kStagingBytes = int64_t{8} << 20;
 
 }  // namespace

@@ -35,11 +35,11 @@ class Gpu {
   /// Makes the stream of a lane if there is none; compute has one from the start. Not beside lanes that
   /// run.
   void open_lane(Lane lane);
-  /// Of a lane that is open.
+  /// The stream of a lane that is open.
   DeviceStream stream(Lane lane) const;
 
-  /// What comes next on any lane waits for all that was put on any lane before. Not beside lanes that
-  /// run.
+  /// Separates runs: what comes next on any lane waits for all that was put on any lane before. Not
+  /// beside lanes that run.
   void separate_runs();
   /// Around what is recorded: all lanes' streams take part, and compute's begins and ends it. Not beside
   /// lanes that run.
@@ -48,8 +48,8 @@ class Gpu {
   /// Waits for all that was put on any lane. Not beside lanes that run.
   void drain();
 
-  /// Between device memory and any host memory, after all that was put on any lane; returns when it is
-  /// done. Not beside lanes that run.
+  /// Copies between device memory and any host memory, after all that was put on any lane; returns
+  /// when it is done. Not beside lanes that run.
   void upload(void* to, const void* from, int64_t bytes);
   void download(void* to, const void* from, int64_t bytes);
 
@@ -57,13 +57,13 @@ class Gpu {
   struct Staging;
   struct LaneStream {
     DeviceStream stream = nullptr;
-    /// Behind what was put into it before the run at hand.
+    /// The event behind what was put into the stream before the run at hand.
     DeviceEvent tail = nullptr;
   };
 
   const std::unique_ptr<DeviceKernels> kernels_;
   const GpuOptions options_;
-  /// Those that are open.
+  /// The lanes that are open.
   std::map<Lane, LaneStream> lanes_;
   DeviceEvent gate_ = nullptr;
   std::unique_ptr<Staging> staging_;
@@ -113,7 +113,7 @@ class GpuEvent {
 
   DeviceEvent get() const { return event_; }
   void record(DeviceStream stream) const { gpu_->kernels().record(event_, stream); }
-  /// Of Use::kHostWait.
+  /// Waits for an event of Use::kHostWait.
   void synchronize() const { gpu_->kernels().synchronize(event_); }
 
  private:

@@ -12,11 +12,12 @@
 namespace ftrun {
 namespace {
 
-/// Of the pinned memory that numbers pass through when they change dtype or are added on their way.
+/// Bytes of the pinned memory that numbers pass through when they change dtype or are added on
+/// their way.
 constexpr int64_t kBridgeBytes = int64_t{4} << 20;
-/// What a look for numbers that are not finite takes at a time, at least.
+/// The least elements at a time of a look for numbers that are not finite.
 constexpr int64_t kProbedElements = int64_t{1} << 20;
-/// Between parts of a batch in pinned memory.
+/// The alignment of parts of a batch in pinned memory.
 constexpr int64_t kPartAlignment = 64;
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kPartAlignment); }
@@ -53,7 +54,7 @@ bool GpuDevice::leaves_all_to_device() const {
   return true;
 }
 
-/// Whether numbers change between the tiers: what a copy cannot do.
+/// Says whether numbers change between the tiers: what a copy cannot do.
 bool GpuDevice::bridges(const Instr& instr) const {
   if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) return false;
   const Buffer& from = program_.at(instr.reads[0].buffer);
@@ -62,7 +63,7 @@ bool GpuDevice::bridges(const Instr& instr) const {
   return instr.kind == InstrKind::kAccumulate || from.dtype != to.dtype;
 }
 
-/// Whether host code reads or writes memory of the host tier in it.
+/// Says whether host code reads or writes memory of the host tier in it.
 bool GpuDevice::works_on_host(const Instr& instr) const {
   const auto on_host = [&](const Range& range) { return tier(range) != Tier::kDevice; };
   switch (instr.kind) {
@@ -313,7 +314,7 @@ void GpuDevice::add(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   kernels().add_into(to.data, to.dtype, from.data, from.dtype, from.count, gpu_.stream(lane));
 }
 
-/// While host code takes in one piece, the next one comes.
+/// Folds device memory into host memory: while host code takes in one piece, the next one comes.
 void GpuDevice::fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold) {
   PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
   const DeviceStream stream = gpu_.stream(lane);

@@ -142,7 +142,7 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   follow();
 }
 
-/// By what sends the run to a tracker.
+/// Follows the run with the program that sends it to a tracker.
 void Recorder::follow() {
   if (!follower_) return;
   if (const std::string warning = follower_->start(); !warning.empty()) warn(warning);
@@ -155,7 +155,7 @@ void Recorder::end_following() {
   follower_.reset();  // told once, though the run may end by an error after its report
 }
 
-/// What the earlier run of the folder left in its manifest goes on in the new one.
+/// Takes over into the new manifest what the earlier run of the folder left in its own.
 void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
   if (!before_) return;
   manifest.restarts = before_->restarts;

@@ -32,12 +32,12 @@ class Recorder {
   explicit Recorder(const TrainRequest& request);
 
   const RunPaths& paths() const { return folder_.paths(); }
-  /// What the folder's earlier run wrote, when this one continues it.
+  /// The manifest of the folder's earlier run, when this one continues it.
   const std::optional<RunManifest>& before() const { return before_; }
 
   /// Refuses a resume that is not the run of the folder (admit_resume) and notes what else changed.
   void admit(const RunManifest& now);
-  /// The same for the run that saved the checkpoint in `folder`, by the checkpoint's own record.
+  /// Admits the run that saved the checkpoint in `folder`, by the checkpoint's own record.
   void admit(const std::string& folder, const CheckpointMeta& saved, const RunManifest& now);
   /// Says, and run.json keeps, that training starts from the model's weights though a resume was
   /// asked for.
@@ -50,7 +50,7 @@ class Recorder {
   void start(RunManifest manifest, int64_t first_step, int64_t total_steps);
 
   void record(const StepMetrics& metrics);
-  /// To samples.jsonl.
+  /// Records text samples in samples.jsonl.
   void record(int64_t step, const std::vector<TextSample>& samples);
   /// A line of text above the progress line; also in the rank's log.
   void say(const std::string& line);
@@ -74,7 +74,7 @@ class Recorder {
   const TrainRequest& request_;
   RunFolder folder_;
   std::optional<RunManifest> before_;
-  /// Of run.json: what training starts from.
+  /// The field of run.json that says what training starts from.
   std::string start_ = "the model's weights";
   std::set<std::string> noted_changes_;
   std::optional<ManifestFile> manifest_;

@@ -27,7 +27,7 @@ class ReplicaCheck {
   ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
                std::vector<std::string> state_kinds, Exchange exchange, Sum sum);
 
-  /// Whether any two ranks hold anything alike.
+  /// Says whether any two ranks hold anything alike.
   bool compares() const { return !shared_.empty(); }
 
   /// Collective. Error(kEnvironment), the same on all ranks, naming a tensor and who differs: the ranks
@@ -50,7 +50,7 @@ class ReplicaCheck {
   };
   /// A key that several ranks have.
   struct Shared {
-    /// Of which set, and how many ranks.
+    /// The set, and how many ranks share it.
     size_t set = 0;
     double ranks = 0;
   };
@@ -67,7 +67,7 @@ class ReplicaCheck {
   Exchange exchange_;
   Sum sum_;
   std::vector<Set> sets_;
-  /// The same on all ranks, in the same order.
+  /// The shared sets, the same on all ranks, in the same order.
   std::vector<Shared> shared_;
 };
 

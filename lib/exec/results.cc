@@ -27,7 +27,7 @@ std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, in
   return {row.tokens.begin() + static_cast<std::ptrdiff_t>(begin), row.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
 }
 
-/// Of each document of a row its first position, and where the tokens of the last one end.
+/// Finds the first position of each document of a row, and where the tokens of the last one end.
 std::vector<size_t> document_bounds(const Batch& row) {
   std::vector<size_t> bounds;
   size_t end = row.tokens.size();
@@ -38,8 +38,8 @@ std::vector<size_t> document_bounds(const Batch& row) {
   return bounds;
 }
 
-/// What the trained tensors held when training began, for MovedTensors; nothing where that cannot be read any more, as an
-/// export must not fail for it.
+/// BeginningOfTraining reads what the trained tensors held when training began, for MovedTensors;
+/// nothing if that cannot be read any more, as an export must not fail for it.
 class BeginningOfTraining {
  public:
   BeginningOfTraining(const Config& config, const TrainingSetup& setup, DType dtype) {

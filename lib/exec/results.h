@@ -14,14 +14,15 @@
 
 namespace ftrun {
 
-/// What a run makes of the trained weights at its end: an export, and a sample of text.
+/// Results are what a run makes of the trained weights at its end: an export, and a sample of text.
 
 struct ExportOutcome {
   /// `stop` gave it up, and nothing of it stays.
   bool stopped = false;
-  /// What failed on the writer alone, between pieces: the other ranks do not know of it.
+  /// The failure of the writer alone, between pieces: the other ranks do not know of it.
   std::exception_ptr failure;
-  /// Of the writer: trained tensors that are as they were when training began (MovedTensors); "" where all have moved.
+  /// The trained tensors that are as they were when training began (MovedTensors), known to the
+  /// writer; "" if all have moved.
   std::string unmoved;
 };
 

@@ -9,7 +9,8 @@
 
 namespace ftrun {
 
-/// What a rank does in a step while others may wait for it; waiting for other ranks is none of it.
+/// RankPhase is what a rank does in a step while others may wait for it; waiting for other ranks is
+/// none of it.
 enum class RankPhase : uint8_t { kCompute, kData, kDisk };
 inline constexpr size_t kRankPhases = 3;
 /// Seconds by RankPhase.

@@ -18,10 +18,10 @@ struct TrafficSums {
   /// Seen at the transport (Communicator::transported_bytes); none where a back end does not see it.
   std::optional<int64_t> transported = 0;
   DiskTraffic disk_by_program;
-  /// Of the blocks that the kernel has moved.
+  /// The traffic of the blocks that the kernel has moved.
   DiskTraffic disk;
 
-  /// Of another rank, which has made the same steps.
+  /// Adds the sums of another rank, which has made the same steps.
   void add(const TrafficSums& other);
 };
 
@@ -50,15 +50,15 @@ class StepTraffic {
   TrafficSums sums_;
 };
 
-/// For an exchange between ranks, and back.
+/// Writes the sums for an exchange between ranks, and reads them back.
 std::string encode_traffic(const TrafficSums& sums);
 TrafficSums decode_traffic(const std::string& text);
 
 /// Two columns for each kind of traffic that there is; "" when nothing moved.
 std::string traffic_text(const TrafficSums& sums, int ranks);
 
-/// For run.json: "communication" with "program" and "transport" (absent when it was not seen),
-/// "disk_read" and "disk_written" with "program" and "disk", "steps" with "counted".
+/// Writes the sums for run.json: "communication" with "program" and "transport" (absent when it was
+/// not seen), "disk_read" and "disk_written" with "program" and "disk", "steps" with "counted".
 std::map<std::string, std::map<std::string, int64_t>> traffic_record(const TrafficSums& sums);
 
 }  // namespace ftrun

@@ -39,7 +39,7 @@ class TextSamples {
   TrainingSetup& setup_;
   const SampleSet& validation_;
   RunJournal& journal_;
-  /// Whether texts are written at all; not yet known before the first.
+  /// The answer whether texts are written at all; not yet known before the first.
   std::optional<bool> wanted_;
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::vector<int32_t>> prompts_;
