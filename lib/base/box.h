@@ -19,7 +19,7 @@ struct Box {
 /// The whole of a tensor of this shape.
 Box whole_box(const std::vector<int64_t>& shape);
 
-/// Whether all of `part` lies inside of `box`, and both have the same dimensions.
+/// Says whether all of `part` lies inside of `box`, and both have the same dimensions.
 bool holds(const Box& box, const Box& part);
 
 /// Elements [begin, end) of the box's own row-major order, as boxes of the tensor, in that order

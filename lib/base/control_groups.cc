@@ -53,7 +53,7 @@ std::optional<GroupMount> parse_mount(const std::string& line, std::string_view 
   return GroupMount{unescaped(group), unescaped(point)};
 }
 
-/// Where the hierarchy is mounted; without a list of mounts, where it usually is.
+/// Finds where the hierarchy is mounted; without a list of mounts, where it usually is.
 std::vector<GroupMount> find_mounts(const std::string& root, std::string_view controller, const std::string& controllers, int version) {
   std::vector<GroupMount> mounts;
   std::istringstream lines(read_pseudo_file(root + "/proc/self/mountinfo"));

@@ -9,11 +9,12 @@ namespace ftrun {
 
 /// One control group that limits this process: its own, or one around it.
 struct ControlGroup {
-  /// Its path as the kernel names it, "/kubepods/pod1"; "/" is the outermost group that can be seen.
+  /// The group's path as the kernel names it, "/kubepods/pod1"; "/" is the outermost group that can
+  /// be seen.
   std::string name;
   /// The folder of its files.
   std::string folder;
-  /// Which version of control groups its files follow, 1 or 2.
+  /// The version of control groups that its files follow, 1 or 2.
   int version = 2;
 };
 

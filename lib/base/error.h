@@ -42,12 +42,13 @@ class Error : public std::runtime_error {
   std::string remedy_;
 };
 
-/// Where a call was written: std::source_location, which clang before 16 cannot have from libstdc++.
+/// CodePlace is the place of a call: std::source_location, which clang before 16 cannot have from
+/// libstdc++.
 struct CodePlace {
   const char* file = "";
   int line = 0;
 
-  /// As a default argument: the place of the call that leaves it out.
+  /// The place of the call that leaves it out, as a default argument.
   static constexpr CodePlace current(const char* file = __builtin_FILE(),
                                      int line = __builtin_LINE()) {
     return {file, line};

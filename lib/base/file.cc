@@ -37,7 +37,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kIdDigits = 8;
 
-/// Of the file system of `path`, or of the folder that it will be made in; zeros when neither is found.
+/// Describes the file system of `path`, or of the folder that it will be made in; zeros when
+/// neither is found.
 struct statvfs file_system_of(const std::string& path) {
   struct statvfs info{};
   std::string at = path;
@@ -81,7 +82,7 @@ bool is_refused(int error_number) {
               "this file system cannot tell when a file is on its disk: write to another one (output_dir)");
 }
 
-/// What the umask takes its bits from.
+/// Modes are the bits that the umask takes its bits from.
 struct Modes {
   mode_t file;
   mode_t folder;
@@ -233,7 +234,7 @@ void write_synced(FileSystem& files, const std::string& path, std::string_view c
   file->close();
 }
 
-/// For the way out of a failure, which is what the user is to hear of.
+/// Removes a path on the way out of a failure, which is what the user is to hear of.
 void remove_quietly(FileSystem& files, const std::string& path) {
   try {
     files.remove_all(path);
@@ -246,7 +247,7 @@ size_t size_of(int fd) {
   return ::fstat(fd, &info) == 0 ? static_cast<size_t>(info.st_size) : 0;
 }
 
-/// Whether any page of the file lies in memory, for all that the kernel tells.
+/// Says whether any page of the file lies in memory, for all that the kernel tells.
 bool is_cached(int fd) {
   constexpr size_t kWindow = 64 << 20;  // of the address space, which may be limited
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -293,7 +294,8 @@ StandIn stand_in_at(int fd, const std::string& path) {
   return stand_in_of(path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
 }
 
-/// So that a date is no id ("model.tmp-20251125"): what has such a name is somebody's own.
+/// Says whether an id has a letter, so that a date is no id ("model.tmp-20251125"): what has such a
+/// name is somebody's own.
 bool has_letter(std::string_view id) { return id.find_first_of("abcdef") != std::string_view::npos; }
 
 }  // namespace

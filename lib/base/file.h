@@ -31,7 +31,8 @@ class WritableFile {
   virtual void close() = 0;
 };
 
-/// What is free where a file system does not say. Larger than any disk, and sums of it do not overflow.
+/// Free bytes of a file system that does not say. Larger than any disk, and sums of it do not
+/// overflow.
 inline constexpr int64_t kFreeUnknown = int64_t{1} << 60;
 
 /// The file system as checkpoints see it: a seam where tests drop what was not synced and make
@@ -49,7 +50,7 @@ class FileSystem {
   virtual void sync_folder(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& folder) = 0;  // sorted names
   virtual bool exists(const std::string& path) = 0;
-  /// Also of a path that is not there yet; kFreeUnknown at most.
+  /// Free bytes, also for a path that is not there yet; kFreeUnknown at most.
   virtual int64_t free_bytes(const std::string& path) = 0;
 };
 
@@ -57,12 +58,13 @@ class FileSystem {
 /// and a file is never made through a symbolic link of its name, nor anything through another user's link in a folder that
 /// others may write to (base/written_path.h).
 FileSystem& posix_files();
-/// The same for what others are to read: modes are as the umask says.
+/// The file system for what others are to read: modes are as the umask says.
 FileSystem& umask_files();
 
 /// A name beside `path` that no other process makes: path, mark, 8 random hexadecimal digits, among them a letter.
 std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
-/// What such a name was made of, "run.json" of "run.json.tmp-0123abcd"; nothing for any other name.
+/// Finds what such a name was made of, "run.json" of "run.json.tmp-0123abcd"; nothing for any other
+/// name.
 std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark = ".tmp-");
 
 /// Makes the folder with its parents, each of them synced into the one it lies in, so that what is
@@ -119,7 +121,7 @@ class MappedFile {
 /// XXH3 of a whole file, read piece by piece: pages that stay mapped would count as this process's
 /// memory.
 uint64_t xxh3_of_file(const std::string& path);
-/// The same, or nothing once `stop` is set.
+/// Hashes a file, or returns nothing once `stop` is set.
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop);
 /// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", "it is a Git LFS pointer; fetch it:
 /// ...", ...), or "".
@@ -132,8 +134,8 @@ std::string writing_problem(const std::string& folder);
 /// and is no regular file. Links are followed wherever they lead. Error(kBadInput).
 std::string named_file(const std::string& folder, std::string_view name);
 
-/// The same for folders that this program wrote, which hold no links: one that leaves the folder is
-/// refused too.
+/// Confines a path in folders that this program wrote, which hold no links: one that leaves the
+/// folder is refused too.
 std::string confined_path(const std::string& folder, std::string_view name);
 
 }  // namespace ftrun

@@ -74,7 +74,7 @@ std::shared_ptr<spdlog::logger>& logger() {
   return instance;
 }
 
-/// What writes to the log's file alone; null where there is none.
+/// The logger that writes to the log's file alone; null if there is none.
 std::shared_ptr<spdlog::logger>& file_logger() {
   static std::shared_ptr<spdlog::logger> instance;
   return instance;

@@ -9,8 +9,9 @@ namespace ftrun {
 /// Elements of a record, the least that is packed by itself: what a shard never cuts (kTensorBlock).
 inline constexpr int64_t kPackedRecord = 256;
 
-/// How weights that do not train are quantized, and how they lie in memory: one record after another, each with
-/// codes of 256 elements and all that unpacking them takes, so that any part of a tensor can be read by itself.
+/// PackedFormat says how weights that do not train are quantized, and how they lie in memory: one
+/// record after another, each with codes of 256 elements and all that unpacking them takes, so that
+/// any part of a tensor can be read by itself.
 struct PackedFormat {
   enum class Kind : uint8_t {
     kNone,
@@ -34,10 +35,10 @@ struct PackedFormat {
   int64_t scales() const { return kPackedRecord / block; }
   /// Records hold codes of scales, and what unpacks those.
   bool holds_scale_codes() const { return double_quantized && !holds_scales; }
-  /// Where a record's scales or their codes begin, in bytes: behind the elements' codes.
+  /// The byte of a record where its scales or their codes begin: behind the elements' codes.
   int64_t scales_offset() const { return kind == Kind::kNf4 ? kPackedRecord / 2 : kPackedRecord; }
   int64_t record_bytes() const;
-  /// Of `elements` from the beginning of a record: whole records.
+  /// Bytes of `elements` from the beginning of a record: whole records.
   int64_t bytes(int64_t elements) const { return (elements + kPackedRecord - 1) / kPackedRecord * record_bytes(); }
 };
 

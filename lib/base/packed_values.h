@@ -29,19 +29,20 @@ inline constexpr float kInt8Step = 7.874015718698502e-3F;
 /// offset of scales, which is their mean added up in double.
 class PackScales {
  public:
-  /// Of a matrix with `columns` elements a row.
+  /// Begins the scales of a matrix with `columns` elements a row.
   PackScales(const PackedFormat& format, int64_t elements, int64_t columns);
 
   /// The next elements.
   void show(std::span<const float> values);
-  /// After the last one. False: a number is not finite (kInt8: in fp16, as which bitsandbytes takes weights).
+  /// Ends the scales, after the last element. False: a number is not finite (kInt8: in fp16, as
+  /// which bitsandbytes takes weights).
   bool finish();
 
  private:
   friend void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
                           int64_t position, std::byte* records);
   int64_t index_of(int64_t element) const { return element / elements_per_scale_; }
-  /// What unpacking multiplies by.
+  /// The factor that unpacking multiplies by.
   float scale(int64_t index) const;
 
   PackedFormat format_;
@@ -60,7 +61,7 @@ class PackScales {
 struct PackedTensor {
   std::string name;
   int64_t elements = 0;
-  /// Of a row.
+  /// Elements of a row.
   int64_t columns = 0;
 };
 /// The scales of a tensor that is read for them, `at_once` elements at a time. Error(kBadInput) naming it where a number is not finite.
@@ -72,7 +73,7 @@ PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int
 void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
                  int64_t position, std::byte* records);
 
-/// Where an element is packed, and what it is multiplied by.
+/// PackedBlock is where an element is packed, and what it is multiplied by.
 struct PackedBlock {
   const std::byte* codes = nullptr;
   float scale = 0;

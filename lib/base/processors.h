@@ -14,7 +14,7 @@ struct ProcessorLimit {
   /// The group that grants no more, "" for none, and what no other group has (device and inode of its folder).
   std::string group, group_id;
 
-  /// As many threads as can run at once: those it may run on, or the quota, rounded up.
+  /// Counts the threads that can run at once: those it may run on, or the quota, rounded up.
   int count() const;
 };
 

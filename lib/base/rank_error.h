@@ -7,7 +7,7 @@ namespace ftrun {
 /// A failure that belongs to one rank, also where all ranks of a group throw it.
 class RankError : public Error {
  public:
-  /// As `rank`: the one that throws.
+  /// The value for `rank` that means the one that throws.
   static constexpr int kThisRank = -1;
 
   /// `of_device`: the rank's GPU, memory or processor fails, whatever it is given; a lack of memory is none.

@@ -28,7 +28,7 @@ std::string put_in_place(FileSystem& files, const std::string& made, const std::
 /// can still be told for ours. That it cannot be removed is a warning.
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark = "");
 
-/// Which folder has a name: nothing where none has it.
+/// FolderIdentity tells which folder has a name: nothing if none has it.
 struct FolderIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -41,8 +41,8 @@ std::optional<FolderIdentity> identity_of(const std::string& folder);
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder, std::string_view mark,
                     const std::optional<FolderIdentity>& before);
 
-/// What a name says of a folder that a killed process left: "NAME.tmp-1a2b3c4d", unfinished or on
-/// its way out, or "NAME.replaced-1a2b3c4d", complete. On disk: do not change.
+/// Leftover is what a name says of a folder that a killed process left: "NAME.tmp-1a2b3c4d",
+/// unfinished or on its way out, or "NAME.replaced-1a2b3c4d", complete. On disk: do not change.
 struct Leftover {
   /// NAME.
   std::string original;
@@ -50,14 +50,14 @@ struct Leftover {
 };
 std::optional<Leftover> leftover_of(std::string_view name);
 
-/// Whether this program wrote the leftover at `path`, and no process is writing it.
+/// IsOurs says whether this program wrote the leftover at `path`, and no process is writing it.
 using IsOurs = std::function<bool(const Leftover& leftover, const std::string& path)>;
 
 /// Puts complete leftovers below `parent` back where nothing has their name and removes the others, as remove_replaced() does;
 /// those alone of which `is_ours` says so.
 void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours, std::string_view mark = "");
 
-/// What recover_folders() would free, in bytes on disk. Changes nothing.
+/// The bytes on disk that recover_folders() would free. Changes nothing.
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours);
 
 /// Says that a folder is in use, until the result is closed: other processes see it with is_held().

@@ -10,7 +10,7 @@ namespace ftrun {
 /// does "token" before a last word dtype, id(s) or indices (token_dtype, pad_token_id).
 bool is_secret_name(std::string_view name);
 
-/// What stands in the place of a secret's value wherever a config is shown.
+/// The text that stands in the place of a secret's value wherever a config is shown.
 inline constexpr std::string_view kHiddenSecret = "(hidden)";
 
 }  // namespace ftrun

@@ -19,7 +19,8 @@ class SideThread {
   SideThread(const SideThread&) = delete;
   SideThread& operator=(const SideThread&) = delete;
 
-  /// What it needs must stay until it is done. After a failure nothing is done any more.
+  /// Starts work. What it needs must stay until it is done. After a failure nothing is done any
+  /// more.
   void start(std::function<void()> work);
   /// Returns when the first `count` pieces of work since the beginning are done; throws what one of them threw.
   void wait(int64_t count);

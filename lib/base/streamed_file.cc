@@ -42,7 +42,7 @@ int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
   return static_cast<int64_t>(have);
 }
 
-/// Nothing where the file cannot be read past the kernel's memory.
+/// Hashes a file past the kernel's memory; nothing if it cannot be read so.
 std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<std::byte> staging) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_DIRECT));
   struct stat info{};

@@ -25,7 +25,7 @@ class StreamedFile : public WritableFile {
   StreamedFile(std::unique_ptr<WritableFile> file, std::span<std::byte> staging);
 
   void write(const void* data, size_t size) override;
-  /// Not for what is written front to back: a bug.
+  /// Refuses to write at an offset, as the file is written front to back: a bug.
   void write_at(int64_t offset, const void* data, size_t size) override;
   void reserve(int64_t size) override { file_->reserve(size); }
   void sync() override;

@@ -28,7 +28,7 @@ std::string wide_encoding(std::string_view text);
 /// Error(kBadInput) that names the encoding of a text that is UTF-16 or UTF-32; `where` is its file.
 void refuse_wide_encoding(std::string_view text, const std::string& where);
 
-/// For messages: bytes that are not UTF-8 are written as \xNN.
+/// Writes bytes that are not UTF-8 as \xNN, for messages.
 std::string escape_not_utf8(std::string_view text);
 
 /// A message as a terminal may show it, whatever file its values are from: control characters other than line ends and tabs, and marks

@@ -14,8 +14,8 @@ namespace ftrun {
 /// opened below the one before it, and a link on the way counts only as link_counts() says. What is done at its end is
 /// done relative to the open folder.
 
-/// Whether `user` follows a link that lies in `folder`: it is the user's own or root's, or nobody but the folder's owner may
-/// write to the folder.
+/// Says whether `user` follows a link that lies in `folder`: it is the user's own or root's, or
+/// nobody but the folder's owner may write to the folder.
 bool link_counts(const struct stat& link, const struct stat& folder, uid_t user);
 
 /// Opens a folder (O_PATH) as above; empty with errno where that fails. Error(kEnvironment) for a link that does not count.

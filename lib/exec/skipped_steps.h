@@ -68,7 +68,7 @@ class SkippedSteps {
   LossScaler scaler_;
   int64_t limit_;
   int64_t total_ = 0;
-  /// The number of steps in a row, without overflows that the loss scale answered.
+  /// Steps in a row that were not finite, without overflows that the loss scale answered.
   int64_t in_a_row_ = 0;
   /// The search of this row, if there was one.
   std::optional<NonfiniteSearch> search_;
