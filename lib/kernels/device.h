@@ -29,7 +29,8 @@ struct DeviceInfo {
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;
-  /// Its place on the bus ("0000:1B:00.0"): the same for all slices of a GPU that is cut up (MIG).
+  /// The GPU's place on the bus ("0000:1B:00.0"): the same for all slices of a GPU that is cut up
+  /// (MIG).
   std::string bus_id;
   /// "GPU-5f3c...", of a slice its own: two processes that see the same device see the same text, and
   /// no others do, on whatever machine.
@@ -38,7 +39,7 @@ struct DeviceInfo {
   int64_t block_shared_bytes = 0;
   /// All of its memory, used or not.
   int64_t memory_bytes = 0;
-  /// Of the driver and of the runtime, as 1000 major + 10 minor.
+  /// Versions of the driver and of the runtime, as 1000 major + 10 minor.
   int driver_version = 0;
   int runtime_version = 0;
 };
@@ -70,7 +71,8 @@ class DeviceKernels {
   /// Host memory that copies can use without the host waiting.
   virtual void* allocate_pinned(int64_t bytes) = 0;
   virtual void free_pinned(void* memory) noexcept = 0;
-  /// Between device and (pinned) host, any direction. Pageable host memory works, but the host waits.
+  /// Copies between device and (pinned) host, in any direction. Pageable host memory works, but the
+  /// host waits.
   virtual void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) = 0;
   virtual void fill_zero(void* to, int64_t bytes, DeviceStream stream) = 0;
 
@@ -83,7 +85,7 @@ class DeviceKernels {
   virtual DeviceEvent create_event(bool timed, bool host_waits = false) = 0;
   virtual void destroy(DeviceEvent event) noexcept = 0;
   virtual void record(DeviceEvent event, DeviceStream stream) = 0;
-  /// What comes later in `stream` waits for what was before the event's last record.
+  /// Makes what comes later in `stream` wait for what was before the event's last record.
   virtual void wait(DeviceStream stream, DeviceEvent event) = 0;
   virtual void synchronize(DeviceEvent event) = 0;
   virtual bool is_done(DeviceEvent event) = 0;
@@ -108,9 +110,10 @@ class DeviceKernels {
   /// arithmetic when an operation of it cannot run on this GPU. Plans of other libraries are made here, with the
   /// memory that they need.
   virtual void prepare(const LayerGraph& graph) = 0;
-  /// Who computes attention: "own", or "cudnn 9.19.0" where the table has it. It decides bits.
+  /// Names who computes attention: "own", or "cudnn 9.19.0" where the table has it. It decides
+  /// bits.
   virtual std::string attention() const = 0;
-  /// Once graphs are prepared: "own" also where that computes none of their attention.
+  /// Names who does once graphs are prepared: "own" also if cuDNN computes none of their attention.
   virtual std::string attention_in_use() const { return attention(); }
   /// Why our kernels compute what cuDNN would by CudnnUse::kWhereMeasured; "" where nothing is to be said.
   virtual std::string attention_notice() const { return ""; }
@@ -141,10 +144,10 @@ class DeviceKernels {
   virtual void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
                              const StepScalars* scalars, DeviceStream stream) = 0;
 
-  /// to[i] = from[i], between F32, BF16 and F16.
+  /// Converts to[i] = from[i], between F32, BF16 and F16.
   virtual void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                        DeviceStream stream) = 0;
-  /// to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
+  /// Adds to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
   virtual void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
                         DeviceStream stream) = 0;
   /// out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32, or BF16 and F16,
@@ -153,11 +156,11 @@ class DeviceKernels {
                           DeviceStream stream) = 0;
 };
 
-/// Whether cuDNN computes attention, where it can (kernels/cuda/cudnn_attention.h has the table); our kernels compute the
-/// rest.
+/// CudnnUse says whether cuDNN computes attention, where it can (kernels/cuda/cudnn_attention.h has
+/// the table); our kernels compute the rest.
 enum class CudnnUse {
   kNever,
-  /// On GPUs of cudnn_is_measured(), if the library is there and has a plan.
+  /// It does on GPUs of cudnn_is_measured(), if the library is there and has a plan.
   kWhereMeasured,
   /// Error where the library is not there, or has no plan for a shape of its table.
   kAlways
@@ -167,7 +170,7 @@ enum class CudnnUse {
 /// takes a quarter of our kernels' time. Of documents see cudnn_pays() (kernels/cuda/cudnn_attention.h).
 inline bool cudnn_is_measured(const DeviceInfo& gpu) { return gpu.compute_major == 9 && gpu.compute_minor == 0; }
 
-/// Who computes attention on a GPU.
+/// AttentionOptions say who computes attention on a GPU.
 struct AttentionOptions {
   CudnnUse cudnn = CudnnUse::kNever;
   /// Rows may hold several documents, between which nothing attends.

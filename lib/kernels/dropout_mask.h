@@ -29,14 +29,14 @@ struct DropoutKeys {
 /// Columns with one bijection.
 inline constexpr int64_t kDropoutStretch = 4096;
 
-/// Of token `token` of the step's global batch.
+/// The key of token `token` of the step's global batch.
 FTRUN_HOST_DEVICE inline uint64_t dropout_row_key(uint64_t dropout_key, int64_t layer, int64_t site, int64_t token) {
   constexpr uint64_t kMostSites = 16;
   const uint64_t place = static_cast<uint64_t>(layer) * kMostSites + static_cast<uint64_t>(site);
   return splitmix64(splitmix64(dropout_key ^ splitmix64(place)) ^ static_cast<uint64_t>(token));
 }
 
-/// Of the stretch that a column of the row lies in.
+/// The keys of the stretch that a column of the row lies in.
 FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t column) {
   const auto stretch = static_cast<uint64_t>(column / kDropoutStretch);
   const uint64_t key = stretch == 0 ? row_key : splitmix64(row_key + stretch);
@@ -62,7 +62,7 @@ inline uint32_t least_kept_bits(const DropoutAttrs& attrs) {
   return static_cast<uint32_t>(std::min(std::round(attrs.probability * 0x1p32), 0x1p32 - 1));
 }
 
-/// What kept elements are multiplied by.
+/// The factor of kept elements.
 inline double dropout_scale(const DropoutAttrs& attrs) { return 1 / (1 - attrs.probability); }
 
 }  // namespace ftrun

@@ -20,8 +20,8 @@ struct KernelContext {
   /// Gradients of parameters are added to what is there; false overwrites.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
-  /// What masks of dropout depend on beside the step: the layer of the model, and the place of token 0 among those of the
-  /// step's global batch.
+  /// The numbers on which masks of dropout depend beside the step: the layer of the model, and the
+  /// place of token 0 among those of the step's global batch.
   int64_t layer = 0;
   int64_t first_token = 0;
 };
@@ -49,13 +49,14 @@ void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storag
 /// g's start. NaN or infinity in g give a non-finite result.
 double sum_of_squares(const void* g, DType dtype, int64_t count);
 
-/// to[i] = from[i], between F32, BF16 and F16. The ranges are apart, or the same with one dtype.
+/// Converts to[i] = from[i], between F32, BF16 and F16. The ranges are apart, or the same with one
+/// dtype.
 void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count);
 
-/// to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
+/// Adds to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
 void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count);
 
-/// What one optimizer step reads and writes: flat ranges of `count` elements.
+/// FlatUpdate is what one optimizer step reads and writes: flat ranges of `count` elements.
 struct FlatUpdate {
   /// The parameters that are kept: F32, or BF16 rounded stochastically.
   void* parameters = nullptr;
@@ -74,8 +75,8 @@ struct FlatUpdate {
   /// The scales after the step, of blocks that the range has only elements of: given, or measured
   /// (measure_codes). Null: each is that of the block's elements here, and replaces the old one.
   std::array<float*, kMostOptimizerStates> new_scales{};
-  /// When given, gets the new parameters in F32, BF16 or F16: what the layers compute with. Not the
-  /// parameters' own memory.
+  /// The copy, when given, gets the new parameters in F32, BF16 or F16: what the layers compute
+  /// with. Not the parameters' own memory.
   void* copy = nullptr;
   DType copy_dtype = DType::kBF16;
   int64_t count = 0;

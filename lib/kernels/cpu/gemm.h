@@ -23,17 +23,17 @@ template <class S>
 void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta, S* c,
           int64_t ldc);
 
-/// Whether a library multiplies bf16 as it is stored, much faster than fp32: on processors with
-/// instructions for it. Elsewhere it is slower than to widen.
+/// Says whether a library multiplies bf16 as it is stored, much faster than fp32: on processors
+/// with instructions for it. Elsewhere it is slower than to widen.
 bool multiplies_bf16();
-/// The same of bf16 operands: their products are exact and summed in fp32. Subnormal numbers count
+/// Multiplies bf16 operands: their products are exact and summed in fp32. Subnormal numbers count
 /// as 0.
 void gemm(const Gemm& shape, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
           double beta, float* c, int64_t ldc);
 
-/// How c[m,n] is cut: every tile is [rows,columns] but the last ones. It depends on the shape alone.
-/// Eight tiles or more keep eight threads busy; tiles are as large as that allows, up to 512 x 512,
-/// because a library packs its operands anew for each.
+/// ProductTiles says how c[m,n] is cut: every tile is [rows,columns] but the last ones. It depends
+/// on the shape alone. Eight tiles or more keep eight threads busy; tiles are as large as that
+/// allows, up to 512 x 512, because a library packs its operands anew for each.
 struct ProductTiles {
   int64_t rows = 0;
   int64_t columns = 0;

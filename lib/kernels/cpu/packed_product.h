@@ -28,7 +28,7 @@ struct PackedMatrix {
     unpack_values(format, records, position + rest, {out + rest, static_cast<size_t>(count - rest)});
   }
 
-  /// The same, rounded to S, as U: S itself or the type S is computed with.
+  /// Unpacks the block, rounded to S, as U: S itself or the type S is computed with.
   template <class S, class U>
   void unpack_as(int64_t position, int64_t count, U* out) const {
     if constexpr (std::is_same_v<U, float> && std::is_same_v<S, float>) {
@@ -68,7 +68,7 @@ class PackedBlocks {
   static constexpr bool kInPlace = false;
 
   Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) { return unpacked(row, column, rows, columns, panel_); }
-  /// In S itself, in the same panel: a product asks for blocks in one way.
+  /// Unpacks a block in S itself, in the same panel: a product asks for blocks in one way.
   Wide<S> as_stored(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, reinterpret_cast<S*>(panel_));
   }

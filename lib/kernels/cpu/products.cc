@@ -77,7 +77,7 @@ constexpr int kOneDnnAvx512 = 0x27;
 struct OneDnn {
   OneDnnProduct fp32 = nullptr;
   OneDnnProduct bf16 = nullptr;
-  /// Its function is there and refuses where it does not use AVX-512.
+  /// The library multiplies bf16: its function is there and refuses where it does not use AVX-512.
   bool multiplies_bf16 = false;
   std::string version;
 };
@@ -93,8 +93,9 @@ OneDnn load_onednn() {
   if (handle == nullptr) return library;
   library.fp32 = symbol<OneDnnProduct>(handle, "dnnl_sgemm");
   library.bf16 = symbol<OneDnnProduct>(handle, "dnnl_gemm_bf16bf16f32");
-  // What it may use, which its own variables can hold below what the processor has. A product as a trial would compile kernels
-  // that a run in fp32 never calls: a twentieth of what a rank takes to start.
+  // The function that tells what the library may use, which its own variables can hold below what
+  // the processor has. A product as a trial would compile kernels that a run in fp32 never calls: a
+  // twentieth of what a rank takes to start.
   using InstructionSets = int (*)();
   const auto instruction_sets = symbol<InstructionSets>(handle, "dnnl_get_effective_cpu_isa");
   library.multiplies_bf16 = library.bf16 != nullptr && instruction_sets != nullptr &&
@@ -201,7 +202,7 @@ std::string describe_attention(Isa isa) {
   return isa == Isa::kAvx512Bf16 ? "bf16 by vdpbf16ps" : "bf16 widened to fp32";
 }
 
-/// What the rule would have taken, were it there.
+/// Names the library that the rule would have taken, were it there.
 std::string missing_library(const Processor& processor, const ProductRule& rule) {
   const ProductRule wanted = product_rule(processor, {});
   if (wanted.fp32 != rule.fp32) return std::string(product_library_name(wanted.fp32));

@@ -62,7 +62,7 @@ inline constexpr int kFlatTypes = 3;
 /// Types that optimizer state may have: F32 and BF16.
 inline constexpr int kStateTypes = 2;
 
-/// What one optimizer step reads and writes.
+/// FlatRange is what one optimizer step reads and writes.
 struct FlatRange {
   void* parameters;
   const void* gradients;
@@ -99,14 +99,14 @@ struct CodedUpdateKernels {
 
 /// The vector code on flat ranges, by the types of what it reads and writes.
 struct FlatKernels {
-  /// Of at most kNormGroup elements.
+  /// Sums the squares of at most kNormGroup elements.
   double (*sum_of_squares[kFlatTypes])(const void* g, int64_t count);
   /// [from][to]; `streams` writes around the caches.
   void (*convert[kFlatTypes][kFlatTypes])(const void* from, void* to, int64_t count, bool streams);
   /// [to][from]: to += from.
   void (*add_into[kFlatTypes][kFlatTypes])(void* to, const void* from, int64_t count);
-  /// By OptimizerType and number of states, with the type's rule (optimizers/NAME/update.inc) of
-  /// the step.
+  /// The updates by OptimizerType and number of states, with the type's rule
+  /// (optimizers/NAME/update.inc) of the step.
   UpdateKernels update[kOfferedOptimizers][kMostOptimizerStates + 1];
   CodedUpdateKernels coded_update[kOfferedOptimizers];
   /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper half. `count` is a
@@ -157,7 +157,7 @@ struct AttentionBackwardTile {
   const S* q;
   const S* da;
   int64_t qkv_stride, da_stride;
-  /// As pack_columns leaves them, and for `keys` as pack_rows does.
+  /// The keys as pack_columns leaves them, and for `keys` as pack_rows does.
   const Compute<S>* keys_transposed;
   const Compute<S>* values_transposed;
   const Compute<S>* keys;
@@ -194,7 +194,7 @@ struct VectorKernels {
   /// out = [out +] `count` rows of sums, `stride` elements apart, added in order and rounded once.
   void (*add_partials)(const Compute<S>* partials, int64_t count, int64_t stride, S* out,
                        int64_t width, bool accumulate);
-  /// to = from in the type that is computed with, and rounded to the one that is stored.
+  /// Converts to = from in the type that is computed with, and rounded to the one that is stored.
   void (*widen)(const S* from, Compute<S>* to, int64_t count);
   /// `to` may begin where `from` does.
   void (*narrow)(const Compute<S>* from, S* to, int64_t count);
@@ -240,8 +240,8 @@ extern const VectorKernels<BFloat16> kBFloat16;
 /// matrix units (AMX).
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-/// Whether this processor and its kernel can run it. Asking for kAmx asks the kernel for the matrix units, whose state it
-/// then keeps for every thread of the process.
+/// Says whether this processor and its kernel can run it. Asking for kAmx asks the kernel for the
+/// matrix units, whose state it then keeps for every thread of the process.
 bool can_run(Isa isa);
 /// The instruction set that is known to be fastest here. kAvx512Bf16 is AMD's, whose units multiply twice as many bf16 as fp32
 /// (docs/benchmarks.md); on others it is not measured. kAmx has run nowhere: it is used where it is asked for. Error(kUnsupported)

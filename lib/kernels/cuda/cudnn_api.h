@@ -84,7 +84,7 @@ enum class CudnnAttribute : int {
   kDeviceJson = 2702,
 };
 
-/// Of an attribute's elements.
+/// The type of an attribute's elements.
 enum class CudnnElement : int {
   kHandle = 0,
   kDataType = 1,

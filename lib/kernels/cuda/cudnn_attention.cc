@@ -50,8 +50,9 @@ int64_t divisor_up_to(int64_t whole, int64_t most) {
   return found;
 }
 
-/// As many sequences and heads of keys as have `bytes` of scores, at least one of each: of rows, which are long, few with
-/// all heads; of documents all with few heads, as far as that goes.
+/// Sizes a part: as many sequences and heads of keys as have `bytes` of scores, at least one of
+/// each: of rows, which are long, few with all heads; of documents all with few heads, as far as
+/// that goes.
 CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
   constexpr int64_t kAligned = 4;  // statistics, in fp32, begin at 16 bytes in each part
   part.kv_heads = attrs.kv_heads;
@@ -171,7 +172,7 @@ class Writer {
     return shape;
   }
 
-  /// Of squares.
+  /// Applies an operation by element to square matrices of scores.
   int64_t apply(CudnnPointwise mode, int64_t x, std::optional<int64_t> b = {}) {
     const int64_t y = graph_.within(square(CudnnType::kFloat));
     graph_.pointwise({.mode = mode, .x = x, .y = y, .b = b});
@@ -191,7 +192,7 @@ class Writer {
     return place;
   }
 
-  /// Whether mode(left, right).
+  /// Compares: mode(left, right) for each element.
   int64_t compared(CudnnPointwise mode, int64_t left, int64_t right) {
     const int64_t seen = graph_.within(square(CudnnType::kBoolean));
     graph_.pointwise({.mode = mode, .x = left, .y = seen, .b = right, .precision = CudnnType::kBoolean});
@@ -237,7 +238,7 @@ class Writer {
     graph_.pointwise({.mode = CudnnPointwise::kMultiply, .x = sums, .y = to_.delta, .b = to_.one});
   }
 
-  /// to = x^T y, summed over the query heads that share a key head.
+  /// Writes to = x^T y, summed over the query heads that share a key head.
   void write_head_gradient(int64_t x, int64_t y, int64_t to) {
     CudnnShape turned = transposed(square(CudnnType::kBFloat16));
     const int64_t x_transposed = graph_.within(turned);

@@ -21,12 +21,12 @@ namespace ftrun::cuda {
 /// gradients of sequences from lists do not repeat their bits.
 bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens, bool documents);
 
-/// Whether cuDNN is faster than our kernels, by docs/benchmarks.md: rows of one document always; documents of some 512 tokens
-/// with heads of 128 elements, but not with heads of 64.
+/// Says whether cuDNN is faster than our kernels, by docs/benchmarks.md: rows of one document
+/// always; documents of some 512 tokens with heads of 128 elements, but not with heads of 64.
 bool cudnn_pays(const AttentionAttrs& attrs, bool documents);
 
-/// What one graph computes: `sequences` rows, or documents of a list, of up to `most_tokens` tokens, and `kv_heads` heads
-/// of keys with the query heads that share them.
+/// CudnnPart is what one graph computes: `sequences` rows, or documents of a list, of up to
+/// `most_tokens` tokens, and `kv_heads` heads of keys with the query heads that share them.
 struct CudnnPart {
   int64_t sequences = 0;
   int64_t most_tokens = 0;
@@ -67,7 +67,7 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Whether it was asked for by name, and not by the rule.
+  /// Says whether it was asked for by name, and not by the rule.
   bool required() const { return required_; }
   /// "cudnn 9.19.0"
   std::string version() const;
@@ -75,11 +75,11 @@ class CudnnAttention {
   /// if it is required, else has_plan() stays false.
   void prepare(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward);
   bool has_plan(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) const;
-  /// Whether it computes anything.
+  /// Says whether it computes anything.
   bool has_plans() const;
   /// Why it does not compute a shape that it was to prepare; "" when it computes all.
   const std::string& refusal() const { return refusal_; }
-  /// What the plans share; device memory.
+  /// Bytes of the workspace that the plans share; device memory.
   int64_t workspace_bytes() const;
   /// Attention of a shape that was prepared; `a` without lowest and first_block. One stream at a time. `lists` are given
   /// where rows hold documents.
@@ -99,7 +99,7 @@ class CudnnAttention {
     bool documents;
     bool backward;
     std::vector<PreparedPart> parts = {};
-    /// What the graphs' numbers are; cuDNN reads them when it is run.
+    /// The numbers of the graphs; cuDNN reads them when it is run.
     float scale;
     float masked = -std::numeric_limits<float>::infinity();
     float window;

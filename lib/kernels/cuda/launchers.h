@@ -42,15 +42,16 @@ struct WeightGradient {
   void* gradient;
   DType gradient_dtype;
   bool accumulate;
-  /// For partial sums.
+  /// The workspace of partial sums.
   void* workspace;
   int64_t workspace_bytes;
   /// F32[width]: each sum is divided by the root of its number, and 0 where that is 0; null: it is not.
   const float* squares = nullptr;
 };
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
-/// Its order: tokens in so many parts of weight_gradient_tokens() each; of a part, kPartLanes sums of every kPartLanes-th
-/// token; these in order; then the parts in order, by add_partials(): F32[parts, width] in g.workspace.
+/// The order of the sum: tokens in so many parts of weight_gradient_tokens() each; of a part,
+/// kPartLanes sums of every kPartLanes-th token; these in order; then the parts in order, by
+/// add_partials(): F32[parts, width] in g.workspace.
 inline constexpr int kPartLanes = 8;
 int64_t weight_gradient_parts(const WeightGradient& g);
 int64_t weight_gradient_tokens(const WeightGradient& g);

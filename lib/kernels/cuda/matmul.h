@@ -25,7 +25,7 @@ struct Product {
   int64_t a_stride = 0;
   int64_t b_stride = 0;
   int64_t c_stride = 0;
-  /// Of a and b, and of c.
+  /// The dtype of a and b, and of c.
   DType dtype = DType::kF32;
   DType out_dtype = DType::kF32;
 };

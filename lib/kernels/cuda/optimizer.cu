@@ -116,7 +116,7 @@ struct Noise {
   }
 };
 
-/// Where an update's kernels read and write: parameters P, gradients G, state M.
+/// UpdateRange is where an update's kernels read and write: parameters P, gradients G, state M.
 template <class P, class G, class M>
 struct UpdateRange {
   P* p;

@@ -59,7 +59,7 @@ struct Codes {
     }
   }
   __device__ float int8(int i) const { return static_cast<float>(static_cast<signed char>(words[i / 4] >> i % 4 * 8 & 255U)); }
-  /// Of a pair the first is in the upper half of its byte.
+  /// Unpacks a code of NF4: of a pair the first is in the upper half of its byte.
   __device__ float nf4(int i, const float* values) const { return values[words[0] >> (i / 2 * 8 + (i % 2 == 0 ? 4 : 0)) & 15U]; }
 };
 
