@@ -24,7 +24,7 @@ namespace {
 
 using fixtures::TemporaryFolder;
 
-/// What `body` writes to stderr. The log goes back to its defaults after it.
+/// Returns what `body` writes to stderr. The log goes back to its defaults after it.
 std::string stderr_of(const std::function<void()>& body) {
   const TemporaryFolder folder;
   const std::string path = folder.file("stderr");

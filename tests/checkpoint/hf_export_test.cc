@@ -56,7 +56,7 @@ std::vector<ExportTensor> weights_of(const std::string& checkpoint) {
   return tensors;
 }
 
-/// What comes along lies in the export and in a folder of it.
+/// Base is a model folder: what comes along lies in the export and in a folder of it.
 struct Base {
   Base() {
     fs::create_directories(folder / "additional_chat_templates");
@@ -71,7 +71,7 @@ struct Base {
   TempFolder folder;
 };
 
-/// To so many digits of a normal number, ties to even.
+/// Rounds to so many digits of a normal number, ties to even.
 float rounded(float value, int digits) {
   const int last = std::ilogb(value) - digits + 1;
   return std::ldexp(std::nearbyint(std::ldexp(value, -last)), last);

@@ -19,7 +19,7 @@
 
 namespace {
 
-/// Of this process, as the tests' ranks have one of their own.
+/// Seen is the record of this process; the tests' ranks have one of their own.
 struct Seen {
   std::mutex mutex;
   std::set<pid_t> reaped;

@@ -94,7 +94,7 @@ pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::str
   return testing::start_program(all, output, ignored);
 }
 
-/// Whether a child has ended; its exit code is still to be had.
+/// Says whether a child has ended; its exit code is still to be had.
 bool has_ended(pid_t child) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
@@ -378,7 +378,8 @@ TEST_CASE("a lost terminal stops nothing where it is inherited ignored") {
   REQUIRE(content(folder.path + "/out").empty());
 }
 
-/// Of two signals that are pending together the kernel delivers the one with the lower number first.
+/// Sends a signal and awaits it: of two signals that are pending together the kernel delivers the
+/// one with the lower number first.
 void send_and_await_delivery(pid_t pid, int signal) {
   ::kill(pid, signal);
   await_that([&] {
@@ -439,8 +440,9 @@ TEST_CASE("a second signal kills the ranks at once") {
 
 namespace {
 
-/// Whether the ranks of a supervisor outlive two SIGTERM a tenth of a second apart, and end with a third signal; nothing where the machine
-/// let a second pass between the two, so that they may have counted as different ones.
+/// Says whether the ranks of a supervisor outlive two SIGTERM a tenth of a second apart, and end
+/// with a third signal; nothing if the machine let a second pass between the two, so that they may
+/// have counted as different ones.
 std::optional<bool> outlive_the_same_signal() {
   const Folder folder;
   const pid_t supervisor =

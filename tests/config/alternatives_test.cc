@@ -11,7 +11,7 @@ namespace {
 
 const std::string kGivenBatch = "train_micro_batch_size_per_gpu: 1\n";
 
-/// What is said of a file with overrides, without the file's name; every case must resolve.
+/// Returns what is said of a file with overrides, without the file's name; every case must resolve.
 Lines said(const std::string& text, const Lines& overrides, Config* resolved = nullptr) {
   const LoadResult loaded = load_config_text("c.yaml", kGivenBatch + text, overrides);
   const Resolution resolution = resolve(loaded.config, {.world_size = 4});

@@ -11,7 +11,7 @@
 namespace {
 std::atomic<int64_t> allocations = 0;
 std::atomic<int64_t> frees = 0;
-/// Whose thread-local this is may go on; null for everybody.
+/// The thread-local of the thread that may go on; null for everybody.
 std::atomic<const char*> goes_on = nullptr;
 // Aligned: where all thread-local data is one byte, mold 1.10 may let the pages that the loader makes read-only begin in front of
 // the first one that is mapped, and the program does not start.

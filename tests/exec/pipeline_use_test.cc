@@ -55,7 +55,7 @@ class TimedWorld {
   struct Rank {
     const Program* program;
     PhaseClock clock;
-    /// When the last instruction of a lane, and each instruction, was done.
+    /// The time when the last instruction of a lane, and each instruction, was done.
     std::array<double, kMostLanes> lanes{};
     std::vector<double> done;
   };

@@ -39,7 +39,7 @@ struct BlockShape {
   int64_t window = 0;
   bool biases = false;
   bool qk_norm = false;
-  /// Of the operand of adapters.
+  /// The dropout of the operand of adapters.
   double dropout = 0;
   RecomputePolicy recompute = {};
   ModelDtypes dtypes = {};
@@ -242,7 +242,7 @@ inline ValueId named(const LayerGraph& graph, const std::string& name) {
   throw std::logic_error("no value " + name);
 }
 
-/// What a failed check of ours says, without its place; "nothing" when none failed.
+/// Returns what a failed check of ours says, without its place; "nothing" when none failed.
 inline std::string bug_text(const std::function<void()>& body) {
   try {
     body();
