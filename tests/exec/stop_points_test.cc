@@ -238,7 +238,7 @@ class RankLife {
   Rendezvous& rendezvous_;
   std::unique_ptr<Rendezvous> beside_;
   std::unique_ptr<BackgroundSave> under_way_;
-  /// The gate stands after the training: a rank that fails lets the thread go.
+  /// The gate is declared after the save: a rank that fails lets the save's thread go.
   std::optional<std::promise<void>> gate_;
 };
 

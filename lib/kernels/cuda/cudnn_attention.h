@@ -12,7 +12,7 @@
 
 // Attention as cuDNN 9 computes it, beside ours: Dao et al. 2022 and 2023 as graphs of products, a masked softmax and
 // their gradients, which cuDNN recognises and runs as one or a few kernels. Documents are sequences of their own, whose
-// lengths and places the graph reads from lists (attention_documents.cu).
+// lengths and places the graph reads from lists (ops/attention/gpu_documents.cu).
 namespace ftrun::cuda {
 
 /// The table of what cuDNN may compute in our stead: bf16; heads of a multiple of 8 elements, up to 128 on GPUs of
