@@ -15,7 +15,7 @@ using Dims = std::vector<int64_t>;
 
 int64_t element_count(const Dims& dims);
 
-/// Where a value comes from or goes to, which decides where its storage lies.
+/// A role says where a value comes from or goes to, which decides where its storage lies.
 enum class ValueRole : uint8_t {
   kInput,       // from the batch or another layer
   kOutput,      // handed to another layer
@@ -29,7 +29,8 @@ enum class ValueRole : uint8_t {
   kWorkspace,   // scratch of one operation: U8 bytes
 };
 
-/// What a value carries between layers and the loader; at most one value a port and direction.
+/// A port says what a value carries between layers and the loader; at most one value a port and
+/// direction.
 enum class Port : uint8_t { kNone, kTokens, kPositions, kStarts, kLabels, kHidden, kRope, kLogits, kLoss };
 
 std::string_view port_name(Port port);
@@ -40,18 +41,19 @@ struct Value {
   Dims dims;
   ValueRole role = ValueRole::kTemp;
   Port port = Port::kNone;
-  /// For kParam: the value of its gradient. For kOutput and kInput: the value of the gradient by it.
+  /// The value of the gradient of a kParam, or of that by a kOutput or kInput. For kOutput and
+  /// kInput: the value of the gradient by it.
   ValueId grad = -1;
-  /// For kParam: how its elements are packed, which kernels unpack as `dtype`.
+  /// The format in which the elements of a kParam are packed, which kernels unpack as `dtype`.
   PackedFormat packed = {};
 
   int64_t bytes() const { return stored_bytes(dtype, packed, element_count(dims)); }
-  /// Of what its storage holds.
+  /// The dtype of what its storage holds.
   DType stored_dtype() const { return packed ? DType::kU8 : dtype; }
 };
 
-/// Whose kernels run a graph: they differ in the scratch they need and in how much of the head they do at a
-/// time.
+/// Kernels says whose kernels run a graph: they differ in the scratch they need and in how much of
+/// the head they do at a time.
 enum class Kernels : uint8_t { kProcessor, kGpu };
 
 /// Element types of a model's graphs, and who computes with them. Statistics (rstd, lse) are F32 (F64 when

@@ -78,18 +78,18 @@ Op sum_of(ValueId a, ValueId b, ValueId sum);
 /// whole = the sum of `term` over the tensor-parallel ranks. ops/collective/spec.cc
 Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks);
 
-/// Whether list[i] and the operation after it are computed by a GPU in one pass (OpSpec::gpu_pair):
-/// the first one's scratch then lives until the second is done.
+/// Says whether list[i] and the operation after it are computed by a GPU in one pass
+/// (OpSpec::gpu_pair): the first one's scratch then lives until the second is done.
 bool is_gpu_pair(std::span<const Op> list, size_t i);
 
-/// Of an operation that tensor-parallel ranks share out along `letter`: true when what each makes of
-/// a result is a term of a sum over the ranks (x w^T of some columns of x and w). False: it is its
-/// part of the result.
+/// Says whether a result of an operation that tensor-parallel ranks share out along `letter` is a
+/// term: true when what each makes of it is a term of a sum over the ranks (x w^T of some columns
+/// of x and w). False: it is its part of the result.
 bool result_is_term(OpKind kind, size_t result, char letter);
 
-/// The same of the gradient by an operand that each rank has whole: true when each makes a term of
-/// it, from its part of the results' gradients. False: each makes all of it, or it has a part of the
-/// operand and of its gradient.
+/// Says it of the gradient by an operand that each rank has whole: true when each makes a term of
+/// it, from its part of the results' gradients. False: each makes all of it, or it has a part of
+/// the operand and of its gradient.
 bool gradient_is_term(OpKind kind, size_t operand, char letter);
 
 }  // namespace ftrun

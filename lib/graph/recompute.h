@@ -9,8 +9,9 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// Which results of a layer's forward list are kept for its backward list. The rest is made again
-/// by the same operations on the same numbers, so gradients have the same bits under every policy.
+/// RecomputePolicy says which results of a layer's forward list are kept for its backward list. The
+/// rest is made again by the same operations on the same numbers, so gradients have the same bits
+/// under every policy.
 ///
 /// What there is to choose from, for a token of a block with D hidden, Q = (H+2K)d, F feed-forward
 /// and T tokens a row:
@@ -41,8 +42,9 @@ struct RecomputePolicy {
   bool operator==(const RecomputePolicy&) const = default;
 };
 
-/// For each value of a graph whose forward list is complete and whose backward lists are empty:
-/// true when backward may keep it from forward. Values that cannot be made again are always kept.
+/// Chooses the kept values of a graph whose forward list is complete and whose backward lists are
+/// empty: true when backward may keep a value from forward. Values that cannot be made again are
+/// always kept.
 std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy);
 
 /// A result whose kind is cheap: made again under every policy. The sum of a residual norm and

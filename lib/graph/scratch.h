@@ -23,7 +23,7 @@ struct ScratchPlan {
 /// `weight_grad`.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
-/// Which of the values that forward leaves for backward.
+/// SavedFor chooses among the values that forward leaves for backward.
 enum class SavedFor : uint8_t {
   kBackward,    // all
   kInputGrad,   // those that `weight_grad` does not read

@@ -18,14 +18,15 @@ constexpr int kMostTries = 24;
 constexpr int64_t kMostLooks = 5'000'000;
 /// Looks at what lies in an arena for the gaps that it leaves: a tenth of a second of work.
 constexpr int64_t kMostGapLooks = 20'000'000;
-/// Of less than this part of all that lives there is next to nothing to gain.
+/// The part of all that lives there, as 1 / kLeastPart, below which there is next to nothing to
+/// gain.
 constexpr int64_t kLeastPart = 1000;
 
 bool takes_part(const StorageRequest& request) { return request.bytes > 0 && request.first <= request.last; }
 
 bool meet(const StorageRequest& a, const StorageRequest& b) { return a.first <= b.last && b.first <= a.last; }
 
-/// What requests have together, time by time.
+/// LiveBytes is what requests have together, time by time.
 class LiveBytes {
  public:
   LiveBytes(std::span<const StorageRequest> requests, int64_t alignment) : alignment_(alignment) {
@@ -228,8 +229,8 @@ class Gaps {
   mutable int64_t looks_ = 0;
 };
 
-/// Of the requests that live at `time` and have no place yet the largest that fits into a gap, and its place there;
-/// -1: none fits.
+/// Finds, of the requests that live at `time` and have no place yet, the largest that fits into a
+/// gap, and its place there; -1: none fits.
 std::pair<size_t, int64_t> largest_that_fits(std::span<const StorageRequest> requests,
                                              std::span<const int64_t> offset, int64_t time, const Gaps& gaps) {
   size_t largest = 0;
