@@ -15,10 +15,11 @@
 namespace ftrun {
 namespace {
 
-/// What the processes of a run hold about beside what is planned: LibTorch's tables, above all, which local ranks share.
+/// Bytes that each process of a run holds, about, beside what is planned: LibTorch's tables, above
+/// all, which local ranks share.
 constexpr int64_t kProcessBytes = 64 << 20;
 
-/// Where a processor computes, the tiers device and host are the same memory.
+/// Measures main memory: on a processor the tiers device and host are the same memory.
 MemoryMeasure in_main_memory(const Config& config) {
   if (config.device == DeviceKind::kCuda)
     return [](const MemoryPlan& plan) { return plan.at(Tier::kHost).total; };

@@ -83,7 +83,8 @@ std::string ElasticRanks::why_none() const {
   return cat(limit, ", and no smaller number of data ranks down to it can share train_batch_size ", config.train_batch_size);
 }
 
-/// Whether the ranks of the share can train what all of them did; then they are what is left.
+/// Tries a share: says whether its ranks can train what all of them did; then they are what is
+/// left.
 bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   ConfigSource source = source_;
   const std::vector<std::string> overrides = overrides_for(loaded_.config, share);
