@@ -39,7 +39,7 @@ class Letters {
   }
 
  private:
-  /// Says whether a size is the sum of its parts, if it is known at all.
+  /// Says whether a size is the sum of its parts; true if it is not known.
   bool is_sum(const char* whole, std::initializer_list<const char*> parts) const {
     const auto known = known_.find(whole);
     if (known == known_.end()) return true;

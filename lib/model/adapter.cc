@@ -71,7 +71,8 @@ class Choice {
     return excludes_by_name(module);
   }
 
-  /// Also of modules that are not wanted: an entry that names one of these is no mistyped one.
+  /// Says whether an entry excludes a module by its name, also one that is not wanted: such an
+  /// entry is no mistyped one.
   bool excludes_by_name(const std::string& module) {
     bool any = false;
     for (const std::string& entry : options_.exclude_modules)

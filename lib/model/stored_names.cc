@@ -42,7 +42,7 @@ std::map<std::string, std::string> unwrapped(const std::vector<std::string>& sto
   return plain;
 }
 
-/// How many of `cores` stand behind each prefix, which is empty or ends with a dot.
+/// Counts how many of `cores` stand behind each prefix, which is empty or ends with a dot.
 std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::string>& plain, const std::set<std::string, std::less<>>& cores) {
   std::map<std::string, size_t> counts;
   for (const auto& [name, as_stored] : plain) {
