@@ -347,7 +347,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   context.conversations = holds_conversations(loaded.config.data.train, loaded.config.data.format);
   Resolution resolution = resolve(loaded.config, context);
   if (!count.problems.empty()) {
-    // What follows from a wrong number of ranks is no problem of its own.
+    // A problem that follows from a wrong number of ranks is none of its own.
     const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };
     std::erase_if(resolution.problems, at);
   }

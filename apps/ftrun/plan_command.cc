@@ -184,7 +184,7 @@ int plan_command(PlanOptions options) {
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
     std::cout << "\nwarning: " << crossing << '\n';
-  // Who gives a budget plans for another machine.
+  // A budget is given for a plan of another machine.
   if (trains && options.device_memory == 0 && options.host_memory == 0)
     print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
   refuse_over_budget(all, loaded, options, plan);

@@ -123,7 +123,8 @@ class PosixWritableFile : public WritableFile {
   }
   void reserve(int64_t size) override {
     if (size <= 0) return;
-    // Not posix_fallocate: where the file system cannot, it would write a byte into every block.
+    // This is not posix_fallocate(): where the file system cannot, that would write a byte into
+    // every block.
     const int result = uninterrupted([&] { return ::fallocate(fd_, 0, 0, size); });
     if (result != 0 && !is_refused(errno)) disk_error(path_, "reserve", errno, size);
   }
@@ -365,7 +366,7 @@ std::string read_file(const std::string& path, int64_t most) {
 
 bool drop_cached(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  // What is not on the disk yet stays in memory.
+  // Pages that are not on the disk yet stay in memory.
   if (!fd || uninterrupted([&] { return ::fsync(fd.get()); }) != 0) return false;
   return ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && !is_cached(fd.get());
 }

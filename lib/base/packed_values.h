@@ -51,7 +51,7 @@ class PackScales {
   int64_t shown_ = 0;
   /// Largest magnitudes.
   std::vector<float> largest_;
-  // With double quantization:
+  // The next ones are used with double quantization:
   std::vector<uint8_t> codes_;
   std::vector<float> scales_of_scales_;
   float offset_ = 0;

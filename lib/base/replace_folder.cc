@@ -35,7 +35,7 @@ void remove_or_warn(FileSystem& files, const std::string& old, const std::string
   try {
     const std::string going = take_out_of_the_way(files, old, folder);
     std::error_code error;
-    // What a link leads to is somebody's own.
+    // The target of a link is somebody's own.
     if (fs::is_symlink(fs::symlink_status(going, error))) return files.remove_all(going);
     for (const std::string& name : files.list(going))
       if (name != mark) files.remove_all((fs::path(going) / name).string());

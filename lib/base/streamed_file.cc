@@ -83,7 +83,7 @@ std::byte* StreamedFile::piece() const {
 void StreamedFile::write(const void* data, size_t size) {
   const auto* from = static_cast<const std::byte*>(data);
   while (size > 0) {
-    // What was in this piece before must have been written.
+    // The earlier contents of this piece must have been written.
     if (filled_ == 0) writer_.wait(pieces_ - static_cast<int64_t>(kStagedPieces) + 1);
     const size_t part = std::min(size, piece_bytes_ - filled_);
     copy_past_caches(piece() + filled_, from, part);

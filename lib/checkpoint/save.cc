@@ -302,7 +302,8 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
     abandon(files, folder, group);
     throw;
   }
-  // By now `folder` may hold the checkpoint that had the name, so it is left to the next start.
+  // The name may by now have gone back to the checkpoint that had it, so `folder` is left to the
+  // next start.
   if (!trouble.empty()) refuse_after_commit(name, trouble);
   SaveResult result = result_of(below(options.root, name), records);
   result.read_back_seconds = read_back_seconds;

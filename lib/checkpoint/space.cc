@@ -138,7 +138,7 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
                                checkpoint_leftover_bytes(files, wanted.checkpoints) + (together ? old_export : 0));
   const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
   if (one > free.bytes) refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
-  // Those that are there may have gone when the model is exported.
+  // Checkpoints that are there may have gone when the model is exported.
   const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
   if (one + exported > free.bytes + freed)
     refuse_without_space(wanted.checkpoints, cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)), one + exported, free);

@@ -110,7 +110,8 @@ class Chain {
     passed_.insert(peer.global_rank);
     if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
     const std::string own = activity_text(peer.state);
-    // Who waits for somebody new leads on; who waits for those that were met only goes round.
+    // A rank that waits for somebody new leads on; one that waits for those that were met only goes
+    // round.
     for (const bool round : {false, true})
       for (const RankState::Group& group : peer.state.groups) {
         if (!waited_in(peer.state, group)) continue;
@@ -274,7 +275,7 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
 
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
                           const std::vector<PeerView>& others) {
-  // With a dead rank the others' delays are its consequence; a rank that gave up is always one.
+  // A dead rank explains the others' delays; a rank that gave up is always a consequence.
   Told dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
     const PeerView& peer = views[i];

@@ -155,7 +155,8 @@ class Supervisor {
                                                  .started_ns = started_ns_,
                                                  .forwarded = forwarded_,
                                                  .log_of = options_.log_of});
-    // What no line has told, as none came after it, the last one does, which waits for its reader.
+    // The last line tells of lines left out that no line has told of, as none came after them; it
+    // waits for its reader.
     if (const int64_t lines = shown_.left_out(); lines > 0 && !summary.text.empty())
       summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were", " left out, as nobody read them for long");
     return summary;
@@ -424,7 +425,7 @@ void Supervisor::stop_after_failure() {
 void Supervisor::stop_others() {
   stopping_ = true;
   const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running && is_stopped(r.process.pid); });
-  // Who waited for a rank that hangs has nothing to finish.
+  // A rank that waited for one that hangs has nothing to finish.
   kill_at_ = Clock::now() + (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (Rank& rank : ranks_) {
     if (!rank.running) continue;

@@ -169,7 +169,7 @@ GroupPtr GlooCommunicator::connect() {
     return all;
   });
   auto options = c10d::ProcessGroupGloo::Options::create(setup().timeout);
-  // Not fewer: with one thread every operation takes milliseconds.
+  // Gloo needs two threads: with one every operation takes milliseconds.
   options->threads = 2;
   options->devices = {choose_device(rendezvous_, members())};
   std::packaged_task<GroupPtr()> task([addresses, options, rank = rank(), size = size()] {

@@ -162,7 +162,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
                    const std::function<void(const std::string& why)>& note_failure)
     : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
-  // What rank 0 said tells more than that a last try, with no time left, heard nothing.
+  // An answer of rank 0 tells more than that a last try, with no time left, heard nothing.
   bool answered = false;
   do {
     try {
@@ -212,7 +212,8 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
     reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
     return reply;
   } catch (const std::exception&) {
-    // What is left of this answer, for which there may have been no memory, is none to the next question.
+    // The rest of this answer, for which there may have been no memory, is no answer to the next
+    // question.
     ::shutdown(fd_.get(), SHUT_RDWR);
     throw;
   }

@@ -441,7 +441,7 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& ex
   else if (!control.has_all(exchange.keys(asked)))
     absence.ranks = asked;
   if (absence.ranks.empty()) absence = {{exchange.first()}, true};
-  // What each has left goes when all has been read.
+  // The texts that ranks left go when all have been read.
   if (control.has(exchange.all())) return {};
   return absence;
 }
@@ -555,7 +555,8 @@ void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<st
       Absence absence = find_absent(look_at_all);
       std::vector<int> gone = gone_of(absence.awaited(exchange.first()));
       if (!gone.empty()) {
-        // What they have left is final only now: each may have come, and ended, since it was looked for.
+        // The ranks' texts are final only now: each may have come, and ended, since it was looked
+        // for.
         absence = find_absent(look_at_all);
         const std::vector<int> awaited = absence.awaited(exchange.first());
         std::erase_if(gone, [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
@@ -1089,7 +1090,7 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
       awaited = impl_->keys_of_leaving(false);
     }
   } catch (const std::exception&) {
-    // Who is missing will be told by the supervisor.
+    // The supervisor will tell who is missing.
   }
 }
 

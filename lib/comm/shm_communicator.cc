@@ -293,7 +293,8 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int64_t width = dtype_bytes(record.dtype), slot = ShmGroup::kHalfBytes / width / size();
   auto* data = static_cast<std::byte*>(work.out);
-  // Of the piece that begins at element `at`, for every rank but us: f(rank, its slice, its place).
+  // Calls f(rank, its slice, its place) for every rank but us, of the piece that begins at element
+  // `at`.
   const auto for_peers = [&](int64_t at, auto f) {
     for (int step = 1; step < size(); ++step) {
       const int peer = (rank() + step) % size();

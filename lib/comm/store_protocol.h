@@ -9,7 +9,8 @@
 
 namespace ftrun {
 
-// What goes over a connection of the job's store (comm/store_server.h), in the byte order of the machine:
+// The messages of a connection of the job's store (comm/store_server.h), in the byte order of the
+// machine:
 //
 //   server   "ftrun-store-2\n", a random challenge of 32 bytes
 //   client   a random challenge of 32 bytes, who it is (StoreMember, 60 bytes),

@@ -349,7 +349,7 @@ bool StoreServer::Loop::write_to(Peer& peer) {
 
 /// Notes what one peer said or was sent; who does nothing costs nothing.
 void StoreServer::Loop::note(Peer& peer) {
-  // Who waits, or has an answer to fetch, has nothing to say.
+  // A peer that waits, or has an answer to fetch, has nothing to say.
   const bool listens = !peer.waiting && peer.out.empty();
   uint32_t wanted = listens ? EPOLLIN : EPOLLRDHUP;
   if (!peer.out.empty()) wanted |= EPOLLOUT;

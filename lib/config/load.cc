@@ -180,7 +180,7 @@ class Sources {
       value = std::move(map);
     }
     mark_secrets(value);
-    // What reads as one text may be a section that is not well formed.
+    // A value that reads as one text may be a section that is not well formed.
     Node* leaf = &value;
     for (const std::string& key : keys) leaf = leaf->find(key);
     if (leaf->kind == Node::Kind::kText && gives_section(text)) leaf->secret = true;

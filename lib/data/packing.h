@@ -68,7 +68,7 @@ class RowTable {
   const TokenDataset& data_;
   SequencePacking packing_;
   int64_t length_;
-  // Of each set: where its tokens or (where documents count) its documents begin, and the end.
+  // The begin of each set's tokens or (where documents count) documents, and the end.
   std::vector<int64_t> set_begins_;
   std::vector<int64_t> set_rows_{0};
   int64_t rows_ = 0;

@@ -300,7 +300,7 @@ void Checkpointer::leave(const Error& error) noexcept {
     if (outcome.failure.empty() && session_.is_first()) log_notice(cat("saved ", outcome.result.folder));
     return;
   }
-  // Its thread may still write: what it writes stays until the process ends.
+  // The thread may still write: what it writes to stays until the process ends.
   [[maybe_unused]] static BackgroundSave* kept = nullptr;
   kept = under_way_.release();
 }

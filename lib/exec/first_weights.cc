@@ -70,7 +70,7 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   if (begin == end) return;
   const auto& q = orthogonal_of(rank, key_of(lora_module(tensor.file_name()), seed));
   const uint64_t key = key_of(name, seed);
-  // What several elements share: A's columns, those of a part of a row alone, and B's row.
+  // Numbers that several elements share: A's columns, those of a part of a row alone, and B's row.
   std::vector<double> numbers;
   const bool in_a_row = begin / columns == (end - 1) / columns;
   const int64_t first = in_a_row ? begin % columns : 0, width = in_a_row ? end - begin : columns;

@@ -36,7 +36,7 @@ Gpu::~Gpu() {
 
 void Gpu::open_lane(Lane lane) {
   if (lanes_.contains(lane)) return;
-  // What others wait for goes first: copies and collectives are short beside a layer.
+  // Work that others wait for goes first: copies and collectives are short beside a layer.
   const bool goes_first = lane != Lane::kCompute;
   lanes_[lane] = {kernels_->create_stream(goes_first), kernels_->create_event(false)};
 }

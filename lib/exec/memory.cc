@@ -226,7 +226,7 @@ void RankMemory::write(const Program& program, const Range& range, const void* d
 
 void RankMemory::populate(const Program& program, BufferId buffer) const {
   const TierBlock& memory = block(program.at(buffer)).owned;
-  // Where the kernel cannot (before Linux 5.14) they come when they are written.
+  // The pages come when they are written if the kernel cannot do this (before Linux 5.14).
   ::madvise(memory.data(), static_cast<size_t>(memory.bytes()), MADV_POPULATE_WRITE);
 }
 

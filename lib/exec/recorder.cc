@@ -83,7 +83,8 @@ void Recorder::admit(const RunManifest& now) {
 void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
                      const RunManifest& now) {
   const std::string path = folder + "/checkpoint.json";
-  // Of an older version: whether the config is another can be told, what is other in it cannot.
+  // A manifest of an older version has a hash alone: it tells whether the config is another, not
+  // what is other in it.
   const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
   if (is_imported(saved))
     log_notice(import_notice(folder, saved));
@@ -234,7 +235,7 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
     if (progress_) progress_->finish();
     end_following();
     if (!manifest_ || folder_.is_another_runs()) return;
-    // Of several ranks the supervisor knows which one was the cause.
+    // The supervisor knows which one of several ranks was the cause.
     if (request_.launch.world == 1)
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
     const bool trained = posix_files().exists(paths().metrics());

@@ -71,7 +71,7 @@ std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
   options.token = launch.token;
   options.meeting_file = meeting_file(request.config.output_dir);
   options.job = job_of(request);
-  // What this rank starts (programs of the user's) has no need of it.
+  // Programs of the user's that this rank starts have no need of it.
   ::unsetenv("FTRUN_TOKEN");
   options.board_fd = launch.board_fd;
   options.local_rank = launch.local_rank;

@@ -130,7 +130,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   kept = setup_.release();
 }
 
-// What is opened before the first step.
+// These functions open what is opened before the first step.
 
 void Trainer::prepare_process() {
   const ProcessorLimit processors = read_processor_limit();
@@ -201,7 +201,7 @@ void Trainer::open_outputs() {
   session_.together("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.say(note);
-    // Where the config says how many steps, the notice of the config has said it.
+    // A config that says how many steps has been told of it by a notice.
     const std::string rise = config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
     if (!rise.empty()) journal_.warn(rise);
     identity_.start(data_);

@@ -24,8 +24,9 @@ struct Initial {
     kZero,
     kUniform,  // in [-size, size)
     kNormal,   // standard deviation `size`
-    // Of a low-rank adapter, A [rank, inputs] and B [outputs, rank]: Q's rows of even number, transposed, by normal numbers, and normal
-    // numbers by those of odd number, all by `size`; Q is a random orthogonal matrix of the two.
+    // A low-rank adapter's A [rank, inputs] and B [outputs, rank]: Q's rows of even number,
+    // transposed, by normal numbers, and normal numbers by those of odd number, all by `size`; Q is
+    // a random orthogonal matrix of the two.
     kOrthogonalA,
     kOrthogonalB,
     kRowLengths,  // of W + `size` B A of the module, in the numbers that layers read

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-// What a resolved config says of its pipeline.
+// These functions read what a resolved config says of its pipeline.
 
 /// Stages, and parts of the model a stage; 1 without a pipeline.
 int pipeline_stages(const Config& config);

@@ -183,7 +183,7 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
       const int64_t then = measure(memory_plan(plan_steps(other.config, model, rank)));
       if (then < now) savings.push_back({other.change, now - then});
     } catch (const Error&) {
-      // What cannot be planned is no advice.
+      // A config that cannot be planned is no advice.
     }
   }
   std::stable_sort(savings.begin(), savings.end(),

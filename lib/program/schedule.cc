@@ -114,7 +114,7 @@ void v_shaped(Writer& out, int stages, int stage, int32_t micro_batches) {
     out.add(Phase::kForward, 1);
     out.add_both(1);
   }
-  // Nothing but gradients is left: those that other stages wait for come first.
+  // Only gradients are left: those that other stages wait for come first.
   for (int i = 0; i < stage; ++i) {
     out.add(Phase::kInputGrad, 0);
     out.add(Phase::kInputGrad, 1);

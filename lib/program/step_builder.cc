@@ -511,7 +511,8 @@ GatherLimits StepBuilder::gather_limits() const {
   return {.reuse_distance = options_.reuse_distance,
           .prefetch_elements = options_.overlap ? options_.prefetch_elements : 0,
           .max_live_elements = options_.max_live_elements,
-          // What a step has written may be older than the parameters when another program runs.
+          // The parts that a step has written may be older than the parameters when another program
+          // runs.
           .secondary_shards = trains_ && store_.groups().node != kNoGroup};
 }
 

@@ -151,8 +151,8 @@ StepOptions step_options(const Config& config, const ModelDescription& model, co
   const int64_t elements = padded_elements(partition, options.state);
   options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, options.state, elements);
   options.gather_bucket_elements = bucket_of(config.zero.allgather_bucket_size, options.state, elements);
-  // Of all that a tensor-parallel rank has, whatever the number of shards: DeepSpeed's default (5e7)
-  // would hold most of a small model gathered.
+  // The prefetch is a part of all that a tensor-parallel rank has, whatever the number of shards:
+  // DeepSpeed's default (5e7) would hold most of a small model gathered.
   options.prefetch_elements =
       std::min({config.zero.prefetch_bucket_size, disk_buffers(config), elements / 8});
   options.max_live_elements = config.zero.max_live_parameters;
@@ -230,7 +230,8 @@ int64_t checkpoint_bytes(const StepPlan& plan) {
 }
 
 ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
-  // As in training, so that it needs no more memory; a number of tokens that cannot be split is not.
+  // The split is that of training, so that it needs no more memory; a number of tokens that cannot
+  // be split is not.
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
   ModelDescription model =

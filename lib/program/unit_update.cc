@@ -56,8 +56,8 @@ void UnitStore::norm(BufferId norm) {
 
 void UnitStore::update(int64_t bucket_elements) {
   measure_straddling();
-  // What needs no copies goes first, beside those that the first two intervals wait for: between
-  // intervals it would stand where the next one's copies begin.
+  // Updates that need no copies go first, beside those that the first two intervals wait for:
+  // between intervals they would stand where the next one's copies begin.
   Updates in_place;
   Updates staged;
   for (const Unit& u : partition_.units) {

@@ -163,7 +163,7 @@ void make_root(const std::string& root) {
   std::error_code error;
   if (fs::is_directory(root, error)) return;
   const std::string parent = fs::path(root).parent_path().string();
-  // What it lies in may be for others too.
+  // The parent folder may be for others too.
   if (!parent.empty()) make_lasting_folder(umask_files(), parent);
   // Another run may have made it meanwhile; the lock decides between the two.
   make_lasting_folder(posix_files(), root);

@@ -145,7 +145,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const MeshPoint place = mesh.coordinate(rank);
     const Shard& shard = shards[static_cast<size_t>(place.pp)][static_cast<size_t>(place.dp_shard)];
-    // What a stage computes is its own.
+    // Each stage computes something else.
     Traits traits{place.pp, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
     for (const NormPart& norm : shard.norms)

@@ -118,7 +118,7 @@ size_t course_lane(const Program& program, size_t lane) {
 Course collective_course(const Program& program, Announcements& announcements) {
   Course course;
   const std::vector<LaneClock> known = known_done(program);
-  // Of each lane of the course the instructions in it, ascending.
+  // The instructions in each lane of the course, ascending.
   std::array<std::vector<InstrId>, kMostLanes> ids;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
@@ -319,7 +319,7 @@ void Walk::advance(Turn turn) {
   look_at(turn.rank);
 }
 
-// What is said of faults.
+// The words for faults.
 
 void Walk::refuse(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
@@ -377,10 +377,10 @@ Walk::Turn Walk::missing(Turn turn) const {
     const Rank& rank = at(member);
     const auto there = [&](int32_t lane) { return is_at({member, lane}, group); };
     if (std::any_of(rank.course->used.begin(), rank.course->used.end(), there)) continue;
-    // Its lane for the group, or the one that all collectives share.
+    // The rank's lane for the group, or the one that all collectives share.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);
-    // Its program may not know the group.
+    // The rank's program may not know the group.
     if (known == groups.end()) return {member, turn.lane};
     const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(known - groups.begin())));
     return {member, steps(rank, lane).empty() ? 0 : lane};
@@ -417,7 +417,7 @@ std::string Walk::stalled() const {
     if (has_come(*turn)) waits = turn;
     turn = has_come(*turn) ? missing(*turn) : held_by(*turn);
   }
-  // Where the way has come back to, it goes round; within one rank, where waits do not point backwards.
+  // The way goes round where it comes back to; within one rank, where waits do not point backwards.
   if (!at_end(*turn)) {
     const Turn round = *turn;
     while (!has_come(*turn)) {

@@ -61,7 +61,8 @@ TEST_CASE("a container's mounted folder is its own group, below which it may hav
   // A group whose name only begins alike is another one, of which nothing is seen but the mounted folder.
   root.write("/proc/self/cgroup", "0::/docker/abcdef\n");
   CHECK(groups_of(root, "cpu") == "/docker/abc at /sys/fs/cgroup (2)");
-  // With a namespace of its own the container sees itself as the outermost group; a process from outside is above that.
+  // A container with a namespace of its own sees itself as the outermost group; a process from
+  // outside is above that.
   root.write("/proc/self/mountinfo", "30 25 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
   for (const char* path : {"0::/\n", "0::/../other\n"}) {
     root.write("/proc/self/cgroup", path);

@@ -171,7 +171,7 @@ TEST_CASE("a warning that the screen has otherwise stands in the log's file like
           log_warning_to_file("disk slow");
         }).empty());
   CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ W warning: disk slow\n)")));
-  // Without a file there is nowhere to write to.
+  // A log without a file has nowhere to write to.
   CHECK(stderr_of([] { log_warning_to_file("disk slow"); }).empty());
 }
 

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-// Of two keys that cannot both stand, the one that is set later takes the place of the other.
+// The later one of two keys that cannot both stand takes the place of the other.
 
 namespace ftrun {
 namespace {

@@ -11,7 +11,8 @@
 
 #include <catch2/catch.hpp>
 
-// What a run on stages saves, exports, evaluates and writes, and how it leaves steps out.
+// These tests follow what a run on stages saves, exports, evaluates and writes, and how it leaves
+// steps out.
 
 namespace ftrun {
 namespace {

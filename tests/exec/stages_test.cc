@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-// Where state lies and when it moves changes no bit of what is trained: stage 0, whose programs
-// move nothing but whole gradients, is the oracle.
+// State may lie anywhere and move at any time: no bit of what is trained changes. Stage 0, whose
+// programs move nothing but whole gradients, is the oracle.
 
 namespace ftrun {
 namespace {

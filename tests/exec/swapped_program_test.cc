@@ -1,4 +1,5 @@
-// What the checker would have refused, run all the same: one rank whose program has two collectives in the other order.
+// These tests run what the checker would have refused: one rank whose program has two collectives
+// in the other order.
 #include <algorithm>
 #include <chrono>
 #include <functional>

@@ -14,8 +14,9 @@
 
 #include <catch2/catch.hpp>
 
-// What cuDNN itself says of the graphs of attention, asked for GPUs that are not there: descriptors, graphs and the choice
-// of engines need a driver's library (of a toolkit, which does nothing) and no device. Plans need one.
+// cuDNN itself is asked about the graphs of attention, for GPUs that are not there: descriptors,
+// graphs and the choice of engines need a driver's library (of a toolkit, which does nothing) and
+// no device. Plans need one.
 
 namespace ftrun {
 namespace {
