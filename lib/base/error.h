@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-/// Exit codes of the ftrun binary (docs/errors.md). The supervisor decides by them: do not renumber.
+/// Exit codes of the ftrun binary (docs/errors.md). The supervisor decides by them: do not
+/// renumber.
 enum class ExitCode : int {
   kOk = 0,
   kBug = 1,           // a check of ours failed

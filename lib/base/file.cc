@@ -133,7 +133,8 @@ class PosixWritableFile : public WritableFile {
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
-    // A signal that comes meanwhile leaves it closed on Linux, and what is to be on disk was synced before.
+    // A signal that comes meanwhile leaves it closed on Linux, and what is to be on disk was synced
+    // before.
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) disk_error(path_, "close", errno);
   }
 
@@ -205,8 +206,8 @@ class PosixFileSystem : public FileSystem {
     if (!folder) disk_error(path, "open folder", errno);
     const int result = uninterrupted([&] { return ::fsync(folder.get()); });
     const int error_number = errno;
-    // Some file systems (of a network, of FUSE) cannot sync a folder; they order renames themselves. SMB servers
-    // answer that the folder was not opened for writing.
+    // Some file systems (of a network, of FUSE) cannot sync a folder; they order renames
+    // themselves. SMB servers answer that the folder was not opened for writing.
     if (result != 0 && !is_refused(error_number) && error_number != EBADF) disk_error(path, "fsync folder", error_number);
   }
   std::vector<std::string> list(const std::string& folder) override {
@@ -383,7 +384,8 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
   if (const StandIn found = stand_in_at(fd.get(), path); !found.kind.empty()) refuse_stand_in(path, found);
-  // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private one as well.
+  // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private
+  // one as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) cannot_read(path, errno);
   data_ = static_cast<const std::byte*>(data);

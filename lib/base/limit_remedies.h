@@ -32,11 +32,13 @@ std::string more_threads_remedy();
 /// superuser's processes.
 std::string more_threads_remedy(const std::string& root, bool is_superuser);
 
-/// Starts so many threads at once and ends them: Error(kEnvironment) where the system does not start them. Before a library does, which
-/// would end the process. `use` says what they are for: "computing".
+/// Starts so many threads at once and ends them: Error(kEnvironment) where the system does not
+/// start them. Before a library does, which would end the process. `use` says what they are for:
+/// "computing".
 void require_threads(int count, const std::string& use);
 
-/// Seconds of processor time after which the kernel kills this process (the hard limit of ulimit -t); 0 for no limit.
+/// Seconds of processor time after which the kernel kills this process (the hard limit of ulimit
+/// -t); 0 for no limit.
 int64_t processor_seconds_limit();
 
 }  // namespace ftrun

@@ -14,7 +14,8 @@ struct LogOptions {
   LogLevel level = LogLevel::kInfo;
   /// "" for the command itself, "rank 3" in a rank.
   std::string prefix;
-  /// Path of a log file that is appended to, made for this user alone; "" for none. Error(kEnvironment).
+  /// Path of a log file that is appended to, made for this user alone; "" for none.
+  /// Error(kEnvironment).
   std::string file;
   /// False keeps stderr quiet (a rank whose output the supervisor does not forward).
   bool to_stderr = true;

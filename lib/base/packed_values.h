@@ -24,9 +24,9 @@ const std::array<float, 256>& dynamic_values();
 /// An int8 code c of a row whose largest magnitude is m stands for c m (1/127).
 inline constexpr float kInt8Step = 7.874015718698502e-3F;
 
-/// The scales of a whole tensor, which is shown to them once, element by element; what a rank packs of it uses these,
-/// so that the numbers do not depend on the layout. NF4 and double quantization are bitsandbytes' own, but for the
-/// offset of scales, which is their mean added up in double.
+/// The scales of a whole tensor, which is shown to them once, element by element; what a rank packs
+/// of it uses these, so that the numbers do not depend on the layout. NF4 and double quantization
+/// are bitsandbytes' own, but for the offset of scales, which is their mean added up in double.
 class PackScales {
  public:
   /// Begins the scales of a matrix with `columns` elements a row.
@@ -64,12 +64,14 @@ struct PackedTensor {
   /// Elements of a row.
   int64_t columns = 0;
 };
-/// The scales of a tensor that is read for them, `at_once` elements at a time. Error(kBadInput) naming it where a number is not finite.
+/// The scales of a tensor that is read for them, `at_once` elements at a time. Error(kBadInput)
+/// naming it where a number is not finite.
 PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
                      const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 
-/// Packs elements [element, element + values) of the tensor as elements from `position` on of what the rank has of it,
-/// whose first record is at `records`. Both begin on blocks (PackedFormat::block).
+/// Packs elements [element, element + values) of the tensor as elements from `position` on of what
+/// the rank has of it, whose first record is at `records`. Both begin on blocks
+/// (PackedFormat::block).
 void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
                  int64_t position, std::byte* records);
 

@@ -23,8 +23,9 @@ struct OpenedLibrary {
 };
 
 /// Opens oneDNN or OpenBLAS for its caller alone: both bring symbols (sgemm_) that others have too.
-/// The loader looks beside LibTorch's environment, then where the system has its libraries. Error(kEnvironment) where memory is
-/// all that it lacks: another library in its place would compute other bits.
+/// The loader looks beside LibTorch's environment, then where the system has its libraries.
+/// Error(kEnvironment) where memory is all that it lacks: another library in its place would
+/// compute other bits.
 OpenedLibrary open_product_library(ProductLibrary library);
 
 /// Makes the error for a library that a config pins and this machine lacks: what is said of it, and

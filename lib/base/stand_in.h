@@ -19,8 +19,8 @@ inline constexpr size_t kLargestStandIn = 512 << 10;
 /// The number of a file's first bytes that tell what it is; shorter files are read whole.
 inline constexpr size_t kStandInHead = 2048;
 
-/// Tells by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the page that a web site shows of
-/// the file. Files that are read here never begin so.
+/// Tells by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the page
+/// that a web site shows of the file. Files that are read here never begin so.
 StandIn stand_in_of(const std::string& path, std::span<const std::byte> head);
 
 /// Error(kBadInput) that says what lies at `path`.

@@ -29,7 +29,8 @@ size_t piece_of(std::span<std::byte> staging) {
   return bytes;
 }
 
-/// The bytes of [offset, offset + bytes) that there are before the file's end; -1 where the file cannot be read so.
+/// The bytes of [offset, offset + bytes) that there are before the file's end; -1 where the file
+/// cannot be read so.
 int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
   size_t have = 0;
   while (have < bytes) {

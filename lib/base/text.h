@@ -34,7 +34,8 @@ std::string join_numbers(const Numbers& numbers, std::string_view separator) {
   return join(texts, separator);
 }
 
-/// A word as a POSIX shell reads it: quoted where it holds anything but letters, digits and "_-./+,:@%=".
+/// A word as a POSIX shell reads it: quoted where it holds anything but letters, digits and
+/// "_-./+,:@%=".
 std::string shell_word(std::string_view text);
 
 /// Edits (insert, delete, replace, swap of neighbours) that turn one text into the other.

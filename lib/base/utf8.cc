@@ -32,7 +32,8 @@ bool may_follow(uint8_t first, uint8_t second) {
   return second >= low && second <= high;
 }
 
-/// A character below U+0100 in an encoding of several bytes a character, as a pattern: x where the character stands.
+/// A character below U+0100 in an encoding of several bytes a character, as a pattern: x where the
+/// character stands.
 struct WideEncoding {
   std::string_view mark, pattern;
   const char* name;

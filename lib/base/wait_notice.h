@@ -22,7 +22,8 @@ struct WaitNoticeOptions {
   static void log_wait(const std::string& line);
 };
 
-/// Tells what a wait is for, once it is long. For waits that look around now and then by themselves.
+/// Tells what a wait is for, once it is long. For waits that look around now and then by
+/// themselves.
 class WaitNotice {
  public:
   using Clock = std::chrono::steady_clock;

@@ -11,12 +11,12 @@
 
 namespace ftrun {
 
-/// Metadata of an adapter's file: the config's section quantization as JSON. PEFT's own files have no place for it, and what was
-/// trained is an adapter to these numbers.
+/// Metadata of an adapter's file: the config's section quantization as JSON. PEFT's own files have
+/// no place for it, and what was trained is an adapter to these numbers.
 inline constexpr const char* kBaseQuantization = "ftrun.base_quantization";
 
-/// The weights of an adapter in PEFT's layout: adapter_model.safetensors. (Its adapter_config.json is read with the config:
-/// config/desugar_adapter.h.)
+/// The weights of an adapter in PEFT's layout: adapter_model.safetensors. (Its adapter_config.json
+/// is read with the config: config/desugar_adapter.h.)
 class AdapterFolder {
  public:
   /// Error(kBadInput) when there is no such file, or one that is damaged or pickled.

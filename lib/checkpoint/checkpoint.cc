@@ -37,7 +37,8 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
-/// Says whether a kept state may be read in another precision: that changes no more than its rounding.
+/// Says whether a kept state may be read in another precision: that changes no more than its
+/// rounding.
 bool can_become(DType stored, DType wanted) {
   return stored == wanted || (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
 }
@@ -65,7 +66,8 @@ constexpr int64_t kReadAhead = int64_t{8} << 20;
 /// Reads a mapped tensor once, from its first element to its last, and lets go of what was read.
 class TensorRead {
  public:
-  /// `hashes`: on the way, also what is not copied. `until`: bytes of the file's data are wanted up to there.
+  /// `hashes`: on the way, also what is not copied. `until`: bytes of the file's data are wanted up
+  /// to there.
   TensorRead(const SafetensorsFile& file, const StoredTensor& info, bool hashes, int64_t until)
       : file_(file), info_(info), size_(dtype_bytes(info.dtype)), hashes_(hashes), until_(until), read_ahead_to_(info.begin) {}
   TensorRead(const TensorRead&) = delete;

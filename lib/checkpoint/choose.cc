@@ -70,8 +70,8 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
     log_warning(cat(path, ": names ", printable(said), "; the newest good checkpoint is ", chosen));
 }
 
-// Collective: rank 0 looks; where it cannot, no rank goes on. Whether a step was asked for is rank 0's
-// to say: after a restart the ranks of another node may have been told otherwise.
+// Collective: rank 0 looks; where it cannot, no rank goes on. Whether a step was asked for is rank
+// 0's to say: after a restart the ranks of another node may have been told otherwise.
 void compare_latest(const std::string& root, const std::string& chosen, std::optional<int64_t> step,
                     const CheckpointGroup& group) {
   together(group, cat("resuming from ", chosen), [&]() -> std::string {

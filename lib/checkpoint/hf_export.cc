@@ -316,8 +316,8 @@ void require_room(FileSystem& files, const std::string& folder, const ExportOpti
                 "free space on that file system, or choose another folder");
 }
 
-/// A link may lead anywhere, also in a folder that somebody else made: what it brings along is said,
-/// but for a hub's cache, whose links all lead to its blobs.
+/// A link may lead anywhere, also in a folder that somebody else made: what it brings along is
+/// said, but for a hub's cache, whose links all lead to its blobs.
 void say_where_from(const std::string& source, const std::string& name) {
   const fs::path folder = real_path(source), real = real_path((fs::path(source) / name).string());
   if (is_within(real, folder) || real.parent_path() == folder.parent_path().parent_path() / "blobs") return;

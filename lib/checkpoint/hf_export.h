@@ -29,7 +29,8 @@ struct ExportOptions {
   /// Hugging Face folder whose other files (tokenizer, generation, licence, ...) are copied through
   /// byte for byte; "" for none.
   std::string source_folder;
-  /// Text of the config.json to write, whose unknown keys are kept; of an adapter_config.json, which is written as it is.
+  /// Text of the config.json to write, whose unknown keys are kept; of an adapter_config.json,
+  /// which is written as it is.
   std::string config_json;
   /// Metadata of the files of weights, beside "format".
   std::map<std::string, std::string> metadata;
@@ -85,9 +86,9 @@ void check_export_folder(FileSystem& files, const ExportOptions& options, Output
 void check_export(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors);
 
-/// Puts back or removes what an export to `folder` left that was killed. Exports begin with it; a run
-/// that will export calls it when it starts, so that the folder is there meanwhile. An export that
-/// another process is writing stays.
+/// Puts back or removes what an export to `folder` left that was killed. Exports begin with it; a
+/// run that will export calls it when it starts, so that the folder is there meanwhile. An export
+/// that another process is writing stays.
 void recover_export(FileSystem& files, const std::string& folder);
 /// The bytes on disk that recover_export() would free. Changes nothing.
 int64_t export_leftover_bytes(FileSystem& files, const std::string& folder);

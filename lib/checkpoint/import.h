@@ -23,7 +23,8 @@ inline constexpr const char* kImportRecord = "imported";
 struct ImportRecord {
   /// "DeepSpeed ZeRO stage 2, 8 ranks (0.19.8)".
   std::string source;
-  /// Settings of that run by their names in a config ("train_batch_size"), and their values as JSON.
+  /// Settings of that run by their names in a config ("train_batch_size"), and their values as
+  /// JSON.
   std::vector<std::pair<std::string, std::string>> known;
   /// Settings that the checkpoint did not say ("tokens", "seed", ...).
   std::vector<std::string> unknown;

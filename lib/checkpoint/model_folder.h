@@ -13,7 +13,8 @@
 
 namespace ftrun {
 
-/// Most bytes of a model's config.json that are read; parsing it has the same limit (model/config.cc).
+/// Most bytes of a model's config.json that are read; parsing it has the same limit
+/// (model/config.cc).
 inline constexpr int64_t kLargestModelConfig = 4 << 20;
 
 /// The file of a folder with several of weights that says in which of them each tensor is.
@@ -27,8 +28,8 @@ class ModelFolder {
  public:
   explicit ModelFolder(std::string folder);
 
-  /// Reads the tensors that `stored` names (the folder's name by the new one) by new names from now on. Each is there, and no new
-  /// name is another tensor's.
+  /// Reads the tensors that `stored` names (the folder's name by the new one) by new names from now
+  /// on. Each is there, and no new name is another tensor's.
   void rename(const std::map<std::string, std::string>& stored);
 
   /// Gives what lies at a place of a tensor of the folder a name and a shape of its own, by which
@@ -70,8 +71,8 @@ class ModelFolder {
   /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
   /// any tensor. The weights themselves are not read.
   std::string fingerprint() const;
-  /// 16 hexadecimal digits of samples of the weights: the first and the last 4 KiB of each tensor, with its name. Another
-  /// fine-tune of the same model has others.
+  /// 16 hexadecimal digits of samples of the weights: the first and the last 4 KiB of each tensor,
+  /// with its name. Another fine-tune of the same model has others.
   std::string weights_fingerprint() const;
 
  private:

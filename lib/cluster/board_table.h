@@ -12,9 +12,9 @@
 
 namespace ftrun {
 
-/// A value that one process changes and any process that maps its memory reads, without a lock or a call
-/// of the system. A reader may come while it is written: it reads again, and after a while takes it for
-/// empty, as the writer may have been stopped halfway. Zero bytes are an empty value.
+/// A value that one process changes and any process that maps its memory reads, without a lock or a
+/// call of the system. A reader may come while it is written: it reads again, and after a while
+/// takes it for empty, as the writer may have been stopped halfway. Zero bytes are an empty value.
 template <typename T>
 class Shown {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);

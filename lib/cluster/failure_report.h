@@ -20,7 +20,8 @@ struct FailureReport {
   std::string doing;
   /// The message a person reads.
   std::string message;
-  /// The rank that this one names as the cause: it held this one up, or its part of common work failed; -1 for none.
+  /// The rank that this one names as the cause: it held this one up, or its part of common work
+  /// failed; -1 for none.
   int culprit = -1;
   /// The GPU, memory or processor of the cause failed, whatever it was given.
   bool of_device = false;

@@ -84,7 +84,8 @@ std::vector<Failure> collect(const RankEnds& all) {
   return failures;
 }
 
-/// Why the kernel may have ended it. It counts processor time for the limit by ticks of its clock, and here in nanoseconds: those differ.
+/// Why the kernel may have ended it. It counts processor time for the limit by ticks of its clock,
+/// and here in nanoseconds: those differ.
 std::string kernel_hint(const Failure& failure) {
   constexpr double kNearly = 0.9;
   const bool is_limited = failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
@@ -101,7 +102,8 @@ std::string how_it_ended(const Failure& failure) {
   return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), kernel_hint(failure), ")");
 }
 
-/// A rank that ended without a word was ended by a signal alone; one that crashes after it has told of a failure has that one.
+/// A rank that ended without a word was ended by a signal alone; one that crashes after it has told
+/// of a failure has that one.
 bool belongs_to_rank(const Failure& failure) {
   if (failure.of_device) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;

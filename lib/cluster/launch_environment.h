@@ -25,7 +25,8 @@ std::string_view launch_name(LaunchKind kind);
 /// process is no rank yet: it starts the local ranks itself.
 struct LaunchEnvironment {
   LaunchKind kind = LaunchKind::kSingle;
-  /// The variables that say so, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle. An earlier shell may have left them.
+  /// The variables that say so, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle. An earlier
+  /// shell may have left them.
   std::string variables;
   int rank = 0;
   int world = 1;

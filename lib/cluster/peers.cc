@@ -183,7 +183,8 @@ class Chain {
     const RankState::Group* found = peer.state.find(group);
     return found == nullptr ? CollectiveRecord{} : found->record;
   }
-  /// A send waits for its receive, and that for its send: messages of one direction are counted alike.
+  /// A send waits for its receive, and that for its send: messages of one direction are counted
+  /// alike.
   static bool meets(const CollectiveRecord& theirs, const CollectiveRecord& wanted, const PeerView& peer,
                     const RankState::Group& group) {
     const bool back = theirs.peer >= 0 && static_cast<size_t>(theirs.peer) < group.members.size() &&
@@ -194,8 +195,9 @@ class Chain {
 
   std::map<int, const PeerView*> known_;
   std::set<int> passed_;
-  /// The ranks that have come to our collective, and the most that have come to one on the way. In a
-  /// ring of ranks that wait for each other, the culprit is the one that most of a group wait for.
+  /// The ranks that have come to our collective, and the most that have come to one on the way. In
+  /// a ring of ranks that wait for each other, the culprit is the one that most of a group wait
+  /// for.
   int first_present_ = 0;
   int most_present_ = 0;
   int ring_culprit_ = -1;

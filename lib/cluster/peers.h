@@ -62,9 +62,9 @@ struct Explanation {
 };
 
 /// Names the ranks that keep `mine` from finishing and why: gone, stopped, silent, not yet there,
-/// in another collective; and of one that is not there what it does instead. Where that is to wait for
-/// others in another group, these are followed to the rank that waits for nobody. `views` is by rank in
-/// the group, `self` ours; `others` are ranks of other groups.
+/// in another collective; and of one that is not there what it does instead. Where that is to wait
+/// for others in another group, these are followed to the rank that waits for nobody. `views` is by
+/// rank in the group, `self` ours; `others` are ranks of other groups.
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
                           const std::vector<PeerView>& others = {});
 

@@ -65,7 +65,8 @@ class RankMesh {
   RankGroup neighbours_of(int rank, MeshAxis axis, int count) const;
   /// Two ranks that differ along `axis` alone, of which the first sends to the second: "pp@3>7".
   RankGroup link(int from, int to, MeshAxis axis) const;
-  /// The ends of an axis for the rank: those whose places along it are the first and the last, "pp/ends@3".
+  /// The ends of an axis for the rank: those whose places along it are the first and the last,
+  /// "pp/ends@3".
   RankGroup ends_of(int rank, MeshAxis axis) const;
   /// The rank at another place along an axis.
   int moved(int rank, MeshAxis axis, int place) const;

@@ -355,7 +355,8 @@ void Supervisor::read_everything() {
 void Supervisor::reap() {
   for (Rank& rank : ranks_) {
     if (!rank.running || !has_ended(rank.process.pid)) continue;
-    // Whatever the rank itself had started. Before the rank is waited for: its number may be another process's after.
+    // Whatever the rank itself had started. Before the rank is waited for: its number may be
+    // another process's after.
     ::kill(-rank.process.pid, SIGKILL);
     int status = 0;
     rusage used{};
@@ -430,8 +431,8 @@ void Supervisor::stop_others() {
   for (Rank& rank : ranks_) {
     if (!rank.running) continue;
     rank.ended_before_told = is_gone(rank.process.pid);
-    // A rank that is stopped hears no SIGTERM, and one that held up the others for their whole patience is not
-    // waited for once more.
+    // A rank that is stopped hears no SIGTERM, and one that held up the others for their whole
+    // patience is not waited for once more.
     if (holds_up_others(rank) || is_stopped(rank.process.pid))
       ::kill(-rank.process.pid, SIGKILL);
     else

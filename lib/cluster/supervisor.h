@@ -75,17 +75,19 @@ struct SupervisorOptions {
 /// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
 /// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged
 /// as the cause with the others below it. When one rank fails the others are stopped: SIGTERM,
-/// `grace`, SIGKILL; so are they when one tells that another holds it up, which is killed. Where `restarts` allows it all ranks are then started again, which one line tells with the
-/// cause; a run that is given up ends with the first of the failures that were in vain. A signal that asks to stop
-/// ends it, also while a restart is waited for. SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored (nohup), SIGHUP are
-/// passed on to the ranks; a second one (ends_at_once) kills them.
+/// `grace`, SIGKILL; so are they when one tells that another holds it up, which is killed. Where
+/// `restarts` allows it all ranks are then started again, which one line tells with the cause; a
+/// run that is given up ends with the first of the failures that were in vain. A signal that asks
+/// to stop ends it, also while a restart is waited for. SIGINT, SIGTERM, SIGUSR1 and, unless it is
+/// inherited ignored (nohup), SIGHUP are passed on to the ranks; a second one (ends_at_once) kills
+/// them.
 ///
 /// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
-/// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_RESTART (how often the ranks were started
-/// again), FTRUN_STATUS_FD (report_failure), FTRUN_BOARD_FD (local_boards.h), on one node
-/// FTRUN_TOKEN (a new one each start),
-/// rank 0 also FTRUN_STORE_FD and, when our stdout is a terminal, FTRUN_TERMINAL=1.
-/// Call it from the main thread, before others start. Error(kEnvironment) when a rank cannot start.
+/// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_RESTART (how often the ranks
+/// were started again), FTRUN_STATUS_FD (report_failure), FTRUN_BOARD_FD (local_boards.h), on one
+/// node FTRUN_TOKEN (a new one each start), rank 0 also FTRUN_STORE_FD and, when our stdout is a
+/// terminal, FTRUN_TERMINAL=1. Call it from the main thread, before others start.
+/// Error(kEnvironment) when a rank cannot start.
 int run_supervisor(const SupervisorOptions& options);
 
 }  // namespace ftrun

@@ -34,8 +34,8 @@ struct DataReport {
 };
 
 /// Reads every token (for `ftrun check --data`). Damage that keeps the data from being opened is
-/// reported as a problem too, as are fewer rows than `whole_batch`, what a training step needs where what does not fill one is left out;
-/// nothing is thrown for bad data.
+/// reported as a problem too, as are fewer rows than `whole_batch`, what a training step needs
+/// where what does not fill one is left out; nothing is thrown for bad data.
 DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
                          int64_t vocab_rows, std::optional<int64_t> whole_batch = std::nullopt);
 

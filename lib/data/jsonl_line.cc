@@ -60,7 +60,8 @@ bool says_no(std::string_view scalar) {
 
 constexpr const char* kWriteLabels = "write labels, the ids with -100 for what does not count in the loss";
 
-/// The problem with a field that could change what is trained on; "" where it says what is so anyway.
+/// The problem with a field that could change what is trained on; "" where it says what is so
+/// anyway.
 std::string problem_of(JsonlField field, const JsonValue& value) {
   const bool all_ones = says_yes(value.list && value.alike ? value.first : value.text);
   switch (field) {

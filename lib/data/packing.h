@@ -29,8 +29,8 @@ struct PackScratch {
 /// label is left out.
 class RowTable {
  public:
-  /// `data` must outlive this. With `apart` no row holds tokens of two of the paths that the data was
-  /// opened with: the rows of the first come first, then those of the second.
+  /// `data` must outlive this. With `apart` no row holds tokens of two of the paths that the data
+  /// was opened with: the rows of the first come first, then those of the second.
   RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length, bool apart = false);
 
   int64_t size() const { return rows_; }

@@ -70,8 +70,8 @@ class SampleSet {
   std::vector<int64_t> mix_tokens_;
 };
 
-/// A line for each data set of a mix: its share of the tokens that are trained on, and how often an epoch
-/// sees it. Empty where nothing is mixed.
+/// A line for each data set of a mix: its share of the tokens that are trained on, and how often an
+/// epoch sees it. Empty where nothing is mixed.
 std::vector<std::string> mix_lines(const SampleSet& samples);
 
 /// Fills batches from a SampleSet. Keeps buffers between calls and allocates nothing once they are
@@ -125,8 +125,8 @@ class StepReader {
 /// every rank makes the same number of passes; what is left over is padding that no label counts.
 class ValidationReader {
  public:
-  /// Uses min(sequences, samples.size()) rows (0: all), `micro_batches` batches of `micro_batch` rows a
-  /// pass. `samples` must outlive this.
+  /// Uses min(sequences, samples.size()) rows (0: all), `micro_batches` batches of `micro_batch`
+  /// rows a pass. `samples` must outlive this.
   ValidationReader(const SampleSet& samples, int64_t sequences, int64_t micro_batch, int64_t ranks,
                    int64_t rank, int64_t vocab_rows, int64_t micro_batches = 1);
 

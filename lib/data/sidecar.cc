@@ -62,8 +62,8 @@ int64_t largest_sidecar(const std::string& path) {
   return kLargestOfOurs;
 }
 
-/// Parsed JSON object of a file; nothing when there is no file, it is larger than `most` bytes or holds
-/// something else.
+/// Parsed JSON object of a file; nothing when there is no file, it is larger than `most` bytes or
+/// holds something else.
 std::optional<json> object_of(const std::string& path, int64_t most) {
   if (bytes_of(path).value_or(most + 1) > most) return std::nullopt;
   const std::string text = read_file(path);

@@ -45,9 +45,9 @@ struct Sidecar {
   std::vector<FileRecord> files;
 };
 
-/// <stem>.json if it was written by prepare_data.py; any other file of that name is left alone, and a
-/// large one (raw data, as a rule) is not even read unless it begins as ours do.
-/// Error(kBadInput) when it is ours but damaged, or too large to be.
+/// <stem>.json if it was written by prepare_data.py; any other file of that name is left alone, and
+/// a large one (raw data, as a rule) is not even read unless it begins as ours do. Error(kBadInput)
+/// when it is ours but damaged, or too large to be.
 std::optional<Sidecar> read_sidecar(const std::string& data_file);
 
 /// Reads the same facts from `path`, which need not lie beside the data (a cached fingerprint);

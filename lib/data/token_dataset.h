@@ -10,16 +10,18 @@
 
 namespace ftrun {
 
-/// The files that a name in data.train stands for. A file or prefix that is there is itself, whatever characters it has; so is each
-/// folder of the name that is there. Of what is not there, names with * ? [ ] are patterns, whose matches are sorted. Error(kBadInput)
-/// when nothing matches; a name without patterns is returned as it is.
+/// The files that a name in data.train stands for. A file or prefix that is there is itself,
+/// whatever characters it has; so is each folder of the name that is there. Of what is not there,
+/// names with * ? [ ] are patterns, whose matches are sorted. Error(kBadInput) when nothing
+/// matches; a name without patterns is returned as it is.
 std::vector<std::string> matching_files(const std::string& pattern);
 
 /// One or several files read as one stream of tokens, in the order given. Immutable after opening;
 /// any number of threads may read, each with its own ReadScratch.
 class TokenDataset {
  public:
-  /// Each path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput) for what cannot be read or holds no token.
+  /// Each path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput) for what
+  /// cannot be read or holds no token.
   TokenDataset(const std::vector<std::string>& paths, const TokenFileOptions& options);
 
   int64_t tokens() const { return token_starts_.back(); }

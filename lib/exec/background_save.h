@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// A checkpoint that a thread of its own writes while training goes on. On every rank of a run one: they
-/// write together.
+/// A checkpoint that a thread of its own writes while training goes on. On every rank of a run one:
+/// they write together.
 class BackgroundSave {
  public:
   /// `write` must not touch what training changes.

@@ -55,7 +55,8 @@ class Checkpointer {
   double longest_save() const { return longest_save_; }
   /// Says whether the state after this step has been saved.
   bool has_saved(int64_t step) const { return saved_step_ == step; }
-  /// Returns when the state after this step has been saved; where it has been, notes only that it is the best.
+  /// Returns when the state after this step has been saved; where it has been, notes only that it
+  /// is the best.
   void save(TrainingProgress& progress, const std::string& data_fingerprint);
 
   /// Takes up the best checkpoint of a run that goes on, once what its checkpoint says is in

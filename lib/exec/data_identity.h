@@ -26,7 +26,8 @@ class DataIdentity {
   void start(const RunData& data);
   /// Notes what has become known. Error(kUsage) when the resumed run had other data.
   void record();
-  /// Collective, the same once before a resumed run saves anything: nothing that was trained on other data is to be found by a later start.
+  /// Collective, the same once before a resumed run saves anything: nothing that was trained on
+  /// other data is to be found by a later start.
   void await_before_saving(StopAgreement& stop);
   /// Collective: until all is known, the ranks agree to stop, or it has taken too long.
   void await(StopAgreement& stop);

@@ -47,7 +47,8 @@ class EvaluationRecord {
 
   /// Says whether early_stopping.patience evaluations in a row have not improved.
   bool stops() const;
-  /// "validation.loss has not improved by more than 0.01 in 3 evaluations (best 3.125 after step 10)".
+  /// "validation.loss has not improved by more than 0.01 in 3 evaluations (best 3.125 after step
+  /// 10)".
   std::string stop_reason() const;
 
   /// Forgets the evaluation after `step`, of set `set`, which was not finite: a record of an older

@@ -203,8 +203,8 @@ std::array<double, kInstrKinds> Executor::seconds() const {
   return sum;
 }
 
-/// Shows what the lane does meanwhile to whoever would wait for this rank; not while it waits for its device, which
-/// may stand in a collective.
+/// Shows what the lane does meanwhile to whoever would wait for this rank; not while it waits for
+/// its device, which may stand in a collective.
 void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
   const auto lane = static_cast<int>(instr.lane);

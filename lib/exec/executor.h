@@ -45,7 +45,8 @@ struct StepDecision {
   double gradient_norm = 0;
 };
 
-/// Must depend on its argument and on what all ranks have in common alone, so that all decide the same.
+/// Must depend on its argument and on what all ranks have in common alone, so that all decide the
+/// same.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
 /// StepRun is what a step takes in beside the program, and what it gives back.
@@ -53,7 +54,8 @@ struct StepRun {
   /// One a kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
-  /// Answers kDecide. Called once a run, from the calling thread; required where the program has one.
+  /// Answers kDecide. Called once a run, from the calling thread; required where the program has
+  /// one.
   StepPolicy decide;
   /// Weight decay in it applies to kUpdate instructions marked `decay`.
   OptimizerConfig optimizer;
@@ -105,8 +107,8 @@ class Executor {
   /// Destroys what the device has recorded of the program; the next run records it anew.
   void drop_recordings();
 
-  /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU that
-  /// is not timed, those of the threads that started them.
+  /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU
+  /// that is not timed, those of the threads that started them.
   std::array<double, kInstrKinds> seconds() const;
   /// Seconds of the last run of a training program that is a stage of a pipeline.
   const PipelineSeconds& pipeline_seconds() const { return phases_.seconds(); }
@@ -173,7 +175,8 @@ class Executor {
   /// request that is under way.
   std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
-  /// Runs so far, the options that were recorded with the updates, and where the recorded micro-batches stand.
+  /// Runs so far, the options that were recorded with the updates, and where the recorded
+  /// micro-batches stand.
   int64_t runs_ = 0;
   /// The optimizer that the recording was made with; all else of a step is in the scalars.
   std::optional<OptimizerConfig> recorded_;

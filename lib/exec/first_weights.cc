@@ -62,7 +62,8 @@ const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key
   return known.q;
 }
 
-/// A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element (o, i) that of N(o, k) Q(2k + 1, i); N are each tensor's own.
+/// A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element (o, i) that of N(o, k)
+/// Q(2k + 1, i); N are each tensor's own.
 void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
   const bool is_a = tensor.initial.kind == Initial::Kind::kOrthogonalA;
   const int64_t rank = tensor.shape[is_a ? 0 : 1], columns = tensor.shape[1], half = rank / 2;

@@ -14,8 +14,8 @@
 
 namespace ftrun {
 
-/// Elements [begin, end) of a tensor that is made when training begins (Initial::Kind but kFolder): a function of seed, name
-/// and place alone, the same for every layout.
+/// Elements [begin, end) of a tensor that is made when training begins (Initial::Kind but kFolder):
+/// a function of seed, name and place alone, the same for every layout.
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out);
 
 /// Elements [begin, end) of a tensor, which is borrowed.
@@ -35,7 +35,8 @@ class FirstWeights {
 
   /// Error(kBadInput) with every tensor that is missing, unknown or misshapen. `model` is borrowed.
   void require_fit(const ModelDescription& model);
-  /// Measures what is wanted of tensors of Initial::Kind::kRowLengths, each once, on `threads` side by side: before they are read.
+  /// Measures what is wanted of tensors of Initial::Kind::kRowLengths, each once, on `threads` side
+  /// by side: before they are read.
   void measure_lengths(const std::vector<TensorPart>& wanted, size_t threads);
   /// Elements [begin, end) of a tensor in fp32.
   void read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const;

@@ -20,8 +20,8 @@ struct GpuOptions {
   bool step_graph = false;
 };
 
-/// One GPU as a rank uses it: its kernels, a stream for each lane of its programs, which all of them
-/// share, and how host code reaches its memory. Outlives whatever was allocated through it.
+/// One GPU as a rank uses it: its kernels, a stream for each lane of its programs, which all of
+/// them share, and how host code reaches its memory. Outlives whatever was allocated through it.
 class Gpu {
  public:
   explicit Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options = {});
@@ -32,8 +32,8 @@ class Gpu {
   DeviceKernels& kernels() const { return *kernels_; }
   const DeviceInfo& info() const { return kernels_->info(); }
   const GpuOptions& options() const { return options_; }
-  /// Makes the stream of a lane if there is none; compute has one from the start. Not beside lanes that
-  /// run.
+  /// Makes the stream of a lane if there is none; compute has one from the start. Not beside lanes
+  /// that run.
   void open_lane(Lane lane);
   /// The stream of a lane that is open.
   DeviceStream stream(Lane lane) const;
@@ -41,8 +41,8 @@ class Gpu {
   /// Separates runs: what comes next on any lane waits for all that was put on any lane before. Not
   /// beside lanes that run.
   void separate_runs();
-  /// Around what is recorded: all lanes' streams take part, and compute's begins and ends it. Not beside
-  /// lanes that run.
+  /// Around what is recorded: all lanes' streams take part, and compute's begins and ends it. Not
+  /// beside lanes that run.
   void begin_recording();
   DeviceGraph end_recording();
   /// Waits for all that was put on any lane. Not beside lanes that run.
@@ -121,8 +121,8 @@ class GpuEvent {
   DeviceEvent event_;
 };
 
-/// Pinned memory for what passes between host code and copies: two slots in turn, so that the host fills
-/// one while a copy still reads the other. One thread at a time.
+/// Pinned memory for what passes between host code and copies: two slots in turn, so that the host
+/// fills one while a copy still reads the other. One thread at a time.
 class PinnedRing {
  public:
   PinnedRing(Gpu& gpu, int64_t slot_bytes);
@@ -132,7 +132,8 @@ class PinnedRing {
   std::byte* take();
   /// The slot taken last is read or written by what stands in the stream now.
   void sent(DeviceStream stream) { used_[at_].record(stream); }
-  /// Host data that fits a slot, by way of the next one to the device: it may change when this returns.
+  /// Host data that fits a slot, by way of the next one to the device: it may change when this
+  /// returns.
   void send(void* to, const void* from, int64_t bytes, DeviceStream stream);
   /// Number of the slot taken last, and waiting for the copy of a slot.
   size_t at() const { return at_; }

@@ -37,9 +37,10 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   make_staging();
 }
 
-/// No disk, no update or sum of the host tier, no peers but through the device's collectives (links of a pipeline wait for each
-/// other across lanes, which a list of launches in a row does not allow), no marks of time in between; and what follows the
-/// decision either runs as a whole or not at all.
+/// No disk, no update or sum of the host tier, no peers but through the device's collectives (links
+/// of a pipeline wait for each other across lanes, which a list of launches in a row does not
+/// allow), no marks of time in between; and what follows the decision either runs as a whole or not
+/// at all.
 bool GpuDevice::leaves_all_to_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(), [](const Communicator* group) { return group->can_record(); }))
     return false;
@@ -132,8 +133,8 @@ void GpuDevice::make_staging() {
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }
 
-/// Lanes of this run must not meet what lanes of the last one still do. Nor must host code: it waits for
-/// its own stream, and so for that.
+/// Lanes of this run must not meet what lanes of the last one still do. Nor must host code: it
+/// waits for its own stream, and so for that.
 void GpuDevice::begin_run(const StepScalars& scalars) {
   gpu_.separate_runs();
   scalars_ = &scalars;
@@ -179,7 +180,8 @@ void GpuDevice::wait_for(DeviceStream stream) {
   check_groups();
 }
 
-/// Collectives that are given up end like those that are done: what the device has then is no result.
+/// Collectives that are given up end like those that are done: what the device has then is no
+/// result.
 void GpuDevice::check_groups() {
   for (Communicator* group : groups_) group->check();
 }

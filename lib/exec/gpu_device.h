@@ -11,10 +11,11 @@
 namespace ftrun {
 
 /// Lanes of a GPU. A lane's thread puts work of the device into the lane's stream; a wait for what
-/// another lane does there is a wait of the stream, and the host goes on. What host code does itself
-/// (disk copies, updates and sums of state in the host tier) waits on the host for the events it needs
-/// and for all that its own lane has put into its stream: what an instruction knows to be done is then
-/// the same as on a processor. Events, streams and staging are made once, none in a step.
+/// another lane does there is a wait of the stream, and the host goes on. What host code does
+/// itself (disk copies, updates and sums of state in the host tier) waits on the host for the
+/// events it needs and for all that its own lane has put into its stream: what an instruction knows
+/// to be done is then the same as on a processor. Events, streams and staging are made once, none
+/// in a step.
 class GpuDevice final : public LaneDevice {
  public:
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
@@ -101,7 +102,8 @@ class GpuDevice final : public LaneDevice {
   enum class Inputs { kSend, kRecord, kStage };
   Inputs inputs_ = Inputs::kSend;
   bool can_record_ = false;
-  /// The first instruction of the recording at hand: what comes before it is over when it is replayed.
+  /// The first instruction of the recording at hand: what comes before it is over when it is
+  /// replayed.
   InstrId recorded_from_ = 0;
   struct Recording {
     DeviceGraph graph;

@@ -53,8 +53,8 @@ class LaneDevice {
 
   /// A run begins, on no lane yet. `scalars` is borrowed for the run.
   virtual void begin_run(const StepScalars& scalars) = 0;
-  /// Around an instruction, also one that is left out. Lanes has seen to it that what the instruction
-  /// waits for has left its own lane.
+  /// Around an instruction, also one that is left out. Lanes has seen to it that what the
+  /// instruction waits for has left its own lane.
   virtual void enter(const Instr& instr) = 0;
   virtual void leave(const Instr& instr) = 0;
   /// Says whether what the instruction waits for has ended, not only been started.
@@ -87,14 +87,16 @@ class LaneDevice {
   virtual void measure(Lane lane, const FlatUpdate& update, Tier tier,
                        const OptimizerConfig& optimizer) = 0;
 
-  // Recording: where can_record(), one thread may go through instructions [first, last) in program order
-  // between the two calls, which writes down what they put on the device instead of doing it. replay() does
-  // it, as often as wanted, after what stands on the compute lane; what later stands there comes after it.
+  // Recording: where can_record(), one thread may go through instructions [first, last) in program
+  // order between the two calls, which writes down what they put on the device instead of doing it.
+  // replay() does it, as often as wanted, after what stands on the compute lane; what later stands
+  // there comes after it.
   virtual bool can_record() const { return false; }
   virtual void begin_recording(InstrId first) { static_cast<void>(first); }
   virtual void end_recording() {}
   virtual void replay(size_t recording) { static_cast<void>(recording); }
-  /// Destroys all recordings, also one that an error has cut short. Before the groups of the program are closed or given up.
+  /// Destroys all recordings, also one that an error has cut short. Before the groups of the
+  /// program are closed or given up.
   virtual void drop_recordings() {}
   /// Stages inputs from here to the next replay(): load() and put() only leave their data where the
   /// first recording takes it from; they come in its order.
@@ -111,8 +113,8 @@ class LaneDevice {
   virtual bool is_finite(Lane lane, const TypedSpan& numbers) = 0;
 };
 
-/// The device whose memory `memory` is. Both are borrowed.
-/// So are `groups`, those of the program: a wait for a device may have ended because a peer is lost.
+/// The device whose memory `memory` is. Both are borrowed. So are `groups`, those of the program: a
+/// wait for a device may have ended because a peer is lost.
 std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory,
                                              const std::vector<Communicator*>& groups);
 

@@ -37,8 +37,8 @@ class Lanes {
   /// before it may ask.
   bool ready(InstrId id);
 
-  /// Seconds that compute stood waiting before the instruction that it runs now: for what ranks of several
-  /// stages do together, and for anything else.
+  /// Seconds that compute stood waiting before the instruction that it runs now: for what ranks of
+  /// several stages do together, and for anything else.
   struct Waited {
     double stages = 0;
     double other = 0;

@@ -69,8 +69,8 @@ using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 class RankMemory {
  public:
   /// Buffers that peers may see are allocated by `group`. `swap` says where the disk tier is; its
-  /// size is found from the first program that has one. With a GPU the device tier is its memory, which
-  /// peers do not read, and the host tier is pinned for it (GpuOptions::pin_memory).
+  /// size is found from the first program that has one. With a GPU the device tier is its memory,
+  /// which peers do not read, and the host tier is pinned for it (GpuOptions::pin_memory).
   explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryAdvice advice = nullptr,
                       Gpu* gpu = nullptr);
   RankMemory(const RankMemory&) = delete;

@@ -27,8 +27,8 @@ int64_t used(Tier tier, int64_t allocated, int64_t touched, bool on_gpu) {
   return pages_are_known && touched > 0 ? touched : allocated;
 }
 
-/// Calls `line` with what (a category, "temporary", "all"), predicted, allocated and touched bytes of
-/// each part of a tier that there is.
+/// Calls `line` with what (a category, "temporary", "all"), predicted, allocated and touched bytes
+/// of each part of a tier that there is.
 template <typename Line>
 void for_each_part(const TierPlan& planned, const TierMemory& measured, Line line) {
   const auto part = [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {

@@ -44,8 +44,9 @@ struct MemoryReport {
 
 MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);
 
-/// Predicted, allocated and touched bytes of every category and tier, and by how much what was touched
-/// (what was allocated, where pages are not shown) is off what was predicted; the process below.
+/// Predicted, allocated and touched bytes of every category and tier, and by how much what was
+/// touched (what was allocated, where pages are not shown) is off what was predicted; the process
+/// below.
 std::string memory_text(const MemoryReport& report);
 
 /// Writes the report for run.json: "predicted", "allocated" and "touched" with "device_parameters",
@@ -53,14 +54,15 @@ std::string memory_text(const MemoryReport& report);
 /// "measured".
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
-/// Bytes that are in use now, for metrics.jsonl: of what lives from step to step by category, of the
-/// rest as "temporary"; of other tiers as "host_optimizer". Allocated ones where pages are not shown.
+/// Bytes that are in use now, for metrics.jsonl: of what lives from step to step by category, of
+/// the rest as "temporary"; of other tiers as "host_optimizer". Allocated ones where pages are not
+/// shown.
 std::vector<NamedBytes> memory_metrics(const RankMemory& memory);
 
-/// The most that this process held (ProcessMemory::held) while it ran steps. The kernel knows the peak
-/// of all resident pages only. Where a step raised that, the pages of mapped files, of which it has as
-/// many at its end as in its midst, are taken off; peaks between steps, when checkpoints are mapped to be
-/// read, are not looked at.
+/// The most that this process held (ProcessMemory::held) while it ran steps. The kernel knows the
+/// peak of all resident pages only. Where a step raised that, the pages of mapped files, of which
+/// it has as many at its end as in its midst, are taken off; peaks between steps, when checkpoints
+/// are mapped to be read, are not looked at.
 class PeakMemory {
  public:
   /// Around each step.

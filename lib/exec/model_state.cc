@@ -52,7 +52,8 @@ int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
   return count;
 }
 
-/// Elements [begin, end) of a tensor, which are those from `position` on of a part of what a rank has of it.
+/// Elements [begin, end) of a tensor, which are those from `position` on of a part of what a rank
+/// has of it.
 struct TensorRun {
   int64_t begin;
   int64_t end;
@@ -385,7 +386,8 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
   return mine;
 }
 
-/// `box` of the tensor, which lies at element `first` of the unit: itself, or its copy in the snapshot.
+/// `box` of the tensor, which lies at element `first` of the unit: itself, or its copy in the
+/// snapshot.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
                                    const Box& box, int64_t first, StateReading reading) const {
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};

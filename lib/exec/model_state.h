@@ -38,8 +38,8 @@ class ModelState {
   /// tensor that is missing, unknown or misshapen.
   void load(FirstWeights first);
 
-  /// Everything this rank holds, from a checkpoint, whatever layout wrote it; what is frozen from where it came.
-  /// Returns what the checkpoint holds in another precision. Error(kBadInput).
+  /// Everything this rank holds, from a checkpoint, whatever layout wrote it; what is frozen from
+  /// where it came. Returns what the checkpoint holds in another precision. Error(kBadInput).
   std::vector<StateConversion> load(Checkpoint& checkpoint, FirstWeights first);
 
   /// Lists what this rank writes into a checkpoint: of what several ranks use alike, the first's.
@@ -56,8 +56,8 @@ class ModelState {
   /// Has the kernel give the copy's pages before the first copy waits for them; from any thread.
   void populate_snapshot() const;
 
-  /// Elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that hold one copy
-  /// of the model between them: only its first one may have `receives`, and gets them.
+  /// Elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that hold one
+  /// copy of the model between them: only its first one may have `receives`, and gets them.
   void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives, Communicator& group,
                std::span<float> out) const;
 

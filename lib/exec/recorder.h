@@ -23,8 +23,8 @@
 namespace ftrun {
 
 /// All that rank 0 tells the world of a run: metrics.jsonl, TensorBoard, CSV, the progress line,
-/// run.json, the report at the end. Nothing but the lock is written to the run folder before start(),
-/// so that a run whose model or data was refused can be started again as it is.
+/// run.json, the report at the end. Nothing but the lock is written to the run folder before
+/// start(), so that a run whose model or data was refused can be started again as it is.
 class Recorder {
  public:
   /// Takes the run folder. Error(kUsage) for one that holds another run, Error(kEnvironment) for
@@ -42,7 +42,8 @@ class Recorder {
   /// Says, and run.json keeps, that training starts from the model's weights though a resume was
   /// asked for.
   void note_new_start();
-  /// Error(kBadInput) where the run that is resumed had saved checkpoints: nothing starts over by itself.
+  /// Error(kBadInput) where the run that is resumed had saved checkpoints: nothing starts over by
+  /// itself.
   void refuse_where_saved_ones_are_gone() const;
 
   /// Writes run.json and config.yaml and opens what steps are written to, when the first step is
@@ -56,8 +57,8 @@ class Recorder {
   void say(const std::string& line);
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
-  /// Ends the progress line, writes the outcome and the report. Returns the table of losses, the restarts and how much of
-  /// the time was training.
+  /// Ends the progress line, writes the outcome and the report. Returns the table of losses, the
+  /// restarts and how much of the time was training.
   std::string finish(int exit_code, const std::string& reason);
   /// Writes the outcome of a run that ends by an error, as far as the disk lets it.
   void fail(int exit_code, const std::string& reason) noexcept;

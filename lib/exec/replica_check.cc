@@ -106,8 +106,9 @@ ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
   find_shared();
 }
 
-/// Sets keep apart what data-parallel ranks cut and what they do not, and what tensor-parallel ranks share out and
-/// what they have several copies of: a rank shares all of a set with another one or none. All ranks have as many sets.
+/// Sets keep apart what data-parallel ranks cut and what they do not, and what tensor-parallel
+/// ranks share out and what they have several copies of: a rank shares all of a set with another
+/// one or none. All ranks have as many sets.
 void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partition,
                               const std::vector<std::string>& kinds) {
   std::map<std::tuple<int32_t, bool, int>, Set> sets;
@@ -183,8 +184,9 @@ std::vector<uint64_t> ReplicaCheck::hashes(const Set& set) const {
   return found;
 }
 
-/// Numbers x of n ranks are equal where n * sum of x^2 = (sum of x)^2 (Cauchy and Schwarz). Quarters of a hash
-/// are so small that sums over 2^20 ranks are exact in fp64; the products are compared as integers.
+/// Numbers x of n ranks are equal where n * sum of x^2 = (sum of x)^2 (Cauchy and Schwarz).
+/// Quarters of a hash are so small that sums over 2^20 ranks are exact in fp64; the products are
+/// compared as integers.
 void ReplicaCheck::check(int64_t step) const {
   if (!compares()) return;
   constexpr size_t kQuarters = 4;

@@ -28,7 +28,8 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
 /// in the checkpoint.
 inline constexpr const char* kBaseRecord = "base_weights";
 
-/// Refuses weights that are not those which what is frozen had, with Error(kBadInput). Inline: commands use it without the engine.
+/// Refuses weights that are not those which what is frozen had, with Error(kBadInput). Inline:
+/// commands use it without the engine.
 inline void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base) {
   const auto record = saved.extra.find(kBaseRecord);
   if (record == saved.extra.end() || record->second == base.weights_fingerprint()) return;
@@ -48,8 +49,8 @@ bool is_imported(const CheckpointMeta& saved);
 /// what it does not say.
 std::string import_notice(const std::string& folder, const CheckpointMeta& saved);
 
-/// The run that saved a checkpoint, as far as the checkpoint itself tells: seed, topology, fingerprints
-/// and config are its own, all else is taken from `now`.
+/// The run that saved a checkpoint, as far as the checkpoint itself tells: seed, topology,
+/// fingerprints and config are its own, all else is taken from `now`.
 RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now);
 
 }  // namespace ftrun

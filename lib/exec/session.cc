@@ -207,7 +207,8 @@ void Session::require_equal(const std::string& what, const std::string& text) {
   refuse_together({ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
 }
 
-/// All ranks have the same reason. Rank 0 serves what the others have yet to read: it waits for them.
+/// All ranks have the same reason. Rank 0 serves what the others have yet to read: it waits for
+/// them.
 void Session::refuse_together(const Error& error) {
   try {
     exchange("refused", "");

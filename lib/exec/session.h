@@ -36,7 +36,8 @@ class Session {
   bool is_first() const { return rank_ == 0; }
   /// The launch of ranks that torchrun started.
   const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
-  /// Collective: the threads that each rank computes on, by what all of them may use of their machines (cluster/processor_share).
+  /// Collective: the threads that each rank computes on, by what all of them may use of their
+  /// machines (cluster/processor_share).
   int share_processors(const ProcessorLimit& own);
   /// Null when the ranks compute on processors. All ranks compute on the same kind of device.
   Gpu* gpu() { return gpu_.get(); }
@@ -51,7 +52,8 @@ class Session {
   /// Collective: `work` on this rank; an Error of any rank is thrown on all, its message after
   /// `what` ("reading the data") and the rank.
   void together(const std::string& what, const std::function<void()>& work);
-  /// Collective: what rank 0 says, on every rank; an Error of it is thrown on all. The others wait as long as it lives.
+  /// Collective: what rank 0 says, on every rank; an Error of it is thrown on all. The others wait
+  /// as long as it lives.
   std::string first_tells(const std::string& what, const std::function<std::string()>& text);
   /// Collective: rank 0's answer to a question, in the same way.
   bool first_decides(const std::string& what, const std::function<bool()>& question);
@@ -71,8 +73,8 @@ class Session {
   void sum(std::span<double> numbers, const char* what);
   /// Collective: what the ranks' stop signals (0 for none) come to.
   int vote_to_stop(int signal);
-  /// A step of the run took so long: with comm.timeout auto, what waits for other ranks may take follows from
-  /// the slowest. Not while a collective runs.
+  /// A step of the run took so long: with comm.timeout auto, what waits for other ranks may take
+  /// follows from the slowest. Not while a collective runs.
   void note_step(double seconds);
   /// Shows what this rank does from now on, to whoever would wait for it.
   void show_phase(const std::string& what) { rendezvous_->board().show_phase(what); }

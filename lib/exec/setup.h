@@ -39,7 +39,8 @@ class TrainingSetup {
 
   const ProgramPlan& train() const { return model_.plan.train; }
   const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
-  /// It and its executor are there where samples of text are wanted and there is validation data to begin them with.
+  /// It and its executor are there where samples of text are wanted and there is validation data to
+  /// begin them with.
   const ProgramPlan& text() const { return model_.plan.text.value(); }
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
@@ -47,7 +48,8 @@ class TrainingSetup {
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluate_executor() { return *evaluate_executor_; }
   Executor& text_executor() { return *text_executor_; }
-  /// Destroys what the GPU has recorded of all programs: before the groups are closed or given up, which wait for that.
+  /// Destroys what the GPU has recorded of all programs: before the groups are closed or given up,
+  /// which wait for that.
   void drop_recordings();
   ModelState& state() { return *state_; }
   const SaveRoom& save_room() const { return save_room_; }

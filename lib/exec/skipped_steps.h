@@ -30,8 +30,9 @@ struct RankNonfinite {
 };
 
 std::string encode_nonfinite(const RankNonfinite& own);
-/// "rank 1, forward layer 3 ...; rank 4, ...", from the texts of all ranks, the first one first. Ranks
-/// that share their sequences with one that met it earlier have it from that one, and are left out.
+/// "rank 1, forward layer 3 ...; rank 4, ...", from the texts of all ranks, the first one first.
+/// Ranks that share their sequences with one that met it earlier have it from that one, and are
+/// left out.
 std::string nonfinite_places(const std::vector<std::string>& texts);
 
 /// Steps whose update is left out because loss or gradients are not finite, and the loss scale that

@@ -10,12 +10,13 @@
 
 namespace ftrun {
 
-/// Bytes of the training steps that were finite: by the program, and as they were observed where they
-/// passed. Sums of one rank or of all.
+/// Bytes of the training steps that were finite: by the program, and as they were observed where
+/// they passed. Sums of one rank or of all.
 struct TrafficSums {
   int64_t steps = 0;
   int64_t sent_by_program = 0;
-  /// Seen at the transport (Communicator::transported_bytes); none where a back end does not see it.
+  /// Seen at the transport (Communicator::transported_bytes); none where a back end does not see
+  /// it.
   std::optional<int64_t> transported = 0;
   DiskTraffic disk_by_program;
   /// The traffic of the blocks that the kernel has moved.
@@ -25,8 +26,8 @@ struct TrafficSums {
   void add(const TrafficSums& other);
 };
 
-/// Watches this rank's steps. Steps that are not finite leave out what follows the decision, so they
-/// are not counted on either side.
+/// Watches this rank's steps. Steps that are not finite leave out what follows the decision, so
+/// they are not counted on either side.
 class StepTraffic {
  public:
   explicit StepTraffic(const TrainingSetup& setup);

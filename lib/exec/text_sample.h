@@ -22,9 +22,9 @@ class TextSamples {
   TextSamples(const Config& config, Session& session, TrainingSetup& setup, const SampleSet& validation, RunJournal& journal)
       : config_(config), session_(session), setup_(setup), validation_(validation), journal_(journal) {}
 
-  /// Collective: on rank 0 the texts of the model as it is now; none where the config asks for none, a
-  /// signal ends it, or they cannot be written: rank 0 then says why, once, as a run that cannot write a
-  /// text still trains. Where all ranks write and one fails alone, its Error.
+  /// Collective: on rank 0 the texts of the model as it is now; none where the config asks for
+  /// none, a signal ends it, or they cannot be written: rank 0 then says why, once, as a run that
+  /// cannot write a text still trains. Where all ranks write and one fails alone, its Error.
   std::vector<TextSample> write();
 
  private:

@@ -271,7 +271,8 @@ void Trainer::train_until_stopped() {
     if (stop_.reached())
       checkpointer_->save(progress_, identity_.train());
     else if (!has_ended() && checkpointer_->save_if_due(progress_, identity_.train()))
-      // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
+      // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its
+      // save.
       stop_.vote();
     review_stop_lead();
   }

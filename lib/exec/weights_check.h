@@ -67,8 +67,8 @@ inline std::string remedy_of(const ModelDescription& model, const ModelFolder& f
   return "use the config.json and the weights of the same model";
 }
 
-/// Opens the folder of a model. Tensors that it stores under other names (find_stored_names()) are read by the model's. Inline: commands
-/// use it without the engine.
+/// Opens the folder of a model. Tensors that it stores under other names (find_stored_names()) are
+/// read by the model's. Inline: commands use it without the engine.
 inline ModelFolder open_model_folder(const std::string& path, const ModelDescription& model) {
   ModelFolder folder(path);
   name_as_model(folder, model, /*tells=*/true);
@@ -76,8 +76,8 @@ inline ModelFolder open_model_folder(const std::string& path, const ModelDescrip
 }
 
 /// Refuses a model folder whose tensors are not those of its config.json, or hold what is not read
-/// as weights, with Error(kBadInput). Only headers are read (but see require_tied()). Inline: commands use it without the
-/// engine.
+/// as weights, with Error(kBadInput). Only headers are read (but see require_tied()). Inline:
+/// commands use it without the engine.
 inline void require_weights(const ModelDescription& model, const ModelFolder& folder) {
   constexpr size_t kProblemsUnderCause = 6;
   std::vector<std::pair<std::string, Dims>> found;

@@ -58,8 +58,8 @@ class Derivation {
 
   // --- tensor-parallel ranks ---
 
-  /// Made by an operation whose gradient takes what each rank found: an all-gather sums it, dropout hands it on to its
-  /// operand.
+  /// Made by an operation whose gradient takes what each rank found: an all-gather sums it, dropout
+  /// hands it on to its operand.
   bool passes_on_terms(ValueId id) const;
   /// Says whether `op` is the first operation of the forward list that reads the value: the last
   /// one in backward.

@@ -168,8 +168,8 @@ bool Derivation::is_smaller_when_made(size_t at) const {
 }
 
 /// Input gradients may run before all weight gradients: what they read, directly or through other
-/// operations run again, is made in their own list, and so is what weight gradients alone read where it takes less
-/// room until then than what it is made of.
+/// operations run again, is made in their own list, and so is what weight gradients alone read
+/// where it takes less room until then than what it is made of.
 void Derivation::split_lists() {
   std::set<ValueId> read;
   std::vector<size_t> for_weight_grads;

@@ -56,11 +56,11 @@ struct Value {
 /// the head they do at a time.
 enum class Kernels : uint8_t { kProcessor, kGpu };
 
-/// Element types of a model's graphs, and who computes with them. Statistics (rstd, lse) are F32 (F64 when
-/// `compute` is), rotary tables F32, losses F64 whatever these are.
+/// Element types of a model's graphs, and who computes with them. Statistics (rstd, lse) are F32
+/// (F64 when `compute` is), rotary tables F32, losses F64 whatever these are.
 struct ModelDtypes {
-  /// Activations and parameters: F32, BF16 or F16 (F64 is for tests). In 16 bits storage and rounding
-  /// are 16-bit; products and sums are F32.
+  /// Activations and parameters: F32, BF16 or F16 (F64 is for tests). In 16 bits storage and
+  /// rounding are 16-bit; products and sums are F32.
   DType compute = DType::kF32;
   /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
   DType gradients = DType::kF32;

@@ -29,12 +29,13 @@ struct OpSpec {
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may share the operation out, each rank with a
   /// part of every operand that has the letter, and the whole of the others (see result_is_term and
-  /// gradient_is_term). H stands for Q, R and A as well, F for G, O for M. Empty: it is not shared out, or
-  /// its attributes say how (the vocabulary kinds).
+  /// gradient_is_term). H stands for Q, R and A as well, F for G, O for M. Empty: it is not shared
+  /// out, or its attributes say how (the vocabulary kinds).
   std::string_view shared_by = {};
   /// The result that the backward list makes again instead of keeping it from forward; -1: none.
   int cheap_result = -1;
-  /// The input, where it is given, whose storage output 0 may lie on if nothing reads that input later; -1: none.
+  /// The input, where it is given, whose storage output 0 may lie on if nothing reads that input
+  /// later; -1: none.
   int in_place = -1;
   TensorCollective collective = TensorCollective::kNone;
   /// Running it again would count the loss twice.

@@ -52,7 +52,8 @@ class LiveBytes {
       live_[index(at)] -= round_up(request.bytes, alignment_);
   }
 
-  /// The first time at which there is most, and how much: nothing at no time where there are no requests.
+  /// The first time at which there is most, and how much: nothing at no time where there are no
+  /// requests.
   std::pair<int64_t, int64_t> fullest() const {
     const auto most = std::max_element(live_.begin(), live_.end());
     return most == live_.end() ? std::pair<int64_t, int64_t>{} : std::pair{begin_ + (most - live_.begin()), *most};
@@ -66,8 +67,8 @@ class LiveBytes {
   std::vector<int64_t> live_;
 };
 
-/// Finds those of a set of requests that live at some time of an interval: a tree over the requests in
-/// the order of their beginnings, where each node knows the latest end below it.
+/// Finds those of a set of requests that live at some time of an interval: a tree over the requests
+/// in the order of their beginnings, where each node knows the latest end below it.
 class LiveTree {
  public:
   LiveTree(std::span<const StorageRequest> requests, std::vector<size_t> members)
@@ -124,8 +125,8 @@ class LiveTree {
 /// Bytes [begin, end) of an arena.
 using Extent = std::pair<int64_t, int64_t>;
 
-/// Calls `found` with the aligned beginning and the end of each gap that `taken` leaves of `bytes` bytes, the lowest first,
-/// until it returns true. Sorts `taken`.
+/// Calls `found` with the aligned beginning and the end of each gap that `taken` leaves of `bytes`
+/// bytes, the lowest first, until it returns true. Sorts `taken`.
 template <typename Found>
 void find_gap(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, const Found& found) {
   std::sort(taken.begin(), taken.end());

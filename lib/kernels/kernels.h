@@ -81,7 +81,8 @@ struct FlatUpdate {
   DType copy_dtype = DType::kBF16;
   int64_t count = 0;
   /// Number of the first element among all parameters that a tensor-parallel rank uses, the same
-  /// however data-parallel ranks and calls cut them: it decides the random bits of stochastic rounding.
+  /// however data-parallel ranks and calls cut them: it decides the random bits of stochastic
+  /// rounding.
   int64_t first_index = 0;
 };
 
@@ -90,8 +91,9 @@ struct FlatUpdate {
 /// FlatUpdate::first_index alone.
 uint64_t rounding_key(uint64_t seed, int64_t step);
 
-/// StepScalars::dropout_key of a step. Which elements dropout makes 0 is a function of this key and of where they stand
-/// (kernels/dropout_mask.h) alone, so backward makes the mask again, and so does any layout of the ranks.
+/// StepScalars::dropout_key of a step. Which elements dropout makes 0 is a function of this key and
+/// of where they stand (kernels/dropout_mask.h) alone, so backward makes the mask again, and so
+/// does any layout of the ranks.
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
 /// One step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
@@ -108,8 +110,8 @@ void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
 /// Threads kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);
 int kernel_threads();
-/// One product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state): after it BLAS
-/// has its threads and the memory into which it packs operands, which it keeps.
+/// One product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state): after it
+/// BLAS has its threads and the memory into which it packs operands, which it keeps.
 void warm_up_products(void* memory);
 inline constexpr int64_t kWarmUpSide = 512;
 inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;

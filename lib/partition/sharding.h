@@ -19,9 +19,9 @@ struct ShardPlace {
 /// end; a unit that is not cut is held whole by everyone.
 class Sharding {
  public:
-  /// Cuts nothing when there is one rank. Small units are cut only with `cut_small`, and only if every
-  /// rank gets at least one block: cut finer, a unit would be mostly padding (16 MB for a norm at 1,024
-  /// ranks); whole, it costs a few kilobytes a rank.
+  /// Cuts nothing when there is one rank. Small units are cut only with `cut_small`, and only if
+  /// every rank gets at least one block: cut finer, a unit would be mostly padding (16 MB for a
+  /// norm at 1,024 ranks); whole, it costs a few kilobytes a rank.
   Sharding(const Partition& partition, ShardPlace place, bool cut_small);
   /// Cuts nothing.
   explicit Sharding(const Partition& partition);

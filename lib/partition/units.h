@@ -14,15 +14,15 @@ namespace ftrun {
 /// Index in Partition::units.
 using UnitId = int32_t;
 
-/// Units, shards and what an update takes at a time begin and end at multiples of this many elements
-/// of the unit: whole sectors of a disk, whatever the dtype.
+/// Units, shards and what an update takes at a time begin and end at multiples of this many
+/// elements of the unit: whole sectors of a disk, whatever the dtype.
 inline constexpr int64_t kUnitBlock = 4096;
 /// Blocks of this many elements, counted from a tensor's first one (of what this rank uses of it,
 /// row by row), are never cut: the gradient norm adds up each by itself, and a state may be stored
 /// in blocks that share a scale. Each parameter of a graph begins on a block of its unit, and so do
 /// its tensors, but for those after one that ends within a block. Such a parameter is kept clear of
-/// multiples of kUnitBlock, where shards begin, if it is no longer than that; of a longer one, which
-/// no usual model has, blocks are those of the parameter.
+/// multiples of kUnitBlock, where shards begin, if it is no longer than that; of a longer one,
+/// which no usual model has, blocks are those of the parameter.
 inline constexpr int64_t kTensorBlock = 256;
 static_assert(kUnitBlock % kTensorBlock == 0 && kTensorBlock == kPackedRecord);
 

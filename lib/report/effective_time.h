@@ -29,7 +29,8 @@ EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepM
 /// "effective training time: 83.1 % of 12.3s since the first start (10.2s in steps that counted)".
 std::string effective_time_text(const EffectiveTime& time);
 
-/// The last `count` restarts, a line each: when, why, from which step to which, and with how many ranks where some had left.
+/// The last `count` restarts, a line each: when, why, from which step to which, and with how many
+/// ranks where some had left.
 std::vector<std::string> restart_texts(const RunManifest& manifest, int64_t count);
 
 }  // namespace ftrun

@@ -105,8 +105,9 @@ struct RunManifest {
   };
   std::optional<Best> best;
   std::map<std::string, int64_t> counters;
-  /// Rank 0's, in bytes by name: "predicted", "allocated" and "touched" by tier and category, "process".
-  /// With a pipeline also "stage 0", "stage 1", ...: what the first rank of each stage used.
+  /// Rank 0's, in bytes by name: "predicted", "allocated" and "touched" by tier and category,
+  /// "process". With a pipeline also "stage 0", "stage 1", ...: what the first rank of each stage
+  /// used.
   std::map<std::string, std::map<std::string, int64_t>> memory;
   /// Bytes of the training steps of all ranks, by what carries them: "program" and as observed.
   std::map<std::string, std::map<std::string, int64_t>> traffic;

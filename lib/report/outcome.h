@@ -17,7 +17,8 @@ struct FailedRun {
   std::string reason;
 };
 
-/// Recorded with the environment where torchrun started the ranks: what they call its launch, which may start them again.
+/// Recorded with the environment where torchrun started the ranks: what they call its launch, which
+/// may start them again.
 inline constexpr const char* kAgentVariable = "FTRUN_AGENT";
 
 /// LaunchMark says which launch a run.json must come from to be written to.
@@ -37,10 +38,11 @@ bool has_begun(const std::string& path, const LaunchMark& launch);
 /// Says so of ranks that torchrun starts.
 bool began_by_agent(const std::string& path, const std::string& agent);
 
-/// Writes the failure to the run.json at `path` if that launch wrote the file, and returns true. Where the last start
-/// of the ranks had not come so far as to write it, the failure before becomes a restart of its own.
-/// Leaves alone a file of an earlier run, or of another that holds the folder: ranks that were
-/// refused before training wrote none. Error when the file cannot be read or written.
+/// Writes the failure to the run.json at `path` if that launch wrote the file, and returns true.
+/// Where the last start of the ranks had not come so far as to write it, the failure before becomes
+/// a restart of its own. Leaves alone a file of an earlier run, or of another that holds the
+/// folder: ranks that were refused before training wrote none. Error when the file cannot be read
+/// or written.
 bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
                   FileSystem& files = posix_files());
 
@@ -54,8 +56,8 @@ class LaunchRecord {
 
   /// Ranks are started again, at that time (seconds since 1970).
   void note_start(int64_t attempt, const RanksOfStart& ranks);
-  /// Looks whether the launch has come to write run.json; then the failure goes into the file. What the disk refuses is logged:
-  /// it may be the failure itself.
+  /// Looks whether the launch has come to write run.json; then the failure goes into the file. What
+  /// the disk refuses is logged: it may be the failure itself.
   void note(const FailedRun& failure);
   /// Says how far the launch had begun at the last failure; a launch that has begun has done so for
   /// good.

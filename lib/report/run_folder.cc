@@ -65,8 +65,9 @@ std::string how_to_stop(const std::string& pid, const std::string& host) {
               cat("wait for that run or stop it", how_to_stop(pid, host), ", or ", kElsewhere));
 }
 
-/// Takes the kernel's lock or throws. Who only looks whether a run is under way (scripts/follow_run.py) holds it for a moment, which
-/// is waited for. File systems without locks are used unlocked, with a warning.
+/// Takes the kernel's lock or throws. Who only looks whether a run is under way
+/// (scripts/follow_run.py) holds it for a moment, which is waited for. File systems without locks
+/// are used unlocked, with a warning.
 void take_lock(int fd, const std::string& root) {
   constexpr auto kMoment = std::chrono::milliseconds(500);
   const auto end = std::chrono::steady_clock::now() + kMoment;

@@ -33,8 +33,8 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kClient = "wandb";
 constexpr const char* kScript = "scripts/follow_run.py";
-/// Seconds: how long the script waits for a run that failed and may be started again, and how long after the run's end it is ended
-/// whatever its client does.
+/// Seconds: how long the script waits for a run that failed and may be started again, and how long
+/// after the run's end it is ended whatever its client does.
 constexpr const char* kPatience = "10";
 constexpr const char* kSecondsAfterRun = "300";
 /// Milliseconds that a start and an end wait for a Python that has the client: steps wait for none.
@@ -45,8 +45,8 @@ constexpr int kMomentAtStart = 300, kMomentAtEnd = 2000;
 constexpr const char* kQuestion =
     "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = importlib.util.find_spec('wandb'); "
     "sys.exit(s is None or s.origin is None)";
-/// $1: the question; $2: how many Pythons follow; then the script and its arguments. Becomes the first Python that answers yes; says n
-/// to descriptor 3 where none does.
+/// $1: the question; $2: how many Pythons follow; then the script and its arguments. Becomes the
+/// first Python that answers yes; says n to descriptor 3 where none does.
 constexpr const char* kFirstPython = R"(question=$1 count=$2; shift 2
 while [ "$count" -gt 0 ]; do
   python=$1; shift; count=$((count - 1))

@@ -45,8 +45,8 @@ bool is_nonfinite(const std::vector<EvaluationResult>& results);
 struct StepMetrics {
   /// Counted from 1; 0 is the state before training.
   int64_t step = 0;
-  /// False where there is only an evaluation (before the first step): of the other fields only `step` is
-  /// written then.
+  /// False where there is only an evaluation (before the first step): of the other fields only
+  /// `step` is written then.
   bool trained = true;
   /// Samples read by all ranks since training began, this step included.
   int64_t samples = 0;
@@ -61,7 +61,8 @@ struct StepMetrics {
   double step_seconds = 0;
   /// Time that the step stood waiting for its batch.
   double data_wait_seconds = 0;
-  /// Time in which communication with other ranks ran and computation stood still, where it is known.
+  /// Time in which communication with other ranks ran and computation stood still, where it is
+  /// known.
   std::optional<double> exposed_communication_seconds;
   /// Present with dynamic or static loss scaling.
   std::optional<double> loss_scale;
@@ -75,20 +76,23 @@ struct StepMetrics {
   std::vector<NamedBytes> memory;
 };
 
-/// The step without its evaluations: one JSON object without a line end. Numbers carry all digits that read back as the same double;
-/// values that are not finite are the strings "NaN", "Infinity" and "-Infinity".
+/// The step without its evaluations: one JSON object without a line end. Numbers carry all digits
+/// that read back as the same double; values that are not finite are the strings "NaN", "Infinity"
+/// and "-Infinity".
 std::string metrics_line(const StepMetrics& metrics);
 /// {"step": 20, "evaluation": "validation", "loss": ...}, spelled alike.
 std::string evaluation_line(int64_t step, const EvaluationResult& evaluation);
 /// All lines of a step, each with its line end.
 std::string metrics_lines(const StepMetrics& metrics);
 
-/// The inverse; of an evaluation's line a step that has that evaluation alone. Nothing when the text is not one JSON object with an integer "step", or when a
-/// known field has a wrong type. Unknown fields are passed over.
+/// The inverse; of an evaluation's line a step that has that evaluation alone. Nothing when the
+/// text is not one JSON object with an integer "step", or when a known field has a wrong type.
+/// Unknown fields are passed over.
 std::optional<StepMetrics> parse_metrics_line(std::string_view line);
 
-/// Every step of a metrics.jsonl with its evaluations. Error(kBadInput) when the file cannot be read; lines
-/// that are torn or foreign are passed over, and counted in `unreadable` where it is given.
+/// Every step of a metrics.jsonl with its evaluations. Error(kBadInput) when the file cannot be
+/// read; lines that are torn or foreign are passed over, and counted in `unreadable` where it is
+/// given.
 std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadable = nullptr);
 
 /// A number for a chart: "train/loss" = 3.25.

@@ -5,12 +5,12 @@
 
 namespace ftrun {
 
-/// Two places on disk for the same bytes, of which one is read from while the other is written to: what
-/// a checkpoint is written from stays as it was, without a copy (shadow paging; Lorie 1977). Kept for
-/// each sector of 4096 bytes; ranges are whole sectors.
+/// Two places on disk for the same bytes, of which one is read from while the other is written to:
+/// what a checkpoint is written from stays as it was, without a copy (shadow paging; Lorie 1977).
+/// Kept for each sector of 4096 bytes; ranges are whole sectors.
 ///
-/// Threads: saved_place() may be called from any thread between begin() and end(); the rest from one at
-/// a time.
+/// Threads: saved_place() may be called from any thread between begin() and end(); the rest from
+/// one at a time.
 class ShadowMap {
  public:
   /// Maps `bytes` bytes that lie at `home`, or, when that place is kept, at `shadow`; -1: there is

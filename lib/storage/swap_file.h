@@ -84,8 +84,8 @@ class SwapFile {
   /// Waits for every request that nobody has waited for; throws the first one's failure at the end.
   void wait_all();
 
-  /// Reads at once, beside the requests and from any thread; the range is one that no write is under way
-  /// for. `data`, `bytes` and `offset` are multiples of 4096. Error(kEnvironment).
+  /// Reads at once, beside the requests and from any thread; the range is one that no write is
+  /// under way for. `data`, `bytes` and `offset` are multiples of 4096. Error(kEnvironment).
   void read_beside(void* data, int64_t bytes, int64_t offset) const;
 
   const SwapCounters& counters() const { return counters_; }

@@ -61,8 +61,8 @@ struct Packed {
   }
 };
 
-// Hashes: of what bitsandbytes 0.50.2 makes of these numbers (the codes of scales by its kernel for any device, which takes the
-// nearest; that for processors does not always).
+// Hashes: of what bitsandbytes 0.50.2 makes of these numbers (the codes of scales by its kernel for
+// any device, which takes the nearest; that for processors does not always).
 TEST_CASE("nf4 codes, codes of scales and the numbers that they stand for are those of bitsandbytes") {
   const std::vector<float> values = matrix();
   const Packed packed({Kind::kNf4, 64, true, false}, values, kColumns);

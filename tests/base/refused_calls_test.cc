@@ -25,8 +25,8 @@
 
 #include <catch2/catch.hpp>
 
-// File systems of networks and of FUSE lack calls that a disk's have. Here the kernel refuses them to a process, whatever
-// its file system can.
+// File systems of networks and of FUSE lack calls that a disk's have. Here the kernel refuses them
+// to a process, whatever its file system can.
 
 /// The number of next calls that are interrupted, as a signal does on a network file system or on
 /// FUSE.

@@ -176,8 +176,8 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
 
 TEST_CASE("a state is read in the precision that is asked for: rounded to the nearest, ties to even, or exact") {
   const TempFolder run;
-  // Between neighbours of bf16: ties to either side, one bit off them, into infinity; what stays is at the end.
-  // So often that it is converted in several pieces.
+  // Between neighbours of bf16: ties to either side, one bit off them, into infinity; what stays is
+  // at the end. So often that it is converted in several pieces.
   const auto repeated = [](const auto& values) {
     auto all = values;
     for (int i = 1; i < 8'000; ++i) all.insert(all.end(), values.begin(), values.end());

@@ -1,5 +1,5 @@
-// No signal goes to a process that has been waited for: its number may be another's by then. kill() and wait4() of the whole test are
-// these here, which look on.
+// No signal goes to a process that has been waited for: its number may be another's by then. kill()
+// and wait4() of the whole test are these here, which look on.
 
 #include <sys/resource.h>
 #include <sys/syscall.h>

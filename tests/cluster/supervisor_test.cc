@@ -100,7 +100,8 @@ bool has_ended(pid_t child) {
   return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
 }
 
-/// Waits until a child has ended, whose exit code is still to be had; one that takes longer is killed, and fails the test case by waiting.
+/// Waits until a child has ended, whose exit code is still to be had; one that takes longer is
+/// killed, and fails the test case by waiting.
 void await_end(pid_t child, std::chrono::milliseconds limit) {
   try {
     await_that([&] { return has_ended(child); }, "a child has ended", limit);
@@ -421,7 +422,8 @@ TEST_CASE("a second signal kills the ranks at once") {
   ::kill(supervisor, SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 500ms);
   REQUIRE(alive(pids[0]));
-  // The supervisor counts from when it has read the first: one that comes too early for that is no second one.
+  // The supervisor counts from when it has read the first: one that comes too early for that is no
+  // second one.
   int64_t sent = 0;
   const auto begin = std::chrono::steady_clock::now();
   const auto sent_and_ended = [&] {
@@ -607,7 +609,8 @@ TEST_CASE("too few descriptors are told with what helps, wherever a start runs o
       }
     }
   });
-  // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard input.
+  // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard
+  // input.
   CHECK(told == "cannot make a pipe: Too many open files\n  remedy: raise the limit of open files (ulimit -n)\n"
                 "cannot start a rank: Too many open files\n  remedy: raise the limit of open files (ulimit -n)");
 }

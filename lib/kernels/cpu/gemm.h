@@ -10,8 +10,9 @@ enum class Transpose : uint8_t { kNo, kYes };
 
 /// Row-major c[m,n] = op(a) op(b) + beta c, through the library that multiplies here (products.h).
 /// op(a) is [m,k], op(b) is [k,n]; lda, ldb, ldc are the row strides of a, b, c as they are stored.
-/// With beta 0 c is not read. c is cut into tiles (product_tiles), which LibTorch's threads take one
-/// by one and the library multiplies on one thread each: the same bits for any number of threads.
+/// With beta 0 c is not read. c is cut into tiles (product_tiles), which LibTorch's threads take
+/// one by one and the library multiplies on one thread each: the same bits for any number of
+/// threads.
 struct Gemm {
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;

@@ -8,8 +8,8 @@
 #include "base/packed_values.h"
 #include "kernels/cpu/panels.h"
 
-// Products with packed weights: a panel of the weight is unpacked at a time, which is multiplied as one of a weight of
-// the activations' type would be.
+// Products with packed weights: a panel of the weight is unpacked at a time, which is multiplied as
+// one of a weight of the activations' type would be.
 namespace ftrun::cpu {
 
 /// A packed matrix with rows of `columns` elements.
@@ -58,7 +58,8 @@ struct PackedMatrix {
   }
 };
 
-/// The block of a packed matrix that a product reads, unpacked into a panel that is kept until another block is asked for.
+/// The block of a packed matrix that a product reads, unpacked into a panel that is kept until
+/// another block is asked for.
 template <class S>
 class PackedBlocks {
  public:

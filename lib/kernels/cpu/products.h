@@ -37,9 +37,10 @@ struct ProductRule {
   bool operator==(const ProductRule&) const = default;
 };
 
-/// MKL runs its AVX2 kernel on processors of other makers: where they have AVX-512, whole trainings are faster by oneDNN, and
-/// where they have not, no slower by MKL (docs/benchmarks.md). bf16 is multiplied as it is where there are instructions for it: by MKL on
-/// matrix units, else by oneDNN. `pinned`: the library that multiplies, on any processor.
+/// MKL runs its AVX2 kernel on processors of other makers: where they have AVX-512, whole trainings
+/// are faster by oneDNN, and where they have not, no slower by MKL (docs/benchmarks.md). bf16 is
+/// multiplied as it is where there are instructions for it: by MKL on matrix units, else by oneDNN.
+/// `pinned`: the library that multiplies, on any processor.
 ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_hand,
                          std::optional<ProductLibrary> pinned = std::nullopt);
 

@@ -109,8 +109,8 @@ struct FlatKernels {
   /// (optimizers/NAME/update.inc) of the step.
   UpdateKernels update[kOfferedOptimizers][kMostOptimizerStates + 1];
   CodedUpdateKernels coded_update[kOfferedOptimizers];
-  /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper half. `count` is a
-  /// multiple of 32.
+  /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper
+  /// half. `count` is a multiple of 32.
   void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out, int64_t count);
   /// out[i] = codes[i] * scale * step.
   void (*unpack_int8)(const int8_t* codes, float scale, float step, float* out, int64_t count);
@@ -169,8 +169,8 @@ struct AttentionBackwardTile {
   const int32_t* lowest;
   const Stat<S>* lse;
   const Stat<S>* delta;
-  /// [64,d_padded]: dq is written or, with `accumulate_dq`, added to; dk, dv are added to. dq and dk
-  /// are not yet scaled.
+  /// [64,d_padded]: dq is written or, with `accumulate_dq`, added to; dk, dv are added to. dq and
+  /// dk are not yet scaled.
   Compute<S>* dq;
   bool accumulate_dq;
   Compute<S>* dk;
@@ -200,8 +200,9 @@ struct VectorKernels {
   void (*narrow)(const Compute<S>* from, S* to, int64_t count);
 
   // --- attention ----------------------------------------------------------------------------
-  // Packed are right operands of products: rows of src that are summed over, or that become columns of the result. The
-  // layout is the instruction set's: numbers, [64,padded] and [padded,64], or pairs of bf16 in no more bytes.
+  // Packed are right operands of products: rows of src that are summed over, or that become columns
+  // of the result. The layout is the instruction set's: numbers, [64,padded] and [padded,64], or
+  // pairs of bf16 in no more bytes.
   void (*pack_rows)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
                     Compute<S>* out);
   void (*pack_columns)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
@@ -236,19 +237,19 @@ namespace amx {
 extern const VectorKernels<BFloat16> kBFloat16;
 }  // namespace amx
 
-/// Each has what those before it have. The last two multiply bf16 in attention as it is stored: by vdpbf16ps, and on Intel's
-/// matrix units (AMX).
+/// Each has what those before it have. The last two multiply bf16 in attention as it is stored: by
+/// vdpbf16ps, and on Intel's matrix units (AMX).
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 /// Says whether this processor and its kernel can run it. Asking for kAmx asks the kernel for the
 /// matrix units, whose state it then keeps for every thread of the process.
 bool can_run(Isa isa);
-/// The instruction set that is known to be fastest here. kAvx512Bf16 is AMD's, whose units multiply twice as many bf16 as fp32
-/// (docs/benchmarks.md); on others it is not measured. kAmx has run nowhere: it is used where it is asked for. Error(kUnsupported)
-/// without AVX2, FMA and F16C.
+/// The instruction set that is known to be fastest here. kAvx512Bf16 is AMD's, whose units multiply
+/// twice as many bf16 as fp32 (docs/benchmarks.md); on others it is not measured. kAmx has run
+/// nowhere: it is used where it is asked for. Error(kUnsupported) without AVX2, FMA and F16C.
 Isa best_isa();
-/// Chooses the vector code, which can_run() says can run; otherwise best_isa() is used, or no more than AVX2 or AVX-512 where the
-/// environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
+/// Chooses the vector code, which can_run() says can run; otherwise best_isa() is used, or no more
+/// than AVX2 or AVX-512 where the environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
 void set_isa(Isa isa);
 Isa isa_in_use();
 template <class S>

@@ -14,7 +14,8 @@ namespace {
 
 // B sequences of up to T tokens, H query heads, KV key and value heads, d elements of a head.
 
-/// The version whose plans were looked at (without a GPU); those before 9.11 have faults that its notes name.
+/// The version whose plans were looked at (without a GPU); those before 9.11 have faults that its
+/// notes name.
 constexpr size_t kLeastVersion = 91900, kNextMajor = 100000;
 constexpr int64_t kBytes = 2;
 /// Scores that engines keep in memory in backward are of this many tokens a side, at least.
@@ -102,8 +103,8 @@ class Writer {
     graph_.matmul(shares, to_.v, to_.out, {.rows = to_.query_lengths, .depth = to_.key_lengths});
   }
 
-  // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. Straight to dQ, not by way of sums that
-  // blocks add to as they come: that is what repeats its bits.
+  // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. Straight to dQ, not by
+  // way of sums that blocks add to as they come: that is what repeats its bits.
   void backward() {
     to_.q = graph_.in_memory(queries());
     to_.k = graph_.in_memory(transposed(keys()));
@@ -414,7 +415,8 @@ std::vector<CudnnArgument> CudnnAttention::operands(const Prepared& prepared, si
                                        {g.masked, &prepared.masked}};
   if (g.window != 0) arguments.push_back({g.window, &prepared.window});
   if (!prepared.backward) return arguments;
-  // Rows use the scratch one after the other; documents' places in it are those of their statistics.
+  // Rows use the scratch one after the other; documents' places in it are those of their
+  // statistics.
   const float* const delta = a.delta + (prepared.documents ? head * a.tokens : 0);
   arguments.insert(arguments.end(), {{g.dout, element(a.da, result)},
                                      {g.dq, element(a.dqkv, queries)},

@@ -84,7 +84,8 @@ struct CudnnShape {
   std::optional<int64_t> offsets = {};
 };
 
-/// Lists of the rows, columns and depth that a product has in each batch, where they are fewer than its dimensions.
+/// Lists of the rows, columns and depth that a product has in each batch, where they are fewer than
+/// its dimensions.
 struct CudnnProductLengths {
   std::optional<int64_t> rows = {};
   std::optional<int64_t> columns = {};
@@ -96,7 +97,8 @@ class CudnnGraph {
  public:
   explicit CudnnGraph(const CudnnApi& api) : api_(api) {}
 
-  /// Tensors: in memory (16 bytes aligned, lists 4), made and used within the graph, or a number that is given by its address.
+  /// Tensors: in memory (16 bytes aligned, lists 4), made and used within the graph, or a number
+  /// that is given by its address.
   int64_t in_memory(const CudnnShape& shape) { return tensor(shape, Place::kMemory); }
   int64_t within(const CudnnShape& shape) { return tensor(shape, Place::kWithin); }
   int64_t number() { return tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, Place::kByValue); }
@@ -104,8 +106,8 @@ class CudnnGraph {
   int64_t list(int64_t count) { return in_memory({{count, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::kInt32}); }
 
   void matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths = {});
-  /// y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place along `axis`. `precision` is what it
-  /// computes in.
+  /// y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place along `axis`.
+  /// `precision` is what it computes in.
   struct Pointwise {
     CudnnPointwise mode;
     int64_t x;
@@ -121,8 +123,8 @@ class CudnnGraph {
   /// Gives the same elements another order of dimensions.
   void reshape(int64_t x, int64_t y);
 
-  /// cuDNN's engines that have the same bits from run to run, best first. Needs no device, where the target is one by its
-  /// properties.
+  /// cuDNN's engines that have the same bits from run to run, best first. Needs no device, where
+  /// the target is one by its properties.
   struct Engines {
     CudnnDescriptor graph;
     std::vector<CudnnDescriptor> configs;

@@ -97,7 +97,8 @@ void require_state(DType dtype, const char* what) {
 class CudaKernels final : public DeviceKernels {
  public:
   CudaKernels(int index, const AttentionOptions& attention) : info_(device_info(index)), attention_(attention) {
-    // A thread that waits for the device sleeps: the processor has updates and disk requests to do meanwhile.
+    // A thread that waits for the device sleeps: the processor has updates and disk requests to do
+    // meanwhile.
     check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid), "opening the GPU");
     bind_thread();
     matmul_.emplace(info_.compute_major >= 9);

@@ -9,8 +9,8 @@
 #include "base/round_up.h"
 #include "kernels/cuda/launch.cuh"
 
-// Kernels read and write elements as this file says: stored as T (float, bf16, fp16), computed as float,
-// V at a time.
+// Kernels read and write elements as this file says: stored as T (float, bf16, fp16), computed as
+// float, V at a time.
 namespace ftrun::cuda {
 
 using Bf16 = __nv_bfloat16;
@@ -140,7 +140,8 @@ inline int threads_for(int64_t items, int most) {
   return static_cast<int>(warps * 32 < most ? (warps > 0 ? warps * 32 : 32) : most);
 }
 
-/// Calls `body` with a value of the type that `dtype` (F32, BF16 or F16; checked by the caller) stores.
+/// Calls `body` with a value of the type that `dtype` (F32, BF16 or F16; checked by the caller)
+/// stores.
 template <class Body>
 void with_type(DType dtype, Body body) {
   if (dtype == DType::kBF16)

@@ -11,8 +11,8 @@
 
 namespace ftrun::cuda {
 
-/// An operation with the addresses of its operands and the stream it runs on. Checks what the launchers
-/// rely on: dtypes and that storage is given.
+/// An operation with the addresses of its operands and the stream it runs on. Checks what the
+/// launchers rely on: dtypes and that storage is given.
 class Operation {
  public:
   Operation(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context,

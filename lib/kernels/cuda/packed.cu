@@ -39,8 +39,8 @@ __device__ inline float scale_of(const Records& records, const unsigned char* re
   return __fadd_rn(__fmul_rn(values.scales[behind[place]], read_float(behind + kScaleOfScalesOffset)), read_float(behind + kScaleOffsetOffset));
 }
 
-/// Codes of V neighbouring elements of a record, the first of which is number `at`, a multiple of V: 1, 4 or 8 bytes for
-/// int8, half of that for NF4.
+/// Codes of V neighbouring elements of a record, the first of which is number `at`, a multiple of
+/// V: 1, 4 or 8 bytes for int8, half of that for NF4.
 template <int V>
 struct Codes {
   uint32_t words[2];
@@ -96,7 +96,8 @@ void unpack(DType dtype, const Unpack& u, cudaStream_t stream) {
                         static_cast<int>(format.scales_offset()), format.kind == PackedFormat::Kind::kInt8, format.holds_scale_codes(), kInt8Step};
   const CodeValues values = code_values();
   with_type(dtype, [&]<class T>(T) {
-    // Elements that are moved at once lie in one record, have one scale, and their codes are a word.
+    // Elements that are moved at once lie in one record, have one scale, and their codes are a
+    // word.
     const bool fit = vectors_fit<T>(u.columns, u.out) && vectors_fit<T>(u.width) && vectors_fit<T>(u.first_column) &&
                      reinterpret_cast<uintptr_t>(u.records) % 4 == 0;
     with_vectors<T>(fit, [&](auto v) {
