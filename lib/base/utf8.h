@@ -14,8 +14,8 @@ struct CodePoint {
   bool valid = false;
 };
 
-/// The first character of a non-empty text. Of bytes that are not UTF-8 it takes those that could
-/// have begun a character, at least one, as the Unicode standard advises for replacements.
+/// The first character of a non-empty text. If bytes are not UTF-8, it takes those that could have
+/// begun a character, at least one, as the Unicode standard advises for replacements.
 CodePoint first_code_point(std::string_view text);
 
 /// The first byte that is not part of a character of UTF-8 (RFC 3629); nothing where all are.

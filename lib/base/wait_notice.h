@@ -22,7 +22,7 @@ struct WaitNoticeOptions {
   static void log_wait(const std::string& line);
 };
 
-/// Tells what a wait is for, once it is long. For waits that look around now and then by
+/// Tells what a wait is for, once it is long. It serves waits that look around now and then by
 /// themselves.
 class WaitNotice {
  public:

@@ -6,7 +6,7 @@
 namespace ftrun {
 
 /// The memory by way of which a rank writes its checkpoints and reads them back: of one size for
-/// any model, so that what a save takes is known beforehand. For one save at a time.
+/// any model, so that what a save takes is known beforehand. It serves one save at a time.
 class SaveRoom {
  public:
   /// `file_bytes` of it for pieces of the file (a multiple of 4 x 4096). Error(kEnvironment) where

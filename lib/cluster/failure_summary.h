@@ -27,7 +27,7 @@ struct RankEnd {
 };
 
 /// The exit code of a process that a signal asked to stop: 75 for SIGUSR1, which wants to be
-/// started again, else 128 + its number. For handlers of signals, too.
+/// started again, else 128 + its number. Handlers of signals may call it.
 int stop_exit_code(int signal) noexcept;
 
 /// True for an end that is no failure: 0, saved and to be started again, or stopped by a signal:
@@ -40,9 +40,9 @@ bool ended_as_asked(int exit_code, int signal, int forwarded);
 inline constexpr int64_t kSameSignalMs = 1000;
 
 /// Says whether `signal`, that many milliseconds after the `first` one that asked to stop, asks to
-/// end at once without saving. A lost terminal never does: nobody is impatient there, and systemd
-/// sends SIGTERM and SIGHUP together. Nor does a scheduler's warning that is repeated: SLURM loses
-/// one that comes while it starts the ranks. For handlers of signals, too.
+/// end at once without saving. Handlers of signals may call it. A lost terminal never does: nobody
+/// is impatient there, and systemd sends SIGTERM and SIGHUP together. Nor does a scheduler's
+/// warning that is repeated: SLURM loses one that comes while it starts the ranks.
 bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
 
 /// True when whoever started this process has it ignore the signal, as nohup does with SIGHUP.

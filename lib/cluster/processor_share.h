@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// The limit as a text for the other ranks, and back. Of a text that makes no sense, a limit of one
-/// processor.
+/// Writes the limit as a text for the other ranks, and reads it back. A text that makes no sense
+/// gives a limit of one processor.
 std::string processor_text(const ProcessorLimit& limit);
 ProcessorLimit parse_processors(const std::string& text);
 

@@ -37,8 +37,8 @@ void warn_of_threads();
 
 /// Starts a process that leads its own process group, reads /dev/null, and is killed by the kernel
 /// when the calling thread's process dies. It is a fork: what the caller has loaded is there at
-/// once, and its pages are shared until either writes to them. Of the caller's descriptors it has
-/// those that would outlast an exec, and `inherited`. The caller has no other threads, and
+/// once, and its pages are shared until either writes to them. It has those of the caller's
+/// descriptors that would outlast an exec, and `inherited`. The caller has no other threads, and
 /// descriptors 0 to 2 are open, be it /dev/null. Error(kEnvironment) when it cannot start.
 RankProcess start_rank_process(const RankCommand& command);
 

@@ -433,7 +433,8 @@ std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool lo
 
 Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& exchange, bool look_at_all) {
   const std::vector<int> asked = asked_about(exchange, look_at_all);
-  // The first one may have stopped since it told who was absent. Of a long list it is enough that one is.
+  // The first one may have stopped since it told who was absent. It is enough that one of a long
+  // list is.
   const bool each = look_at_all || asked.size() <= Exchange::kFew;
   Absence absence;
   if (each)

@@ -77,8 +77,8 @@ class Rendezvous {
   static std::vector<std::unique_ptr<Rendezvous>> in_process(
       int world, std::chrono::milliseconds timeout = std::chrono::seconds(30),
       std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100), const WaitNoticeOptions& notices = {});
-  /// Another connection of this rank, for another thread: what ranks exchange over theirs is apart from
-  /// what they exchange over this one. Who lives it knows from this one's heartbeats.
+  /// Another connection of this rank, for another thread: what ranks exchange over theirs is apart
+  /// from what they exchange over this one. It knows from this one's heartbeats who lives.
   std::unique_ptr<Rendezvous> beside();
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;

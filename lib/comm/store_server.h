@@ -11,10 +11,11 @@
 
 namespace ftrun {
 
-/// The job's store: keys and values that the ranks share, served by one thread of rank 0's process. Who
-/// cannot prove that he knows the job's token is let go before anything of his is read but kHelloBytes; how
-/// many such there may be, and for how long, is limited, so that they keep no rank out. Who knows it must be a rank of the same
-/// start of the same job, and each rank is one process, which may have any number of connections.
+/// The job's store: keys and values that the ranks share, served by one thread of rank 0's process.
+/// A client that cannot prove that it knows the job's token is let go before anything of it is read
+/// but kHelloBytes; how many such there may be, and for how long, is limited, so that they keep no
+/// rank out. A client that knows it must be a rank of the same start of the same job, and each rank
+/// is one process, which may have any number of connections.
 class StoreServer {
  public:
   struct Limits {

@@ -84,7 +84,7 @@ constexpr FieldType field_type() {
   return FieldType::kFloatList;
 }
 
-/// Adds the rows of one section. What depends on no type is here, compiled once.
+/// Adds the rows of one section. Code that depends on no type is here, compiled once.
 class SectionRows {
  public:
   SectionRows(Schema& schema, const Section& section)

@@ -62,7 +62,8 @@ class LaneDevice {
   /// Says whether instructions still run when the lanes' threads have started them and gone on: the
   /// times of those threads say nothing then.
   virtual bool is_asynchronous() const = 0;
-  /// Waits. Of the last run, where the device measures it (GpuOptions::timed); nothing else.
+  /// Waits. The times of the last run, if the device measures them (GpuOptions::timed); nothing
+  /// else.
   virtual std::optional<DeviceTimes> times() = 0;
 
   virtual void clear(Lane lane, const TypedSpan& to) = 0;

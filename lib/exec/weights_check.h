@@ -124,7 +124,7 @@ inline std::map<std::string, AdapterTensor> require_adapter(const ModelDescripti
     const bool tells = known.insert(wanted.stored).second;
     const StoredTensor* stored = adapter.find(wanted.stored);
     if (stored == nullptr) {
-      // PEFT leaves biases out of some files. Of a tied matrix one name is enough.
+      // PEFT leaves biases out of some files. One name of a tied matrix is enough.
       if (tells && !wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
         problems.push_back(cat("tensor ", wanted.stored, " is missing; expected shape ",
                                dims_text(wanted.stored_shape)));

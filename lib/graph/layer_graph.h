@@ -41,8 +41,7 @@ struct Value {
   Dims dims;
   ValueRole role = ValueRole::kTemp;
   Port port = Port::kNone;
-  /// The value of the gradient of a kParam, or of that by a kOutput or kInput. For kOutput and
-  /// kInput: the value of the gradient by it.
+  /// The value of the gradient of a kParam, or of the gradient by a kOutput or kInput.
   ValueId grad = -1;
   /// The format in which the elements of a kParam are packed, which kernels unpack as `dtype`.
   PackedFormat packed = {};

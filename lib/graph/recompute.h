@@ -24,11 +24,11 @@ struct LayerGraph;
 ///
 /// The bargain of Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer
 /// Models", section 5), the T x T scores of attention, is no choice here: the kernels never store
-/// them. Of what is left every product costs the same per element, and attention costs less where
-/// rows are shorter than D, and more where they are longer. So no ratio separates the good from
-/// the bad in general, and kSelective asks for the best that a price buys: of all choices whose
-/// operations cost at most `budget` of the forward list, the one that keeps the fewest bytes
-/// (among equals the cheapest).
+/// them. Every product that is left costs the same per element; attention costs less where rows are
+/// shorter than D, and more where they are longer. So no ratio separates the good from the bad in
+/// general, and kSelective asks for the best that a price buys: of all choices whose operations
+/// cost at most `budget` of the forward list, the one that keeps the fewest bytes (among equals the
+/// cheapest).
 ///
 /// kFull costs less than a second run of the forward list (0.70 to 0.87 of it for blocks of Llama's
 /// shape), since backward reads neither the down projection nor the block's output.

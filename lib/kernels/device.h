@@ -169,7 +169,7 @@ enum class CudnnUse {
 };
 
 /// GPUs on which cuDNN's attention was compared with ours and timed (docs/benchmarks.md): compute
-/// capability 9.0, where it takes a quarter of our kernels' time. Of documents see cudnn_pays()
+/// capability 9.0, where it takes a quarter of our kernels' time. For documents see cudnn_pays()
 /// (kernels/cuda/cudnn_attention.h).
 inline bool cudnn_is_measured(const DeviceInfo& gpu) { return gpu.compute_major == 9 && gpu.compute_minor == 0; }
 

@@ -115,8 +115,8 @@ int kernel_threads();
 void warm_up_products(void* memory);
 inline constexpr int64_t kWarmUpSide = 512;
 inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;
-/// Kernels that the calling thread runs use no other thread. For the threads of other lanes than
-/// compute: each would get an OpenMP team of its own.
+/// Kernels that the calling thread runs use no other thread. The threads of other lanes than
+/// compute need it: each would get an OpenMP team of its own.
 void run_kernels_on_this_thread();
 
 }  // namespace ftrun

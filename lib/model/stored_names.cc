@@ -26,7 +26,8 @@ std::string without_wrappers(const std::string& name) {
   return join(parts, ".");
 }
 
-/// Stored names by what they are without wrappers. Of two that are one then, the one that has no wrapper counts, else neither.
+/// Stored names by what they are without wrappers. If two become one, the one that has no wrapper
+/// counts, else neither.
 std::map<std::string, std::string> unwrapped(const std::vector<std::string>& stored) {
   std::map<std::string, std::string> plain;
   std::set<std::string> twice;

@@ -26,7 +26,7 @@ class AccessLog {
   }
 
   /// The last instruction of `lane` that wrote what `instr` touches or read what it writes, or -1.
-  /// What stands before it on that lane is done when it is.
+  /// Instructions before it on that lane are done when it is.
   InstrId last_conflict(const Instr& instr, Lane lane) {
     InstrId last = -1;
     for (const Range& range : instr.reads)

@@ -184,8 +184,8 @@ struct LayerOps {
   bool accumulate = false;
 };
 
-/// Exchange is the detail of collectives and transfers. Those of a layer's list have its layer and
-/// micro-batch, those of gradients and parameters a unit, those between stages of a pipeline a
+/// Exchange is the detail of collectives and transfers. An exchange of a layer's list has its layer
+/// and micro-batch, one of gradients or parameters a unit, one between stages of a pipeline a
 /// micro-batch.
 struct Exchange {
   GroupId group = kNoGroup;
@@ -198,7 +198,7 @@ struct Exchange {
 /// [copy of the weights]}) and of kMeasure. States that are codes are followed by their scales, of
 /// which the first is that of the block with which the update begins. Scales of a tensor that
 /// straddles blocks are read behind these, all of them: the old ones of each state, then the new
-/// ones. Of kMeasure: reads are the same, writes are the new scales.
+/// ones. A kMeasure reads the same and writes the new scales.
 struct UpdateRange {
   bool decay = false;
   bool writes_copy = false;

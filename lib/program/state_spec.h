@@ -109,7 +109,7 @@ UpdateKind update_kind(const ModelDescription& model, const StateOptions& option
                        const Slice& slice);
 
 /// The scales of a tensor's blocks, among those of all tensors of a stage that straddle blocks:
-/// each rank has them all, whichever elements it has. Those of tensors that are updated on the
+/// each rank has them all, whichever elements it has. The scales of tensors that are updated on the
 /// device come in one buffer, those of others in another.
 struct StraddlingTensor {
   TensorId tensor = -1;

@@ -41,8 +41,9 @@ struct Step {
   ParameterHolders holders;
 };
 
-/// Names of the persistent buffers in messages; those in another tier than the device carry its name
-/// after a dot. Those of gradients, which are not persistent, end in the first unit that lies in them.
+/// Names of the persistent buffers in messages; those in another tier than the device carry its
+/// name after a dot. Names of gradients, which are not persistent, end in the first unit that lies
+/// in them.
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
 inline constexpr const char* kPackedParameters = "parameters.packed";

@@ -65,7 +65,7 @@ class Walk {
   /// `courses[p]` is that of world.programs[p]; both are borrowed.
   Walk(const World& world, std::span<const Course> courses);
 
-  /// A rank's next step on a lane. Of what ranks do together the last member to come stands for all.
+  /// A rank's next step on a lane. The last member to come to a collective stands for all.
   struct Turn {
     int32_t rank = 0;
     int32_t lane = 0;

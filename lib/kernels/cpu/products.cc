@@ -37,8 +37,8 @@ char letter(bool transpose) {
 /// No signal comes to the calling thread as long as this lives; those that came meanwhile come
 /// then. For calls of libraries: oneDNN's AVX-512 kernels of fp32 use the stack pointer as one
 /// register more, which points into their buffers on the heap, and a signal's handler would have
-/// its frame written over what lies before them. Of the others' kernels for other processors nobody
-/// knows.
+/// its frame written over what lies before them. It is not known of the other libraries' kernels
+/// for other processors.
 class SignalsHeldBack {
  public:
   SignalsHeldBack() {
@@ -60,9 +60,9 @@ template <class S, class R, class Function>
 void multiply_column_major(const ProductCall<S, R>& p, Function function) {
   const char left = letter(p.transpose_b), right = letter(p.transpose_a);
   const R one = 1;
-  // Each call runs on one thread anyway. Of the calling thread, and cheap: where MKL uses its AVX2
-  // kernels on some Intel processors it computes otherwise, with other bits, when it believes that
-  // it has more threads.
+  // Each call runs on one thread anyway. The setting is the calling thread's, and cheap: where MKL
+  // uses its AVX2 kernels on some Intel processors it computes otherwise, with other bits, when it
+  // believes that it has more threads.
   MKL_Set_Num_Threads_Local(1);
   function(&left, &right, &p.n, &p.m, &p.k, &one, p.b, &p.ldb, p.a, &p.lda, &p.beta, p.c, &p.ldc);
 }

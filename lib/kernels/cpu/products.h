@@ -29,7 +29,7 @@ struct LibrariesAtHand {
   bool openblas = true;
 };
 
-/// ProductRule says how products are computed. Those of fp64, which only tests have, are MKL's.
+/// ProductRule says how products are computed. Products of fp64, which only tests have, are MKL's.
 struct ProductRule {
   ProductLibrary fp32 = ProductLibrary::kMkl;
   /// Multiplies bf16 as it is stored; absent: bf16 is widened for fp32 products.
