@@ -208,7 +208,7 @@ class Joining {
   Course out_;
   /// Counts of the lane's steps that others wait for.
   std::set<int32_t> awaited_;
-  /// The number of joined steps that end with each step of the lane.
+  /// The number of joined steps up to each step of the lane, its own included.
   std::vector<int32_t> joined_;
   std::array<int32_t, kMostLanes> known_{};
 };

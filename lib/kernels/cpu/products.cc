@@ -80,7 +80,8 @@ constexpr int kOneDnnAvx512 = 0x27;
 struct OneDnn {
   OneDnnProduct fp32 = nullptr;
   OneDnnProduct bf16 = nullptr;
-  /// The library multiplies bf16: its function is there and refuses where it does not use AVX-512.
+  /// The library multiplies bf16. Its function exists everywhere, and refuses where it does not use
+  /// AVX-512.
   bool multiplies_bf16 = false;
   std::string version;
 };
