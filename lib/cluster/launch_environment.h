@@ -63,7 +63,8 @@ struct LaunchEnvironment {
 };
 
 /// Tells what a process says first that variables make a rank: "rank 1 of 4, by the variables of
-/// torchrun (RANK=1, ...): it waits for the 3 others at 10.0.0.1:29500; unset them ...".
+/// torchrun (RANK=1, ...): it waits for the 3 others at 10.0.0.1:29500; unset them ...". "" if
+/// there are none, or our supervisor has set them.
 std::string launch_text(const LaunchEnvironment& launch);
 
 /// Reads the launcher's variables; a pure function of `env`. Order: our supervisor, torchrun, SLURM

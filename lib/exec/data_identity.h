@@ -33,7 +33,7 @@ class DataIdentity {
   void await(StopAgreement& stop);
 
   /// The fingerprint that a checkpoint is to record of the training data: while it is not known,
-  /// that of the run that goes on.
+  /// that of the run that goes on. "" if that is not known either, and on other ranks than 0.
   const std::string& train() const { return train_.empty() ? expected_ : train_; }
 
  private:

@@ -66,8 +66,8 @@ class Session {
   void require_equal(const std::string& what, const std::string& text);
   /// A rank waits there for the others' work as long as they live, whatever comm.timeout says.
   CheckpointGroup checkpoint_group();
-  /// Opens a checkpoint group for another thread: all ranks call its gathers from such. It does not
-  /// need this session any more.
+  /// Opens a checkpoint group for another thread: all ranks call its gathers from such. The group
+  /// is opened now, and does not need this session any more.
   CheckpointGroup background_group();
   /// Collective: sums over all ranks, in place; `what` for messages.
   void sum(std::span<double> numbers, const char* what);

@@ -16,7 +16,7 @@ Machine parse_machine(const std::string& path, const std::string& text);
 Machine read_machine_file(const std::string& path);
 
 /// The path where `ftrun bench machine` keeps what it measured: ftrun/machine.yaml in
-/// XDG_CACHE_HOME, else in ~/.cache.
+/// XDG_CACHE_HOME, else in ~/.cache. "" if neither is known.
 std::string own_machine_path();
 
 /// The machine of that file; nothing where there is none. Error(kUsage, kBadInput) for one that

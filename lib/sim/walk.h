@@ -88,7 +88,7 @@ class Walk {
 
   /// Tells the fault: ranks that meet in a group for different things, a rank in a group of others,
   /// something that would start before the decision that it depends on; once nothing is ready, who
-  /// waits for whom.
+  /// waits for whom. "" when all came to the end.
   std::string fault() const;
   /// A fault that no further step can resolve: the walk can stop.
   bool has_fault() const { return !fault_.empty(); }
