@@ -31,7 +31,7 @@ void refuse_existing(const std::string& path) {
                 "give another name, or move it away");
 }
 
-/// Where runs look for this machine's own file. The folder is made.
+/// Finds the path where runs look for this machine's own file. The folder is made.
 std::string own_path() {
   const std::string path = own_machine_path();
   if (path.empty())

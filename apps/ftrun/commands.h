@@ -10,8 +10,9 @@ class App;
 
 namespace ftrun {
 
-/// What main does, but for ending the process: reads the arguments (the program's own name first), runs the command, tells of an
-/// error. Returns the exit code. In the process of a rank that the supervisor starts it is all that runs, as where a launcher starts one.
+/// Does what main does, but for ending the process: reads the arguments (the program's own name
+/// first), runs the command, tells of an error. Returns the exit code. In the process of a rank
+/// that the supervisor starts it is all that runs, as where a launcher starts one.
 int run_arguments(const std::vector<std::string>& arguments);
 
 /// Runs a command after its options were read; returns the exit code or throws Error.

@@ -26,7 +26,7 @@ using EngineEntry = int (*)(const TrainRequest*);
 using BenchEntry = void (*)(const BenchRequest*, Machine*);
 
 bool engine_is_loaded = false;
-/// Of the engine that is loaded.
+/// The entry of the engine that is loaded.
 EngineEntry engine_entry = nullptr;
 BenchEntry bench_entry = nullptr;
 

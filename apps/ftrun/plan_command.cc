@@ -93,7 +93,7 @@ bool has_data(const Config& config) {
   return !config.data.train.empty() && check_headers(config.data.train, files, std::nullopt).empty();
 }
 
-/// What a plan goes by where there is no data.
+/// Prints what a plan goes by if there is no data.
 void print_assumptions(const Config& config) {
   if (has_data(config)) return;
   std::cout << "assumed: every sequence has " << config.data.sequence_length
@@ -101,7 +101,7 @@ void print_assumptions(const Config& config) {
             << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
 }
 
-/// What a step takes on the machine that is asked about.
+/// Prints what a step takes on the machine that is asked about.
 void print_time(const LoadedConfig& loaded, const PlanOptions& options, const ClassPlans& all,
                 const StepPlan& plan) {
   const Machine machine = read_machine_file(options.machine);
@@ -115,7 +115,7 @@ void print_time(const LoadedConfig& loaded, const PlanOptions& options, const Cl
                               plan.train.model.dtypes.compute);
 }
 
-/// What was checked.
+/// Prints what was checked.
 void print_checked(const RankClasses& classes) {
   const int ranks = classes.ranks();
   const int programs = classes.count();
@@ -186,7 +186,7 @@ int plan_command(PlanOptions options) {
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
     std::cout << "\nwarning: " << crossing << '\n';
-  // Who gives a budget plans for another machine.
+  // A budget is given for a plan of another machine.
   if (trains && options.device_memory == 0 && options.host_memory == 0)
     print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
   refuse_over_budget(all, loaded, options, plan);

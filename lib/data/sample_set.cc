@@ -36,8 +36,9 @@ SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptio
   if (!options.weights.empty()) count_mix(options.weights);
 }
 
-/// How many rows an epoch takes of each set. The set with the most tokens that are trained on, T of them in
-/// R rows, is seen once; set i gives T * weight_i / weight of these tokens, in rows that hold T_i / R_i.
+/// Counts the rows that an epoch takes of each set. The set with the most tokens that are trained
+/// on, T of them in R rows, is seen once; set i gives T * weight_i / weight of these tokens, in
+/// rows that hold T_i / R_i.
 void SampleSet::count_mix(const std::vector<double>& weights) {
   std::vector<Piece> pieces;
   PackScratch scratch;

@@ -164,7 +164,8 @@ std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
   return models;
 }
 
-/// What was measured of a kind: how many times as long as at the rates, by seconds at the rates.
+/// Points are the measurements of a kind: how many times as long as at the rates, by seconds at the
+/// rates.
 using Points = std::map<std::string, std::vector<std::pair<double, double>>>;
 
 /// A curve through groups of points whose x are within a factor of 2 of the first: the geometric
@@ -296,7 +297,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
 /// A Child is a process that runs a function of this one; it is killed with its object.
 class Child {
  public:
-  /// What `body` returns is read by text().
+  /// Runs `body` in a child, whose result is read by text().
   explicit Child(const std::function<std::string()>& body) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)

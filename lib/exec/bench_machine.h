@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// What `ftrun bench machine` asks for.
+/// BenchRequest is what `ftrun bench machine` asks for.
 struct BenchRequest {
   /// Machine::name.
   std::string name;

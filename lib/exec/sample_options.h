@@ -12,7 +12,8 @@
 
 namespace ftrun {
 
-/// How a data set is cut into rows, as the config says. Inline: commands use it without the engine.
+/// Reads from the config how a data set is cut into rows. Inline: commands use it without the
+/// engine.
 inline SampleSetOptions sample_options(const Config& config) {
   const DataConfig& data = config.data;
   const BatchShape given{config.train_micro_batch_size_per_gpu, data.sequence_length};
@@ -27,7 +28,7 @@ inline SampleSetOptions sample_options(const Config& config) {
   return options;
 }
 
-/// Of data.train, whose data sets may be mixed.
+/// The options of data.train, whose data sets may be mixed.
 inline SampleSetOptions training_options(const Config& config) {
   SampleSetOptions options = sample_options(config);
   options.weights = config.data.train_weights;

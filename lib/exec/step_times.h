@@ -12,7 +12,7 @@
 
 namespace ftrun {
 
-/// What a step was predicted to take, or why it was not.
+/// PredictedStep is what a step was predicted to take, or why it was not.
 struct PredictedStep {
   std::optional<StepTime> time;
   /// Machine::name and measured.

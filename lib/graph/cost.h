@@ -41,7 +41,7 @@ class OpWork {
   size_t count_ = 0;
 };
 
-/// What one operation of a list does.
+/// Computes the work of one operation of a list.
 OpWork work(const LayerGraph& graph, const Op& op);
 /// Floating-point operations of all its passes.
 double flops(const LayerGraph& graph, const Op& op);

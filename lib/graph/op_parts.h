@@ -11,7 +11,7 @@ class OpWork;
 
 // Parts that entries of many kinds share (ops/KIND/spec.cc): functions of one operation.
 
-/// What an operation does, of kinds that move each operand once.
+/// Functions for the work of operations, of kinds that move each operand once.
 namespace work_of {
 /// One floating-point operation for each element that is written.
 OpWork elements(const LayerGraph& graph, const Op& op);
@@ -32,7 +32,7 @@ int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op);
 
 /// Emit the gradient operations of a forward operation.
 namespace gradients_of {
-/// Nothing that it reads has a gradient, or another kind makes it.
+/// Emits no gradient: nothing that the operation reads has one, or another kind makes it.
 void no_operand(Derivation& derivation, const Op& op);
 }  // namespace gradients_of
 

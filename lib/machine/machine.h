@@ -37,10 +37,10 @@ struct Rates {
   double memory = 0;
   /// Floating-point operations a second of a large product, by the dtype of activations.
   std::map<DType, double> products;
-  /// How many times as long a kind of work takes as it would at these rates, by the seconds that it
-  /// would take: "linear fp32", "update AdamW", "copy".
+  /// The factors by which a kind of work is slower than these rates, by the seconds that it would
+  /// take: "linear fp32", "update AdamW", "copy".
   std::map<std::string, Curve> slowdowns;
-  /// Of kinds without a curve.
+  /// The factor of kinds without a curve.
   double slowdown = 1;
 
   bool operator==(const Rates&) const = default;
@@ -64,9 +64,9 @@ struct Machine {
   int devices = 1;
   /// Bytes of a device; 0: not known.
   double memory = 0;
-  /// By `ranks`, ascending.
+  /// The rates, by `ranks`, ascending.
   std::vector<Rates> rates;
-  /// Among the ranks of a node, and among nodes; a bandwidth of 0: there is none.
+  /// The links among the ranks of a node, and among nodes; a bandwidth of 0: there is none.
   Link node, cluster;
   /// Seconds of a collective among so many ranks of a node by its bytes: "all_reduce 2".
   std::map<std::string, Curve> exchanges;

@@ -12,12 +12,11 @@ namespace ftrun {
 /// kind, what is missing.
 Machine parse_machine(const std::string& path, const std::string& text);
 
-/// The same of a file. Error(kBadInput) where it cannot be read.
+/// Reads a machine from a file. Error(kBadInput) where it cannot be read.
 Machine read_machine_file(const std::string& path);
 
-/// Where `ftrun bench machine` keeps what it measured: ftrun/machine.yaml in XDG_CACHE_HOME, else
-/// in
-/// ~/.cache. "" where neither is known.
+/// The path where `ftrun bench machine` keeps what it measured: ftrun/machine.yaml in
+/// XDG_CACHE_HOME, else in ~/.cache. "" if neither is known.
 std::string own_machine_path();
 
 /// The machine of that file; nothing where there is none. Error(kUsage, kBadInput) for one that

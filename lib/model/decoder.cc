@@ -362,7 +362,8 @@ std::vector<RankMatrix> rank_matrices(const ModelConfig& whole, const TensorSpli
   return matrices;
 }
 
-/// In the order in which a step reads them: behind the product's own parameters.
+/// Adds the parameters of low-rank adapters in the order in which a step reads them: behind the
+/// product's own parameters.
 MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
                                    const TensorNames& names, const TensorSplit& split,
                                    const BlockAdapter& adapter, const DropoutAttrs& dropout) {

@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-/// What is shared out evenly among the ranks, or is held by as many ranks each where there are
-/// more.
+/// Shared is what is shared out evenly among the ranks, or is held by as many ranks each where
+/// there are more.
 struct Shared {
   int64_t count;
   std::string what;

@@ -38,8 +38,8 @@ ModelConfig local_config(const ModelConfig& config, const TensorSplit& split);
 /// ranks.
 int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
-/// What a rank has of a tensor of this name and shape: its share of the rows or columns, of rows
-/// that `copies` neighbouring ranks have together, or all of it.
+/// Describes what a rank has of a tensor of this name and shape: its share of the rows or columns,
+/// of rows that `copies` neighbouring ranks have together, or all of it.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,

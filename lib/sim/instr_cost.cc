@@ -16,7 +16,7 @@ double sum_of_bytes(const std::vector<Range>& ranges) {
   return bytes;
 }
 
-/// Whether ranks of a group lie on several nodes, which hold so many ranks each in turn.
+/// Says whether ranks of a group lie on several nodes, which hold so many ranks each in turn.
 bool crosses_nodes(const RankGroup& group, int ranks_of_node) {
   return group.ranks.front() / ranks_of_node != group.ranks.back() / ranks_of_node;
 }

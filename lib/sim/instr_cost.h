@@ -14,9 +14,9 @@ namespace ftrun {
 using Picoseconds = int64_t;
 inline constexpr double kPicosecondsPerSecond = 1e12;
 
-/// What an instruction takes on a machine.
+/// InstrCost is what an instruction takes on a machine.
 struct InstrCost {
-  /// While nothing else wants its processors.
+  /// The time while nothing else wants its processors.
   Picoseconds alone = 0;
   /// Processors that it keeps busy on each of its ranks; 0: none that others want.
   int threads = 0;
@@ -42,7 +42,7 @@ class InstrCosts {
   int ranks_of_node_;
   const Program& program_;
   const ModelDescription& model_;
-  /// Of lists, by kind, graph, first operation and number of them.
+  /// Seconds of lists, by kind, graph, first operation and number of them.
   std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
 };
 

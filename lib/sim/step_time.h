@@ -8,9 +8,10 @@
 
 namespace ftrun {
 
-/// What a training step takes on a machine, in seconds of rank 0 (its stage's, in a pipeline).
+/// StepTime is what a training step takes on a machine, in seconds of rank 0 (its stage's, in a
+/// pipeline).
 struct StepTime {
-  /// Of the rank that ends last.
+  /// Seconds of the rank that ends last.
   double seconds = 0;
   /// Operations of layers.
   double layers = 0;

@@ -52,7 +52,7 @@ class TimedWalk {
   int64_t crowd(int node) const {
     return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.processors);
   }
-  /// Of the nodes of those who do it together, the most crowded.
+  /// Finds the most crowded of the nodes of those who do it together.
   int64_t crowd_of(size_t which) const {
     if (running_[which].threads == 0) return shared_.processors;
     int64_t most = shared_.processors;
@@ -135,11 +135,11 @@ class TimedWalk {
   const std::function<InstrCost(int32_t, const Instr&)>& cost_;
   std::vector<RankTime> times_;
   std::vector<Running> running_;
-  /// By node: threads of what runs.
+  /// Threads of what runs, by node.
   std::vector<int64_t> busy_;
   std::vector<int64_t> crowds_;
   std::vector<Picoseconds> compute_end_;
-  /// By rank: the lane whose step was done last.
+  /// The lane whose step was done last, by rank.
   std::vector<int32_t> released_by_;
   Picoseconds now_ = 0;
 };

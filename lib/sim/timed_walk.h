@@ -11,13 +11,13 @@
 
 namespace ftrun {
 
-/// What compute of a rank waited for.
+/// WaitedFor is what compute of a rank waited for.
 enum class WaitedFor : uint8_t { kGroup, kStages, kCopies, kDisk };
 inline constexpr size_t kWaitedForKinds = 4;
 
 /// The time of one rank of a walk.
 struct RankTime {
-  /// When its last step ended.
+  /// The time when its last step ended.
   Picoseconds end = 0;
   /// Compute's steps, by kind of instruction.
   std::array<Picoseconds, kInstrKinds> busy{};

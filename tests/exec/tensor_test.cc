@@ -303,8 +303,8 @@ TEST_CASE(
   }
 }
 
-/// Of parameters and moments, what a rank holds of tensors that other tensor-parallel ranks hold as
-/// well: by what it is a part of.
+/// Returns the parameters and moments that a rank holds of tensors that other tensor-parallel ranks
+/// hold as well: by what they are a part of.
 std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
   std::map<std::string, std::vector<std::byte>> all;
   const ProgramPlan& train = rig.plan.train;

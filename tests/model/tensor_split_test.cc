@@ -466,7 +466,8 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
   return found;
 }
 
-/// What adapters, magnitudes and dropout make of this rank's term `id` of a product's results is a term too; lengths of rows must be whole.
+/// Says whether the reader keeps a term a term: what adapters, magnitudes and dropout make of this
+/// rank's term `id` of a product's results is a term too; lengths of rows must be whole.
 bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {
     return std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) { return op.out[0] == result; });

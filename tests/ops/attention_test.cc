@@ -112,7 +112,7 @@ TEST_CASE("attention stays right when scores are far apart") {
   });
 }
 
-// Without keys every weight is exp(0) before it is divided by their sum.
+// Attention without keys has weights exp(0) before they are divided by their sum.
 TEST_CASE("weights that are exact in bf16 lose nothing when bf16 units multiply them") {
   for_each_backend([](DType dtype) {
     for (const AttentionCase& c : kCases) {

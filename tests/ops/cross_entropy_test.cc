@@ -165,7 +165,7 @@ Array some_rows(const Array& whole, int64_t first, int64_t count) {
 
 struct SplitResult {
   Array loss, dx, dw;
-  /// That every rank found from the others' statistics: {sum, count} of each rank.
+  /// The losses that every rank found from the others' statistics: {sum, count} of each rank.
   std::vector<Array> losses;
 };
 

@@ -12,7 +12,7 @@
 namespace ftrun::test {
 namespace {
 
-/// Where in training rows of a mask stand.
+/// A place is where in training rows of a mask stand.
 struct Place {
   uint64_t key = dropout_key(5, 1);
   int64_t layer = 3;
@@ -20,7 +20,7 @@ struct Place {
   DropoutAttrs attrs{0.3, 1, 0};
 };
 
-/// What elements are multiplied by, worked out one by one.
+/// Makes the factors of elements, worked out one by one.
 Array mask_of(const Place& place, int64_t tokens, int64_t width) {
   Array mask{{tokens, width}, {}};
   for (int64_t n = 0; n < tokens; ++n) {

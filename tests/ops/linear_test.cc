@@ -22,7 +22,7 @@ OracleCase linear_case(const Shape& s, bool bias) {
   return c;
 }
 
-// What is already in a gradient, plus `addend`.
+// The gradients are added to what is already in them, and to `addend`.
 TEST_CASE("linear with and without bias and its gradients agree with autograd", "[products]") {
   for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes)

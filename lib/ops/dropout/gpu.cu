@@ -18,7 +18,7 @@ struct Dropout {
   const StepScalars* scalars;
 };
 
-/// Of all rows.
+/// DropoutRows holds what all rows have in common.
 struct DropoutRows {
   int64_t layer, site, first_token, row_tokens, row_padding;
   uint32_t first_column, least_kept;

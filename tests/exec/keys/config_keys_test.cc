@@ -187,13 +187,13 @@ std::string samples_text(const Config& config) {
              static_cast<int>(options.format), " ", options.dtype ? static_cast<int>(*options.dtype) : -1);
 }
 
-/// What a run computes from a resolved config beside its programs.
+/// Lists what a run computes from a resolved config beside its programs.
 std::string scalars(const Config& config) {
   return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config),
              "\n", samples_text(config), "\n");
 }
 
-/// What a program does not show of adapters: how they are scaled, and how they begin.
+/// Tells what a program does not show of adapters: how they are scaled, and how they begin.
 std::string adapter_text(const ModelDescription& model) {
   std::string text;
   for (const BlockAdapter& block : model.adapter.blocks)
@@ -226,7 +226,7 @@ std::optional<Resolution> resolved(const Base& base, const std::vector<std::stri
   return resolution;
 }
 
-/// What each base leads to, made once.
+/// An outcome is what each base leads to, made once.
 struct Outcome {
   Resolution resolution;
   std::string scalars, programs;
@@ -244,8 +244,8 @@ const Outcome& outcome(const Base& base) {
   return known.emplace(base.name, std::move(made)).first->second;
 }
 
-/// Whether something other than the key itself differs; what is cheap to tell comes first. A value that does not fit the
-/// model tells nothing.
+/// Says whether something other than the key itself differs; what is cheap to tell comes first. A
+/// value that does not fit the model tells nothing.
 bool differs(const Field& field, const Outcome& before, const Config& after) try {
   Config others = after;
   if (field.store) field.store(others, field.load(before.resolution.config));
@@ -428,7 +428,7 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// Of what the reference calls honoured, what a run can use at all.
+/// Says whether a run can use at all a key that the reference calls honoured.
 bool runnable(const Field& field) {
   if (field.action != Action::kImplement) return false;
   if (field.types.empty()) return true;
