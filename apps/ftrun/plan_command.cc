@@ -112,7 +112,6 @@ void print_time(const LoadedConfig& loaded, const PlanOptions& options, const Cl
   StepTrace trace;
   const StepTime time = predict_step(all, machine, options.nodes, options.trace.empty() ? nullptr : &trace);
   if (!options.trace.empty()) {
-    refuse_existing("--trace", options.trace);
     write_file_atomic(posix_files(), options.trace, trace.text());
   }
   const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
@@ -168,6 +167,7 @@ void take_device_memory(PlanOptions& options) {
 
 int plan_command(PlanOptions options) {
   const LaunchEnvironment single;
+  if (!options.trace.empty()) refuse_existing("--trace", options.trace);
   take_device_memory(options);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single, true);
