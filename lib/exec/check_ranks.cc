@@ -20,7 +20,7 @@ PredictedStep check_ranks(const Config& config, const TrainingSetup& setup, Sess
     all = hex64(plans.hash());
     if (session.rank() == 0)
       predicted = predict_here(plans, std::count(session.nodes().begin(), session.nodes().end(),
-                                                 session.nodes().front()));
+                                                 session.nodes().front()), config.threads);
   });
   session.require_equal("the step program", all);
   return predicted;
