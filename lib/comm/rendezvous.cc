@@ -101,7 +101,7 @@ struct Rendezvous::Impl {
         board(from.rank, from.local_rank < local.count() ? &local.table(from.local_rank) : nullptr),
         identities(static_cast<size_t>(from.world)) {}
 
-  /// One client of the store. What `operation` makes of it; throws when the server is silent.
+  /// Connection is one client of the store, with the thread that waits for its answers.
   struct Connection {
     StorePtr store;
     StoreWorker worker;
@@ -109,6 +109,8 @@ struct Rendezvous::Impl {
     bool prompt;
     std::atomic<bool> silent = false;
 
+    /// Returns what `operation` makes of the store; throws StoreSilent where the server does not
+    /// answer within the limit.
     template <typename Operation>
     auto call(Operation operation, Milliseconds limit = kControlTimeout) {
       if (is_stuck()) throw StoreSilent();
@@ -366,7 +368,8 @@ struct Rendezvous::Impl::Exchange {
 /// Absence says who is waited for.
 struct Rendezvous::Impl::Absence {
   std::vector<int> ranks;
-  /// It is the first one, which has come, and has not put the texts together.
+  /// True where the first one is waited for, which has arrived but not finished collecting the
+  /// replies.
   bool has_come = false;
 
   /// The ranks whose end ends the wait: without the first one it has no other.
@@ -387,7 +390,8 @@ std::vector<int> Rendezvous::Impl::missing(const Exchange& exchange, std::span<c
   return absent;
 }
 
-/// `last_use`: whoever has come to it has read the text, or will not.
+/// Puts a text into the store and notes it for remove_left(), which may remove it as soon as every
+/// member has entered the exchange `last_use`.
 void Rendezvous::Impl::put(const Exchange& exchange, const std::string& key, const std::string& text, int64_t last_use) {
   for (const std::string& each : text_keys(key, text.size())) left[exchange.prefix][each] = last_use;
   main.call([key, text](c10d::Store& server) { return put_text(server, key, text), true; }, options.timeout);
@@ -473,7 +477,7 @@ void Rendezvous::Impl::did_not_come(const Exchange& exchange, const Absence& abs
     const std::string text = activity_text(view.state);
     if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
   }
-  const char* known = !gone.empty() ? " is gone" : absence.has_come ? " has not put the texts together" : " did not come";
+  const char* known = !gone.empty() ? " is gone" : absence.has_come ? " has not finished collecting the replies" : " did not arrive in time";
   const Error error(ExitCode::kPeerLost,
                     cat("rank ", options.rank, " waited ", human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
                         exchange.what, ": rank ", join(names, ", "), known, join(doing, "")),

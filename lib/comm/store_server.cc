@@ -105,7 +105,7 @@ struct Peer {
   OwnedFd fd;
   std::list<Peer>::iterator place;
   bool member = false;
-  /// The events that epoll tells of it.
+  /// The events that epoll reports of it.
   uint32_t events = 0;
   Clock::time_point came = Clock::now();
   std::string challenge;
@@ -177,7 +177,7 @@ struct StoreServer::Loop {
   void expire();
 
   StoreServer& owner;
-  /// The epoll descriptor: news are told with as much work as there are connections with news,
+  /// The epoll descriptor: it reports news with as much work as there are connections with news,
   /// however many there are.
   OwnedFd news{::epoll_create1(EPOLL_CLOEXEC)};
   OwnedFd listener;
@@ -548,7 +548,8 @@ Outgoing StoreServer::Loop::run(const Request& request) {
   return answer(StoreAnswer::kRefused);
 }
 
-/// Each key that came costs those who wait for it, and nobody else.
+/// Resumes the requests that wait for the keys that have arrived. An arrived key costs time only for
+/// the requests that wait for it, however many others wait.
 void StoreServer::Loop::look_at_waiting() {
   for (const std::string& key : std::exchange(arrived, {})) look_at_waiting(key);
 }

@@ -45,8 +45,8 @@ struct StepDecision {
   double gradient_norm = 0;
 };
 
-/// Must depend on its argument and on what all ranks have in common alone, so that all decide the
-/// same.
+/// StepPolicy decides on the update. It may use only its argument and state that is identical on
+/// every rank, so that all ranks decide alike.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
 /// StepRun is what a step takes in beside the program, and what it gives back.

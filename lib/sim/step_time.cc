@@ -96,7 +96,7 @@ std::string step_time_text(const StepTime& time, const Machine& machine, int ran
       cat("time of a step on ", machine.name, ": ", format_number("%.4g", time.seconds), " s, ",
           format_number("%.4g", rate), " tokens/s");
   if (peak > 0 && flops_per_token > 0)
-    text += cat(", ", percent_text(rate * flops_per_token / peak, 1), " of the rate of products");
+    text += cat(", ", percent_text(rate * flops_per_token / peak, 1), " MFU");
   text += " (predicted)\n";
   const auto part = [&](const char* name, double seconds) {
     if (seconds > 0)

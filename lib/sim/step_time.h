@@ -9,17 +9,18 @@
 
 namespace ftrun {
 
-/// StepTime is what a training step takes on a machine, in seconds of rank 0 (its stage's, in a
-/// pipeline).
+/// StepTime is the predicted time of a training step on a machine, in seconds. `seconds` lasts until
+/// the slowest rank ends; the parts below are rank 0's (its stage's, in a pipeline).
 struct StepTime {
-  /// Seconds of the rank that ends last.
+  /// Seconds until the slowest rank ends.
   double seconds = 0;
   /// Operations of layers.
   double layers = 0;
   double update = 0;
   /// All else that compute does itself: norm, copies, clears.
   double other = 0;
-  /// Compute stood still for collectives, for other stages, for copies between tiers, for the disk.
+  /// Seconds that compute waited for collectives, for other stages, for copies between tiers, for
+  /// the disk.
   double communication = 0;
   double stages = 0;
   double copies = 0;
@@ -34,9 +35,9 @@ struct StepTime {
 StepTime predict_step(const ClassPlans& all, const Machine& machine, int64_t nodes,
                       StepTrace* trace = nullptr);
 
-/// The prediction as `ftrun plan` prints it: time by part, tokens a second, and the share of the
-/// machine's products that are of the model, by `flops_per_token` (Chowdhery et al. 2022, "PaLM",
-/// appendix B); 0: not known.
+/// Writes the prediction as `ftrun plan` prints it: time by part, tokens a second, and the model
+/// FLOPs utilization (MFU; Chowdhery et al. 2022, "PaLM", appendix B) by `flops_per_token`, which is
+/// 0 where it is not known.
 std::string step_time_text(const StepTime& time, const Machine& machine, int ranks, int64_t tokens,
                            double flops_per_token, DType dtype);
 

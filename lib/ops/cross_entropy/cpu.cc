@@ -32,11 +32,11 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// `rows` lie in the workspace: tokens that are no neighbours, and 16-bit rows that are
-    /// widened.
+    /// True where the rows lie in the workspace: tokens that are no neighbours, and 16-bit rows
+    /// that are widened.
     bool gathered;
-    /// x of the tokens, in the type that is multiplied; of 16-bit rows as they are stored,
-    /// `stored_rows`.
+    /// x of the tokens. Products in T read `rows`; bf16 that is multiplied as it is stored is in
+    /// `stored_rows`. The other one is null.
     const T* rows;
     const S* stored_rows;
   };
