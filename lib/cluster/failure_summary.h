@@ -16,7 +16,7 @@ struct RankEnd {
   int exit_code = 0;
   /// The signal that ended it, 0 for none.
   int signal = 0;
-  /// True when the supervisor had already told the ranks to stop: no failure of its own.
+  /// True when the supervisor had already asked the ranks to stop: no failure of its own.
   bool told_to_stop = false;
   /// The rank's work when it ended, as it showed it; "" if nothing is known.
   std::string doing;
@@ -51,7 +51,7 @@ bool inherits_ignored(int signal) noexcept;
 struct RankEnds {
   std::vector<RankEnd> ends;
   std::vector<FailureReport> reports;
-  /// The time when the ranks were started; times are told from here.
+  /// The time when the ranks were started; times are counted from here.
   int64_t started_ns = 0;
   /// The signal that was passed on to the ranks, 0 for none.
   int forwarded = 0;
@@ -76,7 +76,7 @@ struct FailureSummary {
 /// peer is lost" is what the others see of a failure, so it is the cause only when there is no
 /// other; of those that waited for each other, the one whose rank waited for nobody counts. The
 /// text names the cause first, then the rest in order of time, then who was stopped. Where the
-/// cause's report names a culprit, that is the rank of the summary, whose log is told.
+/// cause's report names a culprit, that is the rank of the summary, whose log is named.
 FailureSummary summarize_failures(const RankEnds& all);
 
 }  // namespace ftrun

@@ -72,7 +72,7 @@ void set_environment(const std::vector<std::string>& variables) {
   for (const int fd : command.inherited) {
     if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(birth);
   }
-  // Closing the rest closes birth.failure, which tells the parent that all went well.
+  // Closing the rest closes birth.failure, which reports to the parent that all went well.
   if (!close_as_exec_would()) child_fails(birth);
   ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
   const int code = command.main();

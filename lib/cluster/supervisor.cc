@@ -407,10 +407,10 @@ bool Supervisor::is_hang() const {
 }
 
 /// Stops the other ranks after one failed. A running rank that is blamed for the failure first gets
-/// `moment_to_tell`, unless a signal has stopped it: it may be about to report a failure of its own,
-/// or it was killed, which its peers see before its last thread has ended and it can be reaped here.
-/// The ranks' reports decide, not their ends: a rank that has reported a hang may be unable to exit,
-/// as it waits for the store of a stopped rank 0.
+/// `moment_to_tell`, unless a signal has stopped it: it may be about to report a failure of its
+/// own, or it was killed, which its peers see before its last thread has ended and it can be reaped
+/// here. The ranks' reports decide, not their ends: a rank that has reported a hang may be unable
+/// to exit, as it waits for the store of a stopped rank 0.
 void Supervisor::stop_after_failure() {
   if (stopping_ || !is_hang()) {
     hang_ends_at_.reset();

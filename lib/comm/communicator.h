@@ -169,8 +169,8 @@ class Communicator {
   std::vector<CollectiveRecord> end_recording();
   void begin_replay(std::span<CollectiveRecord> recorded);
   void end_replay();
-  /// Tells that the device has destroyed `count` recordings. A transport may wait, without end, for recordings that hold its
-  /// collectives: all are destroyed before shutdown().
+  /// Reports that the device has destroyed `count` recordings. A transport may wait, without end,
+  /// for recordings that hold its collectives: all are destroyed before shutdown().
   void release_recordings(int64_t count) { recordings_ -= count; }
 
   CommBuffer allocate(int64_t bytes);
@@ -189,8 +189,8 @@ class Communicator {
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
-  /// Tells peers (where the back end can) that this rank gives up, so that they fail at once. Any
-  /// thread, any time.
+  /// Reports to peers (where the back end can) that this rank gives up, so that they fail at once.
+  /// Any thread, any time.
   virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
 
  protected:

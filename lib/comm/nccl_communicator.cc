@@ -167,8 +167,8 @@ class NcclCommunicator final : public DeviceCommunicator {
                       "; nothing is lost, the process ends without it"));
   }
 
-  /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same machine are not told by
-  /// NCCL.
+  /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same
+  /// machine are not notified by NCCL.
   void abort(const std::string& reason) noexcept override {
     const bool is_first = show_given_up();
     end_kernels();

@@ -548,8 +548,8 @@ Outgoing StoreServer::Loop::run(const Request& request) {
   return answer(StoreAnswer::kRefused);
 }
 
-/// Resumes the requests that wait for the keys that have arrived. An arrived key costs time only for
-/// the requests that wait for it, however many others wait.
+/// Resumes the requests that wait for the keys that have arrived. An arrived key costs time only
+/// for the requests that wait for it, however many others wait.
 void StoreServer::Loop::look_at_waiting() {
   for (const std::string& key : std::exchange(arrived, {})) look_at_waiting(key);
 }

@@ -198,7 +198,7 @@ void Checkpointer::save_in_background(TrainingProgress& progress, const std::str
   held_seconds_ += paused_seconds_;
 }
 
-/// Waits for a save in the background and tells how it ended. One that failed costs nothing but
+/// Waits for a save in the background and logs how it ended. One that failed costs nothing but
 /// itself: those before it are there, and the next one will be tried.
 void Checkpointer::settle(TrainingProgress& progress) {
   if (!under_way_) return;

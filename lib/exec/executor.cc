@@ -464,8 +464,8 @@ FlatUpdate Executor::flat_update(const Instr& instr) const {
   return flat;
 }
 
-/// Finds the new scales of the optimizer states that are kept as codes. Unlike update(), it need not
-/// heed the instruction's `decay`: weight decay changes no such state.
+/// Finds the new scales of the optimizer states that are kept as codes. Unlike update(), it need
+/// not heed the instruction's `decay`: weight decay changes no such state.
 void Executor::measure(const Instr& instr) {
   device_->measure(instr.lane, flat_update(instr), program_.at(instr.writes[0].buffer).tier,
                    step_->optimizer);

@@ -230,7 +230,9 @@ void Trainer::open_replica_check() {
                     [this](const std::string& text) { return session_.exchange("replicas", text); },
                     [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())
-    journal_.say("no state is replicated across ranks, so train.check_replicas cannot detect silent corruption");
+    journal_.say(
+        "no state is replicated across ranks, so train.check_replicas cannot detect silent "
+        "corruption");
 }
 
 /// Ranks of one stage of the pipeline have the same work.
@@ -298,7 +300,8 @@ void Trainer::review_stop_lead() {
     try {
       journal_.update([this](RunManifest& m) { stop_lead_.write_counters(m.counters); });
     } catch (const Error& error) {
-      log_debug(error.what());  // a measurement ends no run; a write that matters reports the disk's failure itself
+      // A measurement ends no run; a write that matters reports the disk's failure itself.
+      log_debug(error.what());
     }
   }
   if (const std::string warning = stop_lead_.take_warning(); !warning.empty())
@@ -381,7 +384,8 @@ void Trainer::count_skipped(const StepRun& step) {
 /// Warns once a run that no label counts: possible under packing "concat" with a loss mask.
 void Trainer::warn_of_no_labels(const StepMetrics& metrics) {
   if (metrics.tokens > 0 || std::exchange(warned_of_no_labels_, true)) return;
-  journal_.warn(cat("step ", metrics.step, ": all labels are masked: the loss is NaN and the gradients are zero",
+  journal_.warn(cat("step ", metrics.step,
+                    ": all labels are masked: the loss is NaN and the gradients are zero",
                     "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves out rows without such labels"));
 }
 

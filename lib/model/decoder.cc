@@ -402,9 +402,9 @@ MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
   return lora;
 }
 
-/// Adds a block's parameters to its graph. `whole` is the config of the whole model. `dropout` holds
-/// what the dropouts of all adapters' operands have in common; each gets its own site and first
-/// column here. Modules of one matrix, whose A's are one matrix, share a mask.
+/// Adds a block's parameters to its graph. `whole` is the config of the whole model. `dropout`
+/// holds what the dropouts of all adapters' operands have in common; each gets its own site and
+/// first column here. Modules of one matrix, whose A's are one matrix, share a mask.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
                              const DropoutAttrs& dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);

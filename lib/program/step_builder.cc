@@ -134,8 +134,8 @@ class StepBuilder {
   }
 
   void begin(std::vector<BufferId> cleared);
-  /// Adds the actions of this stage. The model's output goes to `result`; with `sums_loss` it is the
-  /// loss, which is summed over all ranks after the last forward pass.
+  /// Adds the actions of this stage. The model's output goes to `result`; with `sums_loss` it is
+  /// the loss, which is summed over all ranks after the last forward pass.
   void run_actions(BufferId result, bool sums_loss);
   void decide(BufferId norm, BufferId loss);
 

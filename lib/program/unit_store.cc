@@ -221,9 +221,9 @@ Range UnitStore::range(const Home& home, int64_t begin, int64_t end) const {
           home.format.bytes(end - begin)};
 }
 
-/// Returns where this rank's shard of the unit lies in `homes` (the whole unit where it is not cut),
-/// with the padding that reaches past the unit's end. The home itself may hold the whole of a unit
-/// that is cut.
+/// Returns where this rank's shard of the unit lies in `homes` (the whole unit where it is not
+/// cut), with the padding that reaches past the unit's end. The home itself may hold the whole of a
+/// unit that is cut.
 Range UnitStore::held(const std::vector<Home>& homes, UnitId id) const {
   return range(home(homes, id), cut_.begin(id), cut_.begin(id) + cut_.held(id));
 }

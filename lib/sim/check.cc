@@ -415,9 +415,9 @@ class InUse {
   InUse(const Program& program, const std::vector<StorageRequest>& lives)
       : program_(program), lives_(lives) {}
 
-  /// Adds a buffer whose use begins no earlier than that of all added before, and returns buffers in
-  /// use that it shares bytes with. It finds all of them unless some of those added before overlap
-  /// each other.
+  /// Adds a buffer whose use begins no earlier than that of all added before, and returns buffers
+  /// in use that it shares bytes with. It finds all of them unless some of those added before
+  /// overlap each other.
   std::vector<size_t> add(size_t id) {
     while (!ends_.empty() && ends_.begin()->first < lives_[id].first) {
       by_offset_.erase({offset(ends_.begin()->second), ends_.begin()->second});

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// StepTime is the predicted time of a training step on a machine, in seconds. `seconds` lasts until
-/// the slowest rank ends; the parts below are rank 0's (its stage's, in a pipeline).
+/// StepTime is the predicted time of a training step on a machine, in seconds. `seconds` lasts
+/// until the slowest rank ends; the parts below are rank 0's (its stage's, in a pipeline).
 struct StepTime {
   /// Seconds until the slowest rank ends.
   double seconds = 0;
@@ -36,8 +36,8 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, int64_t nod
                       StepTrace* trace = nullptr);
 
 /// Writes the prediction as `ftrun plan` prints it: time by part, tokens a second, and the model
-/// FLOPs utilization (MFU; Chowdhery et al. 2022, "PaLM", appendix B) by `flops_per_token`, which is
-/// 0 where it is not known.
+/// FLOPs utilization (MFU; Chowdhery et al. 2022, "PaLM", appendix B) by `flops_per_token`, which
+/// is 0 where it is not known.
 std::string step_time_text(const StepTime& time, const Machine& machine, int ranks, int64_t tokens,
                            double flops_per_token, DType dtype);
 

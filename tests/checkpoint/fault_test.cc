@@ -80,8 +80,8 @@ bool has_leftovers(const std::string& root) {
   return false;
 }
 
-/// Fails each file-system call of a save in turn, and requires each time that a resume finds what the
-/// message says and that the run can save again. Returns a line with the counts.
+/// Fails each file-system call of a save in turn, and requires each time that a resume finds what
+/// the message says and that the run can save again. Returns a line with the counts.
 std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
                            Replacing way = Replacing::kExchange) {
   const int64_t count = calls_of_a_save(step, keep_last, way);
