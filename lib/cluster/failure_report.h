@@ -30,8 +30,8 @@ struct FailureReport {
 /// Makes the report of a rank that ends now by `failure`, which it reports as `told`.
 FailureReport failure_report(int rank, const std::exception& failure, const Error& told);
 
-/// One line, at most 4,000 bytes so that a pipe takes it whole. A longer message loses its middle:
-/// its remedy stays.
+/// Writes the report as one line, at most 4,000 bytes so that a pipe takes it whole. A longer
+/// message loses its middle: its remedy stays.
 std::string failure_line(const FailureReport& report);
 /// Reads a line of failure_line(); nothing when it is another line.
 std::optional<FailureReport> parse_failure_line(std::string_view line);

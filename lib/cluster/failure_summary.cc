@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kPeerLostCode = static_cast<int>(ExitCode::kPeerLost);
 
-/// One rank's failure, from its report and its end together.
+/// Failure is one rank's failure, from its report and its end together.
 struct Failure {
   int rank = 0;
   int64_t unix_ns = 0;

@@ -36,7 +36,7 @@ std::string link_target(const char* path) {
 }
 
 struct ProcStat {
-  /// It could not be looked at: no descriptor was free, say.
+  /// Says whether the process could not be looked at, as when no descriptor was free.
   bool unknown = false;
   char state = 0;
   uint64_t start_ticks = 0;

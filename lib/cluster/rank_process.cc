@@ -34,7 +34,8 @@ struct Birth {
   ::_exit(127);
 }
 
-/// False, with errno set, where the descriptors cannot be listed.
+/// Closes the descriptors that exec would close. Returns false, with errno set, where they cannot
+/// be listed.
 bool close_as_exec_would() {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (folder == nullptr) return false;

@@ -55,7 +55,7 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
   if (!write_all(to, text, is_out)) leave_out();
 }
 
-/// False where the stream stands; `text` is what is left then.
+/// Writes the text. Returns false where the stream is blocked; `text` is what is left then.
 bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out) {
   constexpr size_t kAtOnce = 4096;  // PIPE_BUF: where a pipe has room, so much does not wait
   while (!text.empty()) {

@@ -170,7 +170,7 @@ class Supervisor {
     int number = 0;
     RankProcess process;
     bool running = true;
-    /// True where the rank was ending before it was asked to stop.
+    /// Says whether the rank was ending before it was asked to stop.
     bool ended_before_told = false;
   };
 

@@ -213,10 +213,10 @@ class Communicator {
   /// Views what is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
-  /// True when a group of one is served by a copy between host buffers.
+  /// Says whether a group of one is served by a copy between host buffers.
   virtual bool copies_alone() const { return size() == 1; }
-  /// True when a device runs collectives while the host goes on: what the board shows is the back end's
-  /// business then.
+  /// Says whether a device runs collectives while the host goes on: what the board shows is the
+  /// back end's business then.
   virtual bool device_runs() const { return false; }
 
   /// Makes the Error(kBug) of ranks that mean different things, given by rank in the group; for
@@ -275,7 +275,7 @@ class Communicator {
   std::string broken_;  // why no more calls are possible
 };
 
-/// True for the types that all_reduce and reduce_scatter take.
+/// Says whether all_reduce and reduce_scatter take the type.
 bool reducible(DType dtype);
 
 }  // namespace ftrun

@@ -123,7 +123,8 @@ ncclResult_t exchange_bytes(const CommBuffer& word, int size, int rank, ncclComm
   return status == ncclSuccess ? ended : status;
 }
 
-/// Each group is a communicator of NCCL's own. Calls put kernels into the stream at hand.
+/// NcclCommunicator is a group with a communicator of NCCL's own. Calls put kernels into the stream
+/// at hand.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(Setup setup, Rendezvous& rendezvous, int device)

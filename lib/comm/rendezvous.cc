@@ -342,9 +342,9 @@ std::vector<int> Rendezvous::Impl::gone_of(std::vector<int> ranks) const {
   return ranks;
 }
 
-/// One use of a key. Each member leaves its text; the first one puts all of them together under one key, for which the others
-/// wait: were each to wait for the keys of all and to read them, the store would hold as many requests and answers as there
-/// are pairs of ranks.
+/// Exchange is one use of a key. Each member leaves its text; the first one puts all of them
+/// together under one key, for which the others wait: were each to wait for the keys of all and to
+/// read them, the store would hold as many requests and answers as there are pairs of ranks.
 struct Rendezvous::Impl::Exchange {
   /// Every rank looks by itself who is absent; of more, the first one reports to the others.
   static constexpr size_t kFew = 32;
@@ -369,7 +369,7 @@ struct Rendezvous::Impl::Exchange {
 /// Absence says who is waited for.
 struct Rendezvous::Impl::Absence {
   std::vector<int> ranks;
-  /// True where the first one is waited for, which has arrived but not finished collecting the
+  /// Says whether the first one is waited for, which has arrived but not finished collecting the
   /// replies.
   bool has_come = false;
 
@@ -498,7 +498,7 @@ Error Rendezvous::Impl::lost_store(const Exchange& exchange, const std::string& 
           "look at rank 0's own log first"};
 }
 
-/// False when some are not there within the limit, or the store is silent.
+/// Returns false when some are not there within the limit, or the store is silent.
 bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit) {
   const auto wait = [keys, limit](c10d::Store& server) {
     try {
@@ -526,7 +526,7 @@ class SignsOfLife {
     Last& last = last_.try_emplace(rank, Last{{}, Clock::now()}).first->second;
     if (beat && beat != last.beat) last = {beat, Clock::now()};
   }
-  /// True when each of them has shown one within `limit`.
+  /// Says whether each of them has shown one within `limit`.
   bool all_within(const std::vector<int>& ranks, Milliseconds limit) const {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
       const auto found = last_.find(rank);

@@ -16,8 +16,8 @@ namespace ftrun {
 /// matches; a name without patterns is returned as it is.
 std::vector<std::string> matching_files(const std::string& pattern);
 
-/// One or several files read as one stream of tokens, in the order given. Immutable after opening;
-/// any number of threads may read, each with its own ReadScratch.
+/// TokenDataset is one or several files read as one stream of tokens, in the order given. Immutable
+/// after opening; any number of threads may read, each with its own ReadScratch.
 class TokenDataset {
  public:
   /// Each path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput) for what

@@ -61,7 +61,8 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   return std::nullopt;
 }
 
-/// "" where all of the model trains, and on other ranks than the first, whose record counts.
+/// Returns the fingerprint of the base; "" where all of the model trains, and on other ranks than
+/// the first, whose record counts.
 std::string Checkpointer::base_fingerprint() const {
   return setup_.train().model.trains_all() || !session_.is_first() ? "" : setup_.folder().weights_fingerprint();
 }

@@ -331,7 +331,8 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
   return found;
 }
 
-/// One call for each pair of ranges, all announced before the first is waited for.
+/// Runs a collective: one call for each pair of ranges, all announced before the first is waited
+/// for.
 void Executor::run_collective(const Instr& instr) {
   Communicator& group = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, group);

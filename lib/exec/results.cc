@@ -65,8 +65,8 @@ class BeginningOfTraining {
 /// Thrown through export_model, which then removes what it has written.
 struct ExportStopped {};
 
-/// One rank's part in what all ranks do for each piece: they vote on stopping, and the writer gets
-/// it.
+/// Pieces is one rank's part in what all ranks do for each piece: they vote on stopping, and the
+/// writer gets it.
 class Pieces {
  public:
   /// `moved` is the writer's, or null.

@@ -468,7 +468,7 @@ std::vector<EvaluationResult> Trainer::recorded_evaluation() {
   return all ? results : std::vector<EvaluationResult>{};
 }
 
-/// False when a signal ended it.
+/// Evaluates the model. Returns false when a signal ended it.
 bool Trainer::evaluate(StepMetrics& metrics) {
   session_.show_phase(cat("the evaluation after step ", progress_.step));
   evaluation_clock_.begin();

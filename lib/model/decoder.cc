@@ -59,7 +59,7 @@ class TensorTable {
   /// share A.
   struct Lora {
     TensorId a = -1, b = -1;
-    /// -1: it has none.
+    /// The tensor of magnitudes; -1: it has none.
     TensorId magnitudes = -1;
   };
   /// LoraModule is a module of the files with an adapter. Rows of B of its products lie under each

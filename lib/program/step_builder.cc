@@ -461,7 +461,7 @@ void StepBuilder::send(const Transfer& transfer, size_t action, const Flow& flow
   transfers_.push_back({transfer, buffer, action});
 }
 
-/// One phase of a micro-batch over the layers of a chunk.
+/// Adds one phase of a micro-batch over the layers of a chunk.
 void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   const size_t number = begins_.size();
   begins_.push_back(program_.instrs.size());

@@ -23,8 +23,8 @@ std::string place(const Program& program, size_t at) {
   return instr_place(program, static_cast<InstrId>(at));
 }
 
-/// True when every range lies in a buffer and every collective has one: what the other checks rely
-/// on.
+/// Says whether every range lies in a buffer and every collective has one: what the other checks
+/// rely on.
 bool check_ranges(const Program& program, Faults& faults) {
   bool sound = true;
   const auto refuse = [&](const std::string& fault) {

@@ -78,7 +78,7 @@ class Walk {
   /// The turns that may go now, in no order.
   const std::vector<Turn>& ready() const { return ready_; }
   const Instr& instr(Turn turn) const;
-  /// False where it is left out, because the step is not finite.
+  /// Says whether it runs; an instruction is left out where the step is not finite.
   bool takes_part(Turn turn) const { return takes_part(step(turn)); }
   /// The ranks that do it together: indices, ascending.
   std::span<const int32_t> members(const Turn& turn) const;

@@ -79,7 +79,7 @@ std::string content(const std::string& path) {
   return text.str();
 }
 
-/// True when the process is there and no zombie.
+/// Says whether the process is there and no zombie.
 bool alive(pid_t pid) {
   const std::string stat = content("/proc/" + std::to_string(pid) + "/stat");
   const size_t state = stat.rfind(") ");

@@ -83,7 +83,7 @@ class Member {
     device_->synchronize(groups());
   }
 
-  /// True where the collective is left out.
+  /// Says whether the collective is left out.
   bool inject() {
     if (hang_.hang == Hang::kSkips) return true;
     if (hang_.hang != Hang::kComputes && hang_.hang != Hang::kSlowDisk) return false;

@@ -183,7 +183,7 @@ class EmulatedLinks {
   /// Collectives are numbered in the order of their streams. To each rank a part, or one for all.
   using Parts = std::vector<std::vector<std::byte>>;
   void give(int rank, int64_t number, const CollectiveRecord& record, Parts given);
-  /// True when all have given.
+  /// Says whether all have given.
   bool is_met(int64_t number) const;
   /// Takes what a rank gets.
   std::vector<std::byte> take(int rank, int64_t number);

@@ -11,7 +11,7 @@
 
 namespace ftrun::fixtures {
 
-/// One layout of a run of 8 layers, and what else shapes it.
+/// LatticeCell is one layout of a run of 8 layers, and what else shapes it.
 struct LatticeCell {
   TrainingMesh mesh;
   int64_t stage = 0;

@@ -139,7 +139,8 @@ TrainingOutcome trained_plainly(const ModelConfig& model) {
   return outcome;
 }
 
-/// One process in 16 bits, and what rounding to them does to it: how far it is from one in fp32.
+/// OneProcess is one process in 16 bits, and what rounding to them does to it: how far it is from
+/// one in fp32.
 struct OneProcess {
   OneProcess(ConfigDtype precision, bool tied)
       : narrow(trained_narrow(in_proportion(narrow_run(precision)), narrow_model(tied), {})),

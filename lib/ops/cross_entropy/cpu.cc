@@ -32,7 +32,7 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// True where the rows lie in the workspace: tokens that are no neighbours, and 16-bit rows
+    /// Says whether the rows lie in the workspace: tokens that are no neighbours, and 16-bit rows
     /// that are widened.
     bool gathered;
     /// x of the tokens. Products in T read `rows`; bf16 that is multiplied as it is stored is in
@@ -303,7 +303,7 @@ struct LogitCap {
   }
 };
 
-/// One kLinearCrossEntropy.
+/// LinearCrossEntropy runs one kLinearCrossEntropy.
 template <class S>
 class LinearCrossEntropy {
  public:

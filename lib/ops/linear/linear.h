@@ -34,7 +34,7 @@ struct LinearAttrs {
   bool operator==(const LinearAttrs&) const = default;
 };
 
-/// True where a linear adds the bias that it is given.
+/// Says whether a linear adds the bias that it is given.
 bool adds_bias(const Op& op);
 
 namespace ops {
