@@ -29,7 +29,8 @@ class WatchedCollectives {
   virtual void ended() = 0;
   /// A member is known to have given up, or its process to have ended. May take a moment.
   virtual bool peer_lost() = 0;
-  // One of the two is called, once at most.
+  // Reports the end of the rank's wait by a failure: lost() or device_failed() is called, once at
+  // most.
   virtual void lost(const CollectiveRecord& record, const CollectiveFailure& failure) = 0;
   /// This rank's own device has failed: no peer is to blame.
   virtual void device_failed(const CollectiveRecord& record, const RankError& error) = 0;

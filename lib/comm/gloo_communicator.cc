@@ -265,7 +265,7 @@ void GlooCommunicator::all_reduce_now(const Collective& work) {
   await(group_->allreduce(tensors, options));
 }
 
-/// Each rank adds its own part of every piece, then the parts are gathered.
+/// Reduces in pieces: a rank adds its own part of every piece, then the parts are gathered.
 void GlooCommunicator::all_reduce_pieces(const Collective& work) {
   const int64_t width = dtype_bytes(work.record.dtype);
   auto* data = static_cast<std::byte*>(work.out);

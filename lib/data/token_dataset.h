@@ -20,8 +20,8 @@ std::vector<std::string> matching_files(const std::string& pattern);
 /// after opening; any number of threads may read, each with its own ReadScratch.
 class TokenDataset {
  public:
-  /// Each path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput) for what
-  /// cannot be read or holds no token.
+  /// Opens the files. A path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput)
+  /// for what cannot be read or holds no token.
   TokenDataset(const std::vector<std::string>& paths, const TokenFileOptions& options);
 
   int64_t tokens() const { return token_starts_.back(); }

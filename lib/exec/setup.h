@@ -39,8 +39,8 @@ class TrainingSetup {
 
   const ProgramPlan& train() const { return model_.plan.train; }
   const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
-  /// It and its executor are there where samples of text are wanted and there is validation data to
-  /// begin them with.
+  /// The program for samples of text. It and its executor are there where samples of text are
+  /// wanted and there is validation data to begin them with.
   const ProgramPlan& text() const { return model_.plan.text.value(); }
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }

@@ -62,7 +62,7 @@ void replace_by(FaultFileSystem& files, Replacing way) {
   if (way == Replacing::kStepAside) files.refuse_exchange();
 }
 
-// One save over an earlier one; how many file-system calls it makes.
+// Counts the file-system calls of a save over an earlier one.
 int64_t calls_of_a_save(int64_t step, int64_t keep_last, Replacing way) {
   Scene scene;
   FaultFileSystem files(scene.run.path());

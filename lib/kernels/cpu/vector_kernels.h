@@ -84,8 +84,8 @@ struct FlatRange {
   uint64_t rounding_key;
 };
 
-/// One step of an optimizer by the types of parameters, gradients and states; null where a rule has
-/// not that many states.
+/// UpdateKernel runs one step of an optimizer, by the types of parameters, gradients and states;
+/// null where a rule has not that many states.
 using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
@@ -237,8 +237,8 @@ namespace amx {
 extern const VectorKernels<BFloat16> kBFloat16;
 }  // namespace amx
 
-/// Each has what those before it have. The last two multiply bf16 in attention as it is stored: by
-/// vdpbf16ps, and on Intel's matrix units (AMX).
+/// Isa lists instruction sets: each has what those before it have. The last two multiply bf16 in
+/// attention as it is stored: by vdpbf16ps, and on Intel's matrix units (AMX).
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 /// Says whether this processor and its kernel can run it. Asking for kAmx asks the kernel for the

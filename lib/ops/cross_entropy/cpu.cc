@@ -345,8 +345,8 @@ class LinearCrossEntropy {
     return sums;
   }
 
-  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place,
-  /// as the products read it.
+  /// Computes one row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale
+  /// in place, as the products read it.
   RowLoss row_loss(T* row, int32_t label) {
     cap_.apply(row);
     const double at_label = row[label];
