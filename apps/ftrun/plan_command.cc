@@ -45,7 +45,7 @@ struct PlanOptions {
   int64_t nodes = 1;
   /// A machine file; "" for none.
   std::string machine;
-  /// Where a step's trace goes; "" for nowhere.
+  /// The file that a step's trace is written to; "" for none.
   std::string trace;
 };
 
