@@ -413,7 +413,7 @@ std::string measure_exchanges_as(int rank, int ranks, int port, int listen_fd,
   for (int i = 0; i < ranks; ++i) members[static_cast<size_t>(i)] = i;
   const auto group = open_communicator(*rendezvous, "bench", members, {});
   Machine machine{.name = "measured",
-                  .rates = {Rates{.memory = 1, .products = {{DType::kF32, 1}}}}};
+                  .rates = {Rates{.memory = 1e9, .products = {{DType::kF32, 1e9}}}}};
   std::map<std::string, std::vector<std::pair<double, double>>> points;
   for (const int64_t bytes :
        {int64_t{1} << 12, int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 24}) {

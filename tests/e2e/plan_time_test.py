@@ -61,10 +61,17 @@ with tempfile.TemporaryDirectory() as scratch:
         assert f"{bad}:5:25: error: \"3\" has no unit" in told and "links.node.bandwidth is missing" in told, told
         told = must(ftrun("plan", "--config", config, "--machine", job.scratch / "none.yaml"), 4).stderr
         assert "none.yaml" in told, told
-        # Two ranks, and nothing to exchange over.
+        # Two ranks and nothing to exchange over, and GPUs: the plan goes on without a time.
         bad.write_text("machine: m\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 TFLOP/s}\n")
-        told = must(ftrun("plan", "--config", config, "--machine", bad), 2).stderr
-        assert "the machine m has no links.node, over which the ranks of a node exchange" in told, told
+        told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
+        assert "time of a step: not predicted: the machine m has no links.node, over which the ranks of a node exchange\n" in told, told
+        bad.write_text("machine: m\ndevice: gpu\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 TFLOP/s}\n")
+        told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
+        assert "not predicted: the run computes on processors, and the machine m is one of GPUs\n" in told, told
+        # Rates that no machine has.
+        bad.write_text("machine: m\nrates:\n  - memory: 1 KB/s\n    products: {fp32: 1 MFLOP/s}\nlinks: {node: {latency: 1 s, bandwidth: 1 KB/s}}\n")
+        told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
+        assert re.search(r"not predicted: on the machine m .* would take [\d.e+]+ s\n", told) or "time of a step on m" in told, told
 
     @case
     def nothing_of_a_users_is_overwritten():

@@ -136,7 +136,7 @@ TEST_CASE("what is wrong in a machine file is told with its place") {
         "m.yaml:11:5: error: rates.otherwize: unknown key (did you mean \"otherwise\"?)\n"
         "  remedy: known here: memory, otherwise, products, ranks, slowdown, threads");
   CHECK(refusal("otherwise: 1.5", "otherwise: -1") ==
-        "m.yaml:11:16: error: rates.otherwise: expected a number above 0, not -1");
+        "m.yaml:11:16: error: rates.otherwise: expected a number from 1e-6 to 1e6, not -1");
   CHECK(refusal("bf16: 80", "bf17: 80") ==
         "m.yaml:10:35: error: rates.products.bf17: expected fp32, bf16 or fp16");
   CHECK(refusal("device: processor", "device: tpu") ==
