@@ -106,8 +106,10 @@ def tokens():
 
 def small_model(name, seed):
     family, changes = FAMILIES[name]
-    options = changes if family == "GPT2" else COMMON | changes
-    config = getattr(transformers, family + "Config")(**options)
+    config_class = getattr(transformers, family + "Config")
+    known = config_class()
+    common = {key: value for key, value in COMMON.items() if hasattr(known, key) and family != "GPT2"}
+    config = config_class(**common | changes)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
@@ -233,9 +235,13 @@ def write_family(name, folder):
 def windows(config):
     window = getattr(config, "sliding_window", None)
     types = getattr(config, "layer_types", None)
-    if types is None or config.model_type == "mistral":
+    if types is None or config.model_type == "mistral":  # one window for all
         types = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
     return [window if t == "sliding_attention" else 0 for t in types]
+
+
+def norm_epsilon(config):
+    return next(getattr(config, key) for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon") if hasattr(config, key))
 
 
 def parameter_shapes(config):
@@ -264,12 +270,14 @@ def understood(path):
     heads = config.num_attention_heads
     out = {"vocab_rows": config.vocab_size, "hidden": config.hidden_size,
            "feed_forward": config.intermediate_size, "layers": config.num_hidden_layers,
-           "query_heads": heads, "kv_heads": config.num_key_value_heads,
+           "query_heads": heads, "kv_heads": getattr(config, "num_key_value_heads", heads),
            "head_size": getattr(config, "head_dim", None) or config.hidden_size // heads,
-           "max_positions": config.max_position_embeddings, "norm_epsilon": config.rms_norm_eps,
+           "max_positions": config.max_position_embeddings, "norm_epsilon": norm_epsilon(config),
            "tied": config.tie_word_embeddings, "theta": rope["rope_theta"],
            "windows": windows(config), "dtype": str(config.dtype).removeprefix("torch."),
            "inverse_frequencies": angles}
+    if hasattr(config, "no_rope_layers"):
+        out["rotates"] = [bool(rotates) for rotates in config.no_rope_layers]
     if by_layer:
         out["window_inverse_frequencies"] = [float(f) for f in turns.sliding_attention_inv_freq]
     with torch.device("meta"):

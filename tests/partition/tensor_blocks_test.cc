@@ -46,8 +46,8 @@ std::vector<std::string> cuts_of(const ModelDescription& model, const Partition&
   return cuts;
 }
 
-/// Returns the configs of the tests' config.json files, and GPT-2 as its class has it; two layers
-/// are like all.
+/// Returns the configs of the tests' config.json files, and of families that have none there; two
+/// layers are like all.
 std::vector<ModelConfig> families() {
   std::vector<ModelConfig> found;
   std::set<std::string> names;
