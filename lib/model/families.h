@@ -98,5 +98,6 @@ extern const Family kGpt2Family;
 extern const Family kGemmaFamily;
 extern const Family kGemma2Family;
 extern const Family kGemma3Family;
+extern const Family kOlmo2Family;
 
 }  // namespace ftrun

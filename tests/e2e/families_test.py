@@ -45,7 +45,9 @@ LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}}, "zero-3": {"zero_optim
            "tensor": {"parallel": {"tensor": 2}}, "pipeline": {"parallel": {"pipeline": 2}}}
 LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "tensor", "pipeline"),
               "gpt2": ("zero-3", "tensor", "pipeline"), "gemma2": ("zero-3", "tensor", "pipeline"),
-              "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline")}
+              "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline"),
+              # What is new in blocks: norms that ranks sum, layers that do not rotate, one sum of attention and MLP, rows by key head.
+              "olmo2": ("zero-3", "tensor", "pipeline")}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 

@@ -42,6 +42,8 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq
           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
          "head_dim": 12, "tie_word_embeddings": True}
+# Sizes that two tensor-parallel ranks can share.
+EIGHT_HEADS = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
 FAMILIES = {
     "llama_tied": ("Llama", {"tie_word_embeddings": True}),
     "llama_untied": ("Llama", {"tie_word_embeddings": False}),
@@ -83,6 +85,8 @@ FAMILIES = {
                                       "rope_parameters": {
                                           "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                                           "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
+    # Norms behind attention and MLP alone; norms of all query heads and of all key heads.
+    "olmo2": ("Olmo2", EIGHT_HEADS | {"tie_word_embeddings": False}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
