@@ -99,5 +99,6 @@ extern const Family kGemmaFamily;
 extern const Family kGemma2Family;
 extern const Family kGemma3Family;
 extern const Family kOlmo2Family;
+extern const Family kSmolLm3Family;
 
 }  // namespace ftrun
