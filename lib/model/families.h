@@ -100,5 +100,6 @@ extern const Family kGemma2Family;
 extern const Family kGemma3Family;
 extern const Family kOlmo2Family;
 extern const Family kSmolLm3Family;
+extern const Family kStarcoder2Family;
 
 }  // namespace ftrun

@@ -49,7 +49,7 @@ LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "t
               # What is new in blocks: norms that ranks sum, layers that do not rotate, one sum of attention and MLP, rows by key head.
               "olmo2": ("zero-3", "tensor", "pipeline")}
 # Blocks of these are those of others: two ranks tell nothing more.
-ONE_RANK = {"smollm3"}
+ONE_RANK = {"starcoder2", "smollm3"}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 
