@@ -101,5 +101,6 @@ extern const Family kGemma3Family;
 extern const Family kOlmo2Family;
 extern const Family kSmolLm3Family;
 extern const Family kStarcoder2Family;
+extern const Family kStableLmFamily;
 
 }  // namespace ftrun

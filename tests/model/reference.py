@@ -90,6 +90,8 @@ FAMILIES = {
     # The second of three layers does not rotate.
     "smollm3": ("SmolLM3", EIGHT_HEADS | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": True}),
     "starcoder2": ("Starcoder2", EIGHT_HEADS | {"norm_epsilon": 1e-5, "sliding_window": 8, "tie_word_embeddings": True}),
+    "stablelm": ("StableLm", EIGHT_HEADS | {"use_qkv_bias": True, "tie_word_embeddings": False}),
+    "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True, "tie_word_embeddings": False}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
