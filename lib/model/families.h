@@ -102,5 +102,7 @@ extern const Family kOlmo2Family;
 extern const Family kSmolLm3Family;
 extern const Family kStarcoder2Family;
 extern const Family kStableLmFamily;
+extern const Family kGlmFamily;
+extern const Family kGlm4Family;
 
 }  // namespace ftrun

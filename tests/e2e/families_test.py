@@ -50,7 +50,7 @@ LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "t
               "olmo2": ("zero-3", "tensor", "pipeline"),
               "stablelm_parallel": ("pipeline",)}
 # Blocks of these are those of others: two ranks tell nothing more.
-ONE_RANK = {"starcoder2", "smollm3", "stablelm", "stablelm_parallel"}
+ONE_RANK = {"starcoder2", "smollm3", "stablelm", "stablelm_parallel", "glm", "glm4"}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 

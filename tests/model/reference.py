@@ -92,6 +92,8 @@ FAMILIES = {
     "starcoder2": ("Starcoder2", EIGHT_HEADS | {"norm_epsilon": 1e-5, "sliding_window": 8, "tie_word_embeddings": True}),
     "stablelm": ("StableLm", EIGHT_HEADS | {"use_qkv_bias": True, "tie_word_embeddings": False}),
     "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True, "tie_word_embeddings": False}),
+    "glm": ("Glm", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
+    "glm4": ("Glm4", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
