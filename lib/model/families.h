@@ -104,5 +104,7 @@ extern const Family kStarcoder2Family;
 extern const Family kStableLmFamily;
 extern const Family kGlmFamily;
 extern const Family kGlm4Family;
+extern const Family kCohereFamily;
+extern const Family kCohere2Family;
 
 }  // namespace ftrun

@@ -18,10 +18,10 @@ using fixtures::refusal;
 using nlohmann::json;
 
 const std::vector<std::string> kNames{
-    "llama2",       "llama3",     "smollm2_135m", "llama_linear", "mistral_window",
-    "mistral_nemo", "qwen2",      "qwen2_window", "qwen3",        "granite",
-    "phi3",         "gemma",      "gemma2",       "gemma3",       "olmo2",
-    "smollm3",      "starcoder2", "stablelm",     "glm",          "glm4"};
+    "llama2", "llama3",       "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo",
+    "qwen2",  "qwen2_window", "qwen3",        "granite",      "phi3",           "gemma",
+    "gemma2", "gemma3",       "olmo2",        "smollm3",      "starcoder2",     "stablelm",
+    "glm",    "glm4",         "cohere",       "cohere2"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -400,7 +400,7 @@ TEST_CASE("features that are not there are named") {
        "llama, "
        "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
        "starcoder2, stablelm, "
-       "glm, glm4"},
+       "glm, glm4, cohere, cohere2"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

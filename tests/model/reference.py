@@ -94,6 +94,10 @@ FAMILIES = {
     "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True, "tie_word_embeddings": False}),
     "glm": ("Glm", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     "glm4": ("Glm4", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
+    "cohere": ("Cohere", EIGHT_HEADS | {"logit_scale": 0.5, "tie_word_embeddings": True}),
+    # The second of three layers has no window, and does not rotate.
+    "cohere2": ("Cohere2", EIGHT_HEADS | {"num_hidden_layers": 3, "logit_scale": 0.5, "sliding_window": 8, "tie_word_embeddings": True,
+                                          "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
