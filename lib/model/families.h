@@ -106,5 +106,6 @@ extern const Family kGlmFamily;
 extern const Family kGlm4Family;
 extern const Family kCohereFamily;
 extern const Family kCohere2Family;
+extern const Family kGptNeoxFamily;
 
 }  // namespace ftrun

@@ -21,7 +21,7 @@ const std::vector<std::string> kNames{
     "llama2", "llama3",       "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo",
     "qwen2",  "qwen2_window", "qwen3",        "granite",      "phi3",           "gemma",
     "gemma2", "gemma3",       "olmo2",        "smollm3",      "starcoder2",     "stablelm",
-    "glm",    "glm4",         "cohere",       "cohere2"};
+    "glm",    "glm4",         "cohere",       "cohere2",      "gpt_neox"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -175,6 +175,55 @@ TEST_CASE("a config of GPT-2 has keys of its own, and what it leaves out is its 
       refusal(R"({"model_type": "gpt2", "n_embd": 65, "scale_attn_by_inverse_layer_idx": true})") ==
       "4: config.json:\n  n_embd: 65 is not a multiple of n_head 12\n"
       "  scale_attn_by_inverse_layer_idx: is not supported yet");
+}
+
+TEST_CASE(
+    "layers that do not rotate, and attention and MLP beside each other, are read and shown") {
+  const ModelConfig smol = config("smollm3.v4");
+  CHECK(config_text(smol).find("\nrope default theta 5000000, none on layers "
+                               "3,7,11,15,19,23,27,31,35\n") != std::string::npos);
+  const auto rotating = [](const json& value) {
+    return parse_model_config(
+               changed(
+                   {{"no_rope_layers", value}, {"num_hidden_layers", 4}, {"layer_types", kRemoved}},
+                   "smollm3.v4"),
+               "m")
+        .rotates;
+  };
+  CHECK(rotating(kRemoved) == std::vector<bool>{true, true, true, false});
+  CHECK(rotating(json::array({0, 1, 0, 1, 1})) == std::vector<bool>{false, true, false, true});
+  CHECK(
+      refusal(changed({{"no_rope_layers", json::array({1, 0})}}, "smollm3.v5")) ==
+      "4: config.json: no_rope_layers: found a list of 2; expected a 1 or 0 for each of 36 layers");
+  const ModelConfig slides = parse_model_config(
+      changed({{"use_sliding_window", true}, {"sliding_window", 64}, {"layer_types", kRemoved}},
+              "smollm3.v4"),
+      "m");
+  CHECK(slides.windows[2] == 0);
+  CHECK(slides.windows[3] == 64);
+  const ModelConfig cohere = config("cohere2.v5");
+  const std::string text = config_text(cohere);
+  for (const char* line :
+       {"\nfeatures tied layer_norm_without_bias no_mlp_norm parallel_residual\n",
+        "\nscales logits 0.25\n",
+        "\nrope default theta 50000, of neighbours, none on layers "
+        "3,7,11,15,19,23,27,31\n"})
+    CHECK(text.find(line) != std::string::npos);
+  CHECK(refusal(changed({{"use_qk_norm", true}}, "cohere.v4")) ==
+        "3: config.json: use_qk_norm: layer norms of query and key heads are not supported yet");
+  const ModelConfig stable =
+      parse_model_config(changed({{"use_parallel_residual", true}}, "stablelm.v4"), "m");
+  CHECK(stable.parallel_residual);
+  CHECK_FALSE(stable.mlp_norm);
+  CHECK(refusal(changed({{"qk_layernorm", true}}, "stablelm.v4")) ==
+        "3: config.json: qk_layernorm: a layer norm for each head is not supported yet");
+  const ModelConfig neox = config("gpt_neox.v4");
+  CHECK(neox.rope.partial == 0.25);
+  CHECK(neox.mlp_norm);
+  CHECK(neox.parallel_residual);
+  CHECK(config_text(config("olmo2.v4"))
+            .find("\nfeatures whole_qk_norm no_input_norm no_mlp_norm "
+                  "output_norms\n") != std::string::npos);
 }
 
 TEST_CASE("a config reads as text") {
@@ -400,7 +449,7 @@ TEST_CASE("features that are not there are named") {
        "llama, "
        "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
        "starcoder2, stablelm, "
-       "glm, glm4, cohere, cohere2"},
+       "glm, glm4, cohere, cohere2, gpt_neox"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

@@ -98,6 +98,9 @@ FAMILIES = {
     # The second of three layers has no window, and does not rotate.
     "cohere2": ("Cohere2", EIGHT_HEADS | {"num_hidden_layers": 3, "logit_scale": 0.5, "sliding_window": 8, "tie_word_embeddings": True,
                                           "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    "gpt_neox": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": False}),
+    "gpt_neox_serial": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "use_parallel_residual": False,
+                                    "tie_word_embeddings": False}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
@@ -167,10 +170,16 @@ def step_gradients(model, data, step):
     return total
 
 
+def file_parameters(model):
+    """The parameters by their names in files, where the head of GPT-NeoX is called otherwise than in memory."""
+    renamed = {"lm_head.weight": "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
+    return {renamed.get(name, name): parameter for name, parameter in model.named_parameters()}
+
+
 def train(folder, data, dtype):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager").train()
-    return run_steps(model, dict(model.named_parameters()), data)
+    return run_steps(model, file_parameters(model), data)
 
 
 def run_steps(model, parameters, data):
@@ -266,7 +275,7 @@ def parameter_shapes(config):
         config.layer_types = config.layer_types[:config.num_hidden_layers]
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    return [[name, list(p.shape)] for name, p in model.named_parameters()]
+    return [[name, list(p.shape)] for name, p in file_parameters(model).items()]
 
 
 def understood(path):
