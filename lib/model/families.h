@@ -107,5 +107,6 @@ extern const Family kGlm4Family;
 extern const Family kCohereFamily;
 extern const Family kCohere2Family;
 extern const Family kGptNeoxFamily;
+extern const Family kOptFamily;
 
 }  // namespace ftrun

@@ -177,6 +177,40 @@ TEST_CASE("a config of GPT-2 has keys of its own, and what it leaves out is its 
       "  scale_attn_by_inverse_layer_idx: is not supported yet");
 }
 
+TEST_CASE("a config of OPT has keys of its own, and forms that are not there are refused by key") {
+  const auto opt = [](const std::string& more) {
+    return cat(R"({"model_type": "opt", "vocab_size": 512, "hidden_size": 64, "ffn_dim": 96,
+                   "num_hidden_layers": 3, "num_attention_heads": 4)",
+               more, "}");
+  };
+  const ModelConfig c = parse_model_config(opt(""), "m");
+  CHECK(config_text(c) ==
+        "family opt\n"
+        "vocabulary 512\n"
+        "hidden 64\n"
+        "feed_forward 96\n"
+        "layers 3\n"
+        "heads 4 query, 4 key/value, of 16\n"
+        "positions 2048\n"
+        "norm_epsilon 1e-05\n"
+        "features tied qkv_bias attention_out_bias mlp_bias layer_norm learned_positions plain_mlp "
+        "relu\n"
+        "rope none\n"
+        "window full\n"
+        "dtype unknown\n"
+        "tokens eos none bos none pad 1\n");
+  CHECK(c.dropouts == std::vector<std::string>{"dropout"});
+  CHECK(c.position_offset == 2);
+  CHECK(
+      refusal(opt(R"(, "do_layer_norm_before": false, "word_embed_proj_dim": 32,
+                       "layer_norm_elementwise_affine": false, "_remove_final_layer_norm": true)")) ==
+      "3: config.json:\n"
+      "  do_layer_norm_before: norms behind the sums are not supported yet\n"
+      "  layer_norm_elementwise_affine: norms without weights are not supported yet\n"
+      "  _remove_final_layer_norm: is not supported yet\n"
+      "  word_embed_proj_dim: embeddings of another width than hidden_size are not supported yet");
+}
+
 TEST_CASE(
     "layers that do not rotate, and attention and MLP beside each other, are read and shown") {
   const ModelConfig smol = config("smollm3.v4");
@@ -449,7 +483,7 @@ TEST_CASE("features that are not there are named") {
        "llama, "
        "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
        "starcoder2, stablelm, "
-       "glm, glm4, cohere, cohere2, gpt_neox"},
+       "glm, glm4, cohere, cohere2, gpt_neox, opt"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

@@ -101,6 +101,8 @@ FAMILIES = {
     "gpt_neox": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": False}),
     "gpt_neox_serial": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "use_parallel_residual": False,
                                     "tie_word_embeddings": False}),
+    "opt": ("OPT", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4, "ffn_dim": 96, "max_position_embeddings": 41,
+                    "word_embed_proj_dim": 64, "dropout": 0.0, "init_std": 0.1, "tie_word_embeddings": True}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),

@@ -59,6 +59,10 @@ std::vector<ModelConfig> families() {
   };
   add(parse_model_config(
       R"({"model_type": "gpt2", "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})", "gpt2"));
+  add(parse_model_config(
+      R"({"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 12,
+          "num_attention_heads": 12, "ffn_dim": 3072, "dropout": 0})",
+      "opt"));
   const std::string folder = testing::source_dir() + "/tests/model/configs";
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string path = entry.path();
