@@ -17,7 +17,8 @@ std::span<const Family> families() {
       kLlamaFamily, kMistralFamily, kQwen2Family,      kQwen3Family,    kGraniteFamily,
       kPhi3Family,  kGpt2Family,    kGemmaFamily,      kGemma2Family,   kGemma3Family,
       kOlmo2Family, kSmolLm3Family, kStarcoder2Family, kStableLmFamily, kGlmFamily,
-      kGlm4Family,  kCohereFamily,  kCohere2Family,    kGptNeoxFamily,  kOptFamily};
+      kGlm4Family,  kCohereFamily,  kCohere2Family,    kGptNeoxFamily,  kOptFamily,
+      kFalconFamily};
   return kFamilies;
 }
 

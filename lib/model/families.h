@@ -108,5 +108,6 @@ extern const Family kCohereFamily;
 extern const Family kCohere2Family;
 extern const Family kGptNeoxFamily;
 extern const Family kOptFamily;
+extern const Family kFalconFamily;
 
 }  // namespace ftrun

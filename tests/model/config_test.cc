@@ -212,6 +212,36 @@ TEST_CASE("a config of OPT has keys of its own, and forms that are not there are
 }
 
 TEST_CASE(
+    "a config of Falcon says how many key heads there are, and forms that are not there are "
+    "refused") {
+  const auto falcon = [](const std::string& more) {
+    return cat(R"({"model_type": "falcon", "vocab_size": 512, "hidden_size": 64,
+                   "num_hidden_layers": 2, "num_attention_heads": 4)",
+               more, "}");
+  };
+  const auto kv_heads = [&](const std::string& more) {
+    return parse_model_config(falcon(more), "m").kv_heads;
+  };
+  CHECK(kv_heads("") == 1);
+  CHECK(kv_heads(R"(, "num_kv_heads": 2)") == 1);
+  CHECK(kv_heads(R"(, "multi_query": false)") == 4);
+  CHECK(kv_heads(R"(, "new_decoder_architecture": true, "num_kv_heads": 2,
+                      "num_ln_in_parallel_attn": 1)") == 2);
+  const ModelConfig c = parse_model_config(falcon(R"(, "bias": true)"), "m");
+  CHECK(c.feed_forward == 256);
+  CHECK(config_text(c).find("\nfeatures tied qkv_bias attention_out_bias mlp_bias layer_norm "
+                            "no_mlp_norm parallel_residual plain_mlp gelu\n") != std::string::npos);
+  CHECK(parse_model_config(falcon(R"(, "parallel_attn": false)"), "m").mlp_norm);
+  CHECK(refusal(falcon(
+            R"(, "new_decoder_architecture": true, "parallel_attn": false, "alibi": true)")) ==
+        "3: config.json:\n"
+        "  alibi: is not supported yet\n"
+        "  num_ln_in_parallel_attn: norms of their own for attention and MLP beside each other are "
+        "not supported yet\n"
+        "  parallel_attn: is not supported yet");
+}
+
+TEST_CASE(
     "layers that do not rotate, and attention and MLP beside each other, are read and shown") {
   const ModelConfig smol = config("smollm3.v4");
   CHECK(config_text(smol).find("\nrope default theta 5000000, none on layers "
@@ -483,7 +513,7 @@ TEST_CASE("features that are not there are named") {
        "llama, "
        "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
        "starcoder2, stablelm, "
-       "glm, glm4, cohere, cohere2, gpt_neox, opt"},
+       "glm, glm4, cohere, cohere2, gpt_neox, opt, falcon"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

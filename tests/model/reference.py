@@ -103,6 +103,10 @@ FAMILIES = {
                                     "tie_word_embeddings": False}),
     "opt": ("OPT", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4, "ffn_dim": 96, "max_position_embeddings": 41,
                     "word_embed_proj_dim": 64, "dropout": 0.0, "init_std": 0.1, "tie_word_embeddings": True}),
+    # One key head for all query heads; and two of them, in whose rows of the fused matrix four query heads come before each.
+    "falcon": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": True}),
+    "falcon_new": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_kv_heads": 2, "bias": True,
+                              "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "tie_word_embeddings": True}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),

@@ -63,6 +63,10 @@ std::vector<ModelConfig> families() {
       R"({"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 12,
           "num_attention_heads": 12, "ffn_dim": 3072, "dropout": 0})",
       "opt"));
+  add(parse_model_config(
+      R"({"model_type": "falcon", "vocab_size": 65024, "hidden_size": 4544,
+          "num_hidden_layers": 32, "num_attention_heads": 71})",
+      "falcon"));
   const std::string folder = testing::source_dir() + "/tests/model/configs";
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string path = entry.path();
