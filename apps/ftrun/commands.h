@@ -10,8 +10,9 @@ class App;
 
 namespace ftrun {
 
-/// What main does, but for ending the process: reads the arguments (the program's own name first), runs the command, tells of an
-/// error. Returns the exit code. In the process of a rank that the supervisor starts it is all that runs, as where a launcher starts one.
+/// Does what main does, but for ending the process: reads the arguments (the program's own name
+/// first), runs the command, tells of an error. Returns the exit code. In the process of a rank
+/// that the supervisor starts it is all that runs, as where a launcher starts one.
 int run_arguments(const std::vector<std::string>& arguments);
 
 /// Runs a command after its options were read; returns the exit code or throws Error.
@@ -22,6 +23,7 @@ using Command = std::function<int()>;
 Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
 Command add_check(CLI::App& app);
 Command add_plan(CLI::App& app);
+Command add_bench(CLI::App& app);
 Command add_schema(CLI::App& app);
 Command add_inspect(CLI::App& app);
 Command add_report(CLI::App& app);

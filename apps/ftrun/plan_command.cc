@@ -12,6 +12,7 @@
 #include "config_source.h"
 #include "data/check_headers.h"
 #include "exec/sample_options.h"
+#include "machine/machine_file.h"
 #include "model/size.h"
 #include "nodes_option.h"
 #include "pipeline_text.h"
@@ -23,6 +24,7 @@
 #include "program/step_plan.h"
 #include "program/traffic.h"
 #include "sim/class_plans.h"
+#include "sim/step_time.h"
 
 namespace ftrun {
 namespace {
@@ -39,6 +41,8 @@ struct PlanOptions {
   int64_t device_memory = 0;
   int64_t host_memory = 0;
   int64_t nodes = 1;
+  /// A machine file; "" for none.
+  std::string machine;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -82,14 +86,14 @@ void print_traffic(const StepPlan& plan, const Program& program) {
 }
 
 bool has_data(const Config& config) {
-  const SampleSetOptions samples = sample_options(config.data);
+  const SampleSetOptions samples = sample_options(config);
   TokenFileOptions files;
   files.format = samples.format;
   files.dtype = samples.dtype;
   return !config.data.train.empty() && check_headers(config.data.train, files, std::nullopt).empty();
 }
 
-/// What a plan goes by where there is no data.
+/// Prints what a plan goes by if there is no data.
 void print_assumptions(const Config& config) {
   if (has_data(config)) return;
   std::cout << "assumed: every sequence has " << config.data.sequence_length
@@ -97,7 +101,21 @@ void print_assumptions(const Config& config) {
             << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
 }
 
-/// What was checked.
+/// Prints what a step takes on the machine that is asked about.
+void print_time(const LoadedConfig& loaded, const PlanOptions& options, const ClassPlans& all,
+                const StepPlan& plan) {
+  const Machine machine = read_machine_file(options.machine);
+  const StepTime time = predict_step(all, machine, options.nodes);
+  const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
+  // Adapters leave out the gradients of most weights, of which the formula knows nothing.
+  const bool trains_all = loaded.config.adapter.type == AdapterType::kNone;
+  const double flops = trains_all ? training_flops_per_token(plan.train.model).full : 0;
+  std::cout << '\n'
+            << step_time_text(time, machine, loaded.ranks, tokens, flops,
+                              plan.train.model.dtypes.compute);
+}
+
+/// Prints what was checked.
 void print_checked(const RankClasses& classes) {
   const int ranks = classes.ranks();
   const int programs = classes.count();
@@ -164,10 +182,11 @@ int plan_command(PlanOptions options) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
+  if (trains && !options.machine.empty()) print_time(loaded, options, all, plan);
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
     std::cout << "\nwarning: " << crossing << '\n';
-  // Who gives a budget plans for another machine.
+  // A budget is given for a plan of another machine.
   if (trains && options.device_memory == 0 && options.host_memory == 0)
     print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
   refuse_over_budget(all, loaded, options, plan);
@@ -197,6 +216,11 @@ Command add_plan(CLI::App& app) {
       ->transform(CLI::AsSizeValue(false));
   command->add_option("--host-memory", options->host_memory, "the same for the host tier of a rank")
       ->transform(CLI::AsSizeValue(false));
+  command
+      ->add_option("--machine", options->machine,
+                   "a machine file (docs/plan.md): what a step would take there")
+      ->option_text("FILE")
+      ->excludes(evaluation);
   add_nodes_option(*command, options->nodes);
   return [options] { return plan_command(*options); };
 }

@@ -47,8 +47,8 @@ FoundFolder find_model_folder(const std::string& path);
 /// Finds an adapter in PEFT's layout in the same way, by its adapter_config.json.
 FoundFolder find_adapter_folder(const std::string& path);
 
-/// Whether the cache holds the repository that a Hub name means, at whatever revision; false for
-/// any other path.
+/// Says whether the cache holds the repository that a Hub name means, at whatever revision; false
+/// for any other path.
 bool hub_cache_holds(const std::string& path);
 
 /// A snapshot of the Hugging Face cache, by its folder's path:

@@ -13,16 +13,17 @@ namespace ftrun {
 /// path is neither.
 std::vector<std::string> verify_checkpoint(const std::string& folder);
 
-/// What a step folder or a checkpoints/ folder holds, for a person: several lines.
+/// Describes what a step folder or a checkpoints/ folder holds, for a person: several lines.
 std::string describe_checkpoint(const std::string& folder);
 
 /// The step of a checkpoint, with those of its steps that were skipped: "500 (2 skipped)".
 std::string step_text(const CheckpointMeta& meta);
 
-/// What a Hugging Face model folder holds, for a person: several lines.
+/// Describes what a Hugging Face model folder holds, for a person: several lines.
 std::string describe_model(const std::string& folder);
 
-/// What an adapter's folder in PEFT's layout holds, and how the base was quantized that it was trained on: several lines.
+/// Describes what an adapter's folder in PEFT's layout holds, and how the base was quantized that
+/// it was trained on: several lines.
 std::string describe_adapter(const std::string& folder);
 
 /// A folder that scripts/import_checkpoint.py wrote, read and verified as a whole.

@@ -17,7 +17,8 @@ namespace ftrun {
 namespace {
 using nlohmann::json;
 
-// On disk: the checksum is found by position, so that every byte of the file is covered.
+// The beginning of the manifest on disk: the checksum is found by position, so that every byte of
+// the file is covered.
 constexpr std::string_view kOpening = "{\n\"xxh3\": \"";
 constexpr size_t kHashDigits = 16;
 

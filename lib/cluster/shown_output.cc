@@ -23,8 +23,8 @@ bool has_room(int fd, std::chrono::milliseconds wait) {
   return ::poll(&wanted, 1, static_cast<int>(wait.count())) != 0;
 }
 
-/// A terminal with room for a byte waits for the rest of a line. Opened once more it does not have to: the flag would change the
-/// terminal of everybody who shares our descriptor.
+/// A terminal with room for a byte waits for the rest of a line. Opened once more it does not have
+/// to: the flag would change the terminal of everybody who shares our descriptor.
 OwnedFd opened_again(int fd) {
   if (::isatty(fd) != 1) return {};
   const std::string path = cat("/proc/self/fd/", fd);

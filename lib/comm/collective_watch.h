@@ -17,8 +17,9 @@ namespace ftrun {
 class WatchedCollectives {
  public:
   virtual ~WatchedCollectives() = default;
-  // Both throw RankError where this rank's device fails, and any other exception where the transport does.
-  /// All that stood before it in its stream is over: from here on only the peers can hold it up.
+  // has_begun() says whether all that stood before the collective in its stream is over: from then
+  // on only the peers can hold it up. It and the next one throw RankError where this rank's device
+  // fails, and any other exception where the transport does.
   virtual bool has_begun(int64_t handle) = 0;
   virtual bool has_ended(int64_t handle) = 0;
   /// It has ended: nothing asks for the handle any more.
@@ -80,7 +81,7 @@ class CollectiveWatch {
   std::deque<Entry> entries_;
   std::chrono::milliseconds limit_;
   bool stopping_ = false;
-  /// Of the first entry: the thread's own.
+  /// The first entry has begun; only the thread uses it.
   bool begun_ = false;
   bool gave_up_ = false;
   Clock::time_point since_;

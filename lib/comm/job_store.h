@@ -18,7 +18,7 @@
 
 namespace ftrun {
 
-/// Where the job's store is, and how to be let in.
+/// StorePlace says where the job's store is, and how to be let in.
 struct StorePlace {
   std::string address;
   int port = 0;

@@ -217,7 +217,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     });
   }
 
-  /// Only a barrier is waited for on the host.
+  /// Waits on the host for a barrier alone.
   void complete(Collective& collective) override {
     if (collective.record.kind == CollectiveKind::kBarrier)
       or_lost([&] { check_cuda(::cudaStreamSynchronize(native()), "waiting for the device"); });
@@ -314,7 +314,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   bool has_come(cudaEvent_t event) const {
-    // Of the watch's thread, which would open another GPU for itself.
+    // The watch's thread needs its device set: it would open another GPU for itself.
     check_cuda(::cudaSetDevice(device_), "choosing the GPU");
     const cudaError_t status = ::cudaEventQuery(event);
     if (status == cudaErrorNotReady) {

@@ -7,9 +7,11 @@
 namespace ftrun {
 namespace {
 
-/// Of each rank to the job's store: its own, the heartbeat's, and that of checkpoints in the background.
+/// Connections of each rank to the job's store: its own, the heartbeat's, and that of checkpoints
+/// in the background.
 constexpr rlim_t kConnections = 3;
-/// What rank 0 has open beside them: data, logs, shared memory, connections that have not proved themselves.
+/// Files that rank 0 has open beside them: data, logs, shared memory, connections that have not
+/// proved themselves.
 constexpr rlim_t kOthers = 128;
 
 }  // namespace

@@ -44,12 +44,13 @@ using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr Milliseconds kSlice{1000};  // how long to wait before looking for dead peers
 constexpr Milliseconds kControlTimeout{2000};
-/// For one that did not answer last time: who must end soon does not wait so long for each of several answers;
+/// The limit for a rank that did not answer last time: who must end soon does not wait so long for
+/// each of several answers.
 constexpr Milliseconds kSilentTimeout{500};
-/// and no longer than this while that answer is still missing.
+/// The limit while that answer is still missing.
 constexpr Milliseconds kStuckTimeout{50};
 constexpr Milliseconds kMomentToDie{200};
-/// How long after the time limit a group that is complete waits for its texts to be put together.
+/// The time after the limit for which a complete group waits for its texts to be put together.
 constexpr Milliseconds kToPutTogether{2000};
 
 /// The server did not answer in time. It may be back later.
@@ -57,9 +58,9 @@ struct StoreSilent : std::runtime_error {
   StoreSilent() : std::runtime_error("the store does not answer") {}
 };
 
-/// Before c10d's first use. It reports what we report, but in its own way and with stack traces;
-/// and its flight recorder, which the progress board makes superfluous, breaks when two threads of
-/// a process use communicators.
+/// Prepares c10d before its first use. It reports what we report, but in its own way and with stack
+/// traces; and its flight recorder, which the progress board makes superfluous, breaks when two
+/// threads of a process use communicators.
 void prepare_c10d() {
   static const bool done = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
@@ -73,7 +74,7 @@ void prepare_c10d() {
   static_cast<void>(done);
 }
 
-/// Of so many ranks that are waited for it is told who they are and what they do.
+/// The most ranks of which it is told who they are and what they do while they are waited for.
 constexpr std::ptrdiff_t kTold = 8;
 /// The exchange by which ranks meet.
 constexpr const char* kMeetingKey = "identity";
@@ -104,7 +105,7 @@ struct Rendezvous::Impl {
   struct Connection {
     StorePtr store;
     StoreWorker worker;
-    /// Nothing is waited for at the server: an answer comes at once or not at all.
+    /// The server answers at once or not at all: nothing is waited for there.
     bool prompt;
     std::atomic<bool> silent = false;
 
@@ -141,7 +142,7 @@ struct Rendezvous::Impl {
   std::optional<std::string> collective_wait_text(const RankState::Group& group, const std::string& waited);
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
-  /// Whether a rank gave no sign of life when it was looked at last.
+  /// Notes whether a rank gave no sign of life when it was looked at last.
   void note_silent(int rank, bool is_silent);
   bool is_silent(int rank);
   std::vector<std::string> keys_of_leaving(bool of_ended);
@@ -167,7 +168,8 @@ struct Rendezvous::Impl {
   void remove_left(const Exchange& exchange);
   std::vector<int> gone_of(std::vector<int> ranks) const;
   bool any_gone(const std::vector<int>& ranks) const { return !gone_of(ranks).empty(); }
-  /// After so long without a sign of life a rank is lost; a few may be late on a busy machine.
+  /// The time without a sign of life after which a rank is lost; a few may be late on a busy
+  /// machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
   bool tells_wait(const Exchange& exchange, const Absence& absence) const;
   std::string wait_text(const Exchange& exchange, const Absence& absence, Patience patience, const std::string& waited);
@@ -185,7 +187,8 @@ struct Rendezvous::Impl {
   ProgressBoard board;
   std::vector<PeerIdentity> identities;
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
-  /// What this rank has in the store, by the prefix of its exchange key: the key, and the use with which it may go.
+  /// The keys that this rank has left in the store, by the prefix of its exchange key: the key, and
+  /// the use with which it may go.
   std::map<std::string, std::map<std::string, int64_t>> left;
   std::function<StorePtr()> connect_again;
   std::string keys = "x/";  // where the keys of exchanges begin
@@ -255,7 +258,8 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   }
 }
 
-/// Of those that stand in a collective, the first one tells it; of a message, who waits for it.
+/// Tells of a wait in a collective: of those that stand in it the first one does, of a message the
+/// one who waits for it.
 std::optional<std::string> Rendezvous::Impl::collective_wait_text(const RankState::Group& group, const std::string& waited) {
   const auto own = std::ranges::find(group.members, options.rank);
   if (own == group.members.end()) return std::nullopt;
@@ -298,7 +302,7 @@ bool Rendezvous::Impl::is_silent(int rank) {
   return silent_ranks.contains(rank);
 }
 
-/// What a rank of our supervisor shows, as it is at this moment.
+/// Reads what a rank of our supervisor shows at this moment.
 std::optional<RankState> Rendezvous::Impl::shown_here(int rank) const {
   const PeerIdentity& peer = identities[static_cast<size_t>(rank)];
   if (peer.machine != identities[static_cast<size_t>(options.rank)].machine) return std::nullopt;
@@ -359,13 +363,13 @@ struct Rendezvous::Impl::Exchange {
   }
 };
 
-/// Who is waited for.
+/// Absence says who is waited for.
 struct Rendezvous::Impl::Absence {
   std::vector<int> ranks;
   /// It is the first one, which has come, and has not put the texts together.
   bool has_come = false;
 
-  /// Whose end ends the wait: without the first one it has no other.
+  /// The ranks whose end ends the wait: without the first one it has no other.
   std::vector<int> awaited(int first) const {
     std::vector<int> all = ranks;
     if (!all.empty() && all.front() != first) all.insert(all.begin(), first);
@@ -373,7 +377,7 @@ struct Rendezvous::Impl::Absence {
   }
 };
 
-/// Those of some members who have not come: few are found with few requests.
+/// Finds those of some members who have not come: few are found with few requests.
 std::vector<int> Rendezvous::Impl::missing(const Exchange& exchange, std::span<const int> ranks) {
   if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
   if (ranks.size() == 1) return {ranks.front()};
@@ -413,8 +417,9 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const Exchange& exc
   return {absent};
 }
 
-/// Whose keys one who is not the first looks at. Of a large group nobody but the first one looks at those of all: were each to do
-/// so once a second, the store would have nothing else to do. Where no first one tells who is absent, each looks once, at the end.
+/// Lists the ranks whose keys a rank that is not the first looks at. In a large group only the
+/// first looks at all keys: if each did so once a second, the store would have nothing else to do.
+/// If no first one tells who is absent, each looks once, at the end.
 std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool look_at_all) {
   if (exchange.members.size() <= Exchange::kFew) return exchange.members;
   if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
@@ -428,7 +433,8 @@ std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool lo
 
 Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& exchange, bool look_at_all) {
   const std::vector<int> asked = asked_about(exchange, look_at_all);
-  // The first one may have stopped since it told who was absent. Of a long list it is enough that one is.
+  // The first one may have stopped since it told who was absent. It is enough that one of a long
+  // list is.
   const bool each = look_at_all || asked.size() <= Exchange::kFew;
   Absence absence;
   if (each)
@@ -436,12 +442,12 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& ex
   else if (!control.has_all(exchange.keys(asked)))
     absence.ranks = asked;
   if (absence.ranks.empty()) absence = {{exchange.first()}, true};
-  // What each has left goes when all has been read.
+  // The texts that ranks left go when all have been read.
   if (control.has(exchange.all())) return {};
   return absence;
 }
 
-/// Of those that wait, the first one tells it.
+/// Says whether this rank tells of the wait: the first one of those that wait does.
 bool Rendezvous::Impl::tells_wait(const Exchange& exchange, const Absence& absence) const {
   if (absence.ranks.empty()) return false;
   return std::ranges::all_of(exchange.members, [&](int member) {
@@ -504,7 +510,7 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
 
 namespace {
 
-/// Since when each absent rank has shown no sign of life.
+/// SignsOfLife knows since when each absent rank has shown no sign of life.
 class SignsOfLife {
  public:
   using Beat = std::optional<std::vector<uint8_t>>;
@@ -550,7 +556,8 @@ void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<st
       Absence absence = find_absent(look_at_all);
       std::vector<int> gone = gone_of(absence.awaited(exchange.first()));
       if (!gone.empty()) {
-        // What they have left is final only now: each may have come, and ended, since it was looked for.
+        // The ranks' texts are final only now: each may have come, and ended, since it was looked
+        // for.
         absence = find_absent(look_at_all);
         const std::vector<int> awaited = absence.awaited(exchange.first());
         std::erase_if(gone, [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
@@ -633,7 +640,7 @@ int port_of_token(const std::string& token) {
   return 20000 + (digest[0] << 8 | digest[1]) % 12000;
 }
 
-/// How this rank finds the store each time it tries.
+/// Makes the function by which this rank finds the store each time it tries.
 JobStore::Find finder(const RendezvousOptions& options) {
   if (!options.token.empty()) {
     const int port = options.port > 0 ? options.port : port_of_token(options.token);
@@ -754,7 +761,7 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
   return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr, {}, {}};
 }
 
-/// Of the ranks of this start alone, in the store of torchrun's agent.
+/// Joins the ranks of this start alone, in the store of torchrun's agent.
 Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_of_no_way(options);
   const StorePtr main = agent_store(options);
@@ -837,7 +844,8 @@ std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milli
   return all;
 }
 
-/// Who lives is asked over the connection of the heartbeat, which nobody holds for long.
+/// Makes a rendezvous with a connection of its own. It asks who lives over the heartbeat's connection,
+/// which nobody holds for long.
 std::unique_ptr<Rendezvous> Rendezvous::beside() {
   RendezvousOptions options = impl_->options;
   options.board_fd = -1;
@@ -905,7 +913,7 @@ void Rendezvous::Impl::tell_failure(const Exchange& exchange, const std::string&
   }
 }
 
-/// What each gets: the texts of all as one.
+/// Makes the one text that each member gets: the texts of all.
 std::string Rendezvous::Impl::all_texts(const Exchange& exchange, const std::string& text, Patience patience) {
   const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };
   const std::string key = exchange.all();
@@ -1052,8 +1060,9 @@ std::string key_of_leaving(int rank) { return cat("left/", rank); }
 
 }  // namespace
 
-/// Of the ranks that rank 0 waits for. Who has ended or is stopped reads nothing, and may have told so before (`of_ended`); who gave
-/// no sign of life is waited for in vain.
+/// Lists the keys of leaving of the ranks that rank 0 waits for. A rank that has ended or is
+/// stopped reads nothing, and may have told so before (`of_ended`); one that gave no sign of life
+/// is waited for in vain.
 std::vector<std::string> Rendezvous::Impl::keys_of_leaving(bool of_ended) {
   std::vector<std::string> keys;
   for (int rank = 1; rank < options.world; ++rank) {
@@ -1082,7 +1091,7 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
       awaited = impl_->keys_of_leaving(false);
     }
   } catch (const std::exception&) {
-    // Who is missing will be told by the supervisor.
+    // The supervisor will tell who is missing.
   }
 }
 

@@ -165,7 +165,7 @@ class JsonReader {
     return list;
   }
 
-  // After a value: true at a comma, false in front of the closing bracket.
+  // Reads what follows a value: true at a comma, false in front of the closing bracket.
   bool read_separator(char close, const Position& opened) {
     skip_blank();
     if (peek() == ',') {

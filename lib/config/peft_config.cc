@@ -30,7 +30,7 @@ Json modules(const std::vector<std::string>& names, const std::string& expressio
   return list_or_null(names == std::vector<std::string>{"all-linear"} ? model.linear : names);
 }
 
-/// In the order written: the first expression that matches counts.
+/// Writes a map of expressions to values in their order: the first expression that matches counts.
 template <class T>
 Json pattern(const std::vector<std::string>& expressions, const std::vector<T>& values) {
   Json map = Json::object();

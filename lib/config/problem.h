@@ -37,7 +37,7 @@ struct Problem {
   Position at;
   /// "zero_optimization.stag: unknown key", one line.
   std::string message;
-  /// What to do; may be empty.
+  /// The remedy; may be empty.
   std::string remedy;
   Severity severity = Severity::kError;
 };

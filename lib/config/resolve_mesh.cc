@@ -128,7 +128,7 @@ std::string ranks_text(int64_t ranks) {
   return cat(ranks, ranks == 1 ? " rank" : " ranks");
 }
 
-// Where the degrees are written.
+// Tells where the degrees are written.
 std::string place_of_degrees(const Resolving& r) {
   if (r.config.origins.find("parallel") != nullptr) return "parallel";
   if (r.config.tensor_parallel.autotp_size > 1) return "tensor_parallel.autotp_size";

@@ -13,15 +13,15 @@
 namespace ftrun {
 namespace {
 
-/// What decoder layers are called by those who write such expressions: transformers' classes and
-/// those of Megatron-DeepSpeed and GPT-NeoX.
+/// Names that decoder layers have in such expressions: transformers' classes and those of
+/// Megatron-DeepSpeed and GPT-NeoX.
 constexpr const char* kDecoderLayers[] = {
     "LlamaDecoderLayer", "MistralDecoderLayer",          "Qwen2DecoderLayer", "Qwen3DecoderLayer",
     "TransformerLayer",  "ParallelTransformerLayerPipe", "TransformerBlock"};
 
 constexpr const char* kTypePrefix = "type:";
 
-/// Whether an expression is found in a class name of decoder layers, in any case.
+/// Says whether an expression is found in a class name of decoder layers, in any case.
 bool matches_decoder_layers(const std::string& expression) {
   regex_t compiled;
   if (::regcomp(&compiled, expression.c_str(), REG_EXTENDED | REG_ICASE | REG_NOSUB) != 0)
@@ -119,7 +119,7 @@ void check_unit(Resolving& r) {
           "use layer or block");
 }
 
-/// What a run of one stage leaves unused.
+/// Names the keys that a run of one stage leaves unused.
 void name_unused(Resolving& r) {
   const ParallelConfig& p = r.config.parallel;
   const auto unused = [&](const std::string& path, const std::string& value) {

@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// What a field of a JSONL line means.
+/// JsonlField is the meaning of a field of a JSONL line.
 enum class JsonlField {
   kInputIds,
   kLabels,
@@ -26,7 +26,7 @@ enum class JsonlField {
   kPreference,
   /// True for an answer that is to be imitated.
   kDesirable,
-  /// Whether the line is trained on.
+  /// The line is trained on, or not.
   kTrain,
   /// Labels, ids or numbers for the loss that are given in another way than by labels.
   kOtherTargets,

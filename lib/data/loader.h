@@ -30,7 +30,7 @@ struct LoaderOptions {
   int depth = 4;
   /// Longest wait for one step's data before Error(kEnvironment).
   double timeout_seconds = 600;
-  /// When a wait for data is told.
+  /// Options of the notice of a wait for data.
   WaitNoticeOptions notices;
 };
 

@@ -106,8 +106,8 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
              " sequences (train.evaluation.samples)");
 }
 
-/// Whether gradients reach `token` in a row: it is read at or before a label that counts, of the
-/// same document.
+/// Says whether gradients reach `token` in a row: it is read at or before a label that counts, of
+/// the same document.
 bool trains_on(const Batch& row, int32_t token) {
   auto reached = static_cast<int32_t>(row.tokens.size());
   for (size_t i = row.tokens.size(); i-- > 0;) {

@@ -34,7 +34,7 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-/// Whether the calling thread may run on all of them.
+/// Says whether the calling thread may run on all of them.
 bool may_run_on(const std::vector<int>& processors) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -83,7 +83,8 @@ void Recorder::admit(const RunManifest& now) {
 void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
                      const RunManifest& now) {
   const std::string path = folder + "/checkpoint.json";
-  // Of an older version: whether the config is another can be told, what is other in it cannot.
+  // A manifest of an older version has a hash alone: it tells whether the config is another, not
+  // what is other in it.
   const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
   if (is_imported(saved))
     log_notice(import_notice(folder, saved));
@@ -142,7 +143,7 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   follow();
 }
 
-/// By what sends the run to a tracker.
+/// Follows the run with the program that sends it to a tracker.
 void Recorder::follow() {
   if (!follower_) return;
   if (const std::string warning = follower_->start(); !warning.empty()) warn(warning);
@@ -155,7 +156,7 @@ void Recorder::end_following() {
   follower_.reset();  // told once, though the run may end by an error after its report
 }
 
-/// What the earlier run of the folder left in its manifest goes on in the new one.
+/// Takes over into the new manifest what the earlier run of the folder left in its own.
 void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
   if (!before_) return;
   manifest.restarts = before_->restarts;
@@ -234,7 +235,7 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
     if (progress_) progress_->finish();
     end_following();
     if (!manifest_ || folder_.is_another_runs()) return;
-    // Of several ranks the supervisor knows which one was the cause.
+    // The supervisor knows which one of several ranks was the cause.
     if (request_.launch.world == 1)
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
     const bool trained = posix_files().exists(paths().metrics());

@@ -9,20 +9,23 @@
 
 namespace ftrun {
 
-/// What a rank does in a step while others may wait for it; waiting for other ranks is none of it.
+/// RankPhase is what a rank does in a step while others may wait for it; waiting for other ranks is
+/// none of it.
 enum class RankPhase : uint8_t { kCompute, kData, kDisk };
 inline constexpr size_t kRankPhases = 3;
 /// Seconds by RankPhase.
 using RankSeconds = std::array<double, kRankPhases>;
 
-/// Finds stragglers, ranks that hold the others up: each tells how long it worked itself in the median step of a
-/// window of steps, sorted by that, and one that took much longer than the ranks with the same work, in two windows that
-/// follow each other, is named. Single long steps change nothing.
+/// Finds stragglers, ranks that hold the others up: each tells how long it worked itself in the
+/// median step of a window of steps, sorted by that, and one that took much longer than the ranks
+/// with the same work, in two windows that follow each other, is named. Single long steps change
+/// nothing.
 class SlowRanks {
  public:
   /// Steps of a window: one that turns slow is named after two, at most 20 steps.
   static constexpr int64_t kWindow = 10;
-  /// Times the median of the others, and seconds a step more than that, from which on a rank is slow.
+  /// Times the median of the others, and seconds a step more than that, from which on a rank is
+  /// slow.
   static constexpr double kFactor = 1.5;
   static constexpr double kLeastSeconds = 0.02;
 
@@ -32,8 +35,8 @@ class SlowRanks {
   /// `teams[r]` tells which ranks have the same work as rank r: those with the same number.
   SlowRanks(int rank, std::vector<int> teams, Sum sum);
 
-  /// Collective: after each step, with this rank's seconds of it. On all ranks alike: a line for each rank that
-  /// is slow now and was not before, or is no longer; else nothing.
+  /// Collective: after each step, with this rank's seconds of it. On all ranks alike: a line for
+  /// each rank that is slow now and was not before, or is no longer; else nothing.
   std::vector<std::string> step(int64_t number, const RankSeconds& seconds);
 
  private:

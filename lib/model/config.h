@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// How the rotary angles of a model are scaled (transformers' rope_type).
+/// RopeType says how the rotary angles of a model are scaled (transformers' rope_type).
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
 
 /// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), the same
@@ -33,7 +33,7 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-/// What a Hugging Face config.json says of a decoder, in one spelling.
+/// ModelConfig is what a Hugging Face config.json says of a decoder, in one spelling.
 struct ModelConfig {
   /// Hugging Face's model_type: "llama", "mistral", "gpt2", ...
   std::string family;

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// What is wrong with a config.json, found before anything is refused.
+/// ConfigFindings are what is wrong with a config.json, found before anything is refused.
 struct ConfigFindings {
   /// "key: what was found; what is expected"
   std::vector<std::string> problems;

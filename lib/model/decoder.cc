@@ -376,7 +376,8 @@ std::vector<RankMatrix> rank_matrices(const ModelConfig& whole, const TensorSpli
   return matrices;
 }
 
-/// In the order in which a step reads them: behind the product's own parameters.
+/// Adds the parameters of low-rank adapters in the order in which a step reads them: behind the
+/// product's own parameters.
 MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
                                    const TensorNames& names, const TensorSplit& split,
                                    const BlockAdapter& adapter, const DropoutAttrs& dropout) {
@@ -415,10 +416,11 @@ MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
   return lora;
 }
 
-/// Adds a block's parameters to its graph. `whole` is the config of the whole model, `dropout` that
-/// of what adapters multiply. Modules of one matrix, whose A's are one matrix, have the same mask.
+/// Adds a block's parameters to its graph. `whole` is the config of the whole model, `dropout` what
+/// those of adapters' operands have in common. Modules of one matrix, whose A's are one matrix,
+/// have the same mask.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
-                             double dropout, const TensorSplit& split) {
+                             const DropoutAttrs& dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);
   const std::vector<RankMatrix> matrices = rank_matrices(whole, split);
   BlockParams p;
@@ -445,8 +447,9 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   for (const RankMatrix& matrix : matrices) {
     const bool by_outputs = matrix.products.front().by_outputs;
     // The numbers of sites decide masks: a run goes on with the same ones.
-    const DropoutAttrs site{dropout, static_cast<int>(matrix.matrix),
-                            by_outputs ? 0 : split.index * matrix.inputs};
+    DropoutAttrs site = dropout;
+    site.site = static_cast<int>(matrix.matrix);
+    site.first_column = by_outputs ? 0 : split.index * matrix.inputs;
     p.at(matrix.matrix).lora = add_lora_params(g, matrix, names, split, adapter, site);
   }
   return p;
@@ -665,7 +668,10 @@ BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const 
   const ModelConfig c = local_config(whole, split);
   GraphBuilder g(block_name(whole, kind), batch.tokens(), batch.row_tokens, dtypes);
   BlockBuilder block(g, c, batch, kind, split);
-  const BlockParams p = add_block_params(g, whole, adapter, train ? dropout : 0, split);
+  const DropoutAttrs masks{.probability = train ? dropout : 0,
+                           .row_tokens = batch.row_tokens,
+                           .row_padding = batch.row_padding};
+  const BlockParams p = add_block_params(g, whole, adapter, masks, split);
   g.output(block.emit(p), Port::kHidden);
   return {g.finish(train, recompute), p};
 }

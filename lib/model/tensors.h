@@ -26,8 +26,8 @@ std::string tensor_problems_text(const std::vector<std::string>& problems, size_
 /// True for a tensor of a model folder that the model does not read and that may be ignored.
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name);
 
-/// Whether AdamW's weight decay is usual for the tensor: matrices and all that adapters add yes; norms and
-/// biases no.
+/// Says whether AdamW's weight decay is usual for the tensor: matrices and all that adapters add
+/// yes; norms and biases no.
 bool decays(const TensorInfo& tensor);
 
 /// "[576, 1536]"

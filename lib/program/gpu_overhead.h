@@ -13,7 +13,8 @@ namespace ftrun {
 struct GpuOverhead {
   /// "NCCL's buffers, 512.00 MiB a group"
   std::string what;
-  /// At most. Libraries say of themselves only what they took: these are bounds by their documentation, not measurements.
+  /// The upper bound. Libraries say of themselves only what they took: these are bounds by their
+  /// documentation, not measurements.
   int64_t bytes = 0;
 };
 

@@ -36,7 +36,7 @@ class Weaver {
   }
 
   std::vector<Instr> result_;
-  /// Where each plain instruction lies now.
+  /// The place of each plain instruction in the woven program.
   std::vector<InstrId> plain_;
   InstrId computed_ = -1;
 };

@@ -16,8 +16,9 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-/// Which layers each stage of a pipeline runs. The model is cut into parts, `chunks` a stage; part k
-/// hands its last layer's output to part k+1 and gets the gradient by it back.
+/// PipelineLayout says which layers each stage of a pipeline runs. The model is cut into parts,
+/// `chunks` a stage; part k hands its last layer's output to part k+1 and gets the gradient by it
+/// back.
 class PipelineLayout {
  public:
   /// One stage that runs all layers, however many.

@@ -12,7 +12,7 @@
 
 namespace ftrun {
 
-/// What a step does beside the model's own lists.
+/// StepOptions say what a step does beside the model's own lists.
 struct StepOptions {
   /// Micro-batches of a step on each rank (gradient accumulation), and the order of their passes.
   int32_t micro_batches = 1;
@@ -30,7 +30,7 @@ struct StepOptions {
   bool overlap = true;
   /// The layers' inputs wait for backward on the host (cpu_checkpointing).
   bool offload_activations = false;
-  /// What the rank has for a step of training, of its other programs (plan_memory).
+  /// The arenas that the rank has for a step of training, for its other programs (plan_memory).
   ArenaBytes arenas{};
 };
 
@@ -41,8 +41,9 @@ struct Step {
   ParameterHolders holders;
 };
 
-/// Names of the persistent buffers in messages; those in another tier than the device carry its name
-/// after a dot. Those of gradients, which are not persistent, end in the first unit that lies in them.
+/// Names of the persistent buffers in messages; those in another tier than the device carry its
+/// name after a dot. Names of gradients, which are not persistent, end in the first unit that lies
+/// in them.
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
 inline constexpr const char* kPackedParameters = "parameters.packed";

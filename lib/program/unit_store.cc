@@ -53,7 +53,7 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
   if (micro_batches > 0 && options_.snapshots) place_snapshots();
 }
 
-/// What is not persistent has the number of its first unit in its name.
+/// Adds a buffer; one that is not persistent has the number of its first unit in its name.
 BufferId UnitStore::add_buffer(const HomeOptions& options, Tier tier, int64_t elements, UnitId first) {
   std::string name = options.name;
   if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
@@ -225,7 +225,7 @@ Range UnitStore::held(const std::vector<Home>& homes, UnitId id) const {
   return range(home(homes, id), cut_.begin(id), cut_.begin(id) + cut_.held(id));
 }
 
-/// What is frozen is in the model folder.
+/// Says whether checkpoints hold the unit; frozen ones are in the model folder.
 bool UnitStore::is_saved(UnitId id) const { return spec(id).counted && spec(id).trainable; }
 
 ShardRange UnitStore::saved_part(UnitId id) const {
@@ -291,15 +291,15 @@ void UnitStore::list_straddling_pieces() {
     }
 }
 
-/// Of any of the ranks that save a unit between them. Their snapshots are equally long: else ranks that
-/// do the same would have different programs.
+/// The most elements of a unit that any of the ranks that save it between them saves. Their
+/// snapshots are equally long, else ranks that do the same would have different programs.
 int64_t UnitStore::most_saved(UnitId id) const {
   if (!is_saved(id)) return 0;
   return split(shard_range(unit(id), 0, options_.shard.count), 0, options_.replicas).size();
 }
 
-/// What is saved and lies in memory gets its place in a buffer of the host, what lies on disk a second
-/// place there.
+/// Places snapshots: saved state in memory gets its place in a buffer of the host, saved state on
+/// disk a second place there.
 void UnitStore::place_snapshots() {
   const auto is_saved = [](const StatePiece& piece) { return piece.state != StatePiece::kWorking; };
   std::set<BufferId> on_disk;
@@ -429,7 +429,7 @@ std::vector<Instr> UnitStore::gather(const ParameterUse& use, size_t number) {
 
 // Gradients.
 
-/// Of the first layer that reads a unit: backward comes to it last.
+/// The chunk of the first layer that reads a unit: backward comes to it last.
 int32_t UnitStore::chunk_of(UnitId id) const {
   const PipelineLayout& pipeline = options_.pipeline;
   for (const int layer : unit(id).layers)
@@ -492,7 +492,7 @@ std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
   return found;
 }
 
-/// What lies between tensors is reduced, summed and updated like them.
+/// Clears the padding: elements between tensors are reduced, summed and updated like them.
 std::vector<Instr> UnitStore::clear_padding(const GradientUse& use) const {
   Instr clear;
   clear.kind = InstrKind::kClear;
@@ -542,7 +542,8 @@ void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool firs
   into.push_back(std::move(instr));
 }
 
-/// Over the shard group first, as where units are cut: sums have the same bits at every stage.
+/// Reduces over the shard group first, as where units are cut: sums have the same bits at every
+/// stage.
 void UnitStore::reduce_over(const std::vector<GroupId>& groups, const Range& range, UnitId id,
                             Reduction& reduction) const {
   for (const GroupId group : groups) {

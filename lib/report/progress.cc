@@ -112,7 +112,7 @@ std::string bar_text(double done, int cells, const ProgressStyle& style) {
 }
 
 bool locale_is_utf8() {
-  // Without setlocale() the C library answers for "C", so the variables are read as it would.
+  // The C library answers for "C" without setlocale(), so the variables are read as it would.
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
@@ -221,7 +221,7 @@ void ProgressLine::show(const StepMetrics& metrics) {
 }
 
 void ProgressLine::show_live(const ProgressState& state, bool important) {
-  // What must be found again later gets a line that stays.
+  // A line that must be found again later stays.
   if (!state.metrics.evaluations.empty() || state.metrics.skipped) print(plain_progress_text(state));
   const double now = options_.clock();
   if (!important && now - drawn_at_ < options_.seconds_between) return;

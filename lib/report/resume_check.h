@@ -14,7 +14,7 @@ inline constexpr std::string_view kNotRecorded = "(none)";
 struct ManifestDifference {
   /// Dotted: "seed", "topology.data", "config.optimizer.params.lr", "data.train.fingerprint".
   std::string field;
-  /// As run.json spells the values; kNotRecorded where one has no such field.
+  /// The value as run.json spells it; kNotRecorded where one has no such field.
   std::string before;
   std::string now;
   /// True for what changes the mathematics of the run (config, model, data, seed, topology); false

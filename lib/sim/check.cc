@@ -103,8 +103,8 @@ void check_written_before_read(const Program& program, Faults& faults) {
   }
 }
 
-/// How the parts of a collective fit together: whole copies are as many parts as the group has
-/// ranks, and a part in the buffer of its whole is this rank's.
+/// Checks how the parts of a collective fit together: whole copies are as many parts as the group
+/// has ranks, and a part in the buffer of its whole is this rank's.
 void check_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const ShardPlace group = program.place_in(instr.group());
@@ -209,7 +209,7 @@ size_t scales_read(const Instr& instr, size_t states) {
   return instr.update().blocks ? 2 * states : 0;
 }
 
-/// What the weights and states of an update are read as is what is written.
+/// Says whether an update writes the same ranges, the weights and states, that it reads them from.
 bool is_update(const Program& program, const Instr& instr) {
   const size_t written = instr.writes.size() - (instr.update().writes_copy ? 1 : 0);
   if (written == 0 || !instr.if_finite ||
@@ -264,7 +264,7 @@ bool is_norm(const Program& program, const Instr& instr) {
   return instr.reads.size() == instr.writes.size() && instr.lane == Lane::kCompute;
 }
 
-/// What it has beside its ranges is what its kind asks for.
+/// Says whether the instruction's detail is the one that its kind asks for.
 bool has_its_detail(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kForward:
@@ -464,7 +464,8 @@ void check_arena(const Program& program, Faults& faults) {
                          program.buffers[second].name, " share arena bytes while both are in use"));
 }
 
-/// What nothing may take the place of, whatever is held to be in use: not by buffer_lifetimes(), which places it.
+/// Checks that nothing takes the place of the result, whatever buffer_lifetimes(), which places it,
+/// holds to be in use.
 void check_result(const Program& program, Faults& faults) {
   const BufferId result = find_result(program);
   if (result < 0) return;
@@ -496,8 +497,8 @@ void check_disk_requests(const Program& program, Faults& faults) {
   }
 }
 
-/// What can be said of a program without those of other ranks. False where its ranges are such that
-/// nothing more can be said.
+/// Checks what can be said of a program without those of other ranks. False if its ranges are such
+/// that nothing more can be said.
 bool check_alone(const Program& program, Faults& faults) {
   if (!check_ranges(program, faults)) return false;
   check_forms(program, faults);

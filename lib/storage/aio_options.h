@@ -17,7 +17,8 @@ constexpr int64_t swap_align(int64_t bytes) {
   return round_up(bytes, kSwapAlignment);
 }
 
-/// How a swap file is read and written; names and defaults of DeepSpeed's `aio` section.
+/// AioOptions say how a swap file is read and written; names and defaults of DeepSpeed's `aio`
+/// section.
 struct AioOptions {
   /// Bytes of one operation; requests are cut into blocks of this size. A multiple of 4096.
   int64_t block_size = int64_t{1} << 20;
@@ -36,7 +37,8 @@ struct AioOptions {
   int64_t staging_bytes() const { return blocks_in_flight() * kSwapAlignment; }
 };
 
-/// What is wrong with the options, naming key, value and what is allowed; nothing when they hold.
+/// Finds what is wrong with the options, naming key, value and what is allowed; nothing when they
+/// hold.
 std::optional<std::string> aio_problem(const AioOptions& options);
 
 }  // namespace ftrun

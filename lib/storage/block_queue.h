@@ -16,7 +16,8 @@ struct Block {
   uint32_t slot = 0;
 };
 
-/// How a block ended: bytes moved (fewer than asked for is allowed), or minus an errno.
+/// BlockResult says how a block ended: bytes moved (fewer than asked for is allowed), or minus an
+/// errno.
 struct BlockResult {
   uint32_t slot = 0;
   int64_t result = 0;

@@ -55,7 +55,7 @@ int resumed_version(const std::string& root) {
   return -1;
 }
 
-// How a folder comes to the name that another has.
+// Replacing says how a folder comes to the name that another has.
 enum class Replacing { kExchange, kStepAside };
 
 void replace_by(FaultFileSystem& files, Replacing way) {
@@ -180,7 +180,7 @@ TEST_CASE("a failure at any call of a save over the same step leaves one of the 
   fail_and_tell(EIO, 1, 0, Replacing::kStepAside);
 }
 
-// As on a network file system, while another process reads a file of it.
+// The removal fails as on a network file system, while another process reads a file of it.
 TEST_CASE("a checkpoint that was replaced and cannot be removed is a warning, and never comes back") {
   for (const Replacing way : {Replacing::kExchange, Replacing::kStepAside}) {
     Scene scene;

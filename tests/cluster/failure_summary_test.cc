@@ -176,7 +176,7 @@ TEST_CASE("a rank that fails tells whose failure it is") {
   REQUIRE_FALSE(failure_report(1, RankError(full, 0, false), full).of_device);
   REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).of_device);
   REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).culprit == -1);
-  // What lost a peer was no cause.
+  // A lost peer was no cause.
   const Error lost(ExitCode::kPeerLost, "rank 0: lost rank 2");
   REQUIRE(failure_report(1, RankError(lost, 0, false), lost).culprit == -1);
 }

@@ -27,7 +27,7 @@ Pipe make_terminal() {
   return {OwnedFd(shown), OwnedFd(terminal)};
 }
 
-/// What is there now.
+/// Reads what is there now.
 std::string read_from(const OwnedFd& reader) {
   ::fcntl(reader.get(), F_SETFL, O_NONBLOCK);
   std::string text, piece(4096, 0);

@@ -94,13 +94,14 @@ pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::str
   return testing::start_program(all, output, ignored);
 }
 
-/// Whether a child has ended; its exit code is still to be had.
+/// Says whether a child has ended; its exit code is still to be had.
 bool has_ended(pid_t child) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
 }
 
-/// Waits until a child has ended, whose exit code is still to be had; one that takes longer is killed, and fails the test case by waiting.
+/// Waits until a child has ended, whose exit code is still to be had; one that takes longer is
+/// killed, and fails the test case by waiting.
 void await_end(pid_t child, std::chrono::milliseconds limit) {
   try {
     await_that([&] { return has_ended(child); }, "a child has ended", limit);
@@ -378,7 +379,8 @@ TEST_CASE("a lost terminal stops nothing where it is inherited ignored") {
   REQUIRE(content(folder.path + "/out").empty());
 }
 
-/// Of two signals that are pending together the kernel delivers the one with the lower number first.
+/// Sends a signal and awaits it: of two signals that are pending together the kernel delivers the
+/// one with the lower number first.
 void send_and_await_delivery(pid_t pid, int signal) {
   ::kill(pid, signal);
   await_that([&] {
@@ -420,7 +422,8 @@ TEST_CASE("a second signal kills the ranks at once") {
   ::kill(supervisor, SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 500ms);
   REQUIRE(alive(pids[0]));
-  // The supervisor counts from when it has read the first: one that comes too early for that is no second one.
+  // The supervisor counts from when it has read the first: one that comes too early for that is no
+  // second one.
   int64_t sent = 0;
   const auto begin = std::chrono::steady_clock::now();
   const auto sent_and_ended = [&] {
@@ -439,8 +442,9 @@ TEST_CASE("a second signal kills the ranks at once") {
 
 namespace {
 
-/// Whether the ranks of a supervisor outlive two SIGTERM a tenth of a second apart, and end with a third signal; nothing where the machine
-/// let a second pass between the two, so that they may have counted as different ones.
+/// Says whether the ranks of a supervisor outlive two SIGTERM a tenth of a second apart, and end
+/// with a third signal; nothing if the machine let a second pass between the two, so that they may
+/// have counted as different ones.
 std::optional<bool> outlive_the_same_signal() {
   const Folder folder;
   const pid_t supervisor =
@@ -605,7 +609,8 @@ TEST_CASE("too few descriptors are told with what helps, wherever a start runs o
       }
     }
   });
-  // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard input.
+  // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard
+  // input.
   CHECK(told == "cannot make a pipe: Too many open files\n  remedy: raise the limit of open files (ulimit -n)\n"
                 "cannot start a rank: Too many open files\n  remedy: raise the limit of open files (ulimit -n)");
 }

@@ -21,7 +21,7 @@ std::string text_of(const HangCase& hang) {
              hang.step, ", collective ", hang.place);
 }
 
-/// What the earliest rank to notice says.
+/// Told is what the earliest rank to notice says.
 struct Told {
   std::mutex mutex;
   std::condition_variable changed;
@@ -99,7 +99,7 @@ class Member {
   const HangCase& hang_;
   Told& told_;
   const int rank_;
-  /// Of a step, until the device is done with it.
+  /// The data of a step, until the device is done with it.
   std::array<std::vector<float>, 3> data_;
   std::unique_ptr<HangDevice> device_;
   std::unique_ptr<Communicator> tp_, dp_, world_;

@@ -173,7 +173,7 @@ TEST_CASE("a rank killed at a random moment is named as gone by the others") {
 
 namespace {
 
-/// What the other of two ranks says when this one is stopped.
+/// Returns what the other of two ranks says when this one is stopped.
 std::string said_of_stopped(const char* backend, int victim, int limit_ms, std::string& stopped) {
   Ranks ranks(2, backend, limit_ms, "loop");
   for (int rank = 0; rank < 2; ++rank) ranks.await_text(rank, "looping");

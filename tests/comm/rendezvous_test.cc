@@ -68,7 +68,8 @@ std::string with_other_port(std::string address, int step) {
   return address.replace(at - sizeof port, sizeof port, reinterpret_cast<const char*>(&port), sizeof port);
 }
 
-/// What rank 0 says of a group over Gloo whose other rank gives its address and is never heard of again.
+/// Returns what rank 0 says of a group over Gloo whose other rank gives its address and is never
+/// heard of again.
 std::string connecting_alone(int step) {
   const std::string name = cat("group", step);
   return run_ranks(2, [&](Rendezvous& rendezvous) {
@@ -144,7 +145,8 @@ TEST_CASE("ranks whose groups differ say so in words that do not grow with the g
 
 namespace {
 
-/// What rank 0's store held at most, and its keys in the end, when so many ranks have met and exchanged texts.
+/// StoreUse is what rank 0's store held at most, and its keys in the end, when so many ranks have
+/// met and exchanged texts.
 struct StoreUse {
   int64_t most_bytes = 0;
   int64_t keys = 0;
@@ -179,7 +181,7 @@ std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
 StoreUse store_use_of(int world) {
   StoreUse use;
   const auto failures = run_met(world, 20s, [&](Rendezvous& rendezvous) {
-    // Whoever waits for many keys has sent all of them.
+    // The keys are long: whoever waits for many keys has sent all of them.
     const std::string key(200, 'k');
     for (int i = 0; i < 4; ++i) rendezvous.exchange_text(key, std::string(64, 'x'));
     rendezvous.exchange_text("once", std::string(64, 'y'));
@@ -189,7 +191,8 @@ StoreUse store_use_of(int world) {
   return use;
 }
 
-/// What rank 0's store holds when so many ranks have opened groups over Gloo, and what it was asked meanwhile.
+/// GroupUse is what rank 0's store holds when so many ranks have opened groups over Gloo, and what
+/// it was asked meanwhile.
 struct GroupUse {
   int64_t keys = 0;
   int64_t bytes = 0;
@@ -216,7 +219,7 @@ GroupUse group_use_of(int world) {
   return use;
 }
 
-/// What a rank throws that exchanges a text; "" where it gets all.
+/// Returns what a rank throws that exchanges a text; "" if it gets all.
 std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::string& text, Patience patience = Patience::kWhileAlive) {
   try {
     rendezvous.exchange_text(key, text, patience);

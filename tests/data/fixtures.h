@@ -94,7 +94,7 @@ inline std::string mask_bytes(const std::vector<int>& trained) {
          bits;
 }
 
-/// What an Error says, with its remedy; "" when nothing is thrown.
+/// Returns what an Error says, with its remedy; "" when nothing is thrown.
 template <typename Use>
 std::string error_of(const Use& use) {
   try {

@@ -31,7 +31,7 @@ using fixtures::TrainingOutcome;
 
 using enum PipelineSchedule;
 
-/// Where a run takes place.
+/// NarrowPlace is where a run takes place.
 struct NarrowPlace {
   TrainingMesh mesh;
   int64_t stage = 0;
@@ -89,9 +89,9 @@ TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model, c
   return outcome;
 }
 
-/// With an optimizer whose updates are in proportion to the gradients: what a weight is off by says how far its gradients
-/// are off. (AdamW divides by their size, as clipping does: a wrong scale would not show, and where a gradient is next to
-/// nothing a rounding would show as a whole step.)
+/// Sets an optimizer whose updates are in proportion to the gradients: what a weight is off by says
+/// how far its gradients are off. (AdamW divides by their size, as clipping does: a wrong scale
+/// would not show, and where a gradient is next to nothing a rounding would show as a whole step.)
 Config in_proportion(Config config) {
   config.gradient_clipping = 0;
   config.optimizer.type = OptimizerType::kSgd;
@@ -100,7 +100,8 @@ Config in_proportion(Config config) {
   return config;
 }
 
-/// Of each parameter ||found - expected|| / ||expected - begun||: what it is off by, of the way that training moved it.
+/// Computes for each parameter ||found - expected|| / ||expected - begun||: what it is off by, of
+/// the way that training moved it.
 std::map<std::string, double> ways_off(const TrainingOutcome& found, const TrainingOutcome& expected) {
   std::map<std::string, double> off;
   for (const auto& [name, bytes] : expected.state) {
@@ -149,7 +150,8 @@ struct OneProcess {
   std::map<std::string, double> rounding;
 };
 
-/// By how much of itself rounding changes a number at most: half of the last of 8 or 11 bits.
+/// The share of itself by which rounding changes a number at most: half of the last of 8 or 11
+/// bits.
 double unit_of(ConfigDtype precision) { return precision == ConfigDtype::kBf16 ? 0x1p-8 : 0x1p-11; }
 
 /// Bounds.
@@ -165,8 +167,9 @@ void require_near(const TrainingOutcome& found, const TrainingOutcome& expected,
   CHECK(differences.norm < unit);
 }
 
-/// What rounding does to one process is some units of the way: two to three were found, of queries and keys up to ten in fp16,
-/// whose smallest numbers hold fewer bits of what comes out of the softmax. Twice that.
+/// Requires that an error is rounding alone. For one process rounding is some units of the way: two
+/// to three were found, of queries and keys up to ten in fp16, whose smallest numbers hold fewer
+/// bits of what comes out of the softmax. Twice that.
 void require_rounding_alone(const OneProcess& one, double unit) {
   require_near(one.narrow, one.plain, unit);
   for (const auto& [tensor, rounding] : one.rounding) {
@@ -250,11 +253,11 @@ Config scaled_run(const NarrowPlace& place) {
   return config;
 }
 
-/// What a rank saw of a run.
+/// Account is what a rank saw of a run.
 struct Account {
   std::vector<bool> finite;
   std::vector<double> scales;
-  /// Of the first step that was not finite.
+  /// The place of the first step that was not finite.
   std::string place;
 };
 

@@ -92,8 +92,8 @@ TEST_CASE("most arenas are as small as what lives at their fullest time") {
   CHECK(smallest >= kRounds * 9 / 10);
 }
 
-/// What a step of `micro_batches` asks for: of each of `layers` something from forward to backward,
-/// and scratch for both.
+/// Lists what a step of `micro_batches` asks for: of each of `layers` something from forward to
+/// backward, and scratch for both.
 std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches) {
   std::vector<StorageRequest> requests;
   for (int64_t m = 0; m < micro_batches; ++m)

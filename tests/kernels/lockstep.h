@@ -14,7 +14,7 @@
 
 namespace ftrun::test {
 
-/// What a micro-batch gives to every layer that asks for it.
+/// TokenBatch is what a micro-batch gives to every layer that asks for it.
 struct TokenBatch {
   std::vector<int32_t> tokens, positions, starts, labels;
 };

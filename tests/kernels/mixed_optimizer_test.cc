@@ -159,7 +159,7 @@ struct State {
   Halves p, m, v, g;
 };
 
-/// The same step with fp32 results.
+/// Exact is the same step with fp32 results.
 struct Exact {
   Exact(const State& s, bool adam, const StepScalars& scalars)
       : p(widened(s.p, DType::kBF16)),

@@ -29,7 +29,7 @@ inline std::string text(const ScheduleGolden& golden) {
              golden.chunks, ", micro-batches ", golden.micro_batches);
 }
 
-/// Those of one name.
+/// Lists the goldens of one name.
 inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name, PipelineSchedule kind) {
   std::ifstream in(testing::reference_file("schedules.json"));
   std::vector<ScheduleGolden> goldens;

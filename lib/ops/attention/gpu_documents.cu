@@ -28,11 +28,11 @@ struct DocumentShape {
   int tokens, row_tokens, width, out_width;
 };
 
-/// Whether a token's place in its row is where its document starts.
+/// Says whether a token's place in its row is where its document starts.
 __device__ bool begins_document(const int32_t* starts, const DocumentShape& shape, int token) {
   return starts[token] == token % shape.row_tokens || token % shape.row_tokens == 0;
 }
-/// Whether a token starts a document or goes on with that of the token before it.
+/// Says whether a token starts a document or goes on with that of the token before it.
 __device__ bool is_of_document(const int32_t* starts, const DocumentShape& shape, int token) {
   const int t = token % shape.row_tokens;
   return starts[token] == t || (t > 0 && starts[token] == starts[token - 1]);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kListThreads)
       if (lists.groups[g].token_offsets[i] >= uncovered) lists.groups[g].lengths[i] = 0;
 }
 
-/// Whether a token before `uncovered` is a document of its own.
+/// Says whether a token before `uncovered` is a document of its own.
 __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts, int64_t token) {
   const auto t = static_cast<int>(token % args.row_tokens);
   if (token >= *args.uncovered || starts[token] != t) return false;

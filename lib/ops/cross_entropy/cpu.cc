@@ -263,7 +263,7 @@ RowSums sum_of_rows(double* losses, int64_t rows, Row row) {
   return {std::accumulate(losses, losses + rows, 0.0), correct};
 }
 
-/// Whether `label` is the first of the largest logits of `row`.
+/// Says whether `label` is the first of the largest logits of `row`.
 template <class T>
 bool is_likeliest(const T* row, int64_t label, T largest) {
   return row[label] == largest && std::find(row, row + label, largest) == row + label;
@@ -370,10 +370,10 @@ class LinearCrossEntropy {
   LogitCap<T> cap_;
 };
 
-/// What kVocabularyLogits and kVocabularyCrossEntropy share: the chunk's tokens that count are the
-/// first rows of its logits, statistics and label_logit; other rows are 0. Each of the two lists
-/// these tokens for itself: C labels, beside a product of C V D. Handed on, the list would be one
-/// more value of the graph, with a layout that every device has to agree on.
+/// The counted tokens of a chunk are what kVocabularyLogits and kVocabularyCrossEntropy share: they
+/// are the first rows of its logits, statistics and label_logit; other rows are 0. Each of the two
+/// lists these tokens for itself: C labels, beside a product of C V D. Handed on, the list would be
+/// one more value of the graph, with a layout that every device has to agree on.
 template <class S>
 struct VocabularyChunk {
   using T = Compute<S>;
@@ -410,8 +410,8 @@ struct JoinedRow {
   double log_sum_exp() const { return max + std::log(sum); }
 };
 
-/// Whether label_logit, of row `own` of this rank's block, is the first of the largest logits of
-/// all ranks' blocks, whose statistics are of row i.
+/// Says whether label_logit, of row `own` of this rank's block, is the first of the largest logits
+/// of all ranks' blocks, whose statistics are of row i.
 template <class T>
 bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statistics, int64_t rank,
                   int64_t ranks, int64_t rows, int64_t i) {

@@ -81,7 +81,8 @@ __device__ MaxSum row_max_sum(const T* row, int64_t count, LogitCap cap) {
   return block_join(x);
 }
 
-/// Whether `label` is the first of the largest logits of a row. All threads of the block call it.
+/// Says whether `label` is the first of the largest logits of a row. All threads of the block call
+/// it.
 template <class T>
 __device__ bool is_likeliest(const T* row, int64_t label, float largest, LogitCap cap) {
   __shared__ int earlier;
@@ -165,7 +166,7 @@ __global__ void statistics_rows(float* logits, const int32_t* labels, float* sta
   label_logit[blockIdx.x] = label >= 0 && own >= 0 && own < vocabulary ? row[own] : 0.0F;
 }
 
-/// What all ranks found of row blockIdx.x, in the order of the ranks.
+/// Joins what all ranks found of row blockIdx.x, in the order of the ranks.
 __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
   const int64_t rows = gridDim.x;
   MaxSum joined;
@@ -178,7 +179,8 @@ __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
   return joined;
 }
 
-/// Whether no rank has a larger logit of row blockIdx.x than the label's, and none before `rank` one as large.
+/// Says whether no rank has a larger logit of row blockIdx.x than the label's, and none before
+/// `rank` one as large.
 __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t ranks, float label_logit) {
   for (int64_t other = 0; other < ranks; ++other) {
     const float largest = statistics[2 * (other * gridDim.x + blockIdx.x)];

@@ -63,8 +63,8 @@ __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, 
   }
 }
 
-// With xhat = x rstd and g = dy (offset + w): dx = rstd (g - xhat mean(g xhat)) [+ e]. For rows
-// that registers do not hold: read twice.
+// Computes dx = rstd (g - xhat mean(g xhat)) [+ e], with xhat = x rstd and g = dy (offset + w). It
+// is for rows that registers do not hold: read twice.
 template <class T, int V>
 __global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* rstd, const T* w,
                                          const T* e, T* dx, int64_t width, float weight_offset) {
@@ -91,7 +91,7 @@ __global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* r
   }
 }
 
-/// What rms_norm_gradient_rows() reads and writes.
+/// NormGradientRows are what rms_norm_gradient_rows() reads and writes.
 template <class T>
 struct NormGradientRows {
   const T *dy, *x, *w, *e;
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(R == 1 ? kMostThreads : 32 * kPartLanes) rms_n
   }
 }
 
-/// How rms_norm_gradient_rows() shares rows out: by their width and type alone.
+/// RowLayout says how rms_norm_gradient_rows() shares rows out: by their width and type alone.
 struct RowLayout {
   /// R == kPartLanes
   bool warps;
@@ -286,8 +286,9 @@ void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
   });
 }
 
-/// Both gradients of a norm from one reading of dy and x: n, and g as weight_gradient() of them, with the bits that each
-/// has alone. False, and nothing done, for rows that registers do not hold.
+/// Computes both gradients of a norm from one reading of dy and x: n, and g as weight_gradient() of
+/// them, with the bits that each has alone. False, and nothing done, for rows that registers do not
+/// hold.
 bool rms_norm_gradients(DType dtype, const RmsNormDgrad& n, const WeightGradient& g, cudaStream_t stream) {
   bool done = false;
   with_type(dtype, [&](auto type) {
@@ -366,7 +367,8 @@ __device__ Floats<V> weighted(const T* dy, const T* w) {
   return g;
 }
 
-// With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)) [+ e].
+// Computes dx = rstd (g - mean(g) - xhat mean(g xhat)) [+ e], with xhat = (x - mean) rstd and g =
+// dy w.
 template <class T, int V>
 __global__ void layer_norm_dgrad_rows(const T* dy, const T* x, const float* mean, const float* rstd,
                                       const T* w, const T* e, T* dx, int64_t width) {

@@ -1,0 +1,79 @@
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "commands.h"
+#include "engine.h"
+#include "machine/machine_file.h"
+#include "report/machine.h"
+#include "report/wall_time.h"
+
+namespace ftrun {
+namespace {
+
+struct BenchOptions {
+  std::string name;
+  std::string out;
+  bool quick = false;
+};
+
+void refuse_existing(const std::string& path) {
+  std::error_code ignored;
+  if (!path.empty() && std::filesystem::exists(std::filesystem::symlink_status(path, ignored)))
+    throw Error(ExitCode::kUsage,
+                cat("--out ", path, ": there is such a file, which stays as it is"),
+                "give another name, or move it away");
+}
+
+/// Finds the path where runs look for this machine's own file. The folder is made.
+std::string own_path() {
+  const std::string path = own_machine_path();
+  if (path.empty())
+    throw Error(ExitCode::kUsage, "there is no HOME to keep the machine file in",
+                "give --out FILE");
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  return path;
+}
+
+int bench_command(const BenchOptions& options) {
+  refuse_existing(options.out);
+  const MachineInfo host = read_machine();
+  const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
+                             .quick = options.quick,
+                             .processor = host.cpu_model,
+                             .measured = utc_now()};
+  const std::string path = options.out.empty() ? own_path() : options.out;
+  const std::string text = machine_text(bench_with_engine(request));
+  refuse_existing(options.out);
+  write_file_atomic(posix_files(), path, text);
+  std::cout << "ftrun plan --machine " << shell_word(path) << " says what a step takes here"
+            << (options.out.empty() ? "; runs compare their steps with it" : "") << '\n';
+  return 0;
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& app) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* bench = app.add_subcommand("bench", "measure this machine, for ftrun plan --machine");
+  bench->require_subcommand(1);
+  CLI::App* machine = bench->add_subcommand(
+      "machine", "time operations, updates, copies and collectives, and write a machine file");
+  machine->add_flag("--quick", options->quick, "fewer sizes and rounds");
+  machine
+      ->add_option("--out", options->out,
+                   "the file (without: this machine's own, in ~/.cache/ftrun, which runs compare "
+                   "their steps with)")
+      ->option_text("FILE");
+  machine->add_option("--name", options->name,
+                      "what the machine is called there (without: its host name)");
+  return [options] { return bench_command(*options); };
+}
+
+}  // namespace ftrun
