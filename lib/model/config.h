@@ -93,7 +93,7 @@ struct ModelConfig {
   RopeConfig rope;
   /// Neighbours of a head's elements (2i, 2i+1) rotate together; else those of its two halves.
   bool rotates_pairs = false;
-  /// Whether each layer rotates; empty: all do.
+  /// Says of each layer whether it rotates; empty: all do.
   std::vector<bool> rotates;
   /// The rotation of layers with a sliding window, where it differs.
   std::optional<RopeConfig> window_rope;
