@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "engine.h"
 #include "machine/machine_file.h"
+#include "refuse_existing.h"
 #include "report/machine.h"
 #include "report/wall_time.h"
 
@@ -23,14 +24,6 @@ struct BenchOptions {
   bool quick = false;
 };
 
-void refuse_existing(const std::string& path) {
-  std::error_code ignored;
-  if (!path.empty() && std::filesystem::exists(std::filesystem::symlink_status(path, ignored)))
-    throw Error(ExitCode::kUsage,
-                cat("--out ", path, ": there is such a file, which stays as it is"),
-                "give another name, or move it away");
-}
-
 /// Finds the path where runs look for this machine's own file. The folder is made.
 std::string own_path() {
   const std::string path = own_machine_path();
@@ -42,7 +35,7 @@ std::string own_path() {
 }
 
 int bench_command(const BenchOptions& options) {
-  refuse_existing(options.out);
+  if (!options.out.empty()) refuse_existing("--out", options.out);
   const MachineInfo host = read_machine();
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,
@@ -50,7 +43,7 @@ int bench_command(const BenchOptions& options) {
                              .measured = utc_now()};
   const std::string path = options.out.empty() ? own_path() : options.out;
   const std::string text = machine_text(bench_with_engine(request));
-  refuse_existing(options.out);
+  if (!options.out.empty()) refuse_existing("--out", options.out);
   write_file_atomic(posix_files(), path, text);
   std::cout << "ftrun plan --machine " << shell_word(path) << " says what a step takes here"
             << (options.out.empty() ? "; runs compare their steps with it" : "") << '\n';

@@ -6,6 +6,7 @@
 
 #include "admission.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "commands.h"
 #include "config/ranks.h"
@@ -23,6 +24,7 @@
 #include "program/savings.h"
 #include "program/step_plan.h"
 #include "program/traffic.h"
+#include "refuse_existing.h"
 #include "sim/class_plans.h"
 #include "sim/step_time.h"
 
@@ -43,6 +45,8 @@ struct PlanOptions {
   int64_t nodes = 1;
   /// A machine file; "" for none.
   std::string machine;
+  /// Where a step's trace goes; "" for nowhere.
+  std::string trace;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -105,7 +109,12 @@ void print_assumptions(const Config& config) {
 void print_time(const LoadedConfig& loaded, const PlanOptions& options, const ClassPlans& all,
                 const StepPlan& plan) {
   const Machine machine = read_machine_file(options.machine);
-  const StepTime time = predict_step(all, machine, options.nodes);
+  StepTrace trace;
+  const StepTime time = predict_step(all, machine, options.nodes, options.trace.empty() ? nullptr : &trace);
+  if (!options.trace.empty()) {
+    refuse_existing("--trace", options.trace);
+    write_file_atomic(posix_files(), options.trace, trace.text());
+  }
   const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
   // Adapters leave out the gradients of most weights, of which the formula knows nothing.
   const bool trains_all = loaded.config.adapter.type == AdapterType::kNone;
@@ -150,8 +159,16 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure), first.needed - first.budget));
 }
 
+/// A GPU of the machine has so much memory, where nothing else is given.
+void take_device_memory(PlanOptions& options) {
+  if (options.machine.empty() || options.device_memory > 0) return;
+  const Machine machine = read_machine_file(options.machine);
+  if (machine.has_gpus) options.device_memory = static_cast<int64_t>(machine.memory);
+}
+
 int plan_command(PlanOptions options) {
   const LaunchEnvironment single;
+  take_device_memory(options);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single, true);
   refuse_rank(options.rank, loaded.ranks);
@@ -221,6 +238,9 @@ Command add_plan(CLI::App& app) {
                    "a machine file (docs/plan.md): what a step would take there")
       ->option_text("FILE")
       ->excludes(evaluation);
+  command->add_option("--trace", options->trace, "a new file for the step in time, for Perfetto or chrome://tracing")
+      ->option_text("FILE")
+      ->needs("--machine");
   add_nodes_option(*command, options->nodes);
   return [options] { return plan_command(*options); };
 }

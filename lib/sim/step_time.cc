@@ -41,7 +41,8 @@ StepTime step_of(const RankTime& rank, Picoseconds end) {
 
 }  // namespace
 
-StepTime predict_step(const ClassPlans& all, const Machine& machine, int64_t nodes) {
+StepTime predict_step(const ClassPlans& all, const Machine& machine, int64_t nodes,
+                      StepTrace* trace) {
   const RankClasses& classes = all.classes();
   const auto ranks_of_node = static_cast<int>(divide_up(int64_t{classes.ranks()}, nodes));
   if (machine.has_gpus && ranks_of_node > machine.devices)
@@ -66,10 +67,20 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, int64_t nod
     std::iota(numbers.begin(), numbers.end(), 0);
     if (std::optional<World> folded = folded_world(world, numbers)) world = std::move(*folded);
   }
+  TimedStepSink sink;
+  if (trace != nullptr)
+    sink = [&](const TimedStep& step) {
+      const World::Rank& rank = world.ranks[static_cast<size_t>(step.rank)];
+      const Program& program = *programs[static_cast<size_t>(rank.program)];
+      if (classes.first[static_cast<size_t>(classes.class_of(rank.number))] == rank.number)
+        trace->add(rank.number, program, *step.instr, step.begin, step.end);
+    };
   const std::vector<RankTime> times = timed_walk(
-      world, courses, {ranks_of_node, machine.devices}, [&](int32_t program, const Instr& instr) {
+      world, courses, {ranks_of_node, machine.devices},
+      [&](int32_t program, const Instr& instr) {
         return costs[static_cast<size_t>(program)].of(instr);
-      });
+      },
+      sink);
   Picoseconds end = 0;
   for (const RankTime& time : times) end = std::max(end, time.end);
   return step_of(times.front(), end);

@@ -4,6 +4,7 @@
 
 #include "machine/machine.h"
 #include "sim/class_plans.h"
+#include "sim/step_trace.h"
 #include "sim/timed_walk.h"
 
 namespace ftrun {
@@ -29,7 +30,9 @@ struct StepTime {
 /// which each instruction takes what its operations, bytes or exchange take there. Ranks that are
 /// alike are walked as one where they share no processors. A step's batch is taken as loaded, rows
 /// as full and of one document. Error(kUsage) where the machine lacks a rate that the run needs.
-StepTime predict_step(const ClassPlans& all, const Machine& machine, int64_t nodes);
+/// `trace` gets what the lowest rank of each class does.
+StepTime predict_step(const ClassPlans& all, const Machine& machine, int64_t nodes,
+                      StepTrace* trace = nullptr);
 
 /// The prediction as `ftrun plan` prints it: time by part, tokens a second, and the share of the
 /// machine's products that are of the model, by `flops_per_token` (Chowdhery et al. 2022, "PaLM",

@@ -12,11 +12,12 @@ namespace {
 class TimedWalk {
  public:
   TimedWalk(const World& world, std::span<const Course> courses, const SharedProcessors& shared,
-            const std::function<InstrCost(int32_t, const Instr&)>& cost)
+            const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedStepSink& sink)
       : world_(world),
         walk_(world, courses),
         shared_(shared),
         cost_(cost),
+        sink_(sink),
         times_(world.ranks.size()),
         compute_end_(world.ranks.size(), 0),
         released_by_(world.ranks.size(), -1) {
@@ -118,7 +119,9 @@ class TimedWalk {
       const auto r = static_cast<size_t>(member);
       busy_[static_cast<size_t>(node_of(member))] -= done.threads;
       times_[r].end = now_;
-      released_by_[r] = walk_.turn_of(member, turn).lane;
+      const Turn own = walk_.turn_of(member, turn);
+      released_by_[r] = own.lane;
+      if (sink_) sink_({member, &walk_.instr(own), done.begin, now_});
       if (!done.on_compute) continue;
       times_[r].busy[static_cast<size_t>(done.kind)] += now_ - done.begin;
       compute_end_[r] = now_;
@@ -133,6 +136,7 @@ class TimedWalk {
   Walk walk_;
   SharedProcessors shared_;
   const std::function<InstrCost(int32_t, const Instr&)>& cost_;
+  const TimedStepSink& sink_;
   std::vector<RankTime> times_;
   std::vector<Running> running_;
   /// Threads of what runs, by node.
@@ -146,10 +150,10 @@ class TimedWalk {
 
 }  // namespace
 
-std::vector<RankTime> timed_walk(const World& world, std::span<const Course> courses,
-                                 const SharedProcessors& shared,
-                                 const std::function<InstrCost(int32_t, const Instr&)>& cost) {
-  return TimedWalk(world, courses, shared, cost).run();
+std::vector<RankTime> timed_walk(
+    const World& world, std::span<const Course> courses, const SharedProcessors& shared,
+    const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedStepSink& sink) {
+  return TimedWalk(world, courses, shared, cost, sink).run();
 }
 
 }  // namespace ftrun

@@ -32,12 +32,24 @@ struct SharedProcessors {
   int processors = 1;
 };
 
+/// TimedStep is one step of a walk.
+struct TimedStep {
+  /// An index of world.ranks.
+  int32_t rank = 0;
+  const Instr* instr = nullptr;
+  Picoseconds begin = 0;
+  Picoseconds end = 0;
+};
+/// Gets each step when it ends, those that take no time too; null: nobody does.
+using TimedStepSink = std::function<void(const TimedStep&)>;
+
 /// Runs all ranks of a world from the begin of a step to its end: a step begins when its lane is
 /// free and what it waits for is done, what ranks do together when the last of them has come.
 /// Returns the times of world.ranks. `cost` is asked for each step by program and instruction.
 /// Error(kBug) where ranks wait forever.
 std::vector<RankTime> timed_walk(
     const World& world, std::span<const Course> courses, const SharedProcessors& shared,
-    const std::function<InstrCost(int32_t program, const Instr&)>& cost);
+    const std::function<InstrCost(int32_t program, const Instr&)>& cost,
+    const TimedStepSink& sink = nullptr);
 
 }  // namespace ftrun
