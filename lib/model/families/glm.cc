@@ -1,6 +1,9 @@
 // GLM-4 of Zhipu AI, dense: gate and up are one matrix in files, biases of query, key and value,
 // and neighbours in a half of each head rotate. The releases of 2025 (glm4) have norms behind
 // attention and MLP too.
+#include <array>
+#include <string_view>
+
 #include "model/families.h"
 
 namespace ftrun {

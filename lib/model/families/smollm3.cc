@@ -1,4 +1,5 @@
 // SmolLM3 of Hugging Face: Llama's blocks, of which every fourth does not rotate.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
