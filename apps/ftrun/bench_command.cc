@@ -1,5 +1,10 @@
 #include <CLI/CLI.hpp>
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -7,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "commands.h"
 #include "engine.h"
@@ -34,15 +40,35 @@ std::string own_path() {
   return path;
 }
 
+/// Error(kEnvironment) where no file can be made beside `path`, before minutes of measuring.
+void require_place_for(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw Error(ExitCode::kEnvironment, cat("no file can be written in ", folder.string(), ": ", std::strerror(errno)),
+                "give another --out FILE");
+}
+
+/// What else runs makes every figure worse.
+void warn_of_load(int processors) {
+  double load = 0;
+  if (::getloadavg(&load, 1) == 1 && load > 0.5 * processors)
+    log_warning(cat("other programs keep ", format_number("%.1f", load), " of ", processors,
+                    " processors busy: what is measured now is slower than this machine is"));
+}
+
 int bench_command(const BenchOptions& options) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
+  const std::string path = options.out.empty() ? own_path() : options.out;
+  require_place_for(path);
   const MachineInfo host = read_machine();
+  warn_of_load(host.cores);
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,
                              .processor = host.cpu_model,
-                             .measured = utc_now()};
-  const std::string path = options.out.empty() ? own_path() : options.out;
+                             .measured = utc_now(),
+                             .say = [](const std::string& line) { log_notice(line); }};
   const std::string text = machine_text(bench_with_engine(request));
+  parse_machine(path, text);
   if (!options.out.empty()) refuse_existing("--out", options.out);
   write_file_atomic(posix_files(), path, text);
   std::cout << "ftrun plan --machine " << shell_word(path) << " says what a step takes here"

@@ -18,8 +18,9 @@ int run_arguments(const std::vector<std::string>& arguments);
 /// Runs a command after its options were read; returns the exit code or throws Error.
 using Command = std::function<int()>;
 
-// Each adds one subcommand to the application (train also as the application itself) and says what
-// to run when it was chosen. The arguments of the process are needed to start ranks with them.
+// Functions that add a subcommand to the application (train also as the application itself) and
+// return what to run when it was chosen. The arguments of the process are needed to start ranks
+// with them.
 Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
 Command add_check(CLI::App& app);
 Command add_plan(CLI::App& app);

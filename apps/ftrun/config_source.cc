@@ -134,7 +134,8 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
   }
 }
 
-/// An adapter is one to the numbers that it was trained on.
+/// Notes that the adapter was trained on a base that was quantized in another way: an adapter fits
+/// only the base weights that it was trained on.
 void check_base(const Config& config, const AdapterFolder& adapter, Report& report) {
   const std::optional<QuantizationConfig> before = base_quantization(adapter);
   if (!before || *before == config.quantization) return;

@@ -323,7 +323,7 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options, const Ada
   if (said && *said != asked)
     throw Error(ExitCode::kUsage, cat("--quantization ", options.quantization, ": ", adapter.path(), " was trained on a base ",
                                       said->type == QuantizationType::kNone ? "that was not quantized" : cat("quantized as ", quantization_text(*said))),
-                "leave --quantization out: the file says it");
+                "remove --quantization; the adapter's file already records it");
   if (!said)
     std::cout << "quantization of the base that was trained on: " << quantization_text(asked) << " (by --quantization alone: the adapter's file does not say; bitsandbytes' default is \"double\": false)\n";
   return asked;

@@ -45,7 +45,7 @@ struct PlanOptions {
   int64_t nodes = 1;
   /// A machine file; "" for none.
   std::string machine;
-  /// Where a step's trace goes; "" for nowhere.
+  /// The file that a step's trace is written to; "" for none.
   std::string trace;
 };
 
@@ -105,23 +105,24 @@ void print_assumptions(const Config& config) {
             << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
 }
 
-/// Prints what a step takes on the machine that is asked about.
-void print_time(const LoadedConfig& loaded, const PlanOptions& options, const ClassPlans& all,
-                const StepPlan& plan) {
+/// Prints what a step takes on the machine that is asked about, or why that is not known.
+void print_time(const LoadedConfig& loaded, const PlanOptions& options, const ClassPlans& all, const StepPlan& plan) {
   const Machine machine = read_machine_file(options.machine);
   StepTrace trace;
-  const StepTime time = predict_step(all, machine, options.nodes, options.trace.empty() ? nullptr : &trace);
-  if (!options.trace.empty()) {
-    refuse_existing("--trace", options.trace);
-    write_file_atomic(posix_files(), options.trace, trace.text());
+  StepTime time;
+  try {
+    time = predict_step(all, machine, {options.nodes, loaded.config.threads}, options.trace.empty() ? nullptr : &trace);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage || !options.trace.empty()) throw;
+    std::cout << "\ntime of a step: not predicted: " << error.what() << '\n';
+    return;
   }
+  if (!options.trace.empty()) write_file_atomic(posix_files(), options.trace, trace.text());
   const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
   // Adapters leave out the gradients of most weights, of which the formula knows nothing.
   const bool trains_all = loaded.config.adapter.type == AdapterType::kNone;
   const double flops = trains_all ? training_flops_per_token(plan.train.model).full : 0;
-  std::cout << '\n'
-            << step_time_text(time, machine, loaded.ranks, tokens, flops,
-                              plan.train.model.dtypes.compute);
+  std::cout << '\n' << step_time_text(time, machine, tokens, flops);
 }
 
 /// Prints what was checked.
@@ -168,6 +169,7 @@ void take_device_memory(PlanOptions& options) {
 
 int plan_command(PlanOptions options) {
   const LaunchEnvironment single;
+  if (!options.trace.empty()) refuse_existing("--trace", options.trace);
   take_device_memory(options);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single, true);

@@ -81,7 +81,7 @@ LaunchEnvironment find_launch(const TrainOptions& options) {
               "leave --nproc out, or start ftrun without that launcher");
 }
 
-/// One of several processes that are a rank each, as ranks_of_nodes() found.
+/// Returns the launch of one of several processes that are a rank each, as ranks_of_nodes() found.
 LaunchEnvironment as_rank(LaunchEnvironment launch) {
   launch.kind = LaunchKind::kTorchrun;
   launch.rank = launch.node;

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// One control group that limits this process: its own, or one around it.
+/// ControlGroup is one control group that limits this process: its own, or one around it.
 struct ControlGroup {
   /// The group's path as the kernel names it, "/kubepods/pod1"; "/" is the outermost group that can
   /// be seen.

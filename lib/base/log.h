@@ -12,12 +12,13 @@ enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 struct LogOptions {
   /// The level that stderr gets; the file gets everything.
   LogLevel level = LogLevel::kInfo;
-  /// "" for the command itself, "rank 3" in a rank.
+  /// The text before each line: "rank 3" in a rank, "" for the command itself.
   std::string prefix;
   /// Path of a log file that is appended to, made for this user alone; "" for none.
   /// Error(kEnvironment).
   std::string file;
-  /// False keeps stderr quiet (a rank whose output the supervisor does not forward).
+  /// Says whether stderr gets the lines; false keeps it quiet (a rank whose output the supervisor
+  /// does not forward).
   bool to_stderr = true;
 };
 

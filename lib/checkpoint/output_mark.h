@@ -26,7 +26,7 @@ struct OutputFile {
 /// Writes the mark of a complete folder, and syncs the folder.
 void finish_output(FileSystem& files, const std::string& folder, const std::vector<OutputFile>& content);
 
-/// True for a folder that holds a mark, complete or not, or nothing at all, and besides nothing
+/// Says whether a folder holds a mark, complete or not, or nothing at all, and besides nothing
 /// that the mark does not list, and that no process holds: what a killed process left under a
 /// temporary name.
 bool is_begun_output(FileSystem& files, const std::string& folder);

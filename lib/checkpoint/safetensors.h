@@ -16,7 +16,7 @@ namespace ftrun {
 /// Longest header that is read, in bytes (the format's own limit).
 inline constexpr int64_t kLongestSafetensorsHeader = 100'000'000;
 
-/// One tensor as a safetensors header describes it.
+/// StoredTensor is one tensor as a safetensors header describes it.
 struct StoredTensor {
   std::string name;
   DType dtype = DType::kF32;

@@ -15,7 +15,7 @@ struct SpaceWanted {
   int64_t checkpoint_bytes = 0;
   /// checkpoint.keep_last and .every; steps of the whole run, 0 when that is not known yet.
   int64_t keep_last = 0;
-  /// One more is kept.
+  /// Says whether the best one is kept besides.
   bool keep_best = false;
   int64_t every = 0;
   /// checkpoint.every_minutes is set: how many will be saved is not known.

@@ -56,9 +56,9 @@ inline int64_t payload_bytes(const CollectiveRecord& record) {
 
 /// "all_reduce #12 (gradient bucket 7, 4194304 x F32)".
 std::string describe(const CollectiveRecord& record);
-/// True when two ranks mean the same collective: all but time, state and call site agree.
+/// Says whether two ranks mean the same collective: all but time, state and call site agree.
 bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b);
-/// True for kSend and kReceive.
+/// Says whether it is kSend or kReceive.
 bool between_two(CollectiveKind kind);
 
 }  // namespace ftrun

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// FailureReport is what a rank tells the supervisor before it ends: why it does.
+/// FailureReport is what a rank reports to the supervisor before it ends: why it does.
 struct FailureReport {
   int rank = 0;
   /// The time when the failure was noticed: nanoseconds of the system clock.
@@ -27,11 +27,11 @@ struct FailureReport {
   bool of_device = false;
 };
 
-/// Makes the report of a rank that ends now by `failure`, which it tells as `told`.
+/// Makes the report of a rank that ends now by `failure`, which it reports as `told`.
 FailureReport failure_report(int rank, const std::exception& failure, const Error& told);
 
-/// One line, at most 4,000 bytes so that a pipe takes it whole. A longer message loses its middle:
-/// its remedy stays.
+/// Writes the report as one line, at most 4,000 bytes so that a pipe takes it whole. A longer
+/// message loses its middle: its remedy stays.
 std::string failure_line(const FailureReport& report);
 /// Reads a line of failure_line(); nothing when it is another line.
 std::optional<FailureReport> parse_failure_line(std::string_view line);

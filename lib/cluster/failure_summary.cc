@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kPeerLostCode = static_cast<int>(ExitCode::kPeerLost);
 
-/// One rank's failure, from its report and its end together.
+/// Failure is one rank's failure, from its report and its end together.
 struct Failure {
   int rank = 0;
   int64_t unix_ns = 0;
@@ -38,8 +38,8 @@ const FailureReport* earliest_report(const std::vector<FailureReport>& reports, 
   return found;
 }
 
-/// Sorts failures: a rank that waited for one that waited for another itself, and told so first,
-/// has seen less than that one.
+/// Sorts failures: a rank that waited for one that waited for another itself, and reported so
+/// first, has seen less than that one.
 void put_last_of_chain_first(std::vector<Failure>& failures) {
   const auto waited_in_vain = [](const Failure& failure) { return failure.exit_code == kPeerLostCode && failure.culprit >= 0; };
   auto cause = failures.begin();
@@ -102,8 +102,8 @@ std::string how_it_ended(const Failure& failure) {
   return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), kernel_hint(failure), ")");
 }
 
-/// A rank that ended without a word was ended by a signal alone; one that crashes after it has told
-/// of a failure has that one.
+/// A rank that ended without a word was ended by a signal alone; one that crashes after it has
+/// reported of a failure has that one.
 bool belongs_to_rank(const Failure& failure) {
   if (failure.of_device) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;

@@ -16,7 +16,7 @@ struct RankEnd {
   int exit_code = 0;
   /// The signal that ended it, 0 for none.
   int signal = 0;
-  /// True when the supervisor had already told the ranks to stop: no failure of its own.
+  /// Says whether the supervisor had already asked the ranks to stop: no failure of its own.
   bool told_to_stop = false;
   /// The rank's work when it ended, as it showed it; "" if nothing is known.
   std::string doing;
@@ -30,7 +30,7 @@ struct RankEnd {
 /// started again, else 128 + its number. Handlers of signals may call it.
 int stop_exit_code(int signal) noexcept;
 
-/// True for an end that is no failure: 0, saved and to be started again, or stopped by a signal:
+/// Says whether an end is no failure: 0, saved and to be started again, or stopped by a signal:
 /// the one that was passed on (`forwarded`, 0 for none), or one that came to a rank alone, after
 /// which it finished its step with all others and left by itself with 129, 130 or 143.
 bool ended_as_asked(int exit_code, int signal, int forwarded);
@@ -45,13 +45,13 @@ inline constexpr int64_t kSameSignalMs = 1000;
 /// warning that is repeated: SLURM loses one that comes while it starts the ranks.
 bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
 
-/// True when whoever started this process has it ignore the signal, as nohup does with SIGHUP.
+/// Says whether whoever started this process has it ignore the signal, as nohup does with SIGHUP.
 bool inherits_ignored(int signal) noexcept;
 
 struct RankEnds {
   std::vector<RankEnd> ends;
   std::vector<FailureReport> reports;
-  /// The time when the ranks were started; times are told from here.
+  /// The time when the ranks were started; times are counted from here.
   int64_t started_ns = 0;
   /// The signal that was passed on to the ranks, 0 for none.
   int forwarded = 0;
@@ -61,7 +61,7 @@ struct RankEnds {
 
 struct FailureSummary {
   int exit_code = 0;
-  /// "" when all ranks ended well.
+  /// The summary, "" when all ranks ended well.
   std::string text;
   /// The rank that was the cause, -1 when all ended well, and what it said, or how it ended.
   int rank = -1;
@@ -76,7 +76,7 @@ struct FailureSummary {
 /// peer is lost" is what the others see of a failure, so it is the cause only when there is no
 /// other; of those that waited for each other, the one whose rank waited for nobody counts. The
 /// text names the cause first, then the rest in order of time, then who was stopped. Where the
-/// cause's report names a culprit, that is the rank of the summary, whose log is told.
+/// cause's report names a culprit, that is the rank of the summary, whose log is named.
 FailureSummary summarize_failures(const RankEnds& all);
 
 }  // namespace ftrun

@@ -38,7 +38,7 @@ struct LaunchEnvironment {
   /// The scheduler's name of this node; "" if it does not say.
   std::string node_name;
   /// The address at which rank 0 serves the rendezvous; "" and 0 for a single process. Port 0 among
-  /// several: one that rank 0 chooses and tells in a file, or that follows from the token.
+  /// several: one that rank 0 chooses and records in a file, or that follows from the token.
   std::string master_addr;
   int master_port = 0;
   /// The job's secret (FTRUN_TOKEN), "" where there is none.
@@ -62,8 +62,8 @@ struct LaunchEnvironment {
   bool is_rank() const { return kind != LaunchKind::kSingle && kind != LaunchKind::kNode; }
 };
 
-/// Tells what a process says first that variables make a rank: "rank 1 of 4, by the variables of
-/// torchrun (RANK=1, ...): it waits for the 3 others at 10.0.0.1:29500; unset them ...". "" if
+/// Makes the first line of a process that variables make a rank: "rank 1 of 4, by the variables
+/// of torchrun (RANK=1, ...): it waits for the 3 others at 10.0.0.1:29500; unset them ...". "" if
 /// there are none, or our supervisor has set them.
 std::string launch_text(const LaunchEnvironment& launch);
 

@@ -36,7 +36,7 @@ std::string link_target(const char* path) {
 }
 
 struct ProcStat {
-  /// It could not be looked at: no descriptor was free, say.
+  /// Says whether the process could not be looked at, as when no descriptor was free.
   bool unknown = false;
   char state = 0;
   uint64_t start_ticks = 0;
@@ -103,7 +103,7 @@ class Chain {
     if (self < static_cast<int>(views.size())) passed_.insert(views[static_cast<size_t>(self)].global_rank);
   }
 
-  /// Tells what `peer` does instead of coming, to follow its name; "" if nothing is known. Sets the
+  /// Says what `peer` does instead of coming, to follow its name; "" if nothing is known. Sets the
   /// culprit.
   std::string doing(const PeerView& peer) {
     culprit = peer.global_rank;

@@ -9,14 +9,14 @@
 
 namespace ftrun {
 
-/// PeerIdentity says who a rank is, as it tells its peers when they meet.
+/// PeerIdentity says who a rank is, as it reports to its peers when they meet.
 struct PeerIdentity {
   std::string host;
   /// Equal on two ranks exactly when they can open each other's files under /proc: same boot of the
   /// same machine, same process-id namespace, same user.
   std::string machine;
   int pid = 0;
-  /// Start time of the process in clock ticks: tells a reused process id from ours.
+  /// Start time of the process in clock ticks: distinguishes a reused process id from ours.
   uint64_t start_ticks = 0;
 
   bool same_process(const PeerIdentity& other) const {
@@ -57,7 +57,7 @@ struct PeerView {
 /// Why a collective does not end.
 struct Explanation {
   std::string text;
-  /// The rank that all wait for in the end; -1 where it cannot be told.
+  /// The rank that all wait for in the end; -1 where it is not known.
   int culprit = -1;
 };
 

@@ -12,7 +12,7 @@ namespace ftrun {
 std::string processor_text(const ProcessorLimit& limit);
 ProcessorLimit parse_processors(const std::string& text);
 
-/// RankProcessors is what ranks tell of their processors: the machine they are on, and the limit
+/// RankProcessors is what ranks report of their processors: the machine they are on, and the limit
 /// there.
 struct RankProcessors {
   std::string machine;

@@ -43,8 +43,8 @@ class ProgressBoard {
   ProgressBoard& operator=(const ProgressBoard&) = delete;
 
   int rank() const { return rank_; }
-  /// One slot for a communicator among these global ranks; lives until close(). From then on it is
-  /// shown that the rank has left the group, or had given it up.
+  /// Opens a slot for a communicator among these global ranks, which lives until close(). From then
+  /// on it is shown that the rank has left the group, or had given it up.
   Slot* open(const std::string& group, const std::vector<int>& members = {});
   void close(Slot* slot);
 

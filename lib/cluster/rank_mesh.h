@@ -15,7 +15,7 @@ inline constexpr int kMeshAxes = 5;
 /// "pp", "dp_replicate", "dp_shard", "cp", "tp".
 std::string_view axis_name(MeshAxis axis);
 
-/// One number for each axis: a size, or the place of a rank.
+/// MeshPoint is one number for each axis: a size, or the place of a rank.
 struct MeshPoint {
   int pp = 0;
   int dp_replicate = 0;

@@ -34,7 +34,8 @@ struct Birth {
   ::_exit(127);
 }
 
-/// False, with errno set, where the descriptors cannot be listed.
+/// Closes the descriptors that exec would close. Returns false, with errno set, where they cannot
+/// be listed.
 bool close_as_exec_would() {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (folder == nullptr) return false;
@@ -72,7 +73,7 @@ void set_environment(const std::vector<std::string>& variables) {
   for (const int fd : command.inherited) {
     if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(birth);
   }
-  // Closing the rest closes birth.failure, which tells the parent that all went well.
+  // Closing the rest closes birth.failure, which reports to the parent that all went well.
   if (!close_as_exec_would()) child_fails(birth);
   ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
   const int code = command.main();

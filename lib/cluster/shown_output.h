@@ -34,7 +34,7 @@ class ShownOutput {
   /// state of std::cout, as for what is printed through it; std::cerr stays good, as the last
   /// message is still to come.
   void write(OutputStream stream, std::string_view text);
-  /// Lines that were left out, of which nothing has told yet.
+  /// Lines that were dropped and not yet reported.
   int64_t left_out() const { return streams_[0].left_out + streams_[1].left_out; }
 
  private:

@@ -36,7 +36,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kGraceOfHang{1000};
-/// The time between two looks at whether the wait for ranks that were asked to stop is to be told.
+/// The time between two checks whether the wait for ranks that were asked to stop is to be logged.
 constexpr std::chrono::milliseconds kLookAtWaits{500};
 
 /// Lists the signals that are passed on to the ranks. A lost terminal stops them as SIGTERM does,
@@ -51,7 +51,8 @@ std::vector<int> forwarded_signals() {
 class SignalQueue {
  public:
   SignalQueue() {
-    // Inherited ignored, it would come of no rank's end, and none could be waited for.
+    // SIGCHLD may have been inherited as ignored. Then it would report no rank's end, and no rank
+    // could be waited for.
     struct sigaction waited {};
     waited.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &waited, &child_before_);
@@ -155,10 +156,10 @@ class Supervisor {
                                                  .started_ns = started_ns_,
                                                  .forwarded = forwarded_,
                                                  .log_of = options_.log_of});
-    // The last line tells of lines left out that no line has told of, as none came after them; it
-    // waits for its reader.
+    // Lines that were dropped after the last one shown are reported here, as no later line does.
     if (const int64_t lines = shown_.left_out(); lines > 0 && !summary.text.empty())
-      summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were", " left out, as nobody read them for long");
+      summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were",
+                          " dropped because the output was blocked; see the ranks' logs");
     return summary;
   }
   /// Says whether a signal that asks to stop has come.
@@ -169,7 +170,7 @@ class Supervisor {
     int number = 0;
     RankProcess process;
     bool running = true;
-    /// It was on its way out before it was told to stop.
+    /// Says whether the rank was ending before it was asked to stop.
     bool ended_before_told = false;
   };
 
@@ -222,7 +223,7 @@ class Supervisor {
   Clock::time_point forwarded_at_;
   std::optional<WaitNotice> stop_notice_;
   bool failed_ = false;    // a rank ended otherwise than asked
-  bool stopping_ = false;  // and the others were told to end
+  bool stopping_ = false;  // and the others were asked to end
 };
 
 std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {
@@ -384,7 +385,7 @@ void Supervisor::note_end(Rank& rank, int status, const rusage& used) {
   ends_.push_back(end);
 }
 
-/// Tells what a rank last showed of itself.
+/// Says what a rank last showed of itself.
 std::string Supervisor::doing(const Rank& rank) const {
   const BoardTable* table = boards_.find(rank.number, rank.process.pid);
   return table == nullptr ? "" : activity_text(read_state(*table));
@@ -405,10 +406,11 @@ bool Supervisor::is_hang() const {
   return std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& r) { return holds_up_others(r); });
 }
 
-/// Stops the other ranks after one failed. A rank that is blamed for it has a moment before: it may
-/// be about to tell of a failure of its own, and one that was killed is not waited for before its
-/// last thread has ended, though the others see sooner that it is gone. Ranks that tell of a hang
-/// need not have ended: their ends may take what the store of a stopped rank 0 does not give.
+/// Stops the other ranks after one failed. A running rank that is blamed for the failure first gets
+/// `moment_to_tell`, unless a signal has stopped it: it may be about to report a failure of its
+/// own, or it was killed, which its peers see before its last thread has ended and it can be reaped
+/// here. The ranks' reports decide, not their ends: a rank that has reported a hang may be unable
+/// to exit, as it waits for the store of a stopped rank 0.
 void Supervisor::stop_after_failure() {
   if (stopping_ || !is_hang()) {
     hang_ends_at_.reset();
@@ -486,7 +488,7 @@ class Restarts {
   }
 
  private:
-  /// Prepares the next start and tells the pause before it; nothing if there is none.
+  /// Prepares the next start and returns the pause before it; nothing if there is none.
   std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
     if (options_.restarts.in_vain == 0 || !may_pass_next_time(failure)) return std::nullopt;
     const std::string saved = options_.saved ? options_.saved() : "";
@@ -511,7 +513,8 @@ class Restarts {
     return delay;
   }
 
-  /// The failure is told, or the one that it repeats; its exit code.
+  /// Logs the failure or, after restarts without a new checkpoint, the first of them, which the
+  /// last one repeats. Returns its exit code.
   int give_up(const FailureSummary& last) const {
     if (!all_in_vain_) {
       log_error(last.text);

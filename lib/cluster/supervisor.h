@@ -22,7 +22,7 @@ struct Restart {
   std::vector<std::string> arguments;
   /// Ranks to start, where others than at first; 0: as many.
   int local_ranks = 0;
-  /// The checkpoint from which the ranks go on, for the line that tells of the restart:
+  /// The checkpoint from which the ranks go on, for the line that logs the restart:
   /// "step-00000010".
   std::string from;
 };
@@ -50,7 +50,7 @@ struct SupervisorOptions {
   /// The time that ranks have after SIGTERM before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   /// The time from a rank's naming another that it waited for in vain until that one is killed
-  /// unless it is stopped: it may be about to tell of a failure of its own.
+  /// unless it is stopped: it may be about to report a failure of its own.
   std::chrono::milliseconds moment_to_tell = std::chrono::seconds(1);
   /// Options of the notice that ranks which were asked to stop have not ended yet; `say` is not
   /// used.
@@ -75,8 +75,8 @@ struct SupervisorOptions {
 /// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
 /// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged
 /// as the cause with the others below it. When one rank fails the others are stopped: SIGTERM,
-/// `grace`, SIGKILL; so are they when one tells that another holds it up, which is killed. Where
-/// `restarts` allows it all ranks are then started again, which one line tells with the cause; a
+/// `grace`, SIGKILL; so are they when one reports that another holds it up, which is killed. Where
+/// `restarts` allows it all ranks are then started again, which one line logs with the cause; a
 /// run that is given up ends with the first of the failures that were in vain. A signal that asks
 /// to stop ends it, also while a restart is waited for. SIGINT, SIGTERM, SIGUSR1 and, unless it is
 /// inherited ignored (nohup), SIGHUP are passed on to the ranks; a second one (ends_at_once) kills

@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-/// CollectiveFailure says how a collective failed, to be told with rank, collective and peers
+/// CollectiveFailure says how a collective failed, to be reported with rank, collective and peers
 /// around it.
 struct CollectiveFailure {
   /// "waited 5.0s in", "lost a peer in", "lost a connection in".

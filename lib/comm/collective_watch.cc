@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// The time between two looks at a collective: often enough that the board tells peers the truth at
+/// The time between two looks at a collective: often enough that the board shows peers the truth at
 /// each of their heartbeats, and a query of an event costs microseconds.
 constexpr std::chrono::milliseconds kInterval{20};
 /// The time that a collective may take before the members are looked at, and between two looks.

@@ -22,14 +22,15 @@ class WatchedCollectives {
   // fails, and any other exception where the transport does.
   virtual bool has_begun(int64_t handle) = 0;
   virtual bool has_ended(int64_t handle) = 0;
-  /// It has ended: nothing asks for the handle any more.
+  /// Releases the handle of a collective that has ended: nothing asks for it any more.
   virtual void release(int64_t handle) = 0;
   /// The device stands in it; and it is over.
   virtual void begun(const CollectiveRecord& record) = 0;
   virtual void ended() = 0;
   /// A member is known to have given up, or its process to have ended. May take a moment.
   virtual bool peer_lost() = 0;
-  // One of the two is called, once at most.
+  // Reports the end of the rank's wait by a failure: lost() or device_failed() is called, once at
+  // most.
   virtual void lost(const CollectiveRecord& record, const CollectiveFailure& failure) = 0;
   /// This rank's own device has failed: no peer is to blame.
   virtual void device_failed(const CollectiveRecord& record, const RankError& error) = 0;
@@ -70,7 +71,7 @@ class CollectiveWatch {
   bool has_issued() const { return !entries_.empty() && entries_.front().issued; }
   bool is_late(Clock::duration waited);
   bool is_time_for_members();
-  /// True when there is nothing to do before the next look.
+  /// Says whether there is nothing to do before the next look.
   bool look(const Entry& entry);
   void give_up(const Entry& entry, const CollectiveFailure& failure);
   void note_given_up();

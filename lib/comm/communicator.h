@@ -169,8 +169,8 @@ class Communicator {
   std::vector<CollectiveRecord> end_recording();
   void begin_replay(std::span<CollectiveRecord> recorded);
   void end_replay();
-  /// Tells that the device has destroyed `count` recordings. A transport may wait, without end, for recordings that hold its
-  /// collectives: all are destroyed before shutdown().
+  /// Reports that the device has destroyed `count` recordings. A transport may wait, without end,
+  /// for recordings that hold its collectives: all are destroyed before shutdown().
   void release_recordings(int64_t count) { recordings_ -= count; }
 
   CommBuffer allocate(int64_t bytes);
@@ -189,8 +189,8 @@ class Communicator {
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
-  /// Tells peers (where the back end can) that this rank gives up, so that they fail at once. Any
-  /// thread, any time.
+  /// Reports to peers (where the back end can) that this rank gives up, so that they fail at once.
+  /// Any thread, any time.
   virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
 
  protected:
@@ -213,10 +213,10 @@ class Communicator {
   /// Views what is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
-  /// True when a group of one is served by a copy between host buffers.
+  /// Says whether a group of one is served by a copy between host buffers.
   virtual bool copies_alone() const { return size() == 1; }
-  /// True when a device runs collectives while the host goes on: what the board shows is the back end's
-  /// business then.
+  /// Says whether a device runs collectives while the host goes on: what the board shows is the
+  /// back end's business then.
   virtual bool device_runs() const { return false; }
 
   /// Makes the Error(kBug) of ranks that mean different things, given by rank in the group; for
@@ -275,7 +275,7 @@ class Communicator {
   std::string broken_;  // why no more calls are possible
 };
 
-/// True for the types that all_reduce and reduce_scatter take.
+/// Says whether all_reduce and reduce_scatter take the type.
 bool reducible(DType dtype);
 
 }  // namespace ftrun

@@ -79,7 +79,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void start_watch();
   void stop_watch();
   /// Makes calls and explains their failures: one that follows from a collective that was given up
-  /// meanwhile is told as that, one of this rank's device as it is.
+  /// meanwhile is reported as that, one of this rank's device as it is.
   template <typename Calls>
   void or_lost(Calls calls) {
     try {

@@ -265,7 +265,7 @@ void GlooCommunicator::all_reduce_now(const Collective& work) {
   await(group_->allreduce(tensors, options));
 }
 
-/// Each rank adds its own part of every piece, then the parts are gathered.
+/// Reduces in pieces: a rank adds its own part of every piece, then the parts are gathered.
 void GlooCommunicator::all_reduce_pieces(const Collective& work) {
   const int64_t width = dtype_bytes(work.record.dtype);
   auto* data = static_cast<std::byte*>(work.out);
@@ -340,7 +340,7 @@ void GlooCommunicator::barrier_now() {
 }
 
 /// A header goes ahead of the data, so that a receiver of another size can say so instead of dying
-/// inside Gloo. Tags tell the messages between two ranks apart.
+/// inside Gloo. Tags distinguish the messages between two ranks.
 void GlooCommunicator::start_send(Collective& work) {
   work.handle = next_handle_++;
   sends_.push_back({work.handle, work.record, {}, {}});
@@ -355,7 +355,7 @@ void GlooCommunicator::start_send(Collective& work) {
     }
   } catch (const std::exception& error) {
     rethrow_out_of_memory(error);
-    // The connection is gone: finish_send tells who.
+    // The connection is gone: finish_send reports who.
   }
 }
 

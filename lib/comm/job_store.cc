@@ -150,7 +150,7 @@ std::vector<std::string_view> views(const std::vector<std::string>& texts) {
 
 bool serves_store(const StorePlace& place, Milliseconds limit) {
   try {
-    // A rank of no job: let in by nobody, and told so by who knows the token.
+    // A rank of no job: nobody lets it in, and a server that knows the token says so.
     greet(place, {.job = hex_text(random_bytes(kInstanceBytes))}, Clock::now() + limit);
     return true;
   } catch (const std::exception&) {
@@ -162,7 +162,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
                    const std::function<void(const std::string& why)>& note_failure)
     : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
-  // An answer of rank 0 tells more than that a last try, with no time left, heard nothing.
+  // An answer of rank 0 says more than that a last try, with no time left, heard nothing.
   bool answered = false;
   do {
     try {

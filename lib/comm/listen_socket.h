@@ -28,7 +28,7 @@ bool is_loopback(const std::string& address);
 std::optional<std::string> missing_route(const std::string& address);
 /// The port of a socket that was handed to us; Error(kEnvironment) when it is none.
 int bound_port(int fd);
-/// This machine's address as seen on the way to `address`; "127.0.0.1" when that cannot be told.
+/// This machine's address as seen on the way to `address`; "127.0.0.1" when that cannot be found.
 std::string local_address_towards(const std::string& address, int port);
 
 }  // namespace ftrun

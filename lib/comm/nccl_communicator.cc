@@ -123,7 +123,8 @@ ncclResult_t exchange_bytes(const CommBuffer& word, int size, int rank, ncclComm
   return status == ncclSuccess ? ended : status;
 }
 
-/// Each group is a communicator of NCCL's own. Calls put kernels into the stream at hand.
+/// NcclCommunicator is a group with a communicator of NCCL's own. Calls put kernels into the stream
+/// at hand.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(Setup setup, Rendezvous& rendezvous, int device)
@@ -167,8 +168,8 @@ class NcclCommunicator final : public DeviceCommunicator {
                       "; nothing is lost, the process ends without it"));
   }
 
-  /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same machine are not told by
-  /// NCCL.
+  /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same
+  /// machine are not notified by NCCL.
   void abort(const std::string& reason) noexcept override {
     const bool is_first = show_given_up();
     end_kernels();

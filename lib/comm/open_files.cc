@@ -20,7 +20,8 @@ void raise_open_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, what is too low is told when it is needed
+  // Where it is refused, a limit that is too low is reported when it is reached.
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void require_open_files(int world) {

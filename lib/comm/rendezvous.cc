@@ -74,7 +74,7 @@ void prepare_c10d() {
   static_cast<void>(done);
 }
 
-/// The most ranks of which it is told who they are and what they do while they are waited for.
+/// The most ranks of which the log says who they are and what they do while they are waited for.
 constexpr std::ptrdiff_t kTold = 8;
 /// The exchange by which ranks meet.
 constexpr const char* kMeetingKey = "identity";
@@ -101,7 +101,7 @@ struct Rendezvous::Impl {
         board(from.rank, from.local_rank < local.count() ? &local.table(from.local_rank) : nullptr),
         identities(static_cast<size_t>(from.world)) {}
 
-  /// One client of the store. What `operation` makes of it; throws when the server is silent.
+  /// Connection is one client of the store, with the thread that waits for its answers.
   struct Connection {
     StorePtr store;
     StoreWorker worker;
@@ -109,6 +109,8 @@ struct Rendezvous::Impl {
     bool prompt;
     std::atomic<bool> silent = false;
 
+    /// Returns what `operation` makes of the store; throws StoreSilent where the server does not
+    /// answer within the limit.
     template <typename Operation>
     auto call(Operation operation, Milliseconds limit = kControlTimeout) {
       if (is_stuck()) throw StoreSilent();
@@ -228,7 +230,8 @@ void Rendezvous::Impl::beat(const std::stop_token& stop) {
   }
 }
 
-/// Tells of collectives that this rank stands in for long. In a thread of its own: the log may stand still, and no heartbeat may.
+/// Logs collectives that this rank stands in for long. In a thread of its own: the log may stand
+/// still, and no heartbeat may.
 void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   struct Wait {
     CollectiveRecord record;
@@ -258,7 +261,7 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   }
 }
 
-/// Tells of a wait in a collective: of those that stand in it the first one does, of a message the
+/// Logs a wait in a collective: of those that stand in it the first one does, of a message the
 /// one who waits for it.
 std::optional<std::string> Rendezvous::Impl::collective_wait_text(const RankState::Group& group, const std::string& waited) {
   const auto own = std::ranges::find(group.members, options.rank);
@@ -339,11 +342,11 @@ std::vector<int> Rendezvous::Impl::gone_of(std::vector<int> ranks) const {
   return ranks;
 }
 
-/// One use of a key. Each member leaves its text; the first one puts all of them together under one key, for which the others
-/// wait: were each to wait for the keys of all and to read them, the store would hold as many requests and answers as there
-/// are pairs of ranks.
+/// Exchange is one use of a key. Each member leaves its text; the first one puts all of them
+/// together under one key, for which the others wait: were each to wait for the keys of all and to
+/// read them, the store would hold as many requests and answers as there are pairs of ranks.
 struct Rendezvous::Impl::Exchange {
-  /// Every rank looks by itself who is absent; of more, the first one tells the others.
+  /// Every rank looks by itself who is absent; of more, the first one reports to the others.
   static constexpr size_t kFew = 32;
 
   std::string prefix;  // of the exchange key
@@ -366,7 +369,8 @@ struct Rendezvous::Impl::Exchange {
 /// Absence says who is waited for.
 struct Rendezvous::Impl::Absence {
   std::vector<int> ranks;
-  /// It is the first one, which has come, and has not put the texts together.
+  /// Says whether the first one is waited for, which has arrived but not finished collecting the
+  /// replies.
   bool has_come = false;
 
   /// The ranks whose end ends the wait: without the first one it has no other.
@@ -387,7 +391,8 @@ std::vector<int> Rendezvous::Impl::missing(const Exchange& exchange, std::span<c
   return absent;
 }
 
-/// `last_use`: whoever has come to it has read the text, or will not.
+/// Puts a text into the store and notes it for remove_left(), which may remove it as soon as every
+/// member has entered the exchange `last_use`.
 void Rendezvous::Impl::put(const Exchange& exchange, const std::string& key, const std::string& text, int64_t last_use) {
   for (const std::string& each : text_keys(key, text.size())) left[exchange.prefix][each] = last_use;
   main.call([key, text](c10d::Store& server) { return put_text(server, key, text), true; }, options.timeout);
@@ -419,7 +424,7 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const Exchange& exc
 
 /// Lists the ranks whose keys a rank that is not the first looks at. In a large group only the
 /// first looks at all keys: if each did so once a second, the store would have nothing else to do.
-/// If no first one tells who is absent, each looks once, at the end.
+/// If no first one reports who is absent, each looks once, at the end.
 std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool look_at_all) {
   if (exchange.members.size() <= Exchange::kFew) return exchange.members;
   if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
@@ -433,8 +438,8 @@ std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool lo
 
 Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& exchange, bool look_at_all) {
   const std::vector<int> asked = asked_about(exchange, look_at_all);
-  // The first one may have stopped since it told who was absent. It is enough that one of a long
-  // list is.
+  // The first one may have stopped since it reported who was absent. It is enough that one of a
+  // long list is.
   const bool each = look_at_all || asked.size() <= Exchange::kFew;
   Absence absence;
   if (each)
@@ -447,7 +452,7 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& ex
   return absence;
 }
 
-/// Says whether this rank tells of the wait: the first one of those that wait does.
+/// Says whether this rank logs the wait: the first one of those that wait does.
 bool Rendezvous::Impl::tells_wait(const Exchange& exchange, const Absence& absence) const {
   if (absence.ranks.empty()) return false;
   return std::ranges::all_of(exchange.members, [&](int member) {
@@ -473,7 +478,9 @@ void Rendezvous::Impl::did_not_come(const Exchange& exchange, const Absence& abs
     const std::string text = activity_text(view.state);
     if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
   }
-  const char* known = !gone.empty() ? " is gone" : absence.has_come ? " has not put the texts together" : " did not come";
+  const char* known = !gone.empty()      ? " is gone"
+                      : absence.has_come ? " has not finished collecting the replies"
+                                         : " did not arrive in time";
   const Error error(ExitCode::kPeerLost,
                     cat("rank ", options.rank, " waited ", human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
                         exchange.what, ": rank ", join(names, ", "), known, join(doing, "")),
@@ -491,14 +498,14 @@ Error Rendezvous::Impl::lost_store(const Exchange& exchange, const std::string& 
           "look at rank 0's own log first"};
 }
 
-/// False when some are not there within the limit, or the store is silent.
+/// Returns false when some are not there within the limit, or the store is silent.
 bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit) {
   const auto wait = [keys, limit](c10d::Store& server) {
     try {
       server.wait(keys, limit);
       return true;
     } catch (const std::exception&) {
-      return false;  // late or broken: the control connection tells
+      return false;  // late or broken: the control connection reports it
     }
   };
   try {
@@ -519,7 +526,7 @@ class SignsOfLife {
     Last& last = last_.try_emplace(rank, Last{{}, Clock::now()}).first->second;
     if (beat && beat != last.beat) last = {beat, Clock::now()};
   }
-  /// True when each of them has shown one within `limit`.
+  /// Says whether each of them has shown one within `limit`.
   bool all_within(const std::vector<int>& ranks, Milliseconds limit) const {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
       const auto found = last_.find(rank);
@@ -667,7 +674,7 @@ StoreMember member_of(const RendezvousOptions& options, const std::string& insta
           .job = options.job};
 }
 
-/// Why the rendezvous is not open yet, for the thread that tells it.
+/// Why the rendezvous is not open yet, for the thread that logs it.
 class OpeningReason {
  public:
   void set(const std::string& text) {
@@ -889,7 +896,7 @@ class ShownExchange {
 
 }  // namespace
 
-/// A rank that fails where others wait for its text, and may live on, tells them.
+/// A rank that fails where others wait for its text, and may live on, reports to them.
 template <typename Work>
 auto Rendezvous::Impl::or_tell(const Exchange& exchange, const std::string& key, Work work) {
   try {
@@ -1049,7 +1056,7 @@ void Rendezvous::shutdown(Milliseconds limit) {
     exchange_text("shutdown", "");
     leave(limit);
   } catch (const std::exception&) {
-    // The work is done; who is missing will be told by the supervisor.
+    // The work is done; the supervisor will report who is missing.
   }
   impl_->options.timeout = before;
 }
@@ -1061,8 +1068,8 @@ std::string key_of_leaving(int rank) { return cat("left/", rank); }
 }  // namespace
 
 /// Lists the keys of leaving of the ranks that rank 0 waits for. A rank that has ended or is
-/// stopped reads nothing, and may have told so before (`of_ended`); one that gave no sign of life
-/// is waited for in vain.
+/// stopped reads nothing, and may have reported so before (`of_ended`); one that gave no sign of
+/// life is waited for in vain.
 std::vector<std::string> Rendezvous::Impl::keys_of_leaving(bool of_ended) {
   std::vector<std::string> keys;
   for (int rank = 1; rank < options.world; ++rank) {
@@ -1091,7 +1098,7 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
       awaited = impl_->keys_of_leaving(false);
     }
   } catch (const std::exception&) {
-    // The supervisor will tell who is missing.
+    // The supervisor will report who is missing.
   }
 }
 

@@ -16,7 +16,7 @@ struct RendezvousOptions {
   int rank = 0;
   int world = 1;
   /// The address at which rank 0 serves the store: name or address, and port. Port 0: any, which
-  /// the meeting file tells, or one that follows from the token.
+  /// the meeting file records, or one that follows from the token.
   std::string address = "127.0.0.1";
   int port = 0;
   /// Rank 0: a bound socket to serve on (inherited from the supervisor); -1 makes one, bound to
@@ -120,7 +120,8 @@ class Rendezvous {
   /// the store; any thread.
   bool any_lost(const std::vector<int>& members, const std::string& group);
 
-  /// Waits in collectives of up to this length are usual in this run: they are not told. Any thread.
+  /// Waits in collectives of up to this length are usual in this run: they are not logged. Any
+  /// thread.
   void expect_waits(std::chrono::milliseconds usual);
 
   /// Collective: returns when every rank has called it, so that rank 0 may end. Gives up quietly

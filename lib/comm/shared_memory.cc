@@ -44,7 +44,7 @@ Registry& registry() {
   return instance;
 }
 
-/// Tells what helps if memory cannot be made or mapped; `otherwise` where it is no limit of this
+/// Says what helps if memory cannot be made or mapped; `otherwise` where it is no limit of this
 /// process or machine.
 std::string remedy_of(int error, const char* otherwise) {
   if (error == ENOMEM) return less_memory_remedy();

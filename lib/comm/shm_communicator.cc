@@ -252,7 +252,7 @@ void ShmCommunicator::all_reduce_now(const Collective& work) {
   all_reduce_staged(work);
 }
 
-/// One meeting: everyone adds all of everyone's.
+/// Reduces in one meeting, in which every rank adds all of every rank's data.
 void ShmCommunicator::all_reduce_small(const Collective& work) {
   const int64_t bytes = payload_bytes(work.record);
   const uint32_t meeting = group_.next_meeting();

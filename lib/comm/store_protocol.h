@@ -55,7 +55,7 @@ struct StoreMember {
   uint32_t world = 0;
   /// Restarts before this start.
   uint32_t attempt = 0;
-  /// Random: tells two processes that call themselves the same rank apart.
+  /// A random number that distinguishes two processes that call themselves the same rank.
   std::string instance = std::string(kInstanceBytes, '\0');
   /// RendezvousOptions::job; its hash is what is sent.
   std::string job;

@@ -105,13 +105,13 @@ struct Peer {
   OwnedFd fd;
   std::list<Peer>::iterator place;
   bool member = false;
-  /// The events that epoll tells of it.
+  /// The events that epoll reports of it.
   uint32_t events = 0;
   Clock::time_point came = Clock::now();
   std::string challenge;
   std::string in;
   Outgoing out;
-  /// One whose keys are not there yet.
+  /// A request whose keys are not there yet.
   std::optional<Request> waiting;
   /// Bytes that it said and is to be sent, but for values that are sent from where they are kept.
   Counted counted;
@@ -177,7 +177,7 @@ struct StoreServer::Loop {
   void expire();
 
   StoreServer& owner;
-  /// The epoll descriptor: news are told with as much work as there are connections with news,
+  /// The epoll descriptor: it reports news with as much work as there are connections with news,
   /// however many there are.
   OwnedFd news{::epoll_create1(EPOLL_CLOEXEC)};
   OwnedFd listener;
@@ -235,7 +235,7 @@ void StoreServer::Loop::serve() {
   }
 }
 
-/// False when the server is to end.
+/// Returns false when the server is to end.
 bool StoreServer::Loop::take_events() {
   std::array<epoll_event, kEvents> events;
   const int count = ::epoll_wait(news.get(), events.data(), static_cast<int>(events.size()), next_timeout());
@@ -318,7 +318,7 @@ void StoreServer::Loop::greet(OwnedFd connection) {
     drop(peer);
 }
 
-/// False when the connection is to be closed.
+/// Returns false when the connection is to be closed.
 bool StoreServer::Loop::read_from(Peer& peer) {
   if (peer.waiting) return false;  // it left, or speaks out of turn
   const size_t wanted = peer.member ? kReadBytes : kHelloBytes - peer.in.size();
@@ -471,7 +471,7 @@ Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) cons
   return answer(StoreAnswer::kDone, found);
 }
 
-/// False where the store has no room for it.
+/// Returns false where the store has no room for it.
 bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
   const auto known = values.find(key);
   const size_t before = known == values.end() ? 0 : key.size() + known->second->size();
@@ -548,7 +548,8 @@ Outgoing StoreServer::Loop::run(const Request& request) {
   return answer(StoreAnswer::kRefused);
 }
 
-/// Each key that came costs those who wait for it, and nobody else.
+/// Resumes the requests that wait for the keys that have arrived. An arrived key costs time only
+/// for the requests that wait for it, however many others wait.
 void StoreServer::Loop::look_at_waiting() {
   for (const std::string& key : std::exchange(arrived, {})) look_at_waiting(key);
 }

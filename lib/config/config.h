@@ -60,7 +60,7 @@ struct DataConfig {
   DataFormat format = DataFormat::kAuto;
   TokenDtype token_dtype = TokenDtype::kAuto;
   bool shuffle = true;
-  /// Micro-batches made ready ahead of the step.
+  /// Optimizer steps whose batches are made ready ahead of the one that is computed.
   int64_t prefetch = 4;
   /// Rows that do not fill a whole global batch at the end of an epoch are left out.
   bool drop_last = false;
@@ -95,8 +95,8 @@ struct LogConfig {
 
 /// train.generate
 struct GenerateConfig {
-  /// Tokens of the validation set's beginning that are continued when training has ended; 0 = no
-  /// sample.
+  /// Tokens of a validation document that are continued at each evaluation and at the end; 0 = no
+  /// text.
   int64_t prompt_tokens = 0;
   /// Documents of the validation set that are continued at each evaluation.
   int64_t prompts = 1;

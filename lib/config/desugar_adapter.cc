@@ -87,7 +87,7 @@ void refuse_other_beginnings(Node& adapter, Problems& problems) {
   }
 }
 
-/// One text in place of a list of modules.
+/// Reads a single text in place of a list of modules.
 void split_modules(Node& adapter, const std::string& list, const std::string& pattern) {
   NodeEntry* entry = entry_of(adapter, list);
   if (entry == nullptr || entry->value.kind != Node::Kind::kText) return;

@@ -307,7 +307,7 @@ class JsonReader {
     return Node::of_text(at, "auto");
   }
 
-  // One problem for the whole file: it is one mistake, made once.
+  // Reports one problem for the whole file: it is one mistake, made once.
   void report_placeholders() {
     if (placeholders_.empty()) return;
     std::vector<std::string> others;

@@ -53,7 +53,7 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
   return std::nullopt;
 }
 
-/// True for an override that gives more than one value, or was meant to.
+/// Says whether an override gives more than one value, or was meant to.
 bool gives_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }

@@ -23,7 +23,8 @@ Json list_or_null(const std::vector<T>& values) {
   return values.empty() ? Json(nullptr) : Json(values);
 }
 
-/// One expression, or names; all-linear by the names it stands for, which servers read too.
+/// Writes modules as an expression or as names; all-linear by the names it stands for, which
+/// servers read too.
 Json modules(const std::vector<std::string>& names, const std::string& expression,
              const PeftModel& model) {
   if (!expression.empty()) return expression;

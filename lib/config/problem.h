@@ -32,7 +32,7 @@ enum class Severity {
   kError,   // the config cannot be used
 };
 
-/// One thing to say about a config.
+/// Problem is one thing to say about a config.
 struct Problem {
   Position at;
   /// "zero_optimization.stag: unknown key", one line.

@@ -230,7 +230,7 @@ class TreeReader {
     ignored_.push_back({path, at, why});
   }
 
-  // One notice a section: what was checked and has no effect.
+  // Reports one notice a section: what was checked and has no effect.
   void report_ignored() {
     std::map<std::string, std::vector<std::string>> names;
     std::vector<std::pair<std::string, Position>> firsts;

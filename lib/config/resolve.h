@@ -37,7 +37,7 @@ struct ResolveContext {
 /// A config with nothing left open.
 struct Resolution {
   Config config;
-  /// One printable line for every "auto" and every default that changes a run's numbers.
+  /// A printable line for every "auto" and every default that changes a run's numbers.
   std::vector<std::string> lines;
   /// Contradictions (errors) and notices, sorted by place.
   std::vector<Problem> problems;

@@ -135,7 +135,7 @@ std::string place_of_degrees(const Resolving& r) {
   return r.config.pipeline.stages > 1 ? "pipeline.stages" : "sequence_parallel_size";
 }
 
-// False where the ranks cannot be shared out: the problem is reported.
+// Returns false where the ranks cannot be shared out: the problem is reported.
 bool divide_world(Resolving& r, int64_t inner) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t world = r.context.world_size;

@@ -49,7 +49,7 @@ struct NumberWord {
   std::string remedy;
 };
 
-/// One key: all that reading, checking, documenting and printing it needs.
+/// Field is one key: all that reading, checking, documenting and printing it needs.
 struct Field {
   std::string section;  // "" = top level
   std::string name;

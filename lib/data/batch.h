@@ -5,8 +5,8 @@
 
 namespace ftrun {
 
-/// One micro-batch of one rank: B rows of T positions (SampleSet::row_positions), each list [B*T],
-/// row-major.
+/// Batch is one micro-batch of one rank: B rows of T positions (SampleSet::row_positions), each
+/// list [B*T], row-major.
 struct Batch {
   /// Input ids. Padding is id 0.
   std::vector<int32_t> tokens;
@@ -28,7 +28,7 @@ struct Batch {
 /// All that one optimizer step of one rank trains on.
 struct StepBatch {
   int64_t step = 0;
-  /// One for each accumulation slot.
+  /// A batch for each accumulation slot.
   std::vector<Batch> micro_batches;
   /// Labels that count on this rank, and over all ranks and slots of the step. The loss scale is
   /// 1 / counted_tokens_global; when that is 0 (possible under the concat packing with a loss mask)

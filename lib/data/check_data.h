@@ -12,7 +12,7 @@ namespace ftrun {
 
 /// DataReport is what a reading of a whole data set found.
 struct DataReport {
-  /// Each a complete sentence naming file and place; the first 20, then how many more.
+  /// Complete sentences that name file and place; the first 20, then how many more.
   std::vector<std::string> problems;
   DataStatistics statistics;
   /// Ids outside the model's rows.

@@ -24,7 +24,7 @@ enum class JsonlField {
   kWeights,
   /// A chosen or rejected answer.
   kPreference,
-  /// True for an answer that is to be imitated.
+  /// A flag: the answer is to be imitated, or not.
   kDesirable,
   /// The line is trained on, or not.
   kTrain,

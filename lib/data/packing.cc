@@ -33,7 +33,7 @@ void RowTable::cut_stream() {
   filled_ = rows_ * length_;
 }
 
-/// One past the last document of the set that a document belongs to.
+/// Returns the document after the last one of the set that a document belongs to.
 int64_t RowTable::end_of_set(int64_t document) const {
   return *std::upper_bound(set_begins_.begin() + 1, set_begins_.end() - 1, document);
 }

@@ -39,7 +39,7 @@ struct MixedRows {
 /// one set after the other. A function of seed and position alone, as SampleOrder.
 class MixedOrder {
  public:
-  /// One data set.
+  /// Makes the order of one data set.
   MixedOrder(const SampleOrder& order) : sets_{{0, 0, order}}, all_(order) {}  // NOLINT: it is one
   /// `sets` is not empty, and all of its numbers are at least 1. `epoch_rows`: as SampleOrder's, of
   /// the rows that all sets together give an epoch.

@@ -20,7 +20,7 @@ struct DataStatistics {
   int64_t max_id = -1;
 };
 
-/// One file of a data set as it was when it was hashed.
+/// FileRecord is one file of a data set as it was when it was hashed.
 struct FileRecord {
   std::string role;
   std::string path;

@@ -16,12 +16,12 @@ namespace ftrun {
 /// matches; a name without patterns is returned as it is.
 std::vector<std::string> matching_files(const std::string& pattern);
 
-/// One or several files read as one stream of tokens, in the order given. Immutable after opening;
-/// any number of threads may read, each with its own ReadScratch.
+/// TokenDataset is one or several files read as one stream of tokens, in the order given. Immutable
+/// after opening; any number of threads may read, each with its own ReadScratch.
 class TokenDataset {
  public:
-  /// Each path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput) for what
-  /// cannot be read or holds no token.
+  /// Opens the files. A path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput)
+  /// for what cannot be read or holds no token.
   TokenDataset(const std::vector<std::string>& paths, const TokenFileOptions& options);
 
   int64_t tokens() const { return token_starts_.back(); }

@@ -28,7 +28,7 @@ struct TokenPlace {
   int64_t value = 0;
 };
 
-/// One file of a data set and what it is for: "tokens", "index", "mask" or "jsonl".
+/// DataPart is one file of a data set and what it is for: "tokens", "index", "mask" or "jsonl".
 struct DataPart {
   std::string role;
   std::string path;

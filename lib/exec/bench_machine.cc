@@ -32,12 +32,19 @@
 namespace ftrun {
 namespace {
 
+double lower_quartile(std::vector<double> values) {
+  const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
+}
+
 double now() {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(since).count();
 }
 
-/// Median seconds of a call, over at least 5 samples and a tenth of a second.
+/// Seconds of a call: the lower quartile of at least 5 samples over a tenth of a second, as what other
+/// programs take only ever adds.
 double seconds_of(const std::function<void()>& body) {
   body();
   std::vector<double> samples;
@@ -47,7 +54,7 @@ double seconds_of(const std::function<void()>& body) {
     body();
     samples.push_back(now() - start);
   }
-  return median(std::move(samples));
+  return lower_quartile(std::move(samples));
 }
 
 /// Memory that is given back by free().
@@ -81,15 +88,15 @@ class GraphBench {
       for (const Op& op : *list) {
         if (is_collective(op.kind)) continue;
         const double start = now();
-        run_op(graph_, op, storage_, {.accumulate = false, .scalars = &scalars_});
+        run_op(graph_, op, storage_, {.accumulate = true, .scalars = &scalars_});
         seconds_[&op].push_back(now() - start);
       }
   }
 
-  /// Calls f(operation, median seconds).
+  /// Calls f(operation, seconds).
   template <class F>
   void for_each(const F& f) const {
-    for (const auto& [op, samples] : seconds_) f(*op, median(samples));
+    for (const auto& [op, samples] : seconds_) f(*op, lower_quartile(samples));
   }
   const LayerGraph& graph() const { return graph_; }
 
@@ -264,7 +271,9 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   Rates rates{.ranks = ranks, .threads = threads, .memory = measure_memory()};
   Points points;
   measure_flat(rates, points);
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  std::vector<DType> dtypes{DType::kF32, DType::kBF16};
+  if (!quick) dtypes.push_back(DType::kF16);
+  for (const DType dtype : dtypes) {
     std::vector<SampledModel> models;
     models.reserve(8);
     for (const auto& [config, batch] : sampled_models(quick))
@@ -302,10 +311,12 @@ class Child {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
       throw Error(ExitCode::kEnvironment, "no pipe to measure with", "");
+    const pid_t parent = ::getpid();
     id_ = ::fork();
     if (id_ < 0) throw Error(ExitCode::kEnvironment, "no process to measure with", "");
     if (id_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(1);  // it died before
       run(body, ends[1]);
     }
     ::close(ends[1]);
@@ -323,18 +334,38 @@ class Child {
   std::string text() {
     std::string all;
     char part[4096];
-    for (ssize_t got = 0; (got = ::read(from_, part, sizeof part)) > 0;)
+    for (;;) {
+      const ssize_t got = ::read(from_, part, sizeof part);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
       all.append(part, static_cast<size_t>(got));
-    int status = 0;
-    ::waitpid(id_, &status, 0);
-    id_ = -1;
+    }
+    const int status = wait_for_end();
     ::close(from_);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
       throw Error(ExitCode::kEnvironment, cat("a process that measured failed: ", all), "");
     return all;
   }
 
+  /// Error(kEnvironment) where the process has ended by itself.
+  void require_running() {
+    int status = 0;
+    if (::waitpid(id_, &status, WNOHANG) == 0) return;
+    id_ = -1;
+    ::close(from_);
+    throw Error(ExitCode::kEnvironment, "a process that computed beside the one that measured has died",
+                "see that there is memory for it, and measure again");
+  }
+
  private:
+  int wait_for_end() {
+    int status = 0;
+    while (::waitpid(id_, &status, 0) < 0 && errno == EINTR) {
+    }
+    id_ = -1;
+    return status;
+  }
+
   [[noreturn]] static void run(const std::function<std::string()>& body, int to) {
     std::string text;
     int code = 0;
@@ -367,7 +398,9 @@ Rates measure_beside_others(int ranks, int processors, bool quick) {
     machine.rates.push_back(measure_rates(ranks, threads, quick));
     return machine_text(machine);
   });
-  return parse_machine("the process that measured", measuring.text()).rates.front();
+  const Rates rates = parse_machine("the process that measured", measuring.text()).rates.front();
+  for (const auto& other : others) other->require_running();
+  return rates;
 }
 
 /// Times of collectives by bytes, as rank 0 sees them.
@@ -397,7 +430,7 @@ std::string measure_exchanges_as(int rank, int ranks, int port, int listen_fd,
         body();
         if (round > 1) samples.push_back(now() - start);
       }
-      points[cat(kind, " ", ranks)].emplace_back(static_cast<double>(full * 4), median(samples));
+      points[cat(kind, " ", ranks)].emplace_back(static_cast<double>(full * 4), lower_quartile(samples));
     };
     note("all_reduce", [&] {
       group->all_reduce(whole.as<float>(), full, DType::kF32, ReduceOp::kSum, {"bench"}).wait();
@@ -441,10 +474,17 @@ Machine bench_machine(const BenchRequest& request) {
   Machine machine{
       .name = request.name, .processor = request.processor, .measured = request.measured};
   machine.devices = usable_processors();
-  for (int ranks = 1; ranks <= machine.devices; ranks *= 2)
+  for (int ranks = 1; ranks <= machine.devices; ++ranks) {
+    if (machine.devices % ranks != 0) continue;
+    request.say(cat("measuring ", ranks, ranks == 1 ? " rank" : " ranks", " of ", machine.devices / ranks,
+                    machine.devices == ranks ? " thread" : " threads"));
     machine.rates.push_back(measure_beside_others(ranks, machine.devices, request.quick));
-  for (int ranks = 2; ranks <= machine.devices; ranks *= 2)
+  }
+  // Two ranks exchange on one processor, too.
+  for (int ranks = 2; ranks <= std::max(machine.devices, 2); ranks *= 2) {
+    request.say(cat("measuring what ", ranks, " ranks exchange"));
     machine.exchanges.merge(measure_exchanges(ranks));
+  }
   // Of ranks whose number was not measured, and of transfers.
   if (const auto pair = machine.exchanges.find("all_gather 2"); pair != machine.exchanges.end()) {
     const auto& points = pair->second.points();

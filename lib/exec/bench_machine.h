@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "machine/machine.h"
@@ -10,15 +11,17 @@ namespace ftrun {
 struct BenchRequest {
   /// Machine::name.
   std::string name;
-  /// Fewer sizes, fewer rounds: some 15 s instead of a minute on two processors.
+  /// Fewer sizes and rounds, and no fp16.
   bool quick = false;
   /// Machine::processor and measured.
   std::string processor, measured;
+  /// Gets a line before each part.
+  std::function<void(const std::string&)> say;
 };
 
 /// Measures the processors of this machine by running the operations of layer graphs, updates of an
-/// optimizer, copies and collectives, in processes of its own: all processors on one rank, and one
-/// rank on each processor. Each figure is a median. Error(kEnvironment) where a process cannot be
+/// optimizer, copies and collectives, in processes of its own, for each number of
+/// ranks that divides the processors. Each figure is a median. Error(kEnvironment) where a process cannot be
 /// started or fails.
 Machine bench_machine(const BenchRequest& request);
 

@@ -61,7 +61,8 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   return std::nullopt;
 }
 
-/// "" where all of the model trains, and on other ranks than the first, whose record counts.
+/// Returns the fingerprint of the base; "" where all of the model trains, and on other ranks than
+/// the first, whose record counts.
 std::string Checkpointer::base_fingerprint() const {
   return setup_.train().model.trains_all() || !session_.is_first() ? "" : setup_.folder().weights_fingerprint();
 }
@@ -198,7 +199,7 @@ void Checkpointer::save_in_background(TrainingProgress& progress, const std::str
   held_seconds_ += paused_seconds_;
 }
 
-/// Waits for a save in the background and tells how it ended. One that failed costs nothing but
+/// Waits for a save in the background and logs how it ended. One that failed costs nothing but
 /// itself: those before it are there, and the next one will be tried.
 void Checkpointer::settle(TrainingProgress& progress) {
   if (!under_way_) return;

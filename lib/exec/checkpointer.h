@@ -38,14 +38,14 @@ class Checkpointer {
   /// that this one may continue; `describe` gives this run's manifest and is asked on rank 0.
   std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
 
-  /// Adds what this rank tells the others of its checkpoints; read_votes() gets the votes of all
-  /// ranks. Once before and after each step.
+  /// Adds what this rank reports to the others of its checkpoints; read_votes() gets the votes of
+  /// all ranks. Once before and after each step.
   void add_votes(Votes& votes) const;
   void read_votes(const Votes& votes);
 
   /// Says whether save_if_due() would write a checkpoint now.
   bool will_save(const TrainingProgress& progress) const;
-  /// Ends a step of a run that goes on: tells how a save in the background ended, and saves where
+  /// Ends a step of a run that goes on: logs how a save in the background ended, and saves where
   /// the config asks for it or this is the best state so far, in the background where it says so.
   /// True when training stood for longer than a copy takes. `data_fingerprint` matters on rank 0;
   /// "" where it is not known. A best checkpoint that could not be written is forgotten in

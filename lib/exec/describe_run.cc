@@ -74,7 +74,7 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
                         "; leave threads out for ", plural(threads.share), " a rank"));
 }
 
-/// One rank alone adds nothing up.
+/// Says how ranks add; one rank alone adds nothing up.
 std::string sums_text(const RunParts& run) {
   const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
   return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";

@@ -42,7 +42,7 @@ class EvaluationRecord {
   /// Forgets a best checkpoint that could not be written, or is gone: the one before it is the best
   /// again.
   void lose_best(int64_t step);
-  /// "" where no best checkpoint is kept.
+  /// The metric by which the best checkpoint is chosen; "" where none is kept.
   const std::string& metric() const { return keep_best_.metric; }
 
   /// Says whether early_stopping.patience evaluations in a row have not improved.

@@ -26,7 +26,7 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
   return found;
 }
 
-/// Tells how each instruction is shown while it runs. A decision waits for all that a device does,
+/// Says how each instruction is shown while it runs. A decision waits for all that a device does,
 /// with others too.
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   static_assert(kMostLanes <= BoardTable::kLanes);
@@ -331,7 +331,8 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
   return found;
 }
 
-/// One call for each pair of ranges, all announced before the first is waited for.
+/// Runs a collective: one call for each pair of ranges, all announced before the first is waited
+/// for.
 void Executor::run_collective(const Instr& instr) {
   Communicator& group = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, group);
@@ -464,7 +465,8 @@ FlatUpdate Executor::flat_update(const Instr& instr) const {
   return flat;
 }
 
-/// Decay changes no state of an optimizer with codes.
+/// Finds the new scales of the optimizer states that are kept as codes. Unlike update(), it need
+/// not heed the instruction's `decay`: weight decay changes no such state.
 void Executor::measure(const Instr& instr) {
   device_->measure(instr.lane, flat_update(instr), program_.at(instr.writes[0].buffer).tier,
                    step_->optimizer);

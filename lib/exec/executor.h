@@ -37,7 +37,7 @@ struct StepSums {
 
 /// StepDecision is what the caller decides from them.
 struct StepDecision {
-  /// False: the instructions marked `if_finite` are left out.
+  /// Says whether the sums are finite; otherwise the instructions marked `if_finite` are left out.
   bool finite = true;
   /// The factor of each gradient before it enters the update.
   float gradient_scale = 1;
@@ -45,13 +45,13 @@ struct StepDecision {
   double gradient_norm = 0;
 };
 
-/// Must depend on its argument and on what all ranks have in common alone, so that all decide the
-/// same.
+/// StepPolicy decides on the update. It may use only its argument and state that is identical on
+/// every rank, so that all ranks decide alike.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
 /// StepRun is what a step takes in beside the program, and what it gives back.
 struct StepRun {
-  /// One a kLoadBatch instruction.
+  /// A batch for each kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
   /// Answers kDecide. Called once a run, from the calling thread; required where the program has
@@ -82,7 +82,7 @@ struct StepRun {
 
 /// NonfinitePlace is where a rank first met a value that is not finite.
 struct NonfinitePlace {
-  /// -1: nowhere.
+  /// The instruction; -1: nowhere.
   InstrId instr = -1;
   /// "forward layer 3 mb 0 (layers.2): hidden"
   std::string text;

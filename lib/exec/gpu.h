@@ -20,8 +20,8 @@ struct GpuOptions {
   bool step_graph = false;
 };
 
-/// One GPU as a rank uses it: its kernels, a stream for each lane of its programs, which all of
-/// them share, and how host code reaches its memory. Outlives whatever was allocated through it.
+/// Gpu is one GPU as a rank uses it: its kernels, a stream for each lane of its programs, which all
+/// of them share, and how host code reaches its memory. Outlives whatever was allocated through it.
 class Gpu {
  public:
   explicit Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options = {});

@@ -174,7 +174,7 @@ bool GpuDevice::waits_are_over(const Instr& instr) {
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
 
-/// A wait that fails tells of this rank's own device, whatever its peers say.
+/// A wait that fails reports this rank's own device, whatever its peers say.
 void GpuDevice::wait_for(DeviceStream stream) {
   kernels().synchronize(stream);
   check_groups();

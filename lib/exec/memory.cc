@@ -52,7 +52,7 @@ std::byte* TierBlock::data() const {
 
 namespace {
 
-/// Tells what an arena is for: the most that it holds at one moment, by category.
+/// Says what an arena is for: the most that it holds at one moment, by category.
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = memory_plan({&program}).at(tier);
   return cat("the arena of temporary buffers (most at ", plan.fullest, ": ",
@@ -81,7 +81,7 @@ int64_t lacking_bytes(int64_t bytes) {
 RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
     : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
 
-/// Tells why memory was refused: what it was for, what there is, what the rank has already.
+/// Says why memory was refused: what it was for, what there is, what the rank has already.
 std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what, const Error& error) const {
   int64_t held = 0;
   for (const Tier each : kTiers)
@@ -93,7 +93,7 @@ std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& wha
              available, "the rank has ", human_bytes(held), " already: ", error.message());
 }
 
-/// Runs an allocation; what the system refuses is told with what would help.
+/// Runs an allocation; what the system refuses is reported with what would help.
 template <typename Allocate>
 auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
                          Allocate allocate) const {
@@ -260,7 +260,7 @@ void RankMemory::write_disk(const Program& program, const Range& range, const vo
   swap_->wait(start_disk(program, range, const_cast<void*>(data), true));
 }
 
-/// `measure` tells the bytes of a block of memory.
+/// `measure` returns the bytes of a block of memory.
 template <typename Measure>
 RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
   TierBytes all;

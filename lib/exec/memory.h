@@ -49,8 +49,8 @@ struct TierBlock {
   CommBuffer shared;
   GpuBlock gpu;
 
-  /// Pages of main memory that look() found in use; a GPU does not tell. Knowledge of the block,
-  /// not its content.
+  /// Pages of main memory that look() found in use; a GPU does not report any. Knowledge of the
+  /// block, not its content.
   mutable TouchedPages pages;
 
   std::byte* data() const;
@@ -60,7 +60,7 @@ struct TierBlock {
   bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
-/// MemoryAdvice tells what would need less of a tier: the remedy of an allocation that fails for
+/// MemoryAdvice says what would need less of a tier: the remedy of an allocation that fails for
 /// want of so many bytes (0: of how many is not known).
 using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 

@@ -38,8 +38,9 @@ class ModelState {
   /// tensor that is missing, unknown or misshapen.
   void load(FirstWeights first);
 
-  /// Everything this rank holds, from a checkpoint, whatever layout wrote it; what is frozen from
-  /// where it came. Returns what the checkpoint holds in another precision. Error(kBadInput).
+  /// Fills everything this rank holds: trained state from the checkpoint, whatever layout wrote it,
+  /// frozen parameters from `first`, as when training began. Returns the states that the checkpoint
+  /// holds in another precision. Error(kBadInput).
   std::vector<StateConversion> load(Checkpoint& checkpoint, FirstWeights first);
 
   /// Lists what this rank writes into a checkpoint: of what several ranks use alike, the first's.

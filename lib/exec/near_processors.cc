@@ -22,7 +22,7 @@ std::string read_line(const std::filesystem::path& path) {
   return line;
 }
 
-/// -1 for a text that is no number.
+/// Reads a number; -1 for a text that is none.
 int number_of(std::string_view text) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -25,7 +25,7 @@ std::vector<NodeFact> program_facts(const BuildInfo& build);
 /// data set). Errors of reading.
 std::vector<NodeFact> input_facts(const Config& config, const RunData& data);
 
-/// The driver of this node's GPUs, with its kernel module where that is told.
+/// The driver of this node's GPUs, with its kernel module where that is reported.
 std::vector<NodeFact> driver_facts(int cuda_version);
 
 /// Writes facts for an exchange between ranks.

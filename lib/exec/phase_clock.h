@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// One phase of one micro-batch in one layer.
+/// LayerPhase is one phase of one micro-batch in one layer.
 struct LayerPhase {
   /// kForward, kBackward, kInputGrad or kWeightGrad.
   InstrKind kind = InstrKind::kForward;

@@ -53,7 +53,7 @@ class PipelineUse {
   /// Collective, after the last step: puts the ranks' figures together.
   void total(Session& session);
 
-  /// A table, "" where there is nothing to tell.
+  /// A table, "" where there is nothing to report.
   std::string text() const;
   /// RunManifest::pipeline.
   std::map<std::string, std::map<std::string, int64_t>> record() const;

@@ -83,8 +83,8 @@ void Recorder::admit(const RunManifest& now) {
 void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
                      const RunManifest& now) {
   const std::string path = folder + "/checkpoint.json";
-  // A manifest of an older version has a hash alone: it tells whether the config is another, not
-  // what is other in it.
+  // A checkpoint of an older version records only the config's hash: it shows that the config has
+  // changed, not which keys.
   const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
   if (is_imported(saved))
     log_notice(import_notice(folder, saved));
@@ -153,7 +153,7 @@ void Recorder::end_following() {
   if (!follower_) return;
   follow();
   if (const std::string problem = follower_->problem(); !problem.empty()) log_warning(problem);
-  follower_.reset();  // told once, though the run may end by an error after its report
+  follower_.reset();  // reported once, though the run may end by an error after its report
 }
 
 /// Takes over into the new manifest what the earlier run of the folder left in its own.
@@ -242,7 +242,7 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
     write_outcome(exit_code, reason, trained ? read_metrics(paths().metrics()) : std::vector<StepMetrics>{});
     if (trained) write_report();
   } catch (const std::exception&) {
-    // A full disk may be what ends the run; the error itself is told elsewhere.
+    // A full disk may be what ends the run; the error itself is reported elsewhere.
   }
 }
 

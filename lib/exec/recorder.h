@@ -22,8 +22,8 @@
 
 namespace ftrun {
 
-/// All that rank 0 tells the world of a run: metrics.jsonl, TensorBoard, CSV, the progress line,
-/// run.json, the report at the end. Nothing but the lock is written to the run folder before
+/// Recorder writes all that rank 0 reports of a run: metrics.jsonl, TensorBoard, CSV, the progress
+/// line, run.json, the report at the end. Nothing but the lock is written to the run folder before
 /// start(), so that a run whose model or data was refused can be started again as it is.
 class Recorder {
  public:

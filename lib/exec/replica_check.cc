@@ -70,7 +70,7 @@ std::map<std::string, std::vector<Holder>> holders_of(const std::vector<std::str
 }
 
 /// Makes the error of ranks that sent different lines for a part, by line. If one rank is named it
-/// is that rank's failure, on whichever rank it is told.
+/// is that rank's failure, on whichever rank it is reported.
 RankError difference(const std::map<std::string, std::vector<int>>& versions, int64_t step) {
   const auto most = std::max_element(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
     return a.second.size() < b.second.size();

@@ -65,8 +65,8 @@ class BeginningOfTraining {
 /// Thrown through export_model, which then removes what it has written.
 struct ExportStopped {};
 
-/// One rank's part in what all ranks do for each piece: they vote on stopping, and the writer gets
-/// it.
+/// Pieces is one rank's part in what all ranks do for each piece: they vote on stopping, and the
+/// writer gets it.
 class Pieces {
  public:
   /// `moved` is the writer's, or null.
@@ -141,7 +141,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   try {
     if (writes) outcome.failure = write_export(options, tensors, pieces);
     // After a failure the others go on sending: what is left is taken and dropped, so that all can
-    // be told.
+    // be reported.
     const bool alone = setup.groups().host_world->size() == 1;
     if (!writes || (outcome.failure && !alone)) pieces.help(export_pieces(options, tensors));
   } catch (const ExportStopped&) {

@@ -39,17 +39,17 @@ inline void require_same_base(const CheckpointMeta& saved, const std::string& st
 /// The extra field of a checkpoint that holds EvaluationRecord::text().
 inline constexpr const char* kEvaluationRecord = "evaluations";
 
-/// Tells which states of a checkpoint a run keeps in another precision, and what that does to them.
+/// Says which states of a checkpoint a run keeps in another precision, and what that does to them.
 std::string conversion_notice(const std::string& folder, const StateConversion& conversion);
 
 /// Says whether a checkpoint was imported from another program's, which has no config, seed or data
 /// of ftrun's.
 bool is_imported(const CheckpointMeta& saved);
-/// Tells what a run that goes on from an imported checkpoint has to know: where that is from, and
+/// Says what a run that goes on from an imported checkpoint has to know: where that is from, and
 /// what it does not say.
 std::string import_notice(const std::string& folder, const CheckpointMeta& saved);
 
-/// The run that saved a checkpoint, as far as the checkpoint itself tells: seed, topology,
+/// The run that saved a checkpoint, as far as the checkpoint itself records it: seed, topology,
 /// fingerprints and config are its own, all else is taken from `now`.
 RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now);
 

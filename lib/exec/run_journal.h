@@ -15,7 +15,7 @@
 
 namespace ftrun {
 
-/// RunJournal says and writes down what a run has to tell. Rank 0 has a recorder for the run folder
+/// RunJournal prints and records what a run has to report. Rank 0 has a recorder for the run folder
 /// and the terminal; what other ranks say goes to their own logs or nowhere, so that callers need
 /// not ask which rank they are.
 class RunJournal {

@@ -58,7 +58,7 @@ class Session {
   /// Collective: rank 0's answer to a question, in the same way.
   bool first_decides(const std::string& what, const std::function<bool()>& question);
   /// Collective: Error(kUsage) naming each node that differs from rank 0's, and in what; `topic`
-  /// tells one such comparison from another.
+  /// distinguishes one such comparison from another.
   void require_same(const std::string& topic, const std::vector<NodeFact>& facts);
   /// The name of each rank's node: the scheduler's, else the host's.
   const std::vector<std::string>& nodes() const { return nodes_; }

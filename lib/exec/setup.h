@@ -39,8 +39,8 @@ class TrainingSetup {
 
   const ProgramPlan& train() const { return model_.plan.train; }
   const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
-  /// It and its executor are there where samples of text are wanted and there is validation data to
-  /// begin them with.
+  /// The program for samples of text. It and its executor are there where samples of text are
+  /// wanted and there is validation data to begin them with.
   const ProgramPlan& text() const { return model_.plan.text.value(); }
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
@@ -63,7 +63,7 @@ class TrainingSetup {
   const ModelConfig& model_config() const { return model_.config; }
   const ModelFolder& folder() const { return model_.folder; }
 
-  /// True when one rank alone cannot run the model: it does not have all parameters.
+  /// Says whether one rank alone cannot run the model: it does not have all parameters.
   bool needs_all_ranks() const {
     const StateOptions& state = model_.plan.options.state;
     return state.tensor.count > 1 || state.pipeline.stages() > 1 || (state.stage == 3 && state.shard.count > 1);

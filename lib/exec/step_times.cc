@@ -29,7 +29,7 @@ std::string difference_text(double predicted, double measured) {
 
 }  // namespace
 
-PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here) {
+PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads) {
   const std::string path = own_machine_path();
   PredictedStep predicted;
   try {
@@ -43,10 +43,10 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here) {
       predicted.why_not = cat(path, " knows one machine, and the run has several");
     } else {
       predicted.machine = cat(machine->name, ", measured ", machine->measured);
-      predicted.time = predict_step(all, *machine, 1);
+      predicted.time = predict_step(all, *machine, {.nodes = 1, .threads = threads});
     }
-  } catch (const Error& error) {
-    predicted.why_not = error.message();
+  } catch (const std::exception& error) {
+    predicted.why_not = first_line(error.what());
   }
   return predicted;
 }
@@ -86,7 +86,9 @@ std::string StepTimes::text() const {
                 " s predicted, ", format_number("%.4g", waited), " s measured");
   const double off = std::abs(time.seconds - measured),
                off_waits = std::abs(time.communication - waited);
-  if (off > kNotable * measured)
+  // What else compute waited for is not measured apart.
+  const bool is_known = time.stages == 0 && time.copies == 0 && time.disk == 0;
+  if (is_known && off > kNotable * measured)
     text += cat("\n  most of the difference is in ",
                 2 * off_waits > off ? "waits for collectives" : "what compute does");
   return text;

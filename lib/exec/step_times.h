@@ -22,7 +22,7 @@ struct PredictedStep {
 
 /// Predicts by the machine file of this machine (own_machine_path()), where it is of these
 /// processors and all `ranks` ranks of the run are here.
-PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here);
+PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t threads);
 
 /// StepTimes compares what steps took with what was predicted: the medians of the last thousand,
 /// the first two of which are left out, as memory is touched and caches fill in them.

@@ -201,7 +201,7 @@ void Trainer::open_outputs() {
   session_.together("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.say(note);
-    // A config that says how many steps has been told of it by a notice.
+    // A notice reports it for a config that says how many steps.
     const std::string rise = config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
     if (!rise.empty()) journal_.warn(rise);
     identity_.start(data_);
@@ -230,7 +230,9 @@ void Trainer::open_replica_check() {
                     [this](const std::string& text) { return session_.exchange("replicas", text); },
                     [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())
-    journal_.say("no two ranks hold anything alike: a bit that a memory changes cannot be found by comparing them");
+    journal_.say(
+        "no state is replicated across ranks, so train.check_replicas cannot detect silent "
+        "corruption");
 }
 
 /// Ranks of one stage of the pipeline have the same work.
@@ -298,7 +300,8 @@ void Trainer::review_stop_lead() {
     try {
       journal_.update([this](RunManifest& m) { stop_lead_.write_counters(m.counters); });
     } catch (const Error& error) {
-      log_debug(error.what());  // a measurement ends no run; what must be written tells of the disk
+      // A measurement ends no run; a write that matters reports the disk's failure itself.
+      log_debug(error.what());
     }
   }
   if (const std::string warning = stop_lead_.take_warning(); !warning.empty())
@@ -381,7 +384,8 @@ void Trainer::count_skipped(const StepRun& step) {
 /// Warns once a run that no label counts: possible under packing "concat" with a loss mask.
 void Trainer::warn_of_no_labels(const StepMetrics& metrics) {
   if (metrics.tokens > 0 || std::exchange(warned_of_no_labels_, true)) return;
-  journal_.warn(cat("step ", metrics.step, ": none of its labels counts in the loss: it has no loss (NaN) and zero gradients",
+  journal_.warn(cat("step ", metrics.step,
+                    ": all labels are masked: the loss is NaN and the gradients are zero",
                     "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves out rows without such labels"));
 }
 
@@ -464,7 +468,7 @@ std::vector<EvaluationResult> Trainer::recorded_evaluation() {
   return all ? results : std::vector<EvaluationResult>{};
 }
 
-/// False when a signal ended it.
+/// Evaluates the model. Returns false when a signal ended it.
 bool Trainer::evaluate(StepMetrics& metrics) {
   session_.show_phase(cat("the evaluation after step ", progress_.step));
   evaluation_clock_.begin();
@@ -569,8 +573,8 @@ void Trainer::export_model() {
   checkpointer_->export_model(stop_);
 }
 
-/// Collective: the last checkpoint tells what data it was trained on, however short the run was. A
-/// run that was stopped before has begun to save what there is.
+/// Collective: waits up to a minute for the data's fingerprint, then saves the last checkpoint.
+/// After a stop signal it saves at once.
 void Trainer::save_last_checkpoint() {
   if (stop_.reached()) {
     // One that was begun when the signal came may not be over, and may fail.

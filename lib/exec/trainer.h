@@ -29,8 +29,8 @@
 
 namespace ftrun {
 
-/// One rank's training: what is opened, in which order, and the loop of steps. RunJournal reports
-/// the run; Checkpointer saves it.
+/// Trainer is one rank's training: what is opened, in which order, and the loop of steps.
+/// RunJournal reports the run; Checkpointer saves it.
 class Trainer {
  public:
   explicit Trainer(const TrainRequest& request);

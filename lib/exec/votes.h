@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// A vote is what ranks tell each other with a step's loss.
+/// A vote is what ranks report to each other with a step's loss.
 enum class Vote : uint8_t {
   /// A stop signal has reached this rank.
   kInterrupt,

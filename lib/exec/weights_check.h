@@ -55,7 +55,7 @@ inline void require_tied(const ModelDescription& model, const ModelFolder& folde
                   head, " from the weights"));
 }
 
-/// Tells what to do about weights that have `problems`.
+/// Says what to do about weights that have `problems`.
 inline std::string remedy_of(const ModelDescription& model, const ModelFolder& folder, const std::vector<std::string>& problems,
                              const StoredNames& names) {
   if (!names.remedy.empty()) return names.remedy;

@@ -29,7 +29,7 @@ class Derivation {
   ValueId result_gradient(ValueId id);
   /// Made by an operation that has no gradients, as the lengths of rows are.
   bool is_constant(ValueId id) const;
-  /// False for what the batch gives.
+  /// Says whether a value gets a gradient; what the batch gives does not.
   bool wants_gradient(ValueId id) const;
   void add_term(ValueId id, ValueId term);
   /// `sum` holds all terms so far.

@@ -99,7 +99,7 @@ ValueId Derivation::make_again(ValueId id) {
   return again_.at(id);
 }
 
-/// True for a value that needs no operation.
+/// Says whether a value needs no operation.
 bool Derivation::has(ValueId id) const {
   return kept_[static_cast<size_t>(id)] || again_.contains(id);
 }

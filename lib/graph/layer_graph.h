@@ -69,9 +69,9 @@ struct ModelDtypes {
   bool operator==(const ModelDtypes&) const = default;
 };
 
-/// One layer for fixed shapes: values and three lists. `backward` runs the input-gradient and
-/// weight-gradient operations interleaved (each weight gradient as soon as its inputs exist), which
-/// is what a schedule uses that does not defer weight gradients.
+/// LayerGraph is one layer for fixed shapes: values and three lists. `backward` runs the
+/// input-gradient and weight-gradient operations interleaved (each weight gradient as soon as its
+/// inputs exist), which is what a schedule uses that does not defer weight gradients.
 struct LayerGraph {
   std::string name;
   ModelDtypes dtypes;

@@ -13,7 +13,7 @@ class OpWork;
 
 /// Functions for the work of operations, of kinds that move each operand once.
 namespace work_of {
-/// One floating-point operation for each element that is written.
+/// Counts one floating-point operation for each element that is written.
 OpWork elements(const LayerGraph& graph, const Op& op);
 /// An exponential or its like for each element that is written.
 OpWork transcendentals(const LayerGraph& graph, const Op& op);

@@ -162,7 +162,7 @@ class DeviceKernels {
 /// the table); our kernels compute the rest.
 enum class CudnnUse {
   kNever,
-  /// It does on GPUs of cudnn_is_measured(), if the library is there and has a plan.
+  /// CuDNN computes it on GPUs of cudnn_is_measured(), if the library is there and has a plan.
   kWhereMeasured,
   /// Error where the library is not there, or has no plan for a shape of its table.
   kAlways

@@ -96,7 +96,7 @@ uint64_t rounding_key(uint64_t seed, int64_t step);
 /// does any layout of the ranks.
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
-/// One step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
+/// Runs one step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
 /// applied to the gradients on the way, in one pass over memory. Codes are decoded before it; those
 /// of a block are encoded after it, with its new scale. Error(kUnsupported) for other dtypes.
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
@@ -110,8 +110,8 @@ void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
 /// Threads kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);
 int kernel_threads();
-/// One product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state): after it
-/// BLAS has its threads and the memory into which it packs operands, which it keeps.
+/// Runs a product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state): after
+/// it BLAS has its threads and the memory into which it packs operands, which it keeps.
 void warm_up_products(void* memory);
 inline constexpr int64_t kWarmUpSide = 512;
 inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;

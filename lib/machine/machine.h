@@ -38,7 +38,7 @@ struct Rates {
   /// Floating-point operations a second of a large product, by the dtype of activations.
   std::map<DType, double> products;
   /// The factors by which a kind of work is slower than these rates, by the seconds that it would
-  /// take: "linear fp32", "update AdamW", "copy".
+  /// take: "linear fp32", "update", "copy".
   std::map<std::string, Curve> slowdowns;
   /// The factor of kinds without a curve.
   double slowdown = 1;
@@ -66,8 +66,11 @@ struct Machine {
   double memory = 0;
   /// The rates, by `ranks`, ascending.
   std::vector<Rates> rates;
-  /// The links among the ranks of a node, and among nodes; a bandwidth of 0: there is none.
-  Link node, cluster;
+  /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a bandwidth
+  /// of 0: there is none.
+  Link node, cluster, host;
+  /// Bytes a second of main memory for one rank of GPUs; 0: not known.
+  double host_memory = 0;
   /// Seconds of a collective among so many ranks of a node by its bytes: "all_reduce 2".
   std::map<std::string, Curve> exchanges;
   /// Bytes a second of the disk; 0: not known.

@@ -10,7 +10,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "config/field_value.h"
 #include "config/node.h"
+#include "config/write.h"
 #include "config/yaml_reader.h"
 #include "machine/quantity.h"
 
@@ -74,9 +76,9 @@ class Section {
   }
   double factor_of(const std::string& key, const Node& value) {
     if (value.kind == Node::Kind::kInt || value.kind == Node::Kind::kFloat)
-      if (value.number > 0) return value.number;
-    problem(value.at, cat(key_name(key), ": expected a number above 0, not ", value_text(value)),
-            "");
+      if (value.number >= 1e-6 && value.number <= 1e6) return value.number;
+    problem(value.at,
+            cat(key_name(key), ": expected a number from 1e-6 to 1e6, not ", value_text(value)), "");
     return 1;
   }
   std::string text(const std::string& key, const std::string& otherwise = "") {
@@ -165,6 +167,7 @@ void read_links(Section& top, Machine& machine) {
   Section links(*node, "links", top.problems());
   machine.node = link_of(links, "node", Unit::kByteRate);
   machine.cluster = link_of(links, "cluster", Unit::kNetworkRate);
+  machine.host = link_of(links, "host", Unit::kByteRate);
 }
 
 void read_rates(Section& top, const Node& root, Machine& machine) {
@@ -202,6 +205,7 @@ Machine machine_of(const Node& root, Problems& problems) {
     machine.disk_write = section.quantity("write", Unit::kByteRate, true);
   }
   machine.launch = top.quantity("launch", Unit::kSeconds);
+  machine.host_memory = top.quantity("host_memory", Unit::kByteRate);
   machine.processor = top.text("processor");
   machine.measured = top.text("measured");
   top.find("sources");  // is for readers: where the numbers are from
@@ -275,15 +279,16 @@ std::optional<Machine> own_machine(const std::string& path) {
 
 std::string machine_text(const Machine& machine) {
   std::string text =
-      cat("machine: ", machine.name, "\ndevice: ", machine.has_gpus ? "gpu" : "processor",
+      cat("machine: ", yaml_text(machine.name), "\ndevice: ", machine.has_gpus ? "gpu" : "processor",
           "\ndevices: ", machine.devices, "\n");
-  if (!machine.processor.empty()) text += cat("processor: ", machine.processor, "\n");
-  if (!machine.measured.empty()) text += cat("measured: ", machine.measured, "\n");
+  if (!machine.processor.empty()) text += cat("processor: ", yaml_text(machine.processor), "\n");
+  if (!machine.measured.empty()) text += cat("measured: ", yaml_text(machine.measured), "\n");
   if (machine.memory > 0)
     text += cat("memory: ", quantity_text(machine.memory, Unit::kBytes), "\n");
   text += "rates:\n";
   for (const Rates& rates : machine.rates) text += rates_text(rates);
-  const std::string links = link_text("node", machine.node) + link_text("cluster", machine.cluster);
+  const std::string links = link_text("node", machine.node) + link_text("cluster", machine.cluster) +
+                            link_text("host", machine.host);
   if (!links.empty()) text += cat("links:\n", links);
   if (!machine.exchanges.empty()) text += "exchange:\n";
   for (const auto& [kind, curve] : machine.exchanges)
@@ -294,6 +299,8 @@ std::string machine_text(const Machine& machine) {
   if (machine.disk_read > 0)
     text += cat("disk: {read: ", quantity_text(machine.disk_read, Unit::kByteRate),
                 ", write: ", quantity_text(machine.disk_write, Unit::kByteRate), "}\n");
+  if (machine.host_memory > 0)
+    text += cat("host_memory: ", quantity_text(machine.host_memory, Unit::kByteRate), "\n");
   if (machine.launch > 0)
     text += cat("launch: ", quantity_text(machine.launch, Unit::kSeconds), "\n");
   return text;

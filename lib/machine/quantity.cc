@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -44,6 +45,22 @@ std::span<const Suffix> suffixes_of(Unit unit) {
   bug("a unit");
 }
 
+/// What a machine's quantity is at least, and at most, in the unit without a prefix.
+std::pair<double, double> bounds_of(Unit unit) {
+  switch (unit) {
+    case Unit::kSeconds:
+      return {1e-12, 1e6};
+    case Unit::kBytes:
+      return {1, 1e18};
+    case Unit::kByteRate:
+    case Unit::kNetworkRate:
+      return {1e3, 1e18};
+    case Unit::kFlopRate:
+      return {1e3, 1e21};
+  }
+  bug("a unit");
+}
+
 const Suffix* find_suffix(std::span<const Suffix> suffixes, std::string_view text) {
   for (const Suffix& suffix : suffixes)
     if (suffix.text == text) return &suffix;
@@ -70,7 +87,13 @@ std::optional<double> parse_quantity(std::string_view text, Unit unit, std::stri
     why = cat("\"", given, "\" is not a number above 0 with one of the units ", choices(suffixes));
     return std::nullopt;
   }
-  if (const Suffix* suffix = find_suffix(suffixes, written)) return number * suffix->factor;
+  if (const Suffix* suffix = find_suffix(suffixes, written)) {
+    const double value = number * suffix->factor;
+    const auto [least, most] = bounds_of(unit);
+    if (value >= least && value <= most) return value;
+    why = cat("\"", given, "\" is no such quantity of any machine");
+    return std::nullopt;
+  }
   if (written.empty())
     why = cat("\"", given, "\" has no unit; it is one of ", choices(suffixes));
   else if (unit == Unit::kByteRate && find_suffix(kNetworkRates, written) != nullptr)

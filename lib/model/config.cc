@@ -340,7 +340,7 @@ std::string features_text(const ModelConfig& config) {
   return names.empty() ? "none" : join(names, " ");
 }
 
-/// "", or a line of those that are not 1.
+/// Makes a line of the scales that are not 1; "" if all are.
 std::string scales_text(const ModelConfig& config) {
   std::string text;
   const auto add = [&](std::string_view name, double scale) {

@@ -53,7 +53,8 @@ struct ModelConfig {
   Activation activation = Activation::kSilu;
   /// The MLP is down(act(gate(x)) * up(x)); else down(act(up(x))).
   bool gated = true;
-  /// Each position has a vector that is added to the token's, and heads do not rotate.
+  /// Says whether each position has a vector that is added to the token's; heads do not rotate
+  /// then.
   bool learned_positions = false;
   /// Vectors of their table that stand before the first position's.
   int64_t position_offset = 0;

@@ -64,7 +64,7 @@ class TensorTable {
   /// share A.
   struct Lora {
     TensorId a = -1, b = -1;
-    /// -1: it has none.
+    /// The tensor of magnitudes; -1: it has none.
     TensorId magnitudes = -1;
   };
   /// LoraModule is a module of the files with an adapter. Rows of B of its products lie under each
@@ -416,9 +416,9 @@ MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
   return lora;
 }
 
-/// Adds a block's parameters to its graph. `whole` is the config of the whole model, `dropout` what
-/// those of adapters' operands have in common. Modules of one matrix, whose A's are one matrix,
-/// have the same mask.
+/// Adds a block's parameters to its graph. `whole` is the config of the whole model. `dropout`
+/// holds what the dropouts of all adapters' operands have in common; each gets its own site and
+/// first column here. Modules of one matrix, whose A's are one matrix, share a mask.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
                              const DropoutAttrs& dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);
@@ -548,9 +548,9 @@ struct BlockKind {
 
 BlockKind block_kind(const ModelConfig& c, int64_t layer, int64_t row_tokens) {
   const int64_t window = c.windows[static_cast<size_t>(layer)];
-  const bool turns_otherwise = window > 0 && c.window_rope.has_value();
+  const bool uses_window_rope = window > 0 && c.window_rope.has_value();
   return {window >= row_tokens ? 0 : window, !c.layer_rotates(layer) ? -1
-                                             : turns_otherwise       ? 1
+                                             : uses_window_rope      ? 1
                                                                      : 0};
 }
 

@@ -108,7 +108,7 @@ struct GraphParam {
 
 enum class LayerKind : uint8_t { kEmbedding, kBlock, kHead };
 
-/// One layer of the model: an instance of a graph with its own parameters.
+/// Layer is one layer of the model: an instance of a graph with its own parameters.
 struct Layer {
   /// "embed", "layers.0", ..., "head".
   std::string name;

@@ -31,7 +31,8 @@ StoredNames find_stored_names(const std::vector<std::string>& wanted, const std:
 /// the head alone, as transformers reads it.
 StoredNames find_stored_names(const ModelDescription& model, const std::vector<std::string>& stored);
 
-/// One example of a spelling for a notice: `stored_name for name`; "" where all have their own names.
+/// Makes an example of a spelling for a notice: `stored_name for name`; "" where all have their own
+/// names.
 std::string spelling_text(const ModelDescription& model, const StoredNames& names);
 
 }  // namespace ftrun

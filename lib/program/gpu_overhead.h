@@ -21,7 +21,7 @@ struct GpuOverhead {
 /// Empty for ranks that compute on processors.
 std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan);
 int64_t total_bytes(const std::vector<GpuOverhead>& overheads);
-/// One line that names each; "" for none.
+/// Names each in one line; "" for none.
 std::string gpu_overhead_text(const std::vector<GpuOverhead>& overheads);
 
 }  // namespace ftrun

@@ -21,7 +21,7 @@ struct LayerRange {
 /// back.
 class PipelineLayout {
  public:
-  /// One stage that runs all layers, however many.
+  /// Makes a layout of one stage that runs all layers, however many.
   PipelineLayout() = default;
   /// Part k has layers [first_layer[k], first_layer[k+1]), stages x chunks parts of at least one layer.
   PipelineLayout(int stages, int chunks, ChunkPlacement placement, std::vector<int32_t> first_layer);

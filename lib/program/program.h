@@ -293,7 +293,7 @@ struct Program {
   }
 };
 
-/// -1 where the program has none.
+/// Finds a persistent buffer; -1 where the program has none.
 BufferId find_persistent(const Program& program, Persistent which, Tier tier = Tier::kDevice);
 /// Finds the buffer that is_result, of which a program has at most one; -1 for none.
 BufferId find_result(const Program& program);

@@ -16,8 +16,8 @@ enum class Phase : uint8_t {
   kWeightGrad,  // the rest of backward
 };
 
-/// One phase of one micro-batch over the layers of one chunk (a stage's share of the model; one,
-/// but for interleaved schedules).
+/// ScheduleAction is one phase of one micro-batch over the layers of one chunk (a stage's share of
+/// the model; one, but for interleaved schedules).
 struct ScheduleAction {
   Phase phase = Phase::kForward;
   int32_t chunk = 0;

@@ -47,7 +47,8 @@ struct StateOptions {
   PipelineLayout pipeline;
   int pipeline_stage = 0;
   bool ties_ends = false;
-  /// False: stage 1 sums whole gradients on every rank (DeepSpeed's reduce_scatter).
+  /// Says whether gradients are reduced to shards; false: stage 1 sums whole gradients on every
+  /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
   /// Gradients travel in this dtype: their own, or another that they are converted to and from.
   DType communication = DType::kF32;

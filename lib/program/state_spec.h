@@ -36,7 +36,7 @@ struct StorageFormat {
   DType dtype = DType::kF32;
   /// Records of bytes (U8) instead of elements.
   PackedFormat packed = {};
-  /// One number for as many neighbouring elements (Buffer::block).
+  /// The number of neighbouring elements that share one number (Buffer::block).
   int64_t block = 1;
 
   /// The bytes of `elements` that follow each other from the beginning of a block (kTensorBlock).
@@ -55,8 +55,8 @@ struct StateSpec {
   bool counted = true;
   /// Another stage has a copy of it and makes a share of its gradient.
   bool copied = false;
-  /// False: frozen. It has no gradient and no optimizer state and is never updated; its parameters
-  /// are held and gathered like those of others.
+  /// Says whether the unit trains. A frozen one has no gradient and no optimizer state and is never
+  /// updated; its parameters are held and gathered like those of others.
   bool trainable = true;
   /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.
   GroupId shard = kNoGroup;

@@ -134,8 +134,8 @@ class StepBuilder {
   }
 
   void begin(std::vector<BufferId> cleared);
-  /// The actions of this stage; `result`: where the model's output goes. With `loss` that is summed over
-  /// all ranks after the last forward pass.
+  /// Adds the actions of this stage. The model's output goes to `result`; with `sums_loss` it is
+  /// the loss, which is summed over all ranks after the last forward pass.
   void run_actions(BufferId result, bool sums_loss);
   void decide(BufferId norm, BufferId loss);
 
@@ -243,7 +243,8 @@ void StepBuilder::load_batch(Flow& flow) {
   program_.instrs.push_back(std::move(instr));
 }
 
-/// Makes the rope table if there is no embedding, which makes it elsewhere, and heads rotate.
+/// Makes the rope table of a stage without the embedding, whose list makes it elsewhere. Does
+/// nothing if the model has no rotations.
 void StepBuilder::make_rope_table(Flow& flow) {
   if (model_.rope_graph < 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(model_.rope_graph)];
@@ -331,8 +332,9 @@ void StepBuilder::place_in(BufferId& buffer, const std::string& name, size_t lay
   place_planned(graph_of(layer), plan, buffer, places);
 }
 
-/// Cut at its collectives, which go to their group's lane, and before the first operation that
-/// reads what one brings: operations between the two run beside it.
+/// Adds the instructions of a list. The list is cut at each collective, which runs on its group's
+/// lane, and before the first operation that reads the collective's result: the operations between
+/// the two run beside it.
 void StepBuilder::run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places) {
   sum_in_place(graph_of(static_cast<size_t>(like.layer)), list, places);
   size_t first = 0;
@@ -459,7 +461,7 @@ void StepBuilder::send(const Transfer& transfer, size_t action, const Flow& flow
   transfers_.push_back({transfer, buffer, action});
 }
 
-/// One phase of a micro-batch over the layers of a chunk.
+/// Adds one phase of a micro-batch over the layers of a chunk.
 void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   const size_t number = begins_.size();
   begins_.push_back(program_.instrs.size());
@@ -516,7 +518,8 @@ GatherLimits StepBuilder::gather_limits() const {
           .secondary_shards = trains_ && store_.groups().node != kNoGroup};
 }
 
-/// Transfers first: for all else what arrives is made here like what is computed.
+/// Runs the passes. Transfers are added first, so that the other passes treat a received value like
+/// one that this stage computes.
 Step StepBuilder::finish() {
   if (!transfers_.empty())
     program_ = add_transfers(std::move(program_), transfers_, begins_, actions_, options_.state,

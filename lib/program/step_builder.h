@@ -74,8 +74,8 @@ constexpr Persistent moments_buffer(int32_t state) {
 inline constexpr Port kBatchPorts[] = {Port::kTokens, Port::kPositions, Port::kStarts,
                                        Port::kLabels};
 
-/// One optimizer step: the actions of the schedule, reduction of gradients and loss, norm, decision,
-/// update; passes applied. The model must be built with Mode::kTrain.
+/// Builds one optimizer step: the actions of the schedule, reduction of gradients and loss, norm,
+/// decision, update; passes applied. The model must be built with Mode::kTrain.
 Step build_training_step(const ModelDescription& model, const Partition& partition,
                          const StepOptions& options);
 
@@ -84,8 +84,8 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
 Step build_evaluation_step(const ModelDescription& model, const Partition& partition,
                            const StepOptions& options);
 
-/// One forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits), on the stage of the
-/// pipeline that has the head. Where parameters are sharded all ranks run it together.
+/// Builds one forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits), on the
+/// stage of the pipeline that has the head. Where parameters are sharded all ranks run it together.
 Step build_logits_step(const ModelDescription& model, const Partition& partition,
                        const StepOptions& options);
 

@@ -17,7 +17,7 @@ namespace {
 /// Receiving is the business of those who send.
 bool sends(const Instr& instr) { return instr.communicates() && instr.kind != InstrKind::kReceive; }
 
-/// One a range.
+/// Counts one call a range.
 size_t calls_of(const Instr& instr) { return std::max(instr.reads.size(), instr.writes.size()); }
 
 /// Bytes that one call sends (see Communicator's account).

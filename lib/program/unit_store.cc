@@ -19,7 +19,8 @@ constexpr std::array<std::pair<Persistent, const char*>, 3> kParameterBuffers{{
     {Persistent::kFp32Parameters, buffer_names::kFp32Parameters},
 }};
 
-/// The one for parameters of that format, where layers compute in `compute`.
+/// Returns the buffer that holds parameters stored in `format` while layers compute in `compute`:
+/// packed ones, those of the dtype that is computed in, or fp32 ones.
 Persistent parameter_buffer(const StorageFormat& format, DType compute) {
   if (format.packed) return Persistent::kPackedParameters;
   return format.dtype == compute ? Persistent::kParameters : Persistent::kFp32Parameters;
@@ -220,7 +221,9 @@ Range UnitStore::range(const Home& home, int64_t begin, int64_t end) const {
           home.format.bytes(end - begin)};
 }
 
-/// All that this rank holds of the unit, with what reaches behind it.
+/// Returns where this rank's shard of the unit lies in `homes` (the whole unit where it is not
+/// cut), with the padding that reaches past the unit's end. The home itself may hold the whole of a
+/// unit that is cut.
 Range UnitStore::held(const std::vector<Home>& homes, UnitId id) const {
   return range(home(homes, id), cut_.begin(id), cut_.begin(id) + cut_.held(id));
 }
@@ -529,8 +532,9 @@ Range UnitStore::to_wire(const GradientUse& use, Reduction& reduction) {
   return wire;
 }
 
-/// Brings a reduced part to where the update reads it; the communication lane does it right after
-/// the reduction, without bothering compute.
+/// Brings a reduced part to where the update reads it: the first is copied, later ones are added.
+/// Where the compute lane would do it and there are data-parallel peers, the lane of the reduction
+/// does it instead, so that computation is not held up.
 void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool first,
                         std::vector<Instr>& into) const {
   if (part == to) return;
@@ -542,8 +546,9 @@ void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool firs
   into.push_back(std::move(instr));
 }
 
-/// Reduces over the shard group first, as where units are cut: sums have the same bits at every
-/// stage.
+/// Reduces the range in place over each of the groups in turn. Callers list the shard group before
+/// the replica group, the order in which units that are cut are reduced, so that sums have the same
+/// bits at every ZeRO stage.
 void UnitStore::reduce_over(const std::vector<GroupId>& groups, const Range& range, UnitId id,
                             Reduction& reduction) const {
   for (const GroupId group : groups) {

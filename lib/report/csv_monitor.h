@@ -13,7 +13,7 @@ namespace ftrun {
 
 /// DeepSpeed's `csv_monitor` section, with its defaults.
 struct CsvMonitorOptions {
-  /// "" is the current folder.
+  /// The folder of the files; "" is the current folder.
   std::string output_path;
   std::string job_name = "DeepSpeedJobName";
   /// The samples that a resumed run had read at its checkpoint. Rows beyond them will be written

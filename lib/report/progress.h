@@ -40,7 +40,7 @@ std::string live_progress_text(const ProgressState& state, const ProgressStyle& 
 std::string plain_progress_text(const ProgressState& state);
 
 struct ProgressOptions {
-  /// One line drawn over and over, in place of lines.
+  /// Says whether one line is drawn over and over, in place of lines.
   bool live = false;
   bool colour = false;
   bool unicode = false;

@@ -152,7 +152,9 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
 std::optional<Error> absence_problem(const RunPaths& paths) {
   std::error_code unseen;
   if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty()) return std::nullopt;
-  return Error(ExitCode::kUsage, cat("output_dir ", paths.root(), ": there is no run in it of which a step could be resumed", did_you_mean(run_near(paths.root()))),
+  return Error(ExitCode::kUsage,
+               cat("output_dir ", paths.root(), " contains no run to resume",
+                   did_you_mean(run_near(paths.root()))),
                "correct output_dir, or give --resume auto, which starts a run where there is none");
 }
 

@@ -75,7 +75,7 @@ class RunFolder {
   RunFolder& operator=(const RunFolder&) = delete;
 
   const RunPaths& paths() const { return paths_; }
-  /// True when the folder held a run (its run.json) before this one.
+  /// Says whether the folder held a run (its run.json) before this one.
   bool has_earlier_run() const { return has_earlier_run_; }
   /// A folder beside this one that holds a run and has a name much like it; "" for none.
   std::string run_nearby() const;

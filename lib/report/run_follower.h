@@ -13,7 +13,7 @@ namespace ftrun {
 /// DeepSpeed's `wandb` section, and the run.
 struct RunFollowerOptions {
   std::string run;
-  /// "" is the script's or the client's own.
+  /// The project's name; "" is the script's or the client's own.
   std::string project;
   std::string group;
   std::string team;

@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// One HTML page of one or several runs that needs nothing else, no network either: losses,
+/// Makes one HTML page of one or several runs that needs nothing else, no network either: losses,
 /// evaluations, rates, times, memory, texts that the model wrote, warnings and configuration, from
 /// what lies in the run folders. Lines that cannot be read are passed over, and the page says how
 /// many. Error(kBadInput) for a folder without a run.

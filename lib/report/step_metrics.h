@@ -30,7 +30,7 @@ struct EvaluationResult {
   int64_t tokens = 0;
   double seconds = 0;
   double perplexity() const;
-  /// False where no token counts: there is nothing to compare then.
+  /// Says whether a token counts; otherwise there is nothing to compare.
   bool has_value() const;
   /// Tokens count and their loss is NaN or infinity: no figure of this model is to be trusted, its
   /// accuracy included.
@@ -45,8 +45,8 @@ bool is_nonfinite(const std::vector<EvaluationResult>& results);
 struct StepMetrics {
   /// Counted from 1; 0 is the state before training.
   int64_t step = 0;
-  /// False where there is only an evaluation (before the first step): of the other fields only
-  /// `step` is written then.
+  /// Says whether a step was trained. Of an evaluation alone (before the first step) only `step` of
+  /// the other fields is written.
   bool trained = true;
   /// Samples read by all ranks since training began, this step included.
   int64_t samples = 0;
@@ -66,7 +66,7 @@ struct StepMetrics {
   std::optional<double> exposed_communication_seconds;
   /// Present with dynamic or static loss scaling.
   std::optional<double> loss_scale;
-  /// True when the update was left out because a gradient was not finite.
+  /// Says whether the update was left out because a gradient was not finite.
   bool skipped = false;
   /// The evaluations after this step, in the order of the config.
   std::vector<EvaluationResult> evaluations;

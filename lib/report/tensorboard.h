@@ -33,7 +33,7 @@ class TensorBoardWriter {
   /// Makes a new file in `folder`, which exists. Error(kEnvironment).
   explicit TensorBoardWriter(const std::string& folder, TensorBoardOptions options = {});
 
-  /// One event of all `scalars` at `step`, stamped with the clock's time.
+  /// Writes one event of all `scalars` at `step`, stamped with the clock's time.
   void write(int64_t step, const std::vector<Scalar>& scalars);
   /// Writes scalars stamped with `wall_seconds` since 1970.
   void write(int64_t step, const std::vector<Scalar>& scalars, double wall_seconds);

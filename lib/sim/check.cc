@@ -23,8 +23,8 @@ std::string place(const Program& program, size_t at) {
   return instr_place(program, static_cast<InstrId>(at));
 }
 
-/// True when every range lies in a buffer and every collective has one: what the other checks rely
-/// on.
+/// Says whether every range lies in a buffer and every collective has one: what the other checks
+/// rely on.
 bool check_ranges(const Program& program, Faults& faults) {
   bool sound = true;
   const auto refuse = [&](const std::string& fault) {
@@ -103,8 +103,9 @@ void check_written_before_read(const Program& program, Faults& faults) {
   }
 }
 
-/// Checks how the parts of a collective fit together: whole copies are as many parts as the group
-/// has ranks, and a part in the buffer of its whole is this rank's.
+/// Checks how the parts of a collective fit together. An all-reduce is in place. In a gather or a
+/// reduce-scatter a whole has a part of equal size for each rank of the group, and a part that
+/// overlaps its whole is this rank's. Buffers have the dtype of the exchange, or are bytes.
 void check_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const ShardPlace group = program.place_in(instr.group());
@@ -155,7 +156,7 @@ bool runs_on_its_link(const Program& program, const Instr& instr) {
   return instr.lane == (to == Tier::kHost ? Lane::kToHost : Lane::kToDevice);
 }
 
-/// Bytes of the ranges that the others do not cover.
+/// Lists those of the ranges, whole, that `by` does not cover to the last byte.
 std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector<Range>& by) {
   std::map<BufferId, WrittenBytes> covered;
   for (const Range& range : by) covered[range.buffer].add(range.offset, range.offset + range.bytes);
@@ -414,8 +415,9 @@ class InUse {
   InUse(const Program& program, const std::vector<StorageRequest>& lives)
       : program_(program), lives_(lives) {}
 
-  /// Takes a buffer whose use begins behind that of all before it, and returns those that it shares
-  /// bytes with: all of them as long as there were none before.
+  /// Adds a buffer whose use begins no earlier than that of all added before, and returns buffers
+  /// in use that it shares bytes with. It finds all of them unless some of those added before
+  /// overlap each other.
   std::vector<size_t> add(size_t id) {
     while (!ends_.empty() && ends_.begin()->first < lives_[id].first) {
       by_offset_.erase({offset(ends_.begin()->second), ends_.begin()->second});

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "machine/op_time.h"
 #include "program/layer_instr.h"
 
@@ -14,11 +16,6 @@ double sum_of_bytes(const std::vector<Range>& ranges) {
   double bytes = 0;
   for (const Range& range : ranges) bytes += static_cast<double>(range.bytes);
   return bytes;
-}
-
-/// Says whether ranks of a group lie on several nodes, which hold so many ranks each in turn.
-bool crosses_nodes(const RankGroup& group, int ranks_of_node) {
-  return group.ranks.front() / ranks_of_node != group.ranks.back() / ranks_of_node;
 }
 
 /// Bytes of a collective's call: the whole of what all ranks have.
@@ -67,12 +64,12 @@ double memory_bytes(const Instr& instr) {
 }
 
 InstrCosts::InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
-                       const ModelDescription& model)
+                       const ModelDescription& model, std::vector<bool> crosses)
     : machine_(machine),
       rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_of_node)),
-      ranks_of_node_(ranks_of_node),
       program_(program),
-      model_(model) {}
+      model_(model),
+      crosses_(std::move(crosses)) {}
 
 double InstrCosts::seconds_of_list(const Instr& instr) {
   const LayerOps& ops = instr.ops();
@@ -85,25 +82,49 @@ double InstrCosts::seconds_of_list(const Instr& instr) {
   return known->second;
 }
 
+/// Main memory beside a GPU has a rate of its own.
 double InstrCosts::seconds_of_bytes(const Instr& instr) const {
   const std::string kind = rated_kind(instr);
-  return kind.empty() ? 0 : slowed(rates_, kind, memory_bytes(instr) / rates_.memory);
+  if (kind.empty()) return 0;
+  const double bytes = memory_bytes(instr);
+  if (!machine_.has_gpus || !touches(instr, Tier::kHost))
+    return slowed(rates_, kind, bytes / rates_.memory);
+  if (machine_.host_memory == 0)
+    throw Error(ExitCode::kUsage,
+                cat("the machine ", machine_.name, " has no host_memory, in which ", kind, " runs"),
+                "add host_memory: 200 GB/s to the machine file, or plan without offload");
+  return bytes / machine_.host_memory;
+}
+
+bool InstrCosts::touches(const Instr& instr, Tier tier) const {
+  for (const auto* ranges : {&instr.reads, &instr.writes})
+    for (const Range& range : *ranges)
+      if (program_.at(range.buffer).tier == tier) return true;
+  return false;
 }
 
 double InstrCosts::seconds_of_copy(const Instr& instr) const {
-  const bool reads_disk = program_.at(instr.reads[0].buffer).tier == Tier::kNvme;
-  const bool writes_disk = program_.at(instr.writes[0].buffer).tier == Tier::kNvme;
-  if (!reads_disk && !writes_disk) return seconds_of_bytes(instr);
-  const double rate = reads_disk ? machine_.disk_read : machine_.disk_write;
-  if (rate == 0)
-    throw Error(ExitCode::kUsage, cat("the machine ", machine_.name, " has no rates of a disk"),
-                "add disk: {read: 2 GB/s, write: 1 GB/s} to the machine file");
-  return static_cast<double>((reads_disk ? instr.reads : instr.writes)[0].bytes) / rate;
+  const Tier from = program_.at(instr.reads[0].buffer).tier,
+             to = program_.at(instr.writes[0].buffer).tier;
+  const auto bytes = static_cast<double>(std::max(instr.reads[0].bytes, instr.writes[0].bytes));
+  if (from == Tier::kNvme || to == Tier::kNvme) {
+    const double rate = from == Tier::kNvme ? machine_.disk_read : machine_.disk_write;
+    if (rate == 0)
+      throw Error(ExitCode::kUsage, cat("the machine ", machine_.name, " has no rates of a disk"),
+                  "add disk: {read: 2 GB/s, write: 1 GB/s} to the machine file");
+    return bytes / rate;
+  }
+  if (!machine_.has_gpus || from == to) return seconds_of_bytes(instr);
+  if (machine_.host.bandwidth == 0)
+    throw Error(ExitCode::kUsage,
+                cat("the machine ", machine_.name, " has no links.host, between a GPU and main memory"),
+                "add host: {latency: 10 us, bandwidth: 50 GB/s} to its links, or plan without offload");
+  return machine_.host.latency + bytes / machine_.host.bandwidth;
 }
 
 double InstrCosts::seconds_of_exchange(const Instr& instr) const {
   const RankGroup& group = program_.group(instr.group()).ranks;
-  const bool crosses = crosses_nodes(group, ranks_of_node_);
+  const bool crosses = crosses_[static_cast<size_t>(instr.group())];
   double seconds = 0;
   for (size_t call = 0; call < std::max(instr.reads.size(), instr.writes.size()); ++call) {
     const double bytes = instr.kind == InstrKind::kReceive
@@ -129,6 +150,12 @@ InstrCost InstrCosts::of(const Instr& instr) {
     seconds = seconds_of_bytes(instr);
     if (instr.lane == Lane::kCompute) threads *= rates_.threads;
   }
+  constexpr double kMostSeconds = 1e5;
+  if (!(seconds < kMostSeconds))
+    throw Error(ExitCode::kUsage,
+                cat("on the machine ", machine_.name, " ", instr_label(instr), " would take ",
+                    format_number("%.3g", seconds), " s"),
+                "correct the rates in the machine file");
   return {std::llround(seconds * kPicosecondsPerSecond), threads};
 }
 

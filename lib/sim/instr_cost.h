@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <vector>
 
 #include "machine/machine.h"
 #include "model/description.h"
@@ -23,25 +24,27 @@ struct InstrCost {
 };
 
 /// InstrCosts tells what the instructions of one program take on a machine, of whose rates those of
-/// `ranks_of_node` ranks are taken. All are borrowed.
+/// `ranks_of_node` ranks are taken. `crosses[g]` says whether its group g is of several nodes. All but
+/// that are borrowed.
 class InstrCosts {
  public:
   InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
-             const ModelDescription& model);
+             const ModelDescription& model, std::vector<bool> crosses);
 
   InstrCost of(const Instr& instr);
 
  private:
   double seconds_of_list(const Instr& instr);
   double seconds_of_bytes(const Instr& instr) const;
+  bool touches(const Instr& instr, Tier tier) const;
   double seconds_of_copy(const Instr& instr) const;
   double seconds_of_exchange(const Instr& instr) const;
 
   const Machine& machine_;
   const Rates& rates_;
-  int ranks_of_node_;
   const Program& program_;
   const ModelDescription& model_;
+  std::vector<bool> crosses_;
   /// Seconds of lists, by kind, graph, first operation and number of them.
   std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
 };

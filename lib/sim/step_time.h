@@ -9,10 +9,9 @@
 
 namespace ftrun {
 
-/// StepTime is what a training step takes on a machine, in seconds of rank 0 (its stage's, in a
-/// pipeline).
+/// StepTime is the predicted time of a training step, in seconds: until the slowest rank ends, and of
+/// rank 0 by what it does.
 struct StepTime {
-  /// Seconds of the rank that ends last.
   double seconds = 0;
   /// Operations of layers.
   double layers = 0;
@@ -24,20 +23,28 @@ struct StepTime {
   double stages = 0;
   double copies = 0;
   double disk = 0;
+  /// Floating-point operations a second of the products that all ranks could make; 0: not known.
+  double products = 0;
 };
 
-/// Predicts a step of the run on `nodes` nodes of the machine, by a walk of all ranks' programs in
-/// which each instruction takes what its operations, bytes or exchange take there. Ranks that are
-/// alike are walked as one where they share no processors. A step's batch is taken as loaded, rows
-/// as full and of one document. Error(kUsage) where the machine lacks a rate that the run needs.
-/// `trace` gets what the lowest rank of each class does.
-StepTime predict_step(const ClassPlans& all, const Machine& machine, int64_t nodes,
+/// RunPlace is where a run's ranks are: on so many nodes, as many on each, with so many threads each
+/// (0: as the machine file has it).
+struct RunPlace {
+  int64_t nodes = 1;
+  int64_t threads = 0;
+};
+
+/// Predicts a step of the run on the machine, by a walk of all ranks' programs in which each
+/// instruction takes what its operations, bytes or exchange take there. Ranks of GPUs that are alike
+/// are walked as one. A step's batch is taken as loaded, rows as full and of one document. `trace` gets
+/// what the lowest rank of each class does. Error(kUsage) where the machine is of another device, or
+/// lacks a rate that the run needs.
+StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
                       StepTrace* trace = nullptr);
 
-/// The prediction as `ftrun plan` prints it: time by part, tokens a second, and the share of the
-/// machine's products that are of the model, by `flops_per_token` (Chowdhery et al. 2022, "PaLM",
-/// appendix B); 0: not known.
-std::string step_time_text(const StepTime& time, const Machine& machine, int ranks, int64_t tokens,
-                           double flops_per_token, DType dtype);
+/// The prediction as `ftrun plan` prints it: time by part, tokens a second, and model FLOPs
+/// utilization by `flops_per_token` (Chowdhery et al. 2022, "PaLM", appendix B); 0: not known.
+std::string step_time_text(const StepTime& time, const Machine& machine, int64_t tokens,
+                           double flops_per_token);
 
 }  // namespace ftrun

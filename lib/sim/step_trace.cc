@@ -20,7 +20,8 @@ std::string name_event(const char* what, int rank, int lane, const std::string& 
 
 std::string lane_title(const Program& program, Lane lane) {
   const ProgramGroup* const group = group_on(program, lane);
-  return group == nullptr ? std::string(lane_name(lane)) : axes_of(group->ranks);
+  if (group == nullptr) return std::string(lane_name(lane));
+  return group->ranks.is_link() ? group->ranks.name : axes_of(group->ranks);
 }
 
 int64_t bytes_of(const Instr& instr) {

@@ -13,7 +13,7 @@ namespace ftrun {
 /// process a rank, a thread a lane, an event an instruction.
 class StepTrace {
  public:
-  /// What takes no time is left out.
+  /// Adds an event for an instruction; one that takes no time is left out.
   void add(int rank, const Program& program, const Instr& instr, Picoseconds begin, Picoseconds end);
 
   /// The whole document.

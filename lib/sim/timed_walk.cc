@@ -4,10 +4,20 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/round_up.h"
 
 namespace ftrun {
 namespace {
+
+__extension__ using Wide = __int128;
+
+/// Returns time * by / over, rounded down: the product may be beyond 64 bits.
+Picoseconds scaled_down(Picoseconds time, int64_t by, int64_t over) {
+  return static_cast<Picoseconds>(Wide{time} * by / over);
+}
+/// Returns the same rounded up.
+Picoseconds scaled_up(Picoseconds time, int64_t by, int64_t over) {
+  return static_cast<Picoseconds>((Wide{time} * by + over - 1) / over);
+}
 
 class TimedWalk {
  public:
@@ -99,7 +109,7 @@ class TimedWalk {
     for (size_t i = 0; i < running_.size(); ++i) {
       crowds_.push_back(crowd_of(i));
       const Picoseconds lasts =
-          divide_up(running_[i].left * crowds_[i], int64_t{shared_.processors});
+          scaled_up(running_[i].left, crowds_[i], shared_.processors);
       if (lasts < soonest) {
         soonest = lasts;
         first = i;
@@ -108,7 +118,7 @@ class TimedWalk {
     now_ += soonest;
     for (size_t i = 0; i < running_.size(); ++i)
       running_[i].left =
-          std::max<Picoseconds>(running_[i].left - soonest * shared_.processors / crowds_[i], 0);
+          std::max<Picoseconds>(running_[i].left - scaled_down(soonest, shared_.processors, crowds_[i]), 0);
     return first;
   }
 

@@ -57,9 +57,10 @@ Course collective_course(const Program& program, Announcements& announcements);
 /// without joining; where they do not, that may be due to the joining.
 Course joined(const Course& collectives, Announcements& announcements);
 
-/// Ranks on their courses: an instruction may run when what it waits for is done, a collective or a transfer
-/// when all members of its group have come to it (so a send lasts until it is received). Which of those that may run goes next is the caller's
-/// choice: with symbols chance, in a check any, in a simulation the earliest.
+/// Walk moves all ranks along their courses. An instruction may run when what it waits for is done,
+/// a collective or a transfer when all members of its group have come to it (so a send lasts until
+/// it is received). The caller chooses which of the instructions that may run goes next: the
+/// interpreter picks at random, the checker picks any, the simulator picks the earliest.
 class Walk {
  public:
   /// `courses[p]` is that of world.programs[p]; both are borrowed.
@@ -77,7 +78,7 @@ class Walk {
   /// The turns that may go now, in no order.
   const std::vector<Turn>& ready() const { return ready_; }
   const Instr& instr(Turn turn) const;
-  /// False where it is left out, because the step is not finite.
+  /// Says whether it runs; an instruction is left out where the step is not finite.
   bool takes_part(Turn turn) const { return takes_part(step(turn)); }
   /// The ranks that do it together: indices, ascending.
   std::span<const int32_t> members(const Turn& turn) const;

@@ -27,9 +27,10 @@ struct AioOptions {
   /// Multiplies queue_depth. (One thread keeps any number of operations in flight through io_uring;
   /// where that is refused, one thread serves each operation.)
   int intra_op_parallelism = 1;
-  /// True hands each block to the kernel in a system call of its own.
+  /// Says whether each block goes to the kernel in a system call of its own.
   bool single_submit = false;
-  /// False waits for all blocks in flight before the next ones are handed over.
+  /// Says whether blocks are handed over while others are in flight; false waits for all of these
+  /// first.
   bool overlap_events = true;
 
   int blocks_in_flight() const { return queue_depth * intra_op_parallelism; }

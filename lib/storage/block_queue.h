@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// One operation of the kernel: `bytes` between memory at `data` and the file at `offset`.
+/// Block is one operation of the kernel: `bytes` between memory at `data` and the file at `offset`.
 struct Block {
   char* data = nullptr;
   int64_t bytes = 0;

@@ -95,9 +95,9 @@ class SwapFile {
   int64_t reserved_on_disk() const;
   /// The name the file had for a moment, for messages.
   const std::string& path() const { return path_; }
-  /// False when the file system refused direct I/O.
+  /// Says whether I/O is direct; false when the file system refused it.
   bool direct() const { return direct_; }
-  /// False when the kernel refused io_uring.
+  /// Says whether io_uring is used; false when the kernel refused it.
   bool uses_ring() const { return ring_; }
 
  private:

@@ -62,7 +62,7 @@ void replace_by(FaultFileSystem& files, Replacing way) {
   if (way == Replacing::kStepAside) files.refuse_exchange();
 }
 
-// One save over an earlier one; how many file-system calls it makes.
+// Counts the file-system calls of a save over an earlier one.
 int64_t calls_of_a_save(int64_t step, int64_t keep_last, Replacing way) {
   Scene scene;
   FaultFileSystem files(scene.run.path());
@@ -80,7 +80,8 @@ bool has_leftovers(const std::string& root) {
   return false;
 }
 
-/// Says how often it did.
+/// Fails each file-system call of a save in turn, and requires each time that a resume finds what
+/// the message says and that the run can save again. Returns a line with the counts.
 std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
                            Replacing way = Replacing::kExchange) {
   const int64_t count = calls_of_a_save(step, keep_last, way);

@@ -44,7 +44,7 @@ struct Life {
     if (random() % 2 == 0) files.refuse_exchange();
   }
 
-  /// False when it failed.
+  /// Saves a step. Returns false when that failed.
   bool save(int64_t step) {
     begun = std::max(begun, step);
     const auto errors = run_ranks(ranks, [&](const CheckpointGroup& group) {

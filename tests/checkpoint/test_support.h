@@ -62,7 +62,7 @@ class ToyState {
   /// Values are a function of tensor, kind, element and `version`.
   ToyState(int world_size, int rank, int version, ToyCut cut = ToyCut::kFlat);
   std::vector<StateSlice> slices();
-  /// True when the memory holds exactly what `version` of this layout holds.
+  /// Says whether the memory holds exactly what `version` of this layout holds.
   bool equals(int version) const;
   void clear();
   static std::vector<std::pair<std::string, std::vector<int64_t>>> tensors();

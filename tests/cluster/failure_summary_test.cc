@@ -201,14 +201,14 @@ TEST_CASE("of ranks that waited for each other the one counts whose rank waited 
     std::vector<RankEnd> ends;
     for (FailureReport& report : reports) {
       report.exit_code = 6;
-      report.message = cat("rank ", report.culprit, " did not come");
+      report.message = cat("rank ", report.culprit, " did not arrive in time");
       ends.push_back({.rank = report.rank, .exit_code = 6});
     }
     return summarize_failures({.ends = std::move(ends), .reports = std::move(reports)});
   };
   const FailureSummary chain = summary({{.rank = 2, .unix_ns = 1, .culprit = 0}, {.rank = 0, .unix_ns = 3, .culprit = 1},
                                         {.rank = 3, .unix_ns = 2, .culprit = 1}});
-  REQUIRE((chain.rank == 1 && chain.reason == "rank 1 did not come"));
+  REQUIRE((chain.rank == 1 && chain.reason == "rank 1 did not arrive in time"));
   REQUIRE(chain.text.starts_with("rank 0"));
   REQUIRE(summary({{.rank = 2, .unix_ns = 1, .culprit = 0}, {.rank = 0, .unix_ns = 3, .culprit = 2}, {.rank = 1, .unix_ns = 2, .culprit = 0}})
               .rank == 0);

@@ -68,7 +68,7 @@ struct MegatronIndex {
   std::vector<int64_t> pointers, documents;
   std::string tail;
 
-  /// One sequence a document, as the writers make them.
+  /// Makes an index of one sequence a document, as the writers make them.
   explicit MegatronIndex(const std::vector<int32_t>& document_lengths, int item = 2)
       : lengths(document_lengths), documents{0} {
     int64_t at = 0;

@@ -1,6 +1,5 @@
 """What a step takes, before a run and after it: `ftrun bench machine` measures this machine, `ftrun plan --machine` says what a
 step would take, a run compares its own steps with that; what is wrong with a machine file is told with its place."""
-import os
 import re
 import tempfile
 
@@ -24,7 +23,7 @@ with tempfile.TemporaryDirectory() as scratch:
         told = must(ftrun("bench", "machine", "--quick", "--name", "here", env=cache, timeout=300)).stdout
         assert told == f"ftrun plan --machine {own} says what a step takes here; runs compare their steps with it\n", told
         text = own.read_text()
-        assert text.startswith(f"machine: here\ndevice: processor\ndevices: {len(os.sched_getaffinity(0))}\n"), text
+        assert re.match(r"machine: here\ndevice: processor\ndevices: \d+\n", text), text
         for word in ("linear fp32: {", "linear_wgrad bf16: {", "attention fp32: {", "update: {", "products: {fp32: "):
             assert word in text, (word, text)
 
@@ -32,7 +31,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_plan_says_what_a_step_takes():
         config = job.config("planned", **settings)
         told = must(ftrun("plan", "--config", config, "--machine", own)).stdout
-        found = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.e+]+ tokens/s, [\d.]+ % of the rate of products \(predicted\)\n"
+        found = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.e+]+ tokens/s, [\d.]+ % MFU \(predicted\)\n"
                           r"  layers +[\d.e-]+ s +[\d.]+ %\n  update +[\d.e-]+ s", told)
         assert found and float(found[1]) > 0, told
 

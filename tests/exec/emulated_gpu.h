@@ -27,7 +27,7 @@ struct EmulatorOptions {
   /// The seed of the order in which streams come forward.
   uint64_t seed = 1;
   int64_t bytes = int64_t{256} << 20;
-  /// False: the system pins no memory for us beyond this many bytes.
+  /// The most bytes that the system pins for us; it refuses more.
   int64_t most_pinned = INT64_MAX;
 };
 
@@ -98,7 +98,7 @@ class EmulatedGpu final : public DeviceKernels {
   void put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
   /// Sets what lets peers come forward while a stream stands before work that is not ready.
   void wait_with(std::function<void()> peers) { peers_.push_back(std::move(peers)); }
-  /// One step of the stream or of what it stands behind, unless somebody is at it.
+  /// Runs one step of the stream or of what it stands behind, unless somebody is at it.
   void advance(DeviceStream stream);
 
   /// Does what a test may and a host cannot: returns device memory as the device sees it, when it
@@ -183,7 +183,7 @@ class EmulatedLinks {
   /// Collectives are numbered in the order of their streams. To each rank a part, or one for all.
   using Parts = std::vector<std::vector<std::byte>>;
   void give(int rank, int64_t number, const CollectiveRecord& record, Parts given);
-  /// True when all have given.
+  /// Says whether all have given.
   bool is_met(int64_t number) const;
   /// Takes what a rank gets.
   std::vector<std::byte> take(int rank, int64_t number);

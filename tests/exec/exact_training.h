@@ -12,8 +12,8 @@
 // takes it from how far that of one process does.
 namespace ftrun::fixtures {
 
-/// One process that trains in fp64: train_on() without a mesh, with layers' kernels at reference precision and
-/// an AdamW of its own. No weight decay.
+/// ExactTraining is one process that trains in fp64: train_on() without a mesh, with layers'
+/// kernels at reference precision and an AdamW of its own. No weight decay.
 class ExactTraining {
  public:
   /// Begins with the weights of model_folder().

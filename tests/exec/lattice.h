@@ -11,7 +11,7 @@
 
 namespace ftrun::fixtures {
 
-/// One layout of a run of 8 layers, and what else shapes it.
+/// LatticeCell is one layout of a run of 8 layers, and what else shapes it.
 struct LatticeCell {
   TrainingMesh mesh;
   int64_t stage = 0;
@@ -30,7 +30,8 @@ struct LatticeCell {
 };
 const std::vector<std::string>& lattice_axes();
 
-/// Each mesh of tensor {1,2,4} x pipeline {1,2,4} x dp_shard {1,2,3} x dp_replicate {1,2} of 2 to 8 ranks.
+/// Lists the meshes of tensor {1,2,4} x pipeline {1,2,4} x dp_shard {1,2,3} x dp_replicate {1,2} of
+/// 2 to 8 ranks.
 std::vector<TrainingMesh> lattice_meshes();
 
 /// Meshes x ZeRO stages x schedules, complete, on llama; at stage 0 replicas are shards by another name.

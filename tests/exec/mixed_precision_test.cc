@@ -119,8 +119,8 @@ std::map<std::string, double> ways_off(const TrainingOutcome& found, const Train
   return off;
 }
 
-/// One process in fp32 with the gradients of the mean over all tokens as they are: what prepares and decides the steps of the
-/// others has no part in it.
+/// Trains one process in fp32 with the gradients of the mean over all tokens as they are: what
+/// prepares and decides the steps of the others has no part in it.
 TrainingOutcome trained_plainly(const ModelConfig& model) {
   TrainingOutcome outcome;
   outcome.state = saved_on(in_proportion(narrow_run(ConfigDtype::kFp32)), model, {}, [&](Rendezvous&, RankRig& rig) {
@@ -139,7 +139,8 @@ TrainingOutcome trained_plainly(const ModelConfig& model) {
   return outcome;
 }
 
-/// One process in 16 bits, and what rounding to them does to it: how far it is from one in fp32.
+/// OneProcess is one process in 16 bits, and what rounding to them does to it: how far it is from
+/// one in fp32.
 struct OneProcess {
   OneProcess(ConfigDtype precision, bool tied)
       : narrow(trained_narrow(in_proportion(narrow_run(precision)), narrow_model(tied), {})),
@@ -263,8 +264,8 @@ struct Account {
 
 constexpr size_t kMostSteps = 16;
 
-/// One step, then those in which a layer's neuron is loud on one tensor rank until the scale is small enough for it, and
-/// one after them.
+/// Trains one step, then those in which a layer's neuron is loud on one tensor rank until the scale
+/// is small enough for it, and one after them.
 std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor_rank) {
   std::vector<Account> accounts(static_cast<size_t>(place.mesh.ranks()));
   saved_on(scaled_run(place), narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {

@@ -71,7 +71,7 @@ struct Otherwise {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Tensors that are updated; all when empty.
   std::function<bool(const TensorInfo&)> trains = nullptr;
-  /// Each shard of a unit holds whole parameters (own_whole_parameters).
+  /// Says whether each shard of a unit holds whole parameters (own_whole_parameters).
   bool owns_whole_parameters = false;
   /// Changes this rank's training program, which nobody checks then.
   std::function<void(Program&)> mutates = nullptr;
@@ -85,7 +85,7 @@ struct RankRig {
           const Otherwise& otherwise = {});
   RankRig(const Config& config, const ModelConfig& model, Communicator& group);
 
-  /// One training step on random batches, which depend on `step` and the rank.
+  /// Runs one training step on random batches, which depend on `step` and the rank.
   StepRun train(int64_t step);
   /// The factor by which gradients are made and kept too large: what a loss scale does in fp16.
   float gradient_multiple = 1;

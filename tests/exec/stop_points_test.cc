@@ -134,7 +134,8 @@ uint64_t hash_of(const StepBatch& batch) {
   return hash.digest();
 }
 
-/// One rank's part of a run between its start and its end, as Trainer and Checkpointer make it.
+/// RankLife is one rank's part of a run between its start and its end, as Trainer and Checkpointer
+/// make it.
 class RankLife {
  public:
   RankLife(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)

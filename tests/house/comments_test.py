@@ -4,6 +4,7 @@ The first sentence names its thing and says what it does, so that it reads witho
     comments_test.py SOURCE [BUILD] [--list FOLDER]
 
 Doc comments are blocks of /// and blocks of // directly above a declaration. --list shows those of a folder that count.
+None begins with One, Each, It, True, False, "" or -1: a value of a variable, or a subject that the reader has to find below.
 """
 import pathlib
 import re
@@ -18,6 +19,8 @@ FIRST = re.compile(r"(?:of|what|where|wherever|how|who|whoever|whom|whose|which|
                    r"without|as|among|between|before|after|until|unless|while|since|because|so|those|these|both|its|their|the same|else|"
                    r"otherwise|likewise|also|besides|beside|behind|below|above|under|over|up to|not|nothing|only|alone|then|thus|and|or|but|"
                    r"down|through|than|that|there|here|once|per|during|within)\b(?!\()", re.I)
+
+VALUE = re.compile(r"(?:(?:one|each|it|true|false)\b(?!\()|\"\"|-1)", re.I)
 
 
 def blocks(text):
@@ -52,6 +55,10 @@ def is_headless(body):
     return bool(FIRST.match(body))
 
 
+def is_value(body):
+    return bool(VALUE.match(body))
+
+
 def folder_of(path):
     parts = path.relative_to(ROOT).parts
     return "/".join(parts[:2]) if parts[0] == "lib" else parts[0]
@@ -76,6 +83,9 @@ def self_check():
     text = ("/// Of a rank.\nint a = 0;\n\n/// Opens the file.\nvoid open();\n\n// Where it lies.\nint where();\n"
             "void f() {\n  // What comes next.\n  g();\n  /// The same again.\n  int x = 0;\n}\n/// Format of a header.\nint y;\n")
     assert [is_headless(body) for _, body in blocks(text)] == [True, False, True, True, False], list(blocks(text))
+    starts = {"One of them.": True, "Each a line.": True, "It is over.": True, "True: it is.": True, "False where not.": True,
+              "-1: none.": True, '"" for none.': True, "One() makes one.": False, "Iterates.": False, '"rank 3"': False}
+    assert {start: is_value(start) for start in starts} == starts
 
 
 def main():
@@ -83,7 +93,7 @@ def main():
     found = counted()
     if "--list" in sys.argv:
         for path, line, body, bad in found[sys.argv[sys.argv.index("--list") + 1]]:
-            if bad:
+            if bad or is_value(body):
                 print(f"{path.relative_to(ROOT)}:{line}: {body[:110]}")
         return
     faults = []
@@ -93,6 +103,9 @@ def main():
         if share(cells) > LIMIT:
             faults.append(f"{folder}: more than {LIMIT:.0f} % of the doc comments do not begin with what they are about; "
                           f"see them with --list {folder}")
+        values = sum(is_value(body) for _, _, body, _ in cells)
+        if values:
+            faults.append(f"{folder}: {values} doc comments begin with One, Each, It, True, False, \"\" or -1; see them with --list {folder}")
     every = [cell for cells in found.values() for cell in cells]
     print(f"all: {sum(cell[3] for cell in every)} of {len(every)}, {share(every):.1f} %")
     print("\n".join(faults))

@@ -12,7 +12,8 @@
 namespace ftrun::test {
 namespace {
 
-// True of every build and machine: without CUDA, with CUDA but no driver, with GPUs but not that many.
+// Holds of every build and machine: without CUDA, with CUDA but no driver, with GPUs but not that
+// many.
 TEST_CASE("asking for a GPU that is not there says so and what to do") {
   try {
     open_cuda_kernels(9999);

@@ -61,7 +61,7 @@ class Lockstep {
     std::vector<std::byte> owner_;
     std::byte* begin_ = nullptr;
   };
-  /// One layer of one rank.
+  /// Place is one layer of one rank.
   struct Place {
     std::map<ValueId, Memory> own;
     Memory saved, scratch, deferred;

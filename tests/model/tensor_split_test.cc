@@ -452,7 +452,7 @@ class SharedLetters {
   std::set<char> shared_, whole_;
 };
 
-/// One layer of the whole model and of one rank.
+/// LayerPair is one layer of the whole model and of one rank.
 struct LayerPair {
   const LayerGraph& whole;
   const LayerGraph& local;

@@ -171,8 +171,8 @@ int64_t counted_by_norm(const Choice& choice) {
   return elements;
 }
 
-/// It reads parameters, or what has come of them on the way, and writes nothing that lives on but
-/// secondary shards.
+/// Says whether an instruction reads parameters, or what has come of them on the way, and writes
+/// nothing that lives on but secondary shards.
 bool brings_parameters_only(const Program& program, const Instr& instr) {
   const auto is_way = [&](const Range& range) {
     const Buffer& buffer = program.at(range.buffer);

@@ -126,8 +126,8 @@ struct Product {
   int64_t ldc() const { return c_stride > 0 ? c_stride : shape.n; }
 };
 
-/// One product through the panels of the operation's workspace. Blocks: those of b, as
-/// OperandBlocks has them.
+/// PanelProduct is one product through the panels of the operation's workspace. Blocks: those of b,
+/// as OperandBlocks has them.
 template <class S, class R, class Blocks = OperandBlocks<S>>
 class PanelProduct {
  public:

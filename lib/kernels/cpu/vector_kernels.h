@@ -84,8 +84,8 @@ struct FlatRange {
   uint64_t rounding_key;
 };
 
-/// One step of an optimizer by the types of parameters, gradients and states; null where a rule has
-/// not that many states.
+/// UpdateKernel runs one step of an optimizer, by the types of parameters, gradients and states;
+/// null where a rule has not that many states.
 using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
@@ -116,7 +116,7 @@ struct FlatKernels {
   void (*unpack_int8)(const int8_t* codes, float scale, float step, float* out, int64_t count);
 };
 
-/// One row of a dropout, ready to run: see kernels/dropout_mask.h.
+/// DropoutRow is one row of a dropout, ready to run: see kernels/dropout_mask.h.
 struct DropoutRow {
   uint32_t low_key, high_key;
   uint32_t least_kept;
@@ -127,7 +127,7 @@ struct DropoutRow {
 inline constexpr int64_t kForwardScratch = kAttentionBlock * (kAttentionBlock + 3);
 inline constexpr int64_t kBackwardScratch = kAttentionBlock * (5 * kAttentionBlock / 2 + 16);
 
-/// One query block of one head, forward.
+/// AttentionForwardTile is one query block of one head, forward.
 template <class S>
 struct AttentionForwardTile {
   /// Row of the block's first token; rows are `qkv_stride` apart.
@@ -151,7 +151,7 @@ struct AttentionForwardTile {
   Compute<S>* scratch;
 };
 
-/// One key block against one query block of one head, backward.
+/// AttentionBackwardTile is one key block against one query block of one head, backward.
 template <class S>
 struct AttentionBackwardTile {
   const S* q;
@@ -237,8 +237,8 @@ namespace amx {
 extern const VectorKernels<BFloat16> kBFloat16;
 }  // namespace amx
 
-/// Each has what those before it have. The last two multiply bf16 in attention as it is stored: by
-/// vdpbf16ps, and on Intel's matrix units (AMX).
+/// Isa lists instruction sets: each has what those before it have. The last two multiply bf16 in
+/// attention as it is stored: by vdpbf16ps, and on Intel's matrix units (AMX).
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 /// Says whether this processor and its kernel can run it. Asking for kAmx asks the kernel for the

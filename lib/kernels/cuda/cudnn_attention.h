@@ -131,8 +131,8 @@ class CudnnAttention {
   CudnnHandle handle_ = nullptr;
   std::vector<Prepared> prepared_;
   std::string refusal_;
-  /// One larger than the other; plans keep the one that they were given, whose address recordings
-  /// know.
+  /// Workspaces, each larger than the one before; plans keep the one that they were given, whose
+  /// address recordings know.
   std::vector<Workspace> workspaces_;
 };
 

@@ -128,7 +128,8 @@ __device__ inline float block_sum(float x) {
 
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-/// True when rows of `width` elements of T at all these addresses can be moved 16 bytes at a time.
+/// Says whether rows of `width` elements of T at all these addresses can be moved 16 bytes at a
+/// time.
 template <class T, class... Pointers>
 bool vectors_fit(int64_t width, Pointers... pointers) {
   return width % static_cast<int64_t>(16 / sizeof(T)) == 0 && (aligned(pointers) && ...);

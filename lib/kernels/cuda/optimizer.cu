@@ -12,8 +12,8 @@ constexpr int kUpdateThreads = 256;
 constexpr int kUpdateWarps = kUpdateThreads / 32;
 constexpr int64_t kMostBlocks = 2048;
 
-// One warp a group of blocks, 8 lanes a quarter of it, added up as norm_blocks.h says: the CPU's
-// bits.
+// Runs one warp a group of blocks, 8 lanes a quarter of it, added up as norm_blocks.h says: the
+// CPU's bits.
 template <class G>
 __global__ void group_squares(const G* g, int64_t count, double* sums) {
   const int64_t group = static_cast<int64_t>(blockIdx.x) * kUpdateWarps + threadIdx.x / 32;
@@ -41,7 +41,7 @@ __global__ void group_squares(const G* g, int64_t count, double* sums) {
   if (lane == 0) sums[group] = quarter;
 }
 
-// One block: each thread adds its groups' sums in order, then the threads' sums in a tree.
+// Adds in one block: each thread adds its groups' sums in order, then the threads' sums in a tree.
 constexpr int kTotalThreads = 1024;
 __global__ void total_squares(const double* sums, int64_t groups, bool accumulate, double* total) {
   __shared__ double parts[kTotalThreads];

@@ -50,7 +50,7 @@ __device__ void clear_lists(const DocumentLists& lists, const DocumentShape& sha
   }
 }
 
-// One block. `first` gets the first token of each document.
+// Runs as one block. `first` gets the first token of each document.
 __global__ void __launch_bounds__(kListThreads)
     fill_document_lists(const int32_t* starts, int32_t* first, DocumentLists lists, DocumentShape shape) {
   __shared__ int sums[kListThreads];
@@ -118,7 +118,7 @@ __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts
 
 constexpr int kSingleThreads = 128;
 
-// One warp a token: its value is the result, its score the statistic.
+// Runs one warp a token: its value is the result, its score the statistic.
 __global__ void __launch_bounds__(kSingleThreads) single_tokens(AttentionArgs<Bf16> args, const int32_t* starts) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
   const auto lane = static_cast<int>(threadIdx.x % 32);
@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(kSingleThreads) single_tokens(AttentionArgs<Bf
   }
 }
 
-// One warp a token: its score has no gradient, and its value the sum of those of the heads that share it.
+// Runs one warp a token: its score has no gradient, and its value the sum of those of the heads
+// that share it.
 __global__ void __launch_bounds__(kSingleThreads) single_token_gradients(AttentionArgs<Bf16> args, const int32_t* starts) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
   const auto lane = static_cast<int>(threadIdx.x % 32);

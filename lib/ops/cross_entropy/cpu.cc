@@ -32,11 +32,11 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// `rows` lie in the workspace: tokens that are no neighbours, and 16-bit rows that are
-    /// widened.
+    /// Says whether the rows lie in the workspace: tokens that are no neighbours, and 16-bit rows
+    /// that are widened.
     bool gathered;
-    /// x of the tokens, in the type that is multiplied; of 16-bit rows as they are stored,
-    /// `stored_rows`.
+    /// x of the tokens. Products in T read `rows`; bf16 that is multiplied as it is stored is in
+    /// `stored_rows`. The other one is null.
     const T* rows;
     const S* stored_rows;
   };
@@ -303,7 +303,7 @@ struct LogitCap {
   }
 };
 
-/// One kLinearCrossEntropy.
+/// LinearCrossEntropy runs one kLinearCrossEntropy.
 template <class S>
 class LinearCrossEntropy {
  public:
@@ -345,8 +345,8 @@ class LinearCrossEntropy {
     return sums;
   }
 
-  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place,
-  /// as the products read it.
+  /// Computes one row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale
+  /// in place, as the products read it.
   RowLoss row_loss(T* row, int32_t label) {
     cap_.apply(row);
     const double at_label = row[label];

@@ -7,8 +7,8 @@
 #include "base/dtype.h"
 #include "kernels/kernels.h"
 
-// Each function enqueues its kernels on `stream`. `dtype` is that of the activations, F32, BF16 or
-// F16.
+// Functions here enqueue their kernels on `stream`. `dtype` is that of the activations, F32, BF16
+// or F16.
 namespace ftrun::cuda {
 
 struct SoftmaxLoss {

@@ -34,7 +34,7 @@ struct RmsNormDgrad {
 
 constexpr int kMostThreads = 512;
 
-// One block a row, read twice: the second time from the caches.
+// Runs one block a row, read twice: the second time from the caches.
 template <class T, int V>
 __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, float* rstd,
                               int64_t width, float epsilon, float weight_offset) {
@@ -230,7 +230,8 @@ struct NormParts {
   int64_t tokens = 0;
 };
 
-/// False, and nothing done, for rows that registers do not hold. Without parts the input's gradient alone.
+/// Returns false, and does nothing, for rows that registers do not hold. Without parts the input's
+/// gradient alone.
 template <class T>
 bool norm_gradients(const RmsNormDgrad& n, const NormParts& of_weight, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
@@ -318,8 +319,8 @@ WeightGradient rms_norm_weight_gradient_of(const Operation& op) {
   return g;
 }
 
-// One block a row, read three times: the second and the third time from the caches. w and b may be
-// null.
+// Runs one block a row, read three times: the second and the third time from the caches. w and b
+// may be null.
 template <class T, int V>
 __global__ void layer_norm_rows(const T* x, const T* w, const T* b, T* y, float* mean, float* rstd,
                                 int64_t width, float epsilon) {

@@ -28,7 +28,7 @@ __device__ void for_head(int head_size, Body body) {
   for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) body(i);
 }
 
-// One warp a head. q and k heads are normalised, v heads copied.
+// Runs one warp a head. q and k heads are normalised, v heads copied.
 template <class T, int V>
 __global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, float* rstd,
                               int64_t count, int q_heads, int k_heads, int head_size, float epsilon,

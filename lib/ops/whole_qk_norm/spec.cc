@@ -17,7 +17,7 @@ void whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters
   add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
 }
 
-/// Each rank's dots are of its own elements: they are summed before they are read. The squares
+/// Emits dots of a rank's own elements, which the ranks sum before they are read. The squares
 /// themselves have no gradient: it is in that of qkv.
 void whole_qk_norm_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);

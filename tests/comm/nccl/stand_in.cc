@@ -22,7 +22,7 @@
 
 struct StandInGraph {
   std::vector<std::function<void()>> work;
-  /// One of each collective's communicator; given back when the graph is destroyed.
+  /// References to each collective's communicator, given back when the graph is destroyed.
   std::vector<std::shared_ptr<int>> references;
 };
 
