@@ -21,16 +21,16 @@ struct OpSpec {
   /// "linear_dgrad", ...: unique.
   std::string_view name;
   /// Operands in letters: N = B*T tokens of a micro-batch (B rows of T tokens), D hidden, H query
-  /// heads, K key/value heads, d head size, E its elements that
-  /// rotate, F feed-forward, V vocabulary rows, C tokens of a chunk,
-  /// I and O of a product. Dimensions of an operand are joined by commas, [optional] operands come
-  /// last. Q stands for (H+2K)d, R for H+K, A for H*d, G for 2F, P for t*C, J for r1+r2+r3, M for
-  /// O1+O2+O3. S is any shape, tS the blocks of t ranks of that shape.
+  /// heads, K key/value heads, d head size, E its elements that rotate, F feed-forward, V
+  /// vocabulary rows, C tokens of a chunk, I and O of a product. Dimensions of an operand are joined
+  /// by commas, [optional] operands come last. Q stands for (H+2K)d, R for H+K, A for H*d, U for
+  /// K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS the blocks of t
+  /// ranks of that shape.
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may share the operation out, each rank with a
   /// part of every operand that has the letter, and the whole of the others (see result_is_term and
-  /// gradient_is_term). H stands for Q, R and A as well, F for G, O for M. Empty: it is not shared
-  /// out, or its attributes say how (the vocabulary kinds).
+  /// gradient_is_term). H stands for Q, R, A and U as well, F for G, O for M. Empty: it is not
+  /// shared out, or its attributes say how (the vocabulary kinds).
   std::string_view shared_by = {};
   /// The result that the backward list makes again instead of keeping it from forward; -1: none.
   int cheap_result = -1;

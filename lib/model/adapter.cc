@@ -87,7 +87,9 @@ class Choice {
     for (const std::string_view module :
          {family_.head, family_.embedding, family_.norm, family_.positions})
       if (!module.empty()) others.emplace_back(module);
-    std::vector<std::string_view> norms{family_.input_norm, family_.post_norm};
+    std::vector<std::string_view> norms;
+    if (config.input_norm) norms.push_back(family_.input_norm);
+    if (config.mlp_norm) norms.push_back(family_.post_norm);
     if (config.output_norms)
       norms.insert(norms.end(), {family_.attention_output_norm, family_.mlp_output_norm});
     if (config.qk_norm) norms.insert(norms.end(), {family_.q_norm, family_.k_norm});

@@ -107,7 +107,7 @@ void finish_heads(ConfigReader& reader, ModelConfig& config, const Family& famil
     reader.problem(size_key, cat(config.head_size, " is odd; the rotation needs pairs"));
   }
   if (config.rotary_size() % 2 != 0 && config.head_size % 2 == 0) {
-    reader.problem("partial_rotary_factor",
+    reader.problem(keys.partial_rotary,
                    cat(number_text(config.rope.partial), " of ", config.head_size, " is ",
                        config.rotary_size(), ", which is odd; the rotation needs pairs"));
   }
@@ -175,7 +175,9 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
   config.layers = whole_or_class(reader, keys.layers, defaults.layers, {1, 10000});
   config.max_positions = reader.whole_or(keys.positions, defaults.positions, {1, int64_t{1} << 40});
   read_heads(reader, config, family);
-  config.norm_epsilon = reader.number_or(keys.norm_epsilon, defaults.norm_epsilon, true);
+  config.norm_epsilon = keys.norm_epsilon
+                            ? reader.number_or(keys.norm_epsilon, defaults.norm_epsilon, true)
+                            : defaults.norm_epsilon;
   config.tied = reader.flag_or("tie_word_embeddings", defaults.tied);
   const double dropout =
       reader.number_or(keys.attention_dropout, defaults.attention_dropout, false);
@@ -189,13 +191,14 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
     config.rope = ropes.full;
     if (ropes.window != ropes.full) config.window_rope = ropes.window;
   } else {
-    config.rope = read_rope(reader, config.max_positions);
+    config.rope = read_rope(reader, config.max_positions, family);
   }
   config.windows.assign(static_cast<size_t>(config.layers), 0);
   config.dtype = read_dtype(reader);
   config.eos_ids = read_eos(reader);
   config.bos_id = read_token(reader, "bos_token_id");
   config.pad_id = read_token(reader, "pad_token_id");
+  if (!reader.has("pad_token_id") && defaults.pad_id >= 0) config.pad_id = defaults.pad_id;
   config.padding_row = padding_row(reader, config);
 }
 
@@ -273,6 +276,19 @@ std::string rope_text(const RopeConfig& rope) {
   return text;
 }
 
+/// Returns "none", or the rotation that most layers have and what differs from it.
+std::string rotation_text(const ModelConfig& config) {
+  if (config.rotary_size() == 0) return "none";
+  std::string text = rope_text(config.rope);
+  if (config.rotates_pairs) text += ", of neighbours";
+  if (config.window_rope) text += cat(", with a window ", rope_text(*config.window_rope));
+  std::vector<int64_t> still;
+  for (int64_t i = 0; i < config.layers; ++i)
+    if (!config.layer_rotates(i)) still.push_back(i);
+  if (!still.empty()) text += cat(", none on layers ", join_numbers(still, ","));
+  return text;
+}
+
 // "full", "4096", or one entry a run of equal layers: "full x28, 4096 x4".
 std::string windows_text(const std::vector<int64_t>& windows) {
   std::vector<std::string> runs;
@@ -309,10 +325,14 @@ std::string features_text(const ModelConfig& config) {
   if (config.qkv_bias) names.emplace_back("qkv_bias");
   if (config.attention_out_bias) names.emplace_back("attention_out_bias");
   if (config.mlp_bias) names.emplace_back("mlp_bias");
-  if (config.qk_norm) names.emplace_back("qk_norm");
-  if (config.norm == NormKind::kLayer) names.emplace_back("layer_norm");
+  if (config.qk_norm) names.emplace_back(config.whole_qk_norm ? "whole_qk_norm" : "qk_norm");
+  if (config.norm == NormKind::kLayer)
+    names.emplace_back(config.norm_bias ? "layer_norm" : "layer_norm_without_bias");
   if (config.norm == NormKind::kRmsLessOne) names.emplace_back("norms_less_one");
+  if (!config.input_norm) names.emplace_back("no_input_norm");
+  if (!config.mlp_norm) names.emplace_back("no_mlp_norm");
   if (config.output_norms) names.emplace_back("output_norms");
+  if (config.parallel_residual) names.emplace_back("parallel_residual");
   if (config.learned_positions) names.emplace_back("learned_positions");
   if (!config.gated) names.emplace_back("plain_mlp");
   if (config.activation != Activation::kSilu)
@@ -362,6 +382,8 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   read_common(reader, config, family);
   config.learned_positions = !family.names.positions.empty();
   config.gated = !family.names.product(Projection::kGate).empty();
+  config.input_norm = !family.names.input_norm.empty();
+  config.mlp_norm = !family.names.post_norm.empty();
   config.output_norms = !family.names.attention_output_norm.empty();
   config.activation = read_activation(reader, family);
   family.read(reader, config);
@@ -377,9 +399,7 @@ std::string config_text(const ModelConfig& config) {
       << "\nheads " << config.query_heads << " query, " << config.kv_heads << " key/value, of "
       << config.head_size << "\npositions " << config.max_positions << "\nnorm_epsilon "
       << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config)
-      << scales_text(config) << softcaps_text(config) << "\nrope "
-      << (config.learned_positions ? "none" : rope_text(config.rope))
-      << (config.window_rope ? cat(", with a window ", rope_text(*config.window_rope)) : "")
+      << scales_text(config) << softcaps_text(config) << "\nrope " << rotation_text(config)
       << "\nwindow " << windows_text(config.windows) << "\ndtype "
       << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
       << tokens_text(config) << "\n";

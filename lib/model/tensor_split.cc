@@ -34,7 +34,7 @@ std::vector<Shared> all_shared(const ModelConfig& c) {
                            .what = cat("a vocabulary of ", c.vocab_rows, " rows"),
                            .padded = true}};
   if (c.learned_positions)
-    all.push_back({.count = c.max_positions,
+    all.push_back({.count = c.max_positions + c.position_offset,
                    .what = cat("vectors for ", c.max_positions, " positions"),
                    .padded = true});
   return all;

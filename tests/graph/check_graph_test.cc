@@ -149,7 +149,7 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::set<OpKind> kinds;
   for (const LayerGraph& g :
        {embedding({}), block({.biases = true, .qk_norm = true}), head({}),
-        adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}),
+        adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}), whole_norms({}),
         split_head({}, true), split_mlp({}, false), plain_mlp({.biases = true})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)

@@ -405,12 +405,16 @@ TEST_CASE("a vocabulary that ranks cannot share out evenly is padded on the last
   }
 }
 
-/// The k-th operation of each kind, in the order of the lists; collectives left out.
-std::map<std::pair<OpKind, size_t>, const Op*> numbered(const std::vector<Op>& list) {
+/// The operations of a list but collectives, by kind and by the parameter's gradient that they make or, where they make
+/// none, by their number: gradients of parameters may wait for a collective, behind others of their kind.
+std::map<std::pair<OpKind, std::string>, const Op*> numbered(const LayerGraph& graph, const std::vector<Op>& list) {
   std::map<OpKind, size_t> count;
-  std::map<std::pair<OpKind, size_t>, const Op*> ops;
-  for (const Op& op : list)
-    if (!is_collective(op.kind)) ops[{op.kind, count[op.kind]++}] = &op;
+  std::map<std::pair<OpKind, std::string>, const Op*> ops;
+  for (const Op& op : list) {
+    if (is_collective(op.kind)) continue;
+    const Value& made = graph.at(op.out[0]);
+    ops[{op.kind, made.role == ValueRole::kParamGrad ? made.name : std::to_string(count[op.kind]++)}] = &op;
+  }
   return ops;
 }
 
@@ -441,7 +445,7 @@ class SharedLetters {
 
  private:
   void add(char letter, bool is_shared) {
-    const bool heads = std::string_view("QRA").find(letter) != std::string_view::npos;
+    const bool heads = std::string_view("QRAU").find(letter) != std::string_view::npos;
     (is_shared ? shared_ : whole_).insert(heads ? 'H' : letter == 'G' ? 'F' : letter == 'M' ? 'O' : letter);
   }
 
@@ -473,9 +477,12 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
     return std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) { return op.out[0] == result; });
   };
   const auto is_summed = [](const Op& op) { return op.kind == OpKind::kTensorAllReduce || op.kind == OpKind::kTensorReduceScatter; };
-  const auto is_scaled = [](const Op& op) { return op.kind == OpKind::kDoraScale; };
+  const auto is_product = [&](ValueId result) {
+    const auto maker = makes(result);
+    return maker != graph.forward.end() && (maker->kind == OpKind::kLinear || maker->kind == OpKind::kLoraUp || maker->kind == OpKind::kDoraScale);
+  };
   // Both are terms: neither is a sum over the ranks, not even in place.
-  const bool sums_two_terms = reader.kind == OpKind::kAdd && makes(reader.in[1]) != graph.forward.end() && is_scaled(*makes(reader.in[1])) &&
+  const bool sums_two_terms = reader.kind == OpKind::kAdd && is_product(reader.in[0]) && is_product(reader.in[1]) &&
                               std::none_of(graph.forward.begin(), graph.forward.end(),
                                            [&](const Op& op) { return is_summed(op) && (op.in[0] == reader.in[0] || op.in[0] == reader.in[1]); });
   return reader.kind == OpKind::kLoraUp || (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
@@ -514,7 +521,7 @@ using KindsAndLetters = std::set<std::pair<OpKind, char>>;
 void compare_layer(const ModelDescription& whole, const ModelDescription& local, size_t layer, KindsAndLetters& seen) {
   const LayerPair pair{whole.graph_of(whole.layers[layer]), local.graph_of(local.layers[layer])};
   for (const auto list : {&LayerGraph::forward, &LayerGraph::backward}) {
-    const auto of_whole = numbered(pair.whole.*list), of_rank = numbered(pair.local.*list);
+    const auto of_whole = numbered(pair.whole, pair.whole.*list), of_rank = numbered(pair.local, pair.local.*list);
     REQUIRE(of_whole.size() == of_rank.size());
     for (const auto& [key, op] : of_rank) {
       INFO(op_text(pair.local, *op));
@@ -551,6 +558,13 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   compare_layer(adapted({}), adapted({2, 1, true}), 1, seen);
   adapter.blocks[0].magnitudes = true;
   for (const bool sequence : {true, false}) compare_layer(adapted({}), adapted({2, 1, sequence}), 1, seen);
+  ModelConfig beside = c;
+  beside.parallel_residual = beside.whole_qk_norm = true;
+  for (const bool has_norm : {true, false})
+    for (const bool sequence : {true, false}) {
+      beside.mlp_norm = has_norm;
+      compare_layer(split_model(beside, {}), split_model(beside, {2, 1, sequence}), 1, seen);
+    }
   const ModelConfig learned = parse_model_config(
       R"({"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 4,
           "n_positions": 64, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})",

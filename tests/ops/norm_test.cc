@@ -3,6 +3,7 @@
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/norm/norm.h"
+#include "ops/whole_qk_norm/whole_qk_norm.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -203,6 +204,56 @@ TEST_CASE(
         REQUIRE(relative_error(rig.read(dqkv), expected.gradients[0]) < tolerance(dtype));
         REQUIRE(relative_error(rig.read(dwq), expected.gradients[1]) < tolerance(dtype));
         REQUIRE(relative_error(rig.read(dwk), expected.gradients[2]) < tolerance(dtype));
+      }
+  });
+}
+
+/// The forward operations' and gradients' results of a norm over whole queries and keys.
+struct WholeNorm {
+  Rig rig;
+  ValueId y, dqkv, dwq, dwk;
+
+  WholeNorm(DType dtype, const OracleCase& c)
+      : rig(dtype),
+        y(rig.output(c.inputs[0].dims)),
+        dqkv(rig.output(c.inputs[0].dims)),
+        dwq(rig.output(c.inputs[2].dims)),
+        dwk(rig.output(c.inputs[3].dims)) {
+    const int64_t tokens = c.inputs[0].dims[0];
+    const ValueId qkv = rig.input(c.inputs[0]), wq = rig.input(c.inputs[2]),
+                  wk = rig.input(c.inputs[3]), dy = rig.input(c.gradient);
+    const ValueId squares = rig.statistic({tokens, 2}), rstd = rig.statistic({tokens, 2}),
+                  dots = rig.statistic({tokens, 2});
+    rig.run(OpKind::kQkDots, {qkv, qkv}, {squares}, c.attrs);
+    rig.run(OpKind::kWholeQkNorm, {qkv, squares, wq, wk}, {y, rstd}, c.attrs);
+    rig.run(OpKind::kQkDots, {dy, qkv, wq, wk}, {dots}, c.attrs);
+    rig.run(OpKind::kWholeQkNormDgrad, {dy, qkv, rstd, dots, wq, wk}, {dqkv}, c.attrs);
+    rig.run(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, c.attrs);
+  }
+};
+
+TEST_CASE("a norm over all query heads and all key heads and its gradients agree with autograd") {
+  for_each_backend([](DType dtype) {
+    for (const HeadAttrs& heads :
+         {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6}, HeadAttrs{4, 2, 64, 1e-5}})
+      for (const int64_t tokens : {1, 70}) {
+        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
+        const WholeQkNormAttrs attrs{heads};
+        const std::vector<int64_t> dims{tokens, attrs.query_elements() + 2 * attrs.key_elements()};
+        const OracleCase c = stored(
+            {OpKind::kWholeQkNorm,
+             attrs,
+             {random_array(dims, 1), random_array({tokens, 2}, 5),
+              random_array({attrs.query_elements()}, 2), random_array({attrs.key_elements()}, 3)},
+             {},
+             random_array(dims, 4)},
+            dtype);
+        const OracleResult expected = oracle(c);
+        WholeNorm norm(dtype, c);
+        REQUIRE(relative_error(norm.rig.read(norm.y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(norm.rig.read(norm.dqkv), expected.gradients[0]) < tolerance(dtype));
+        REQUIRE(relative_error(norm.rig.read(norm.dwq), expected.gradients[2]) < tolerance(dtype));
+        REQUIRE(relative_error(norm.rig.read(norm.dwk), expected.gradients[3]) < tolerance(dtype));
       }
   });
 }

@@ -35,13 +35,16 @@ Array rope_values(int64_t tokens, int64_t head_size) {
 }
 
 TEST_CASE(
-    "rope of heads and of parts of heads and its gradient agree with autograd, also in place") {
+    "rope of halves and of neighbours, of heads and of parts of heads, and its gradient agree with "
+    "autograd, also in place") {
   for_each_backend([](DType dtype) {
     for (const auto& [heads, turning, first, more] : kHeads)
-      for (const int64_t tokens : {1, 33}) {
-        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, turning, first, tokens);
+      for (const auto& [tokens, pairs] :
+           {std::pair{1, false}, {33, false}, {1, true}, {33, true}}) {
+        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, turning, first, tokens,
+                pairs);
         const int64_t angles = first + turning / 2 + more;
-        const RopeAttrs attrs{heads, first, angles > turning / 2 ? turning / 2 : 0};
+        const RopeAttrs attrs{heads, first, angles > turning / 2 ? turning / 2 : 0, pairs};
         const std::vector<int64_t> dims{tokens,
                                         (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
         const OracleCase c = stored({OpKind::kRope,
