@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/stored_place.h"
+#include "checkpoint/quantized_weights.h"
 #include "checkpoint/safetensors.h"
 
 namespace ftrun {
@@ -20,7 +22,8 @@ inline constexpr int64_t kLargestModelConfig = 4 << 20;
 inline constexpr const char* kModelIndex = "model.safetensors.index.json";
 
 /// A Hugging Face model folder: config.json and model.safetensors, or shards and their index.
-/// Weights are mapped and only what is asked for is read. Nothing in the folder is trusted: an
+/// Weights are mapped and only what is asked for is read. A matrix that is stored as codes and
+/// scales (quantized_weights.h) is one of BF16 for all readers. Nothing in the folder is trusted: an
 /// index that disagrees with its shards and names that leave the folder are refused with
 /// Error(kBadInput).
 class ModelFolder {
@@ -67,6 +70,8 @@ class ModelFolder {
   /// cut short ends the process.
   bool is_as_long() const;
 
+  /// How many of the tensors are read as what their codes stand for.
+  size_t quantized_tensors() const { return quantized_.size(); }
   /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
   /// any tensor. The weights themselves are not read.
   std::string fingerprint() const;
@@ -78,6 +83,10 @@ class ModelFolder {
   struct Place {
     size_t file;
     const StoredTensor* info;
+    /// What the tensor's codes stand for; null for a tensor that holds its numbers themselves.
+    const QuantizedWeight* quantized = nullptr;
+
+    const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }
   };
   /// Part is a named part of a stored tensor; `info` has its own name and shape.
   struct Part {
@@ -85,6 +94,7 @@ class ModelFolder {
     StoredPlace place;
   };
 
+  void find_quantized();
   void open_single();
   void open_sharded();
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
@@ -101,6 +111,7 @@ class ModelFolder {
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Place, std::less<>> tensors_;
   std::map<std::string, Part, std::less<>> parts_;
+  std::vector<std::unique_ptr<QuantizedWeight>> quantized_;
 };
 
 }  // namespace ftrun
