@@ -363,8 +363,11 @@ void refuse_other_format(const ConvertOptions& options) {
                   " writes what the run exported; another checkpoint is converted to a model folder first (--out FOLDER, without --to)"));
 }
 
-int convert_command(const ConvertOptions& options) {
+int convert_command(ConvertOptions options) {
   refuse_other_format(options);
+  // An adapter may be named as on the Hub; a checkpoint is a folder.
+  if (!posix_files().exists(options.checkpoint) && hub_cache_holds(options.checkpoint))
+    options.checkpoint = find_adapter_folder(options.checkpoint).folder;
   if (options.out.empty() == options.run.empty())
     throw Error(ExitCode::kUsage, options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
                 "--out writes a model folder; --run makes the first checkpoint of a run from what import_checkpoint.py wrote");

@@ -29,10 +29,12 @@ bool holds_model(const std::string& path) {
 
 bool holds_adapter(const std::string& path) { return fs::exists(path + "/adapter_config.json"); }
 
-/// A model or an adapter of the Hub is looked for in the Hugging Face cache; every other path is what it is.
+/// A model, an adapter or a data set of the Hub is looked for in the Hugging Face cache; every other path is what it is. A data set is
+/// shown by what is trained on.
 std::string folder_of(const std::string& path) {
   std::error_code error;
-  if (fs::exists(path, error) || !hub_cache_holds(path)) return path;
+  if (fs::exists(path, error)) return path;
+  if (!hub_cache_holds(path)) return hub_cache_holds(path, HubKind::kDataset) ? find_data_set(path).folder + "/train" : path;
   try {
     return find_adapter_folder(path).folder;
   } catch (const Error&) {

@@ -158,6 +158,9 @@ class FourBitBlocks final : public QuantizedWeight {
         block_(json_int(state, "blocksize", where, 1)),
         values_(read_floats(part_of(matrix, matrix.info->name + ".quant_map", find))) {
     const StoredBytes scales = part_of(matrix, matrix.info->name + ".absmax", find);
+    if (info().elements / 2 > std::ssize(codes_))
+      refuse_weight(matrix, cat("has ", codes_.size(), " bytes of codes, too few for a matrix of ",
+                                shape_text(info().shape)));
     const int64_t blocks = divide_up(info().elements, block_);
     if (values_.size() != 16)
       refuse_weight(matrix,

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,25 +38,25 @@ RawTensor codes(DType dtype, const std::vector<int64_t>& shape,
 
 /// A folder of one file, which is written when it is opened.
 struct Folder {
-  TempFolder root;
+  std::unique_ptr<TempFolder> root = std::make_unique<TempFolder>();
   std::string quantization;
   std::map<std::string, RawTensor> tensors;
 
   ModelFolder open() const {
-    write_text(root / "config.json",
+    write_text(*root / "config.json",
                cat("{\"model_type\": \"llama\", \"quantization_config\": ", quantization, "}"));
     std::vector<TensorSpec> specs;
     for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.dtype, tensor.shape});
-    SafetensorsWriter writer(posix_files(), root / "model.safetensors", specs);
+    SafetensorsWriter writer(posix_files(), *root / "model.safetensors", specs);
     for (const TensorSpec& spec : writer.tensors())
       writer.append(spec.name, std::as_bytes(std::span(tensors.at(spec.name).bytes)));
     writer.finish();
-    return ModelFolder(root.path());
+    return ModelFolder(root->path());
   }
   std::string refusal() const {
     std::string text = bad_input([&] { open(); });
-    const size_t at = text.find(root.path());
-    return at == std::string::npos ? text : text.replace(at, root.path().size(), "FOLDER");
+    const size_t at = text.find(root->path());
+    return at == std::string::npos ? text : text.replace(at, root->path().size(), "FOLDER");
   }
 };
 

@@ -64,7 +64,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", "main"), said
         publish("acme/tuned", folder, FIRST)
         by_name("acme/small", "more", adapter="acme/tuned")
-        must(ftrun("convert", folder, "--merge", "--out", scratch / "merged-folder", env=variables), 0)
+        must(ftrun("convert", "acme/tuned", "--merge", "--out", scratch / "merged-folder", env=variables), 0)
         # The run goes on from the commit that it began with when the cache has a newer one.
         publish("acme/small", tiny_model(scratch / "newer", weights=tiny_weights(seed=5)), SECOND)
         try:
@@ -94,7 +94,7 @@ with tempfile.TemporaryDirectory() as scratch:
         publish("acme/section", job.out("section") / "export" / "adapter", SECOND)
         by_name("acme/small", "on", adapter=LORA | {"path": "acme/section"})
         written = (job.out("on") / "config.yaml").read_text()
-        assert f"path: acme/section@{SECOND}" in written, written
+        assert f"path: \"acme/section@{SECOND}\"" in written, written
 
     @case
     def tokens_are_found_by_their_name():
@@ -109,6 +109,7 @@ with tempfile.TemporaryDirectory() as scratch:
         record = manifest(job.out("tokens"))
         assert record["data"]["train"]["commit"] == FIRST, record["data"]
         assert record["config"]["data"]["train"] == [f"acme/split@{FIRST}/train"], record["config"]["data"]
+        assert "4097 tokens" in must(ftrun("inspect", "acme/split", env=variables)).stdout.replace(",", "")
         # What the run was trained on is what it goes on with.
         (scratch / "split" / "train.bin").write_bytes(job.data.read_bytes()[:4000])
         publish("acme/split", scratch / "split", SECOND, kind="datasets")
