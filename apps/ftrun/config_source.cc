@@ -29,6 +29,7 @@
 #include "model/families.h"
 #include "model/tensor_split.h"
 #include "named_inputs.h"
+#include "refusal.h"
 #include "program/pipeline_plan.h"
 #include "program/training_model.h"
 
@@ -47,6 +48,8 @@ std::string said_once(Problem problem) {
 struct Report {
   std::vector<std::string> errors;
   std::vector<std::string> notices;
+  /// The errors once more, place by place.
+  std::vector<Problem> problems;
   /// An error of the config itself, not only of the model it names.
   bool config_is_wrong = false;
   /// What else is wrong: "the model" or "the data" unless it is both.
@@ -54,9 +57,18 @@ struct Report {
   bool data_is_wrong = false;
 
   void add(const std::vector<Problem>& problems) {
-    for (const Problem& problem : problems)
-      (problem.severity == Severity::kError ? errors : notices).push_back(said_once(problem));
+    for (const Problem& problem : problems) {
+      if (problem.severity == Severity::kError)
+        add_error(problem);
+      else
+        notices.push_back(said_once(problem));
+    }
     config_is_wrong |= has_errors(problems);
+  }
+
+  void add_error(const Problem& problem) {
+    errors.push_back(said_once(problem));
+    problems.push_back(problem);
   }
 };
 
@@ -79,11 +91,11 @@ void add_model_problem(const Config& config, const Error& error, Report& report)
   problem.at = config.origins.position("model.path");
   problem.message = error.message();
   problem.remedy = error.remedy();
-  report.errors.push_back(said_once(problem));
+  report.add_error(problem);
   report.model_is_wrong = true;
 }
 
-/// What an adapter's file calls the model that it was trained on; "" where it does not say.
+/// The name that an adapter's file gives the model that it was trained on; "" where it does not say.
 std::string base_of_adapter(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
   const nlohmann::json said = nlohmann::json::parse(read_file(file, kLargestModelConfig), nullptr, false);
@@ -92,7 +104,7 @@ std::string base_of_adapter(const std::string& folder) {
   return base.is_string() ? printable(base.get<std::string>()) : "";
 }
 
-/// Refuses what is no model's folder: what is not there, a file, an adapter, a folder without config.json.
+/// Refuses a path that is no model's folder: what is not there, a file, an adapter, a folder without config.json.
 void require_model_folder(const FoundFolder& found) {
   namespace fs = std::filesystem;
   const std::string& folder = found.folder;
@@ -242,13 +254,13 @@ void note_positions(const Config& config, const ModelConfig& model, Report& repo
     add_notice(config, "data.sequence_length", cat("data.sequence_length ", tokens, " is above the model's max_position_embeddings, ", most), "", report);
 }
 
-/// What is wrong with a data set that the config names.
+/// Adds a problem of a data set that the config names.
 void add_data_problem(const Config& config, const std::string& key, const Error& error, Report& report) {
   Problem problem;
   problem.at = config.origins.position(key);
   problem.message = error.message();
   problem.remedy = error.remedy();
-  report.errors.push_back(said_once(problem));
+  report.add_error(problem);
   report.data_is_wrong = true;
 }
 
@@ -282,19 +294,28 @@ const char* place_of(const Report& report) {
 }
 
 [[noreturn]] void refuse(const Report& report) {
-  throw Error(
-      report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
-      cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
-          place_of(report), "; nothing was started"));
+  throw RefusedConfig(
+      Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
+            cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
+                place_of(report), "; nothing was started")),
+      report.problems);
 }
 
 [[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {
   std::vector<std::string> lines;
-  for (const NotYet& gap : gaps) lines.push_back(to_text(gap));
-  throw Error(
-      ExitCode::kUnsupported,
-      cat("the config is valid, but this build cannot do what it asks for:\n", join(lines, "\n")),
-      "remove these keys, or wait for a version that has them");
+  std::vector<Problem> problems;
+  for (const NotYet& gap : gaps) {
+    lines.push_back(to_text(gap));
+    Problem problem;
+    problem.at = gap.at;
+    problem.message = cat("not supported yet: ", gap.feature, " (", gap.key, ")");
+    problems.push_back(problem);
+  }
+  throw RefusedConfig(
+      Error(ExitCode::kUnsupported,
+            cat("the config is valid, but this build cannot do what it asks for:\n", join(lines, "\n")),
+            "remove these keys, or wait for a version that has them"),
+      std::move(problems));
 }
 
 /// Ranks each process is to start, when that is said.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "answer.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
@@ -383,7 +384,7 @@ int convert_command(ConvertOptions options) {
 
 }  // namespace
 
-Command add_convert(CLI::App& app) {
+Command add_convert(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command =
       app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder (of an adapter as PEFT's), or an imported one as a run's");
@@ -406,7 +407,13 @@ Command add_convert(CLI::App& app) {
       ->add_option("--dtype", options->dtype,
                    "dtype of the weights; auto: the model's own, of an adapter fp32")
       ->check(CLI::IsMember(std::vector<std::string>(EnumNames<ExportDtype>::kNames.begin(), EnumNames<ExportDtype>::kNames.end())));
-  return [options] { return convert_command(*options); };
+  Answer::add_option(*command);
+  return [options, &answer] {
+    const int code = convert_command(*options);
+    answer.add("from", options->checkpoint);
+    answer.add("to", options->out.empty() ? options->run : options->out);
+    return code;
+  };
 }
 
 }  // namespace ftrun

@@ -83,7 +83,7 @@ class ModelFolder {
   struct Place {
     size_t file;
     const StoredTensor* info;
-    /// What the tensor's codes stand for; null for a tensor that holds its numbers themselves.
+    /// The matrix that the tensor's codes stand for; null for a tensor that holds its numbers.
     const QuantizedWeight* quantized = nullptr;
 
     const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }

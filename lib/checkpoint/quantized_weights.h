@@ -48,9 +48,9 @@ struct StoredBytes {
 /// Finds a stored tensor by its name; nothing where the folder has none.
 using FindStored = std::function<std::optional<StoredBytes>(const std::string& name)>;
 
-/// What a folder's quantized matrices are made of.
+/// QuantizedWeights are the matrices of a folder that are stored as codes.
 struct QuantizedWeights {
-  /// By the name of the tensor that holds the codes, which is the matrix's own.
+  /// Each matrix has the name of the tensor that holds its codes.
   std::map<std::string, std::unique_ptr<QuantizedWeight>> matrices;
   /// The tensors that hold scales and the like, which are no weights of the model.
   std::vector<std::string> companions;

@@ -20,8 +20,8 @@ inline std::string folder_of(const ModelSection& model) {
   return find_model_folder(pinned_name(model)).folder;
 }
 
-/// What the files of others are to call the model: its path, and the commit too where the path
-/// leads to another one by now.
+/// The name that files for other programs give the model: its path, and the commit too where the
+/// path leads to another one by now.
 inline std::string lasting_name(const ModelSection& model) {
   if (model.commit.empty()) return model.path;
   try {

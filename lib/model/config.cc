@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "model/config_reader.h"
 #include "model/families.h"
+#include "model/readable_quantizations.h"
 #include "model/rope.h"
 
 namespace ftrun {
@@ -226,7 +227,7 @@ void check_quantization(ConfigReader& reader) {
   const auto said = value->is_object() ? value->find("quant_method") : value->end();
   const bool names_one = value->is_object() && said != value->end() && said->is_string();
   const std::string method = names_one ? said->get<std::string>() : "";
-  if (method == "fp8" || method == "bitsandbytes") return;
+  if (std::find(kReadableQuantizations.begin(), kReadableQuantizations.end(), method) != kReadableQuantizations.end()) return;
   const auto known = kNames.find(method);
   const std::string shown = known != kNames.end() ? std::string(known->second) : names_one ? found_text(*said) : "an unnamed method";
   reader.unsupported("quantization_config",
