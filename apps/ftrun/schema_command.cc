@@ -6,6 +6,7 @@
 #include "answer.h"
 #include "commands.h"
 #include "config/schema_docs.h"
+#include "model/support_table.h"
 #include "support.h"
 
 namespace ftrun {
@@ -17,9 +18,12 @@ Command add_schema(CLI::App& app) {
   command->add_flag("--markdown", *markdown, "print docs/config.md instead");
   auto answers = std::make_shared<bool>(false), support = std::make_shared<bool>(false);
   CLI::Option* one = command->add_flag("--answers", *answers, "print the JSON Schema of what commands answer with --json instead");
-  command->add_flag("--support", *support, "print what runs on processors and on GPUs, as JSON, instead")->excludes(one);
-  return [markdown, answers, support] {
-    std::cout << (*answers    ? answer_schema()
+  CLI::Option* other = command->add_flag("--support", *support, "print what runs on processors and on GPUs, as JSON, instead")->excludes(one);
+  auto models = std::make_shared<bool>(false);
+  command->add_flag("--models", *models, "print docs/models.md instead")->excludes(one)->excludes(other);
+  return [markdown, answers, support, models] {
+    std::cout << (*models     ? support_markdown()
+                  : *answers  ? answer_schema()
                   : *support  ? support_json()
                   : *markdown ? config_markdown()
                               : config_json_schema());

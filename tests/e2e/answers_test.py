@@ -1,6 +1,7 @@
 """What commands answer to programs with --json: one object on standard output that fits the schema of `ftrun schema --answers`, for
 what went well and for every kind of failure, whose code has a section in docs/errors.md."""
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -103,5 +104,15 @@ with tempfile.TemporaryDirectory() as scratch:
         assert keys["optimizer.type"]["processors"] == "in part" and "Lamb" in keys["optimizer.type"]["note"]
         assert {"model_type": "llama", "architecture": "LlamaForCausalLM"} in support["families"]
         assert support["quantized_models"] == ["bitsandbytes", "fp8"]
+
+    @case
+    def docs_of_models_say_what_the_code_does():
+        written = must(ftrun("schema", "--models")).stdout
+        docs = SOURCE / "docs" / "models.md"
+        if os.environ.get("FTRUN_UPDATE_GOLDENS"):
+            docs.write_text(written)
+        assert docs.read_text() == written, "ftrun schema --models > docs/models.md writes it"
+        for family in json.loads(must(ftrun("schema", "--support")).stdout)["families"]:
+            assert f"| {family['model_type']} | {family['architecture']} |" in written, family
 
     run_cases()
