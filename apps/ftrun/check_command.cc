@@ -70,25 +70,32 @@ void print_elastic_notice(const LoadedConfig& loaded) {
 }
 
 /// What does not keep a run from being planned, and should be known before it is started.
-std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan& plan, const CheckOptions& options) {
+std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan& plan,
+                                     const CheckOptions& options) {
   std::vector<std::string> warnings;
-  if (const std::string tight = admit_outputs(loaded, plan, loaded.ranks); !tight.empty()) warnings.push_back(tight);
+  if (const std::string tight = admit_outputs(loaded, plan, loaded.ranks); !tight.empty())
+    warnings.push_back(tight);
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
-    warnings.push_back(cat("a run without --resume would not start: ", problem->message(), "\n  remedy: ", problem->remedy()));
-  if (const std::string crossing = crossing_notice(loaded, plan, options.nodes); !crossing.empty()) warnings.push_back(crossing);
+    warnings.push_back(cat("a run without --resume would not start: ", problem->message(),
+                           "\n  remedy: ", problem->remedy()));
+  if (const std::string crossing = crossing_notice(loaded, plan, options.nodes); !crossing.empty())
+    warnings.push_back(crossing);
   return warnings;
 }
 
 /// Answers a program.
-void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, const std::vector<std::string>& warnings, bool runs_here) {
+void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan,
+          const std::vector<std::string>& warnings, bool runs_here) {
   const ModelDescription& model = plan.train.model;
   answer.add("ranks", loaded.ranks);
   answer.add("rank_rule", loaded.rank_rule);
-  answer.add("model", nlohmann::ordered_json{{"family", model.family}, {"parameters", count_parameters(model).total}});
+  answer.add("model", nlohmann::ordered_json{{"family", model.family},
+                                             {"parameters", count_parameters(model).total}});
   answer.add("memory", memory_json(memory_plan(plan)));
   answer.add("notices", loaded.lines);
   answer.add("warnings", warnings);
-  answer.add("config", nlohmann::ordered_json::parse(without_secrets(effective_json(loaded.config))));
+  answer.add("config",
+             nlohmann::ordered_json::parse(without_secrets(effective_json(loaded.config))));
   answer.add("runs_here", runs_here);
 }
 
@@ -112,7 +119,8 @@ int check_command(const CheckOptions& options, Answer& answer) {
   for (const std::string& warning : warnings) std::cout << "warning: " << warning << '\n';
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
   std::ostringstream machine;
-  const bool runs_here = !print_machine_problems(machine, loaded, plan, loaded.ranks, read_memory_limit());
+  const bool runs_here =
+      !print_machine_problems(machine, loaded, plan, loaded.ranks, read_memory_limit());
   std::cout << machine.str();
   if (!runs_here) warnings.push_back(machine.str());
   if (answer.is_wanted()) fill(answer, loaded, plan, warnings, runs_here);

@@ -20,7 +20,8 @@ int run_arguments(const std::vector<std::string>& arguments);
 using Command = std::function<int()>;
 
 // Each adds one subcommand to the application (train also as the application itself) and says what
-// to run when it was chosen. Those with an Answer fill it for programs that ask with --json. The arguments of the process are needed to start ranks with them.
+// to run when it was chosen. Those with an Answer fill it for programs that ask with --json. The
+// arguments of the process are needed to start ranks with them.
 Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
 Command add_check(CLI::App& app, Answer& answer);
 Command add_plan(CLI::App& app, Answer& answer);

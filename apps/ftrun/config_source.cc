@@ -29,9 +29,9 @@
 #include "model/families.h"
 #include "model/tensor_split.h"
 #include "named_inputs.h"
-#include "refusal.h"
 #include "program/pipeline_plan.h"
 #include "program/training_model.h"
+#include "refusal.h"
 
 namespace ftrun {
 namespace {
@@ -95,39 +95,55 @@ void add_model_problem(const Config& config, const Error& error, Report& report)
   report.model_is_wrong = true;
 }
 
-/// The name that an adapter's file gives the model that it was trained on; "" where it does not say.
+/// The name that an adapter's file gives the model that it was trained on; "" where it does not
+/// say.
 std::string base_of_adapter(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
-  const nlohmann::json said = nlohmann::json::parse(read_file(file, kLargestModelConfig), nullptr, false);
+  const nlohmann::json said =
+      nlohmann::json::parse(read_file(file, kLargestModelConfig), nullptr, false);
   if (!said.is_object() || !said.contains("base_model_name_or_path")) return "";
   const auto& base = said["base_model_name_or_path"];
   return base.is_string() ? printable(base.get<std::string>()) : "";
 }
 
-/// Refuses a path that is no model's folder: what is not there, a file, an adapter, a folder without config.json.
+/// Refuses a path that is no model's folder: what is not there, a file, an adapter, a folder
+/// without config.json.
 void require_model_folder(const FoundFolder& found) {
   namespace fs = std::filesystem;
   const std::string& folder = found.folder;
-  const std::string hidden = found.hides_cached ? "; or rename this one, to have the model of that name that the Hugging Face cache holds" : "";
+  const std::string hidden =
+      found.hides_cached
+          ? "; or rename this one, to have the model of that name that the Hugging Face cache holds"
+          : "";
   std::error_code error;
   if (!fs::exists(folder, error))
-    throw Error(ExitCode::kBadInput, cat(folder, ": there is no such folder", did_you_mean(hub_name_like(folder, process_environment()))),
-                "name a model folder on this machine, as seen from the working directory, or a model of the Hugging Face Hub that "
-                "was downloaded, as owner/name; ftrun downloads nothing (hf download owner/name does)");
+    throw Error(
+        ExitCode::kBadInput,
+        cat(folder, ": there is no such folder",
+            did_you_mean(hub_name_like(folder, process_environment()))),
+        "name a model folder on this machine, as seen from the working directory, or a model of "
+        "the Hugging Face Hub that "
+        "was downloaded, as owner/name; ftrun downloads nothing (hf download owner/name does)");
   if (!fs::is_directory(folder, error)) {
     const fs::path file = folder;
     const bool is_of_model = file.filename() == "config.json" || file.extension() == ".safetensors";
     const std::string parent = file.parent_path().empty() ? "." : file.parent_path().string();
-    throw Error(ExitCode::kBadInput, cat(folder, ": is a file, expected a model folder"),
-                is_of_model ? cat("name the folder that it lies in, ", parent) : cat("name a Hugging Face model folder (config.json and *.safetensors)", hidden));
+    throw Error(
+        ExitCode::kBadInput, cat(folder, ": is a file, expected a model folder"),
+        is_of_model
+            ? cat("name the folder that it lies in, ", parent)
+            : cat("name a Hugging Face model folder (config.json and *.safetensors)", hidden));
   }
   if (fs::exists(folder + "/config.json", error)) return;
   if (fs::exists(folder + "/adapter_config.json", error)) {
     const std::string base = base_of_adapter(folder);
-    throw Error(ExitCode::kBadInput, cat(folder, ": is an adapter (adapter_config.json), no model"),
-                cat("write adapter: ", folder, " to go on from it, and its base model as model.path", base.empty() ? "" : cat(" (its file says ", base, ")")));
+    throw Error(
+        ExitCode::kBadInput, cat(folder, ": is an adapter (adapter_config.json), no model"),
+        cat("write adapter: ", folder, " to go on from it, and its base model as model.path",
+            base.empty() ? "" : cat(" (its file says ", base, ")")));
   }
-  throw Error(ExitCode::kBadInput, cat(folder, ": has no config.json"), cat("give the path of a Hugging Face model folder", hidden));
+  throw Error(ExitCode::kBadInput, cat(folder, ": has no config.json"),
+              cat("give the path of a Hugging Face model folder", hidden));
 }
 
 /// The folder of the model that a config names.
@@ -140,7 +156,8 @@ std::string model_folder(const Config& config, Report& report) {
                cat("write ", std::filesystem::absolute(config.model.path).lexically_normal().string(), " if the folder is meant, or rename it if not"), report);
   if (std::filesystem::exists(found.folder + "/adapter_config.json"))
     add_notice(config, "model.path",
-               cat("model.path: ", found.folder, " holds an adapter beside the model (adapter_config.json), which is not read"),
+               cat("model.path: ", found.folder,
+                   " holds an adapter beside the model (adapter_config.json), which is not read"),
                cat("adapter: ", found.folder, " goes on from it"), report);
   return found.folder;
 }
@@ -255,7 +272,8 @@ void note_positions(const Config& config, const ModelConfig& model, Report& repo
 }
 
 /// Adds a problem of a data set that the config names.
-void add_data_problem(const Config& config, const std::string& key, const Error& error, Report& report) {
+void add_data_problem(const Config& config, const std::string& key, const Error& error,
+                      Report& report) {
   Problem problem;
   problem.at = config.origins.position(key);
   problem.message = error.message();
@@ -280,7 +298,8 @@ void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, R
 }
 
 /// Tells what looking up the names of the Hub has found; a plan does without data.
-void add_named_inputs(const Config& config, const ConfigSource& source, const NamedInputs& named, Report& report) {
+void add_named_inputs(const Config& config, const ConfigSource& source, const NamedInputs& named,
+                      Report& report) {
   report.add(named.notices);
   if (named.model) add_model_problem(config, *named.model, report);
   if (source.plans_only) return;
@@ -311,11 +330,11 @@ const char* place_of(const Report& report) {
     problem.message = cat("not supported yet: ", gap.feature, " (", gap.key, ")");
     problems.push_back(problem);
   }
-  throw RefusedConfig(
-      Error(ExitCode::kUnsupported,
-            cat("the config is valid, but this build cannot do what it asks for:\n", join(lines, "\n")),
-            "remove these keys, or wait for a version that has them"),
-      std::move(problems));
+  throw RefusedConfig(Error(ExitCode::kUnsupported,
+                            cat("the config is valid, but this build cannot do what it asks for:\n",
+                                join(lines, "\n")),
+                            "remove these keys, or wait for a version that has them"),
+                      std::move(problems));
 }
 
 /// Ranks each process is to start, when that is said.
@@ -421,7 +440,9 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (result.model && !report.config_is_wrong) check_trained(result.config, *result.model, report);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model) check_weights(result.config, *result.model, report);
-  if (source.reads_data && named.data.empty()) check_data_files(result.config, result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
+  if (source.reads_data && named.data.empty())
+    check_data_files(result.config,
+                     result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
   if (result.model) note_positions(result.config, *result.model, report);
   if (result.model) note_bubble(result.config, report);

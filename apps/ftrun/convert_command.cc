@@ -28,6 +28,7 @@
 #include "checkpoint/save.h"
 #include "commands.h"
 #include "config/load.h"
+#include "config/model_name.h"
 #include "exec/export_options.h"
 #include "exec/resume_policy.h"
 #include "exec/weights_check.h"
@@ -118,7 +119,9 @@ NamedModel recorded_model(const std::string& step) {
                     fs::absolute(model).lexically_normal().string(), " has another config.json or other tensors"),
                 remedy);
   std::cout << terminal_text(cat("model: ", named, " (from ", manifest, ")\n"));
-  return {model, recorded.model.path};
+  const bool is_named = !recorded.model.commit.empty() && parse_hub_name(recorded.model.path);
+  return {model, is_named ? lasting_name({.path = recorded.model.path, .commit = recorded.model.commit})
+                          : recorded.model.path};
 }
 
 /// The model that a config trains, whole on one rank: adapters, and which tensors train.

@@ -31,12 +31,13 @@ bool holds_model(const std::string& path) {
 
 bool holds_adapter(const std::string& path) { return fs::exists(path + "/adapter_config.json"); }
 
-/// A model, an adapter or a data set of the Hub is looked for in the Hugging Face cache; every other path is what it is. A data set is
-/// shown by what is trained on.
+/// A model, an adapter or a data set of the Hub is looked for in the Hugging Face cache; every
+/// other path is what it is. A data set is shown by what is trained on.
 std::string folder_of(const std::string& path) {
   std::error_code error;
   if (fs::exists(path, error)) return path;
-  if (!hub_cache_holds(path)) return hub_cache_holds(path, HubKind::kDataset) ? find_data_set(path).folder + "/train" : path;
+  if (!hub_cache_holds(path))
+    return hub_cache_holds(path, HubKind::kDataset) ? find_data_set(path).folder + "/train" : path;
   try {
     return find_adapter_folder(path).folder;
   } catch (const Error&) {
@@ -51,7 +52,8 @@ nlohmann::ordered_json rows_json(const Description::Rows& rows) {
 }
 
 /// Tells what is there, to people and to programs.
-void tell(const char* kind, const std::string& path, const Description& description, Answer& answer) {
+void tell(const char* kind, const std::string& path, const Description& description,
+          Answer& answer) {
   std::cout << terminal_text(description.text());
   answer.add("kind", kind);
   answer.add("path", path);
@@ -91,10 +93,10 @@ int inspect(const std::string& named, Answer& answer) {
     problem.message = piece;
     problems.push_back(problem);
   }
-  throw RefusedConfig(
-      Error(ExitCode::kBadInput, join(damage, "\n"),
-            "--resume auto goes on from the newest checkpoint that is undamaged, --resume STEP from that of another step"),
-      std::move(problems));
+  throw RefusedConfig(Error(ExitCode::kBadInput, join(damage, "\n"),
+                            "--resume auto goes on from the newest checkpoint that is undamaged, "
+                            "--resume STEP from that of another step"),
+                      std::move(problems));
 }
 
 int verify(const std::string& path, Answer& answer) {

@@ -97,7 +97,8 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& 
     if (chosen.empty() && !unknown.empty()) refuse_command_near(app, unknown.front());
   }
   const bool is_help = error.get_exit_code() == 0;
-  if (answer.is_wanted() && !is_help) throw Error(ExitCode::kUsage, error.what(), "ftrun --help lists commands and options");
+  if (answer.is_wanted() && !is_help)
+    throw Error(ExitCode::kUsage, error.what(), "ftrun --help lists commands and options");
   answer.give_up();
   const int code = app.exit(error);
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
@@ -154,10 +155,13 @@ int run(const std::vector<std::string>& arguments, Answer& answer) {
       "Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: "
       "docs/config.md.");
   const Command train = add_train(app, arguments);
-  std::map<std::string, Command> commands{
-      {"check", add_check(app, answer)},     {"plan", add_plan(app, answer)},       {"schema", add_schema(app)},
-      {"inspect", add_inspect(app, answer)}, {"convert", add_convert(app, answer)}, {"verify", add_verify(app, answer)},
-      {"report", add_report(app)}};
+  std::map<std::string, Command> commands{{"check", add_check(app, answer)},
+                                          {"plan", add_plan(app, answer)},
+                                          {"schema", add_schema(app)},
+                                          {"inspect", add_inspect(app, answer)},
+                                          {"convert", add_convert(app, answer)},
+                                          {"verify", add_verify(app, answer)},
+                                          {"report", add_report(app)}};
   commands.emplace("completion", add_completion(app));
   commands.emplace("manual", add_manual(app));
   // As CLI11 takes them: the last one first, without the program's own name.

@@ -136,8 +136,9 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const
 }
 
 /// Answers a program.
-void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, const Program& program, int programs, const MemoryPlan& memory,
-          const std::vector<std::string>& warnings, int rank) {
+void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, const Program& program,
+          int programs, const MemoryPlan& memory, const std::vector<std::string>& warnings,
+          int rank) {
   answer.add("rank", rank);
   answer.add("ranks", loaded.ranks);
   answer.add("parameters", count_parameters(plan.train.model).total);
@@ -191,7 +192,8 @@ int plan_command(PlanOptions options, Answer& answer) {
       print_machine_problems(machine, loaded, plan, loaded.ranks, read_memory_limit()))
     warnings.push_back(machine.str());
   std::cout << machine.str();
-  if (answer.is_wanted()) fill(answer, loaded, plan, program, all.classes().count(), memory, warnings, rank);
+  if (answer.is_wanted())
+    fill(answer, loaded, plan, program, all.classes().count(), memory, warnings, rank);
   refuse_over_budget(all, loaded, options, plan);
   return 0;
 }
@@ -221,7 +223,8 @@ Command add_plan(CLI::App& app, Answer& answer) {
       ->transform(CLI::AsSizeValue(false));
   add_nodes_option(*command, options->nodes);
   Answer::add_option(*command);
-  for (const char* text : {"--program", "--schedule"}) command->get_option("--json")->excludes(text);
+  for (const char* text : {"--program", "--schedule"})
+    command->get_option("--json")->excludes(text);
   return [options, &answer] { return plan_command(*options, answer); };
 }
 

@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-// One 16-bit float (IEEE 754 binary16, and bfloat16) to fp32 and back, and one 8-bit float to fp32, for any processor.
+// One 16-bit float (IEEE 754 binary16, and bfloat16) to fp32 and back, and one 8-bit float to fp32,
+// for any processor.
 
 /// Exact, bit for bit.
 inline float f32_from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }

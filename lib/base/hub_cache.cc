@@ -336,8 +336,12 @@ std::optional<HubFile> parse_hub_file(const std::string& text) {
 std::string find_hub_file(const std::string& path) {
   const std::optional<HubFile> file = parse_hub_file(path);
   if (!file || posix_files().exists(path)) return path;
-  const std::string named = cat(file->name.repository, "@", file->name.revision);
-  return cat(find_data_set(named).folder, "/", file->file);
+  try {
+    const std::string named = cat(file->name.repository, "@", file->name.revision);
+    return cat(find_data_set(named).folder, "/", file->file);
+  } catch (const Error&) {
+    return path;
+  }
 }
 
 }  // namespace ftrun

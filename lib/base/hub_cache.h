@@ -62,7 +62,8 @@ struct HubFile {
 };
 /// Reads a text as the name of such a file; nothing for any other text.
 std::optional<HubFile> parse_hub_file(const std::string& text);
-/// The path in the cache of a data set's file; any other path, and one that is there, as it is.
+/// The path in the cache of a data set's file; any other path as it is, also one that is there, and
+/// the name of a file whose data set the cache does not hold.
 std::string find_hub_file(const std::string& path);
 
 /// Whether the cache holds the repository that a Hub name means, at whatever revision; false for

@@ -78,7 +78,8 @@ std::string table(const std::vector<std::pair<std::string, std::string>>& rows) 
   for (const auto& [left, right] : rows) width = std::max(width, left.size());
   std::ostringstream out;
   for (const auto& [left, right] : rows)
-    out << std::left << std::setw(right.empty() && !left.empty() ? 0 : static_cast<int>(width) + 2) << left << right << "\n";
+    out << std::left << std::setw(right.empty() && !left.empty() ? 0 : static_cast<int>(width) + 2)
+        << left << right << "\n";
   return out.str();
 }
 
@@ -181,7 +182,8 @@ Description describe_root(const std::string& root) {
                                 ", ", human_count(checkpoint.meta().tokens), " tokens seen"));
   }
   if (!rows.empty()) return {rows};
-  if (fs::path(root).filename() == "checkpoints") return {{{cat(root, ": holds no checkpoint"), ""}}};  // of a run that has saved none yet
+  if (fs::path(root).filename() == "checkpoints")
+    return {{{cat(root, ": holds no checkpoint"), ""}}};  // of a run that has saved none yet
   refuse_without_checkpoint(root, "give the folder of a run, a checkpoint, a model or an adapter; of a data set its file or prefix");
 }
 

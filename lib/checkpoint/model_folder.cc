@@ -14,8 +14,8 @@
 #include "base/hub_cache.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/weight_conversion.h"
 #include "checkpoint/json_strict.h"
+#include "checkpoint/weight_conversion.h"
 
 namespace ftrun {
 namespace {
@@ -47,7 +47,8 @@ std::string incomplete_remedy(const std::string& folder) {
 
 std::string dead_link_remedy(const std::string& folder) {
   const std::string line = hub_download_line(folder);
-  return line.empty() ? "fetch the model again, or correct the link" : cat(line, " brings what is missing");
+  return line.empty() ? "fetch the model again, or correct the link"
+                      : cat(line, " brings what is missing");
 }
 
 /// The command that writes a model of pickles as safetensors.
@@ -61,7 +62,7 @@ void refuse_dead_link(const std::string& path) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error)) || fs::exists(path, error)) return;
   refuse_model(cat(path, ": cannot be read: ", reading_problem(path)),
-         dead_link_remedy(fs::path(path).parent_path().string()));
+               dead_link_remedy(fs::path(path).parent_path().string()));
 }
 
 [[noreturn]] void no_weights(const std::string& folder) {
@@ -115,7 +116,8 @@ void ModelFolder::find_quantized() {
     const SafetensorsFile& file = files_[found->second.file];
     return StoredBytes{found->second.info, file.bytes(*found->second.info), file.path()};
   };
-  QuantizedWeights found = find_quantized_weights(config_json_, folder_ + "/config.json", names(), stored);
+  QuantizedWeights found =
+      find_quantized_weights(config_json_, folder_ + "/config.json", names(), stored);
   for (auto& [name, matrix] : found.matrices) {
     tensors_.find(name)->second.quantized = matrix.get();
     quantized_.push_back(std::move(matrix));
@@ -325,7 +327,8 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
     return;
   }
   const Place& found = place(name);
-  const auto [first, last] = found.quantized ? found.quantized->codes_of(begin, end) : std::pair(begin, end);
+  const auto [first, last] =
+      found.quantized ? found.quantized->codes_of(begin, end) : std::pair(begin, end);
   files_[found.file].release(*found.info, first, last);
 }
 

@@ -23,8 +23,8 @@ inline constexpr const char* kModelIndex = "model.safetensors.index.json";
 
 /// A Hugging Face model folder: config.json and model.safetensors, or shards and their index.
 /// Weights are mapped and only what is asked for is read. A matrix that is stored as codes and
-/// scales (quantized_weights.h) is one of BF16 for all readers. Nothing in the folder is trusted: an
-/// index that disagrees with its shards and names that leave the folder are refused with
+/// scales (quantized_weights.h) is one of BF16 for all readers. Nothing in the folder is trusted:
+/// an index that disagrees with its shards and names that leave the folder are refused with
 /// Error(kBadInput).
 class ModelFolder {
  public:

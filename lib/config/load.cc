@@ -197,7 +197,8 @@ class Sources {
   /// adapter: FOLDER is what its adapter_config.json says, and the adapter to go on from.
   void read_adapter(Node& source) {
     Node* adapter = source.find("adapter");
-    if (Node* path = adapter != nullptr && adapter->is_map() ? adapter->find("path") : nullptr; path != nullptr && path->kind == Node::Kind::kText)
+    if (Node* path = adapter != nullptr && adapter->is_map() ? adapter->find("path") : nullptr;
+        path != nullptr && path->kind == Node::Kind::kText)
       find_adapter(*path);
     if (adapter == nullptr || adapter->kind != Node::Kind::kText) return;
     if (adapter->text == "none") {
@@ -212,10 +213,13 @@ class Sources {
     const std::optional<std::string> found = is_file ? std::nullopt : find_adapter(named);
     if (!is_file && !found) return source.erase("adapter");
     if (!is_file) file.text = *found + "/adapter_config.json";
-    Node section = read_named(file, "adapter", "give a folder with an adapter_config.json, or write the adapter as a section");
+    Node section =
+        read_named(file, "adapter",
+                   "give a folder with an adapter_config.json, or write the adapter as a section");
     if (!section.is_map()) return source.erase("adapter");
     const bool is_pinned = named.text != adapter->text;
-    const std::string folder = is_pinned ? named.text : std::filesystem::path(section.at.file).parent_path().string();
+    const std::string folder =
+        is_pinned ? named.text : std::filesystem::path(section.at.file).parent_path().string();
     const Position at = adapter->at;
     *adapter = std::move(section);
     desugar_adapter(source, true, problems_);
@@ -223,15 +227,16 @@ class Sources {
     if (!is_file) adapter->entries.push_back({"path", at, Node::of_text(at, folder), ""});
   }
 
-  /// Finds an adapter's folder, in the Hugging Face cache where `name` is a name of the Hub, which then gets its commit; nothing, and
-  /// told, where it is not there.
+  /// Finds an adapter's folder, in the Hugging Face cache where `name` is a name of the Hub, which
+  /// then gets its commit; nothing, and told, where it is not there.
   std::optional<std::string> find_adapter(Node& name) {
     namespace fs = std::filesystem;
     std::error_code error;
     if (fs::exists(fs::path(name.at.file).parent_path() / name.text, error)) return name.text;
     try {
       const FoundFolder found = find_adapter_folder(name.text);
-      if (!found.commit.empty()) name.text = cat(parse_hub_name(name.text)->repository, "@", found.commit);
+      if (!found.commit.empty())
+        name.text = cat(parse_hub_name(name.text)->repository, "@", found.commit);
       return found.folder;
     } catch (const Error& missing) {
       problems_.error(name.at, cat("adapter: ", missing.message()), missing.remedy());

@@ -112,8 +112,9 @@ void describe_lengths(const TokenFile& file, DatasetFacts& facts) {
     shortest = std::min(shortest, length);
     longest = std::max(longest, length);
   }
-  facts.emplace_back("documents", cat(file.documents(), " (shortest ", shortest, ", mean ",
-                                      file.tokens() / file.documents(), ", longest ", longest, " tokens)"));
+  facts.emplace_back("documents",
+                     cat(file.documents(), " (shortest ", shortest, ", mean ",
+                         file.tokens() / file.documents(), ", longest ", longest, " tokens)"));
 }
 
 void describe_mask(const TokenFile& file, DatasetFacts& facts) {
@@ -124,9 +125,10 @@ void describe_mask(const TokenFile& file, DatasetFacts& facts) {
   const int64_t trained = file.trained().count(0, file.tokens());
   const double percent = 100.0 * static_cast<double>(trained) /
                          static_cast<double>(std::max<int64_t>(file.tokens(), 1));
-  facts.emplace_back("loss mask",
-                     cat(trained, " of ", file.tokens(), " tokens count (",
-                         number_text(static_cast<double>(static_cast<int64_t>(percent * 10)) / 10), "%)"));
+  facts.emplace_back(
+      "loss mask",
+      cat(trained, " of ", file.tokens(), " tokens count (",
+          number_text(static_cast<double>(static_cast<int64_t>(percent * 10)) / 10), "%)"));
 }
 
 void describe_first_ids(const TokenFile& file, DatasetFacts& facts) {
@@ -210,11 +212,11 @@ DatasetFacts dataset_facts(const std::string& path, const TokenFileOptions& opti
   for (const auto& file : data.files()) describe_file(*file, facts);
   const auto recorded = recorded_fingerprint(data);
   const DataStatistics s = recorded ? recorded->statistics : DataStatistics{};
-  facts.emplace_back(kRecorded,
-                     recorded ? cat("fingerprint ", recorded->digest, ", ", s.documents,
-                                    " documents, ids ", s.min_id, " to ", s.max_id)
-                              : "nothing current (no .json of prepare_data.py beside it, or files were "
-                                "copied or changed since)");
+  facts.emplace_back(
+      kRecorded, recorded ? cat("fingerprint ", recorded->digest, ", ", s.documents,
+                                " documents, ids ", s.min_id, " to ", s.max_id)
+                          : "nothing current (no .json of prepare_data.py beside it, or files were "
+                            "copied or changed since)");
   return facts;
 }
 

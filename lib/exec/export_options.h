@@ -71,8 +71,8 @@ inline ExportOptions export_options(const Config& config, const ModelConfig& mod
   options.source_folder = folder_of(config.model);
   const ExportDtype wanted = config.model_export.dtype;
   if (exports_adapter(config)) {
-    export_as_adapter(options, config, peft_model(lasting_name(config.model), model.family, model.tied),
-                      wanted);
+    export_as_adapter(options, config,
+                      peft_model(lasting_name(config.model), model.family, model.tied), wanted);
     return options;
   }
   options.dtype = exported_dtype(wanted, model);

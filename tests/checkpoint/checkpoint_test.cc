@@ -485,7 +485,8 @@ TEST_CASE("a person can read what a checkpoint holds") {
   fs::create_directories(run / "other/checkpoints");
   REQUIRE(bad_input([&] { describe_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
   REQUIRE(bad_input([&] { verify_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
-  REQUIRE(describe_checkpoint(run / "other/checkpoints").text() == (run / "other/checkpoints") + ": holds no checkpoint\n");
+  REQUIRE(describe_checkpoint(run / "other/checkpoints").text() ==
+          (run / "other/checkpoints") + ": holds no checkpoint\n");
 }
 
 /// What a save into `root` says of where its files were read back from, and what its manifest says.
