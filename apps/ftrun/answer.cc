@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "ftrun-answer";
 constexpr int kVersion = 1;
 
-/// A buffer that takes all that is written and keeps nothing.
+/// NoOutput is a buffer that takes all that is written and keeps nothing.
 class NoOutput : public std::streambuf {
  protected:
   int overflow(int byte) override { return traits_type::not_eof(byte); }
@@ -70,7 +70,8 @@ Json map_of(Json values) {
   return {{"type", "object"}, {"additionalProperties", std::move(values)}};
 }
 
-/// An object with these properties and no others; those whose names end with "?" may be missing.
+/// Makes the schema of an object with these properties and no others; those whose names end with
+/// "?" may be missing.
 Json object_of(std::initializer_list<std::pair<std::string, Json>> properties) {
   Json json{{"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}};
   for (const auto& [name, schema] : properties) {
@@ -140,7 +141,7 @@ Json inspect_schema() {
                     {"tensors?", list_of(object_of({{"name", text()}, {"value", text()}}))}});
 }
 
-/// The answer of a command that has done what it was asked for.
+/// Makes the schema of the answer of a command that has done what it was asked for.
 Json done_schema(const char* command, Json result) {
   return object_of({{"format", {{"const", kFormat}}},
                     {"version", {{"const", kVersion}}},
@@ -180,7 +181,7 @@ void Answer::print_failure(const std::exception& failure) {
          {"error", failure_json(failure)}});
 }
 
-/// Texts may hold names of files that are not UTF-8.
+/// Prints the answer. Bytes of texts that are not UTF-8 (names of files) are replaced.
 void Answer::write(Json answer) {
   give_up();
   Json whole{{"format", kFormat}, {"version", kVersion}, {"command", command_}};

@@ -21,7 +21,7 @@ namespace ftrun {
 /// then; messages on standard error stay as they are.
 class Answer {
  public:
-  /// Asked for where --json is among the arguments. Standard output is silent from then on.
+  /// Makes standard output silent where --json is among the arguments, which asks for the answer.
   explicit Answer(const std::vector<std::string>& arguments);
   ~Answer();
   Answer(const Answer&) = delete;
@@ -53,10 +53,11 @@ class Answer {
   std::streambuf* silenced_ = nullptr;
 };
 
-/// The word by which programs know a kind of failure; each has a section in docs/errors.md.
+/// Returns the word by which programs know a kind of failure; each has a section in
+/// docs/errors.md.
 const char* error_code_name(ExitCode code);
 
-/// The JSON Schema of all answers (`ftrun schema --answers`).
+/// Returns the JSON Schema of all answers (`ftrun schema --answers`).
 std::string answer_schema();
 
 }  // namespace ftrun

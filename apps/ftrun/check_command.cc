@@ -69,7 +69,7 @@ void print_elastic_notice(const LoadedConfig& loaded) {
   if (!elastic.empty()) std::cout << elastic << '\n';
 }
 
-/// What does not keep a run from being planned, and should be known before it is started.
+/// Lists what should be known before the run is started, though it can be planned.
 std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan& plan,
                                      const CheckOptions& options) {
   std::vector<std::string> warnings;

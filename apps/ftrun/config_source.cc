@@ -48,7 +48,7 @@ std::string said_once(Problem problem) {
 struct Report {
   std::vector<std::string> errors;
   std::vector<std::string> notices;
-  /// The errors once more, place by place.
+  /// `problems` are the errors once more, place by place.
   std::vector<Problem> problems;
   /// An error of the config itself, not only of the model it names.
   bool config_is_wrong = false;
@@ -95,8 +95,8 @@ void add_model_problem(const Config& config, const Error& error, Report& report)
   report.model_is_wrong = true;
 }
 
-/// The name that an adapter's file gives the model that it was trained on; "" where it does not
-/// say.
+/// Reads the name that an adapter's file gives the model that it was trained on; "" where it does
+/// not say.
 std::string base_of_adapter(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
   const nlohmann::json said =

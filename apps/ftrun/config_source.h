@@ -22,7 +22,7 @@ struct ConfigSource {
   /// Also look at the headers of the model's weights and of the data files.
   bool reads_weights = false;
   bool reads_data = false;
-  /// The run in output_dir goes on, with the commits that it began with.
+  /// `resumes`: the run in output_dir goes on, with the commits that it began with.
   bool resumes = false;
   /// The model's config.json is enough: data may be missing.
   bool plans_only = false;

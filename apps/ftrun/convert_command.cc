@@ -120,8 +120,8 @@ NamedModel recorded_model(const std::string& step) {
                 remedy);
   std::cout << terminal_text(cat("model: ", named, " (from ", manifest, ")\n"));
   const bool is_named = !recorded.model.commit.empty() && parse_hub_name(recorded.model.path);
-  return {model, is_named ? lasting_name({.path = recorded.model.path, .commit = recorded.model.commit})
-                          : recorded.model.path};
+  const ModelSection named_so{.path = recorded.model.path, .commit = recorded.model.commit};
+  return {model, is_named ? lasting_name(named_so) : recorded.model.path};
 }
 
 /// The model that a config trains, whole on one rank: adapters, and which tensors train.

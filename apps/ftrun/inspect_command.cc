@@ -31,8 +31,8 @@ bool holds_model(const std::string& path) {
 
 bool holds_adapter(const std::string& path) { return fs::exists(path + "/adapter_config.json"); }
 
-/// A model, an adapter or a data set of the Hub is looked for in the Hugging Face cache; every
-/// other path is what it is. A data set is shown by what is trained on.
+/// Finds the folder of a model or an adapter of the Hub, or the file of a data set that is trained
+/// on, in the Hugging Face cache; every other path is what it is.
 std::string folder_of(const std::string& path) {
   std::error_code error;
   if (fs::exists(path, error)) return path;
@@ -85,7 +85,7 @@ int inspect(const std::string& named, Answer& answer) {
   return 0;
 }
 
-/// The damage of a checkpoint, each piece a problem of its own.
+/// Refuses a damaged checkpoint, each piece of the damage a problem of its own.
 [[noreturn]] void refuse_damaged(const std::vector<std::string>& damage) {
   std::vector<Problem> problems;
   for (const std::string& piece : damage) {

@@ -20,14 +20,14 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// A commit that an earlier start of the run recorded.
+/// RecordedCommit is a commit that an earlier start of the run recorded.
 struct RecordedCommit {
   std::string repository;
   std::string commit;
   HubKind kind = HubKind::kModel;
 };
 
-/// Whether a revision is a whole commit, which nothing can move.
+/// Tells whether a revision is a whole commit, which nothing can move.
 bool is_commit(const std::string& revision) {
   constexpr size_t kDigits = 40;
   return revision.size() == kDigits && std::all_of(revision.begin(), revision.end(), [](char c) {
@@ -42,8 +42,8 @@ void add_data_commits(const std::vector<std::string>& files, std::vector<Recorde
       commits.push_back({from->name.repository, from->name.revision, HubKind::kDataset});
 }
 
-/// The commits that the run in `output_dir` recorded; none where there is no run that can be read,
-/// which the resume itself tells.
+/// Reads the commits that the run in `output_dir` recorded; none where there is no run that can be
+/// read, which the resume itself tells.
 std::vector<RecordedCommit> recorded_commits(const std::string& output_dir) {
   std::vector<RecordedCommit> commits;
   const std::string path = RunPaths(output_dir).manifest();
@@ -62,8 +62,8 @@ std::vector<RecordedCommit> recorded_commits(const std::string& output_dir) {
   return commits;
 }
 
-/// The commit that a resumed run keeps of what `name` names; "" where it recorded none or the name
-/// is a commit itself.
+/// Finds the commit that a resumed run keeps of what `name` names; "" where it recorded none or the
+/// name is a commit itself.
 std::string kept_commit(const HubName& name, HubKind kind,
                         const std::vector<RecordedCommit>& commits) {
   if (is_commit(name.revision)) return "";
@@ -73,7 +73,7 @@ std::string kept_commit(const HubName& name, HubKind kind,
   return found == commits.end() ? "" : found->commit;
 }
 
-/// The commit that a name leads to now; "" where the cache has none.
+/// Finds the commit that a name leads to now; "" where the cache has none.
 std::string commit_now(const std::string& named, HubKind kind) {
   try {
     return find_hub_folder(named, "", process_environment(), kind).commit;
@@ -109,13 +109,14 @@ Error gone_error(const std::string& named, const std::string& repository, HubKin
                                 ", which is then compared with what the run was trained on"))};
 }
 
-/// Looks one name up: its commit, or the one that the run keeps. Error(kBadInput) as above.
+/// NameLookup finds the commits of names, or those that the run keeps.
 class NameLookup {
  public:
   NameLookup(const Config& config, std::vector<RecordedCommit> commits, NamedInputs& found)
       : config_(config), commits_(std::move(commits)), found_(found) {}
 
-  /// The name with the commit that is to be used; as it is where it has none.
+  /// Returns the name with the commit that is to be used; as it is where it has none.
+  /// Error(kBadInput) where the run's commit is gone.
   std::string pinned(const char* key, const std::string& named, HubKind kind) {
     const HubName name = *parse_hub_name(named);
     const std::string now = commit_now(named, kind), kept = kept_commit(name, kind, commits_);
@@ -133,8 +134,8 @@ class NameLookup {
   NamedInputs& found_;
 };
 
-/// Whether an entry of data.train may be a data set's name: nothing on this machine is called so,
-/// and the cache holds it, or it is neither called a file nor in a folder that is there.
+/// Tells whether an entry of data.train may be a data set's name: nothing on this machine is called
+/// so, and the cache holds it, or it is neither called a file nor in a folder that is there.
 bool may_be_data_set(const std::string& path) {
   std::error_code error;
   if (!parse_hub_name(path) || fs::exists(fs::symlink_status(path, error)) || find_data_file(path))
@@ -176,7 +177,7 @@ void find_model(Config& config, NameLookup& lookup, NamedInputs& found) {
   }
 }
 
-/// The file of a commit that "owner/name@revision/file" names; "" where the cache has no such
+/// Finds the file of a commit that "owner/name@revision/file" names; "" where the cache has no such
 /// revision.
 std::string pinned_file(const char* key, const std::string& path, NameLookup& lookup) {
   const std::optional<HubFile> file = parse_hub_file(path);

@@ -13,11 +13,11 @@ namespace ftrun {
 
 /// NamedInputs is what looking up a config's Hub names has to say.
 struct NamedInputs {
-  /// A resumed run keeps a commit from which the name has moved on.
+  /// `notices` name the commits that a resumed run keeps though their names have moved on.
   std::vector<Problem> notices;
-  /// The commit of the model that a resumed run began with is gone.
+  /// `model` says that the commit of the model that a resumed run began with is gone.
   std::optional<Error> model;
-  /// Data sets that are not there, each with its key ("data.train").
+  /// `data` has an error for each data set that is not there, with its key ("data.train").
   std::vector<std::pair<std::string, Error>> data;
 };
 

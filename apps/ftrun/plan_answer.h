@@ -7,9 +7,9 @@
 
 namespace ftrun {
 
-/// What a rank allocates, by tier and category, in bytes; tiers that are not used are left out.
+/// Lists the bytes that a rank allocates, by tier and category, without tiers that are not used.
 nlohmann::ordered_json memory_json(const MemoryPlan& memory);
-/// What a rank sends in a step, by collective, in bytes.
+/// Lists the bytes that a rank sends in a step, by collective.
 nlohmann::ordered_json traffic_json(const Traffic& traffic);
 
 }  // namespace ftrun

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Where a key runs: "yes", "in part" (its note names what is refused), "no", or "no effect" where
-/// it is read and means nothing here.
+/// Describes where a key runs: "yes", "in part" (its note names what is refused), "no", or "no
+/// effect" where it is read and means nothing here.
 Json key_json(const Field& field) {
   const std::string path = field.path(), missing = not_yet_of(path);
   std::string where = "yes";

@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// Which keys of the config, model families and kinds of quantized models this build runs, and
-/// where, as JSON (`ftrun schema --support`; docs/errors.md).
+/// Lists the keys of the config, model families and kinds of quantized models that this build runs,
+/// and where, as JSON (`ftrun schema --support`; docs/errors.md).
 std::string support_json();
 
 }  // namespace ftrun

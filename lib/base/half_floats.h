@@ -51,8 +51,8 @@ inline uint16_t f16_from_f32(float value) {
   return static_cast<uint16_t>(sign | half);
 }
 
-/// An 8-bit float of 4 exponent and 3 mantissa bits without infinities (OCP E4M3, PyTorch's
-/// float8_e4m3fn): exact; 0x7f and 0xff are NaN.
+/// Converts an 8-bit float of 4 exponent and 3 mantissa bits without infinities (OCP E4M3,
+/// PyTorch's float8_e4m3fn), exactly; 0x7f and 0xff are NaN.
 inline float f32_from_e4m3(uint8_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x80U) << 24;
   const uint32_t magnitude = bits & 0x7fU;

@@ -70,8 +70,8 @@ std::string expand_variables(const std::string& text, const EnvLookup& lookup) {
   return expanded;
 }
 
-/// The home folder as Python's expanduser finds it: HOME, else the user's entry among the system's
-/// users; "~", which no shell reads any more, where there is neither.
+/// Finds the home folder as Python's expanduser does: HOME, else the user's entry among the
+/// system's users; "~", which no shell reads any more, where there is neither.
 std::string home_folder(const EnvLookup& lookup) {
   std::string home = "~";
   if (const auto set = lookup("HOME"))
@@ -87,12 +87,12 @@ std::string expand(const std::string& text, const EnvLookup& lookup) {
   return expand_variables(is_home ? home_folder(lookup) + text.substr(1) : text, lookup);
 }
 
-/// Joins as Python does: a folder without a name is the working directory.
+/// Joins two parts of a path as Python does: a folder without a name is the working directory.
 std::string joined(const std::string& folder, const std::string& name) {
   return folder.empty() || folder.ends_with('/') ? folder + name : cat(folder, "/", name);
 }
 
-/// Tells what one kind of repository is called in the cache, in a command, and in a message.
+/// KindNames are what one kind of repository is called in the cache, in a command, in a message.
 struct KindNames {
   std::string_view prefix;
   std::string_view option;

@@ -55,21 +55,21 @@ FoundFolder find_adapter_folder(const std::string& path);
 /// Finds a data set in the same way.
 FoundFolder find_data_set(const std::string& name);
 
-/// A file of a data set at a revision that is given: "owner/name@revision/file".
+/// HubFile is a file of a data set at a revision that is given: "owner/name@revision/file".
 struct HubFile {
   HubName name;
   std::string file;
 };
 /// Reads a text as the name of such a file; nothing for any other text.
 std::optional<HubFile> parse_hub_file(const std::string& text);
-/// The path in the cache of a data set's file; any other path as it is, also one that is there, and
-/// the name of a file whose data set the cache does not hold.
+/// Finds a data set's file in the cache. Any other path is returned as it is, also one that is
+/// there, and the name of a file whose data set the cache does not hold.
 std::string find_hub_file(const std::string& path);
 
 /// Whether the cache holds the repository that a Hub name means, at whatever revision; false for
 /// any other path.
 bool hub_cache_holds(const std::string& path, HubKind kind = HubKind::kModel);
-/// The Hub name of a model that a path which is not there may have meant: of an address
+/// Finds the Hub name of a model that a path which is not there may have meant: of an address
 /// ("https://huggingface.co/owner/name") the name in it, of any other path the nearest one that the
 /// cache holds, also by the part behind the owner alone; "" for none.
 std::string hub_name_like(const std::string& path, const EnvLookup& lookup);

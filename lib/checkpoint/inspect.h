@@ -14,26 +14,26 @@ namespace ftrun {
 /// path is neither.
 std::vector<std::string> verify_checkpoint(const std::string& folder);
 
-/// What a folder holds, for a person: names and values.
+/// Description is a list of names and values that tell a person what a folder holds.
 struct Description {
   using Rows = std::vector<std::pair<std::string, std::string>>;
   Rows facts;
-  /// Dtype and shape of each tensor, where there are tensors to list.
+  /// `tensors` has dtype and shape of each tensor, where there are tensors to list.
   Rows tensors = {};
-  /// The description as several lines, in columns.
+  /// Writes the description as several lines, in columns.
   std::string text() const;
 };
 
-/// A step folder, or a checkpoints/ folder.
+/// Describes a step folder, or a checkpoints/ folder.
 Description describe_checkpoint(const std::string& folder);
 
 /// The step of a checkpoint, with those of its steps that were skipped: "500 (2 skipped)".
 std::string step_text(const CheckpointMeta& meta);
 
-/// A Hugging Face model folder.
+/// Describes a Hugging Face model folder.
 Description describe_model(const std::string& folder);
 
-/// An adapter's folder in PEFT's layout, and how the base was quantized that it was trained on.
+/// Describes an adapter's folder in PEFT's layout, and how its base was quantized.
 Description describe_adapter(const std::string& folder);
 
 /// A folder that scripts/import_checkpoint.py wrote, read and verified as a whole.

@@ -70,7 +70,7 @@ class ModelFolder {
   /// cut short ends the process.
   bool is_as_long() const;
 
-  /// How many of the tensors are read as what their codes stand for.
+  /// Counts the tensors that are read as what their codes stand for.
   size_t quantized_tensors() const { return quantized_.size(); }
   /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
   /// any tensor. The weights themselves are not read.
@@ -83,7 +83,7 @@ class ModelFolder {
   struct Place {
     size_t file;
     const StoredTensor* info;
-    /// The matrix that the tensor's codes stand for; null for a tensor that holds its numbers.
+    /// `quantized` is the matrix that the tensor's codes stand for; null for a tensor of numbers.
     const QuantizedWeight* quantized = nullptr;
 
     const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }

@@ -24,17 +24,38 @@ constexpr const char* kRemedy =
               cat(matrix.path, ": tensor \"", printable(matrix.info->name), "\" ", what), kRemedy);
 }
 
-/// The floats of a tensor of scales; a scale of bf16 or fp16 is exact in fp32.
-std::vector<float> read_floats(const StoredBytes& scales) {
-  if (!is_weight_dtype(scales.info->dtype))
-    refuse_weight(
-        scales, cat("holds ", dtype_name(scales.info->dtype), ", scales must be F32, BF16 or F16"));
-  std::vector<float> values(static_cast<size_t>(scales.info->elements));
-  convert_to_f32(scales.info->dtype, scales.bytes.data(), values);
+/// Floats are a tensor of scales where they lie in the file; one of bf16 or fp16 is exact in fp32.
+class Floats {
+ public:
+  Floats() = default;
+  explicit Floats(const StoredBytes& stored)
+      : dtype_(stored.info->dtype), bytes_(stored.bytes), size_(stored.info->elements) {
+    if (!is_weight_dtype(dtype_))
+      refuse_weight(stored, cat("holds ", dtype_name(dtype_), ", scales must be F32, BF16 or F16"));
+  }
+
+  int64_t size() const { return size_; }
+  float operator[](int64_t place) const {
+    float value = 0;
+    convert_to_f32(dtype_, bytes_.data() + place * dtype_bytes(dtype_), {&value, 1});
+    return value;
+  }
+
+ private:
+  DType dtype_ = DType::kF32;
+  std::span<const std::byte> bytes_;
+  int64_t size_ = 0;
+};
+
+/// Reads the numbers whose places codes are.
+std::vector<float> read_table(const StoredBytes& stored) {
+  const Floats floats(stored);
+  std::vector<float> values;
+  for (int64_t i = 0; i < floats.size(); ++i) values.push_back(floats[i]);
   return values;
 }
 
-/// A part of a matrix that must be there.
+/// Finds a part of a matrix that must be there.
 StoredBytes part_of(const StoredBytes& matrix, const std::string& name, const FindStored& find) {
   const std::optional<StoredBytes> part = find(name);
   if (!part)
@@ -59,7 +80,7 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-/// F8_E4M3 codes with one scale for each block of rows and columns.
+/// Fp8Blocks are F8_E4M3 codes with one scale for each block of rows and columns.
 class Fp8Blocks final : public QuantizedWeight {
  public:
   /// BlockShape is how many rows and columns share a scale; 0: all of them.
@@ -71,7 +92,7 @@ class Fp8Blocks final : public QuantizedWeight {
   Fp8Blocks(const StoredBytes& matrix, const StoredBytes& scales, BlockShape block)
       : QuantizedWeight(described(matrix, matrix.info->shape)),
         codes_(matrix.bytes),
-        scales_(read_floats(scales)) {
+        scales_(scales) {
     const std::vector<int64_t>& shape = matrix.info->shape;
     if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1)
       refuse_weight(
@@ -81,7 +102,7 @@ class Fp8Blocks final : public QuantizedWeight {
     block_columns_ = scales_.size() == 1 || block.columns == 0 ? columns_ : block.columns;
     blocks_a_row_ = divide_up(columns_, block_columns_);
     const int64_t blocks = divide_up(shape[0], block_rows_) * blocks_a_row_;
-    if (std::ssize(scales_) != blocks)
+    if (scales_.size() != blocks)
       refuse_weight(scales,
                     cat("has ", scales_.size(), " scales, and a matrix of ", shape_text(shape),
                         " in blocks of ", block_rows_, " x ", block_columns_, " has ", blocks));
@@ -99,8 +120,7 @@ class Fp8Blocks final : public QuantizedWeight {
       const int64_t in_block =
           std::min(block_columns_ - column % block_columns_, columns_ - column);
       const int64_t run = std::min(in_block, end - at);
-      const float scale =
-          scales_[static_cast<size_t>(row / block_rows_ * blocks_a_row_ + column / block_columns_)];
+      const float scale = scales_[row / block_rows_ * blocks_a_row_ + column / block_columns_];
       for (int64_t i = 0; i < run; ++i)
         *out++ = values[static_cast<size_t>(codes_[static_cast<size_t>(at + i)])] * scale;
       at += run;
@@ -109,19 +129,19 @@ class Fp8Blocks final : public QuantizedWeight {
 
  private:
   std::span<const std::byte> codes_;
-  std::vector<float> scales_;
+  Floats scales_;
   int64_t columns_ = 0, block_rows_ = 0, block_columns_ = 0, blocks_a_row_ = 0;
 };
 
-/// Bitsandbytes' 8-bit rows: code times the row's largest magnitude, SCB, over 127.
+/// Int8Rows are bitsandbytes' 8-bit rows: code times the row's largest magnitude, SCB, over 127.
 class Int8Rows final : public QuantizedWeight {
  public:
   Int8Rows(const StoredBytes& matrix, const StoredBytes& scales)
       : QuantizedWeight(described(matrix, matrix.info->shape)),
         codes_(matrix.bytes),
-        scales_(read_floats(scales)) {
+        scales_(scales) {
     const std::vector<int64_t>& shape = matrix.info->shape;
-    if (shape.size() != 2 || shape[0] != std::ssize(scales_))
+    if (shape.size() != 2 || shape[0] != scales_.size())
       refuse_weight(matrix, cat("holds I8 in the shape ", shape_text(shape), ", and its SCB has ",
                                 scales_.size(), " rows"));
     columns_ = shape[1];
@@ -133,21 +153,24 @@ class Int8Rows final : public QuantizedWeight {
 
  protected:
   void read_exact(int64_t begin, int64_t end, float* out) const override {
-    for (int64_t at = begin; at < end; ++at)
-      *out++ = static_cast<float>(static_cast<int8_t>(codes_[static_cast<size_t>(at)])) *
-               scales_[static_cast<size_t>(at / columns_)] * kInt8Step;
+    for (int64_t at = begin; at < end;) {
+      const float scale = scales_[at / columns_];
+      for (const int64_t last = std::min(end, (at / columns_ + 1) * columns_); at < last; ++at)
+        *out++ = static_cast<float>(static_cast<int8_t>(codes_[static_cast<size_t>(at)])) * scale *
+                 kInt8Step;
+    }
   }
 
  private:
   std::span<const std::byte> codes_;
-  std::vector<float> scales_;
+  Floats scales_;
   int64_t columns_ = 0;
 };
 
-/// Bitsandbytes' 4-bit codes: two a byte, the first one in the upper half, each a place in a table
-/// of 16 numbers, times its block's scale. Scales may be 8-bit codes themselves (double
-/// quantization): a place in a table of 256 numbers, times the scale of 256 of them, plus an
-/// offset.
+/// FourBitBlocks are bitsandbytes' 4-bit codes: two a byte, the first one in the upper half, each a
+/// place in a table of 16 numbers, times its block's scale. Scales may be 8-bit codes themselves
+/// (double quantization): a place in a table of 256 numbers, times the scale of 256 of them, plus
+/// an offset.
 class FourBitBlocks final : public QuantizedWeight {
  public:
   FourBitBlocks(const StoredBytes& matrix, const nlohmann::json& state, const std::string& where,
@@ -156,7 +179,7 @@ class FourBitBlocks final : public QuantizedWeight {
         codes_(matrix.bytes),
         stored_bytes_(dtype_bytes(matrix.info->dtype)),
         block_(json_int(state, "blocksize", where, 1)),
-        values_(read_floats(part_of(matrix, matrix.info->name + ".quant_map", find))) {
+        values_(read_table(part_of(matrix, matrix.info->name + ".quant_map", find))) {
     const StoredBytes scales = part_of(matrix, matrix.info->name + ".absmax", find);
     if (info().elements / 2 > std::ssize(codes_))
       refuse_weight(matrix, cat("has ", codes_.size(), " bytes of codes, too few for a matrix of ",
@@ -175,7 +198,7 @@ class FourBitBlocks final : public QuantizedWeight {
     if (scales.info->dtype == DType::kU8)
       read_nested(matrix, scales, state, where, find);
     else
-      scales_ = read_floats(scales);
+      scales_ = Floats(scales);
   }
 
   std::pair<int64_t, int64_t> codes_of(int64_t begin, int64_t end) const override {
@@ -211,25 +234,26 @@ class FourBitBlocks final : public QuantizedWeight {
                    const nlohmann::json& state, const std::string& where, const FindStored& find) {
     const StoredBytes map = part_of(matrix, matrix.info->name + ".nested_quant_map", find);
     nested_codes_ = scales.bytes;
-    nested_values_ = read_floats(map);
-    scales_ = read_floats(part_of(matrix, matrix.info->name + ".nested_absmax", find));
+    nested_values_ = read_table(map);
+    scales_ = Floats(part_of(matrix, matrix.info->name + ".nested_absmax", find));
     nested_block_ = json_int(state, "nested_blocksize", where, 1);
     offset_ = static_cast<float>(json_number(state, "nested_offset", where));
     const int64_t blocks = divide_up(std::ssize(nested_codes_), nested_block_);
-    if (nested_values_.size() != 256 || std::ssize(scales_) != blocks)
+    if (nested_values_.size() != 256 || scales_.size() != blocks)
       refuse_weight(map, cat("has ", nested_values_.size(), " numbers and ", scales_.size(),
                              " scales; 256 and ", blocks, " were expected"));
   }
 
   float scale_of(int64_t block) const {
-    if (nested_codes_.empty()) return scales_[static_cast<size_t>(block)];
+    if (nested_codes_.empty()) return scales_[block];
     const auto code = static_cast<size_t>(nested_codes_[static_cast<size_t>(block)]);
-    return nested_values_[code] * scales_[static_cast<size_t>(block / nested_block_)] + offset_;
+    return nested_values_[code] * scales_[block / nested_block_] + offset_;
   }
 
   std::span<const std::byte> codes_, nested_codes_;
   int64_t stored_bytes_ = 1, block_ = 1, nested_block_ = 1;
-  std::vector<float> values_, scales_, nested_values_;
+  Floats scales_;
+  std::vector<float> values_, nested_values_;
   float offset_ = 0;
 };
 
@@ -248,7 +272,7 @@ Fp8Blocks::BlockShape block_shape(const nlohmann::json& quantization, const std:
   return {(*size)[0].get<int64_t>(), (*size)[1].get<int64_t>()};
 }
 
-/// The module that a tensor is the weight of, with its point; "" for any other tensor.
+/// Returns the module that a tensor is the weight of, with its point; "" for any other tensor.
 std::string module_of(const std::string& name) {
   constexpr std::string_view kWeight = "weight";
   return name.ends_with(".weight") ? name.substr(0, name.size() - kWeight.size()) : "";
@@ -278,7 +302,7 @@ QuantizedWeights find_fp8(const nlohmann::json& quantization, const std::string&
   return found;
 }
 
-/// The quantization state of a 4-bit matrix: JSON in the bytes of a tensor.
+/// Reads the quantization state of a 4-bit matrix, JSON in the bytes of a tensor.
 std::unique_ptr<QuantizedWeight> make_four_bit(const StoredBytes& matrix, const StoredBytes& state,
                                                const FindStored& find) {
   const std::string where = cat(state.path, ": ", printable(state.info->name));

@@ -16,17 +16,17 @@
 
 namespace ftrun {
 
-/// A matrix that a folder holds as codes and scales, and what numbers these stand for. Every number
-/// is rounded to bf16, whoever reads it.
+/// QuantizedWeight is a matrix that a folder holds as codes and scales. Every number that these
+/// stand for is rounded to bf16, whoever reads it.
 class QuantizedWeight {
  public:
   virtual ~QuantizedWeight() = default;
 
-  /// The tensor that it stands for: its name, its shape, BF16.
+  /// Returns the tensor that it stands for: its name, its shape, BF16.
   const StoredTensor& info() const { return info_; }
   /// Writes elements [begin, end) of the flattened matrix in fp32, rounded to bf16.
   void read(int64_t begin, int64_t end, std::span<float> out) const;
-  /// The elements of the stored codes that hold elements [begin, end) and no others.
+  /// Returns the range of stored codes that holds elements [begin, end) and hardly others.
   virtual std::pair<int64_t, int64_t> codes_of(int64_t begin, int64_t end) const = 0;
 
  protected:
@@ -38,11 +38,11 @@ class QuantizedWeight {
   StoredTensor info_;
 };
 
-/// A tensor as a folder stores it.
+/// StoredBytes are a tensor as a folder stores it.
 struct StoredBytes {
   const StoredTensor* info = nullptr;
   std::span<const std::byte> bytes;
-  /// Its file's path.
+  /// `path` is that of its file.
   std::string path;
 };
 /// Finds a stored tensor by its name; nothing where the folder has none.
@@ -50,18 +50,17 @@ using FindStored = std::function<std::optional<StoredBytes>(const std::string& n
 
 /// QuantizedWeights are the matrices of a folder that are stored as codes.
 struct QuantizedWeights {
-  /// Each matrix has the name of the tensor that holds its codes.
+  /// `matrices`: each has the name of the tensor that holds its codes.
   std::map<std::string, std::unique_ptr<QuantizedWeight>> matrices;
-  /// The tensors that hold scales and the like, which are no weights of the model.
+  /// `companions` are the tensors that hold scales and the like, which are no weights of the model.
   std::vector<std::string> companions;
 };
 
 /// Finds the matrices among `names` that are stored as codes, by config.json's quantization_config:
 ///  * "fp8": F8_E4M3 codes and `NAME_scale_inv`, a scale for each block of weight_block_size (one
 ///    for all of them where there is no block size), as DeepSeek-V3 and Qwen3 are published;
-///  * "bitsandbytes": 4-bit codes (nf4, fp4; double quantization too) as QuantState writes them,
-///  and
-///    8-bit rows with `SCB`.
+///  * "bitsandbytes": 4-bit codes (nf4, fp4; double quantization too) as its QuantState
+///    writes them, and 8-bit rows with `SCB`.
 /// `config_json` is the text of config.json, `path` its path. Nothing for a model without
 /// quantization_config or with another method, which parse_model_config() refuses. The bytes are
 /// borrowed. Error(kBadInput) naming the tensor whose parts are missing or do not fit.

@@ -8,20 +8,21 @@
 
 namespace ftrun {
 
-/// The name by which a run finds its model's folder: a name of the Hub with the very commit that
-/// was looked up first, so that all processes and a resumed run read the same one; else the path.
+/// Returns the name by which a run finds its model's folder: a name of the Hub with the very commit
+/// that was looked up first, so that all processes and a resumed run read the same one; else the
+/// path.
 inline std::string pinned_name(const ModelSection& model) {
   return model.commit.empty() ? model.path
                               : cat(parse_hub_name(model.path)->repository, "@", model.commit);
 }
 
-/// The folder that a run reads its model from. Error(kBadInput) as find_model_folder().
+/// Finds the folder that a run reads its model from. Error(kBadInput) as find_model_folder().
 inline std::string folder_of(const ModelSection& model) {
   return find_model_folder(pinned_name(model)).folder;
 }
 
-/// The name that files for other programs give the model: its path, and the commit too where the
-/// path leads to another one by now.
+/// Returns the name that files for other programs give the model: its path, and the commit too
+/// where the path leads to another one by now.
 inline std::string lasting_name(const ModelSection& model) {
   if (model.commit.empty()) return model.path;
   try {

@@ -5,8 +5,8 @@
 
 namespace ftrun {
 
-/// The values of quantization_config's quant_method whose weights are read
-/// (checkpoint/quantized_weights.h).
+/// kReadableQuantizations are the values of quantization_config's quant_method whose weights are
+/// read (checkpoint/quantized_weights.h).
 inline constexpr std::array<std::string_view, 2> kReadableQuantizations{"bitsandbytes", "fp8"};
 
 }  // namespace ftrun

@@ -29,7 +29,7 @@ constexpr const char* kIntroduction =
     "[config.md](config.md). "
     "Text models alone: folders with vision or audio parts are not read.\n\n";
 
-/// The config.json of a small model of a family, without dropout.
+/// Makes the config.json of a small model of a family, without dropout.
 Json small_config(const Family& family) {
   const ConfigKeys& keys = family.keys;
   Json json{{"model_type", family.model_type},
@@ -49,7 +49,7 @@ Json small_config(const Family& family) {
   return json;
 }
 
-/// What a run asks of a model.
+/// Wish is what a run asks of a model.
 struct Wish {
   int tensor_ranks = 1;
   bool sequence = true;
@@ -58,7 +58,7 @@ struct Wish {
   PackedFormat::Kind packed = PackedFormat::Kind::kNone;
 };
 
-/// A row of the table: changes of the small model's config.json, or a wish.
+/// Feature is a row of the table: changes of the small model's config.json, or a wish.
 struct Feature {
   std::string name;
   std::function<Json(const Family&)> change = [](const Family&) { return Json::object(); };
@@ -142,7 +142,8 @@ void build(const ModelConfig& config, const Wish& wish) {
               {.degree = wish.tensor_ranks, .index = 0, .sequence = wish.sequence}, adapter);
 }
 
-/// A model whose positions are learned has no rotation, whatever its config says of one.
+/// Drops the rotation of a model whose positions are learned, which has none whatever its config
+/// says.
 ModelConfig without_idle_rope(ModelConfig config) {
   if (config.learned_positions) config.rope = {};
   return config;
@@ -170,8 +171,8 @@ class Notes {
   std::vector<std::string> texts_;
 };
 
-/// The word for a feature: "yes", "as ever" where it changes nothing of the model, or "no" and the
-/// number of the limit.
+/// Finds the word for a feature: "yes", "as ever" where it changes nothing of the model, or "no"
+/// and the number of the limit.
 std::string cell(const Family& family, const Feature& feature, Notes& notes) {
   Json json = small_config(family);
   const Json change = feature.change(family);

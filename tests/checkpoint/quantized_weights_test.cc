@@ -17,7 +17,7 @@
 namespace ftrun::test {
 namespace {
 
-/// A tensor as bytes, whatever they mean.
+/// RawTensor is a tensor as bytes, whatever they mean.
 struct RawTensor {
   DType dtype;
   std::vector<int64_t> shape;
@@ -36,7 +36,7 @@ RawTensor codes(DType dtype, const std::vector<int64_t>& shape,
   return {dtype, shape, bytes_of(values)};
 }
 
-/// A folder of one file, which is written when it is opened.
+/// Folder has one file, which is written when it is opened.
 struct Folder {
   std::unique_ptr<TempFolder> root = std::make_unique<TempFolder>();
   std::string quantization;
@@ -67,7 +67,7 @@ std::vector<float> read(const ModelFolder& folder, const std::string& name, int6
   return values;
 }
 
-/// A 3 x 5 matrix in blocks of 2 x 2: whole blocks, and cut ones at both edges.
+/// Makes a 3 x 5 matrix in blocks of 2 x 2: whole blocks, and cut ones at both edges.
 Folder fp8_folder() {
   Folder folder;
   folder.quantization = R"({"quant_method": "fp8", "weight_block_size": [2, 2]})";
@@ -80,7 +80,7 @@ Folder fp8_folder() {
   return folder;
 }
 
-/// Bitsandbytes' tensors of 5 numbers in blocks of 4.
+/// Makes bitsandbytes' tensors of 5 numbers in blocks of 4.
 Folder four_bit_folder() {
   Folder folder;
   folder.quantization = R"({"quant_method": "bitsandbytes", "load_in_4bit": true})";
