@@ -78,6 +78,14 @@ void refuse_dead_link(const std::string& path) {
                incomplete_remedy(folder));
 }
 
+/// Refuses elements that a tensor does not have.
+void require_within(const std::string& path, const StoredTensor& info, int64_t begin, int64_t end) {
+  if (begin >= 0 && begin <= end && end <= info.elements) return;
+  refuse_model(cat(path, ": tensor \"", printable(info.name), "\" has ", info.elements,
+                   " elements, ", begin, " to ", end, " were asked for"),
+               "the shapes that config.json implies differ from those of the weights");
+}
+
 std::map<std::string, std::string> read_weight_map(const std::string& folder) {
   const std::string path = named_file(folder, kModelIndex);
   const nlohmann::json index = parse_json_strict(read_file(path, kLargestIndex), path);
@@ -256,10 +264,7 @@ const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64
   const StoredTensor& info = *found.info;
   const std::string& path = files_[found.file].path();
   require_weight_dtype(name);
-  if (begin < 0 || end < begin || end > info.elements)
-    refuse_model(cat(path, ": tensor \"", printable(name), "\" has ", info.elements, " elements, ", begin,
-               " to ", end, " were asked for"),
-           "the shapes that config.json implies differ from those of the weights");
+  require_within(path, info, begin, end);
   require(room == static_cast<size_t>(end - begin), "the buffer must fit the elements asked for");
   return files_[found.file].bytes(info).data() + begin * dtype_bytes(info.dtype);
 }
@@ -278,7 +283,10 @@ void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
     return read_part(*known, begin, end, out, [&](int64_t from, int64_t to, std::span<float> run) {
       read_f32(known->place.name, from, to, run);
     });
-  if (const QuantizedWeight* codes = place(name).quantized) return codes->read(begin, end, out);
+  if (const Place& found = place(name); found.quantized) {
+    require_within(files_[found.file].path(), found.shown(), begin, end);
+    return found.quantized->read(begin, end, out);
+  }
   const std::byte* from = source(name, begin, end, out.size());
   convert_to_f32(at(name).dtype, from, out);
 }
@@ -290,9 +298,9 @@ void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
                      [&](int64_t from, int64_t to, std::span<uint16_t> run) {
                        read_bf16(known->place.name, from, to, run);
                      });
-  if (const QuantizedWeight* codes = place(name).quantized) {
+  if (place(name).quantized) {
     std::vector<float> values(out.size());
-    codes->read(begin, end, values);
+    read_f32(name, begin, end, values);
     std::transform(values.begin(), values.end(), out.begin(), bf16_from_f32);
     return;
   }

@@ -217,7 +217,7 @@ class Sources {
         read_named(file, "adapter",
                    "give a folder with an adapter_config.json, or write the adapter as a section");
     if (!section.is_map()) return source.erase("adapter");
-    const bool is_pinned = named.text != adapter->text;
+    const bool is_pinned = found && *found != named.text;
     const std::string folder =
         is_pinned ? named.text : std::filesystem::path(section.at.file).parent_path().string();
     const Position at = adapter->at;

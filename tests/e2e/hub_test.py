@@ -95,6 +95,8 @@ with tempfile.TemporaryDirectory() as scratch:
         by_name("acme/small", "on", adapter=LORA | {"path": "acme/section"})
         written = (job.out("on") / "config.yaml").read_text()
         assert f"path: \"acme/section@{SECOND}\"" in written, written
+        config = job.config("again", model={"path": "acme/small"}, adapter=f"acme/section@{SECOND}")
+        assert f"path: \"acme/section@{SECOND}\"" in must(ftrun("check", "--config", config, env=variables)).stdout
 
     @case
     def tokens_are_found_by_their_name():
