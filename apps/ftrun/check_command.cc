@@ -42,7 +42,7 @@ void check_data(const Config& config, const ModelConfig& model) {
   for (const auto* paths : {&config.data.train, &config.data.validation}) {
     if (paths->empty()) continue;
     const bool train = paths == &config.data.train;
-    const SampleSetOptions options = train ? training_options(config.data) : sample_options(config.data);
+    const SampleSetOptions options = train ? training_options(config) : sample_options(config);
     const bool drops_rest = train && config.data.drop_last;
     const DataReport report = check_dataset(*paths, options, model.vocab_rows,
                                             drops_rest ? std::optional(config.train_batch_size) : std::nullopt);

@@ -52,7 +52,7 @@ struct Report {
   std::vector<Problem> problems;
   /// An error of the config itself, not only of the model it names.
   bool config_is_wrong = false;
-  /// What else is wrong: "the model" or "the data" unless it is both.
+  /// Names what else is wrong: "the model" or "the data" unless it is both.
   bool model_is_wrong = false;
   bool data_is_wrong = false;
 
@@ -85,7 +85,7 @@ void add_notice(const Config& config, const char* key, const std::string& messag
   report.add({problem});
 }
 
-/// What is wrong with the model that model.path names.
+/// Adds what is wrong with the model that model.path names.
 void add_model_problem(const Config& config, const Error& error, Report& report) {
   Problem problem;
   problem.at = config.origins.position("model.path");
@@ -176,7 +176,7 @@ std::optional<ModelConfig> read_model(const Config& config, Report& report) {
   return std::nullopt;
 }
 
-/// What training would find when it opens the model.
+/// Checks what training would find when it opens the model.
 void check_weights(const Config& config, const ModelConfig& model, Report& report) {
   try {
     const ModelDescription described = build_model(model, {}, Mode::kEvaluate);
@@ -187,14 +187,12 @@ void check_weights(const Config& config, const ModelConfig& model, Report& repor
   }
 }
 
-/// What keeps the model from being split as the config asks.
+/// Checks what keeps the model from being split as the config asks.
 void check_split(const Config& config, const ModelConfig& model, Report& report) {
   if (model_ranks(config.parallel) == 0) return;  // more than there can be, which is told
   const auto degree = static_cast<int>(config.parallel.tensor);
   try {
-    require_tensor_split(model,
-                         {config.train_micro_batch_size_per_gpu, config.data.sequence_length},
-                         {degree, 0, config.parallel.sequence});
+    require_tensor_split(model, {degree, 0, config.parallel.sequence});
   } catch (const Error& error) {
     Problem problem;
     problem.at = place_of(config, "parallel.tensor");
@@ -204,7 +202,8 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
   }
 }
 
-/// An adapter is one to the numbers that it was trained on.
+/// Notes that the adapter was trained on a base that was quantized in another way: an adapter fits
+/// only the base weights that it was trained on.
 void check_base(const Config& config, const AdapterFolder& adapter, Report& report) {
   const std::optional<QuantizationConfig> before = base_quantization(adapter);
   if (!before || *before == config.quantization) return;
@@ -215,7 +214,8 @@ void check_base(const Config& config, const AdapterFolder& adapter, Report& repo
              "go on with the same quantization; on another base the first losses are higher", report);
 }
 
-/// What keeps the model from training as the config asks: adapters, what is frozen, the adapter to go on from.
+/// Checks what keeps the model from training as the config asks: adapters, what is frozen, the
+/// adapter to go on from.
 void check_trained(const Config& config, const ModelConfig& model, Report& report) {
   const bool packs = config.quantization.type != QuantizationType::kNone;
   if (config.adapter.type == AdapterType::kNone && !packs && config.train.freeze.empty() && config.train.only.empty()) return;
@@ -237,7 +237,7 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
   }
 }
 
-/// What keeps the model from being cut as the config asks.
+/// Checks what keeps the model from being cut as the config asks.
 void check_pipeline(const Config& config, const ModelConfig& model, Report& report) {
   try {
     require_pipeline(config, model.layers);
@@ -252,7 +252,8 @@ void check_pipeline(const Config& config, const ModelConfig& model, Report& repo
   }
 }
 
-/// Of a config that is good, as a pipeline has at most as many stages as its model has layers then.
+/// Notes the bubble of a config that is good, as a pipeline has at most as many stages as its model
+/// has layers then.
 void note_bubble(const Config& config, Report& report) {
   const std::string bubble = bubble_notice(config);
   if (!bubble.empty()) add_notice(config, "parallel.pipeline", bubble, "", report);
@@ -264,7 +265,7 @@ void note_serving(const Config& config, Report& report) {
   if (!limits.empty()) add_notice(config, "adapter", limits, "", report);
 }
 
-/// What the model was not trained on may still be asked for.
+/// Notes that more positions are asked for than the model was trained on, which is allowed.
 void note_positions(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length, most = model.max_positions;
   if (most != 0 && tokens > most)
@@ -282,9 +283,23 @@ void add_data_problem(const Config& config, const std::string& key, const Error&
   report.data_is_wrong = true;
 }
 
-/// What training would find when it opens the data, but for what takes a reading of all of it.
+/// Says that rows are padded for sequence-parallel ranks.
+void note_row_padding(const Config& config, Report& report) {
+  const SampleSetOptions options = sample_options(config);
+  const int64_t tokens = options.sequence_length, ranks = config.parallel.tensor;
+  if (options.row_padding > 0)
+    add_notice(
+        config, "data.sequence_length",
+        cat("rows of ", tokens, " tokens are computed as ", tokens + options.row_padding,
+            ", so that ", ranks, " tensor ranks can share them out"),
+        cat("set data.sequence_length to a multiple of ", ranks, ", or parallel.sequence: false"),
+        report);
+}
+
+/// Checks what training would find when it opens the data, but for what takes a reading of all of
+/// it.
 void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, Report& report) {
-  const SampleSetOptions options = sample_options(config.data);
+  const SampleSetOptions options = sample_options(config);
   TokenFileOptions files;
   files.format = options.format;
   files.dtype = options.dtype;
@@ -425,7 +440,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   context.conversations = holds_conversations(loaded.config.data.train, loaded.config.data.format);
   Resolution resolution = resolve(loaded.config, context);
   if (!count.problems.empty()) {
-    // What follows from a wrong number of ranks is no problem of its own.
+    // A problem that follows from a wrong number of ranks is none of its own.
     const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };
     std::erase_if(resolution.problems, at);
   }
@@ -445,6 +460,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
                      result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
   if (result.model) note_positions(result.config, *result.model, report);
+  note_row_padding(result.config, report);
   if (result.model) note_bubble(result.config, report);
   note_serving(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);

@@ -63,8 +63,9 @@ std::string step_folder(const std::string& path) {
               "give a run folder or a step folder");
 }
 
-/// Whether a folder has another config.json or other tensors than the one that run.json recorded: a path that is not absolute leads
-/// elsewhere from another working directory. A folder whose weights are gone cannot be compared.
+/// Says whether a folder has another config.json or other tensors than the one that run.json
+/// recorded: a path that is not absolute leads elsewhere from another working directory. A folder
+/// whose weights are gone cannot be compared.
 bool is_another_model(const std::string& folder, const std::string& recorded) {
   try {
     return !recorded.empty() && ModelFolder(folder).fingerprint() != recorded;
@@ -210,7 +211,7 @@ void require_own_tensors(const ModelDescription& model, const std::string& folde
               "that as model.path");
 }
 
-/// What scripts/import_checkpoint.py wrote becomes the first checkpoint of a run.
+/// Makes what scripts/import_checkpoint.py wrote the first checkpoint of a run.
 int convert_import(const ConvertOptions& options) {
   const ImportedState imported(options.checkpoint);
   const std::string model = options.model.empty() ? imported.model() : given_model(options).folder;
@@ -232,7 +233,7 @@ int convert_import(const ConvertOptions& options) {
   return 0;
 }
 
-/// Where a model folder is written from.
+/// ExportSource says where a model folder is written from.
 struct ExportSource {
   ExportOptions target;
   /// Base and adapter, and what trained.
@@ -262,7 +263,7 @@ void tell_merged(const ConvertOptions& options, const std::string& from, const C
               << loss.module << ")" << (loss.share > 0.05 ? "; --dtype fp32, or the adapter as it is, keeps it" : "") << "\n";
 }
 
-/// What is frozen comes from the base.
+/// Exports with the base, from which frozen tensors come.
 int export_with_base(const ConvertOptions& options, const std::string& step, const Config& trained, const ExportSource& source) {
   CheckpointWeights weights(step);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, open_model_folder(source.target.source_folder, source.model),
@@ -310,7 +311,8 @@ std::string named_base(const std::string& adapter) {
   return folder;
 }
 
-/// Of the base that an adapter was trained on: what its file says, or --quantization where that says nothing.
+/// Finds the quantization of the base that an adapter was trained on: what its file says, or
+/// --quantization if that says nothing.
 QuantizationConfig quantization_of_base(const ConvertOptions& options, const AdapterFolder& adapter) {
   const std::optional<QuantizationConfig> said = base_quantization(adapter);
   if (options.quantization.empty()) return said.value_or(QuantizationConfig{});
@@ -325,7 +327,7 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options, const Ada
   if (said && *said != asked)
     throw Error(ExitCode::kUsage, cat("--quantization ", options.quantization, ": ", adapter.path(), " was trained on a base ",
                                       said->type == QuantizationType::kNone ? "that was not quantized" : cat("quantized as ", quantization_text(*said))),
-                "leave --quantization out: the file says it");
+                "remove --quantization; the adapter's file already records it");
   if (!said)
     std::cout << "quantization of the base that was trained on: " << quantization_text(asked) << " (by --quantization alone: the adapter's file does not say; bitsandbytes' default is \"double\": false)\n";
   return asked;

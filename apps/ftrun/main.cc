@@ -47,7 +47,7 @@ bool is_config_name(const std::string& argument) {
   return end == ".yaml" || end == ".yml" || end == ".json";
 }
 
-/// Where what is printed is what a command was run for.
+/// Requires that everything was printed, where that is what a command was run for.
 int require_output(int code) {
   if (code != 0) return code;
   const std::string problem = output_problem();
@@ -56,7 +56,7 @@ int require_output(int code) {
   return 0;
 }
 
-/// What training printed is not what is left of it.
+/// Warns if something was not printed: training leaves more than that.
 int warn_of_output(int code) {
   const std::string problem = output_problem();
   if (!problem.empty()) log_warning(problem);
@@ -161,10 +161,11 @@ int run(const std::vector<std::string>& arguments, Answer& answer) {
                                           {"inspect", add_inspect(app, answer)},
                                           {"convert", add_convert(app, answer)},
                                           {"verify", add_verify(app, answer)},
-                                          {"report", add_report(app)}};
+                                          {"report", add_report(app)},
+                                          {"bench", add_bench(app)}};
   commands.emplace("completion", add_completion(app));
   commands.emplace("manual", add_manual(app));
-  // As CLI11 takes them: the last one first, without the program's own name.
+  // The arguments as CLI11 takes them: the last one first, without the program's own name.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   if (!reversed.empty()) reversed.pop_back();
   try {

@@ -8,12 +8,14 @@
 #include "admission.h"
 #include "answer.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "commands.h"
 #include "config/ranks.h"
 #include "config_source.h"
 #include "data/check_headers.h"
 #include "exec/sample_options.h"
+#include "machine/machine_file.h"
 #include "model/size.h"
 #include "nodes_option.h"
 #include "pipeline_text.h"
@@ -25,7 +27,9 @@
 #include "program/savings.h"
 #include "program/step_plan.h"
 #include "program/traffic.h"
+#include "refuse_existing.h"
 #include "sim/class_plans.h"
+#include "sim/step_time.h"
 
 namespace ftrun {
 namespace {
@@ -42,6 +46,10 @@ struct PlanOptions {
   int64_t device_memory = 0;
   int64_t host_memory = 0;
   int64_t nodes = 1;
+  /// A machine file; "" for none.
+  std::string machine;
+  /// The file that a step's trace is written to; "" for none.
+  std::string trace;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -85,14 +93,14 @@ void print_traffic(const StepPlan& plan, const Program& program) {
 }
 
 bool has_data(const Config& config) {
-  const SampleSetOptions samples = sample_options(config.data);
+  const SampleSetOptions samples = sample_options(config);
   TokenFileOptions files;
   files.format = samples.format;
   files.dtype = samples.dtype;
   return !config.data.train.empty() && check_headers(config.data.train, files, std::nullopt).empty();
 }
 
-/// What a plan goes by where there is no data.
+/// Prints what a plan goes by if there is no data.
 void print_assumptions(const Config& config) {
   if (has_data(config)) return;
   std::cout << "assumed: every sequence has " << config.data.sequence_length
@@ -100,7 +108,27 @@ void print_assumptions(const Config& config) {
             << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
 }
 
-/// What was checked.
+/// Prints what a step takes on the machine that is asked about, or why that is not known.
+void print_time(const LoadedConfig& loaded, const PlanOptions& options, const ClassPlans& all, const StepPlan& plan) {
+  const Machine machine = read_machine_file(options.machine);
+  StepTrace trace;
+  StepTime time;
+  try {
+    time = predict_step(all, machine, {options.nodes, loaded.config.threads}, options.trace.empty() ? nullptr : &trace);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage || !options.trace.empty()) throw;
+    std::cout << "\ntime of a step: not predicted: " << error.what() << '\n';
+    return;
+  }
+  if (!options.trace.empty()) write_file_atomic(posix_files(), options.trace, trace.text());
+  const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
+  // Adapters leave out the gradients of most weights, of which the formula knows nothing.
+  const bool trains_all = loaded.config.adapter.type == AdapterType::kNone;
+  const double flops = trains_all ? training_flops_per_token(plan.train.model).full : 0;
+  std::cout << '\n' << step_time_text(time, machine, tokens, flops);
+}
+
+/// Prints what was checked.
 void print_checked(const RankClasses& classes) {
   const int ranks = classes.ranks();
   const int programs = classes.count();
@@ -149,8 +177,17 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
   answer.add("warnings", warnings);
 }
 
+/// A GPU of the machine has so much memory, where nothing else is given.
+void take_device_memory(PlanOptions& options) {
+  if (options.machine.empty() || options.device_memory > 0) return;
+  const Machine machine = read_machine_file(options.machine);
+  if (machine.has_gpus) options.device_memory = static_cast<int64_t>(machine.memory);
+}
+
 int plan_command(PlanOptions options, Answer& answer) {
   const LaunchEnvironment single;
+  if (!options.trace.empty()) refuse_existing("--trace", options.trace);
+  take_device_memory(options);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single, true);
   refuse_rank(options.rank, loaded.ranks);
@@ -181,12 +218,13 @@ int plan_command(PlanOptions options, Answer& answer) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
+  if (trains && !options.machine.empty()) print_time(loaded, options, all, plan);
   std::vector<std::string> warnings;
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
     warnings.push_back(crossing);
   for (const std::string& warning : warnings) std::cout << "\nwarning: " << warning << '\n';
-  // Who gives a budget plans for another machine.
+  // A budget is given for a plan of another machine.
   std::ostringstream machine;
   if (trains && options.device_memory == 0 && options.host_memory == 0 &&
       print_machine_problems(machine, loaded, plan, loaded.ranks, read_memory_limit()))
@@ -221,6 +259,14 @@ Command add_plan(CLI::App& app, Answer& answer) {
       ->transform(CLI::AsSizeValue(false));
   command->add_option("--host-memory", options->host_memory, "the same for the host tier of a rank")
       ->transform(CLI::AsSizeValue(false));
+  command
+      ->add_option("--machine", options->machine,
+                   "a machine file (docs/plan.md): what a step would take there")
+      ->option_text("FILE")
+      ->excludes(evaluation);
+  command->add_option("--trace", options->trace, "a new file for the step in time, for Perfetto or chrome://tracing")
+      ->option_text("FILE")
+      ->needs("--machine");
   add_nodes_option(*command, options->nodes);
   Answer::add_option(*command);
   for (const char* text : {"--program", "--schedule"})

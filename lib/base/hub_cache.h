@@ -66,8 +66,8 @@ std::optional<HubFile> parse_hub_file(const std::string& text);
 /// there, and the name of a file whose data set the cache does not hold.
 std::string find_hub_file(const std::string& path);
 
-/// Whether the cache holds the repository that a Hub name means, at whatever revision; false for
-/// any other path.
+/// Says whether the cache holds the repository that a Hub name means, at whatever revision; false
+/// for any other path.
 bool hub_cache_holds(const std::string& path, HubKind kind = HubKind::kModel);
 /// Finds the Hub name of a model that a path which is not there may have meant: of an address
 /// ("https://huggingface.co/owner/name") the name in it, of any other path the nearest one that the

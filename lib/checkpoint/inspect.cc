@@ -124,7 +124,8 @@ void add_key_rows(const nlohmann::json& object, std::initializer_list<const char
     if (const auto found = object.find(key); found != object.end() && !found->is_null() && !(found->is_structured() && found->empty())) rows.emplace_back(key, value_text(*found));
 }
 
-/// Of the config that wrote a checkpoint: what an adapter in it is an adapter to.
+/// Adds rows on an adapter from the config that wrote a checkpoint: which model the adapter belongs
+/// to.
 void add_adapter_rows(const std::string& config, const std::string& where, Rows& rows) {
   const auto json = parse_json_strict(config, where);
   const auto section = [&](const char* name) {

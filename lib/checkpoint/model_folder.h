@@ -15,7 +15,8 @@
 
 namespace ftrun {
 
-/// Most bytes of a model's config.json that are read; parsing it has the same limit (model/config.cc).
+/// Most bytes of a model's config.json that are read; parsing it has the same limit
+/// (model/config.cc).
 inline constexpr int64_t kLargestModelConfig = 4 << 20;
 
 /// The file of a folder with several of weights that says in which of them each tensor is.
@@ -30,8 +31,8 @@ class ModelFolder {
  public:
   explicit ModelFolder(std::string folder);
 
-  /// Reads the tensors that `stored` names (the folder's name by the new one) by new names from now on. Each is there, and no new
-  /// name is another tensor's.
+  /// Reads the tensors that `stored` names (the folder's name by the new one) by new names from now
+  /// on. Each is there, and no new name is another tensor's.
   void rename(const std::map<std::string, std::string>& stored);
 
   /// Gives what lies at a place of a tensor of the folder a name and a shape of its own, by which
@@ -61,13 +62,13 @@ class ModelFolder {
   /// missing, shorter, or holds another dtype.
   void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
   void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
-  /// Whether two tensors have the same shape and the same values, as read by read_f32().
+  /// Says whether two tensors have the same shape and the same values, as read by read_f32().
   bool holds_equal(std::string_view one, std::string_view other) const;
   /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
-  /// Whether every file of weights is still there and as long as when it was opened: to read beyond the end of one that was
-  /// cut short ends the process.
+  /// Says whether every file of weights is still there and as long as when it was opened: to read
+  /// beyond the end of one that was cut short ends the process.
   bool is_as_long() const;
 
   /// Counts the tensors that are read as what their codes stand for.
@@ -75,8 +76,8 @@ class ModelFolder {
   /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
   /// any tensor. The weights themselves are not read.
   std::string fingerprint() const;
-  /// 16 hexadecimal digits of samples of the weights: the first and the last 4 KiB of each tensor, with its name. Another
-  /// fine-tune of the same model has others.
+  /// 16 hexadecimal digits of samples of the weights: the first and the last 4 KiB of each tensor,
+  /// with its name. Another fine-tune of the same model has others.
   std::string weights_fingerprint() const;
 
  private:

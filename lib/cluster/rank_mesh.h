@@ -15,7 +15,7 @@ inline constexpr int kMeshAxes = 5;
 /// "pp", "dp_replicate", "dp_shard", "cp", "tp".
 std::string_view axis_name(MeshAxis axis);
 
-/// One number for each axis: a size, or the place of a rank.
+/// MeshPoint is one number for each axis: a size, or the place of a rank.
 struct MeshPoint {
   int pp = 0;
   int dp_replicate = 0;
@@ -32,7 +32,7 @@ struct MeshPoint {
 struct RankGroup {
   std::string name;
   std::vector<int> ranks;
-  /// Of a link between two ranks: the one that sends; the other receives. Else -1.
+  /// The rank that sends on a link between two ranks; the other receives. Else -1.
   int sender = -1;
 
   bool is_link() const { return sender >= 0; }
@@ -60,12 +60,13 @@ class RankMesh {
   int rank_at(const MeshPoint& place) const;
   /// The group of `rank` along `axes`: the ranks whose places differ from its own only there.
   RankGroup group_of(int rank, std::initializer_list<MeshAxis> axes) const;
-  /// Of the group of `rank` along `axis` the `count` neighbours [k, k+1) x count that it is among:
+  /// The `count` neighbours [k, k+1) x count of the group of `rank` along `axis` that it is among:
   /// "dp_shard/2@4". `count` divides the axis.
   RankGroup neighbours_of(int rank, MeshAxis axis, int count) const;
   /// Two ranks that differ along `axis` alone, of which the first sends to the second: "pp@3>7".
   RankGroup link(int from, int to, MeshAxis axis) const;
-  /// The ends of an axis for the rank: those whose places along it are the first and the last, "pp/ends@3".
+  /// The ends of an axis for the rank: those whose places along it are the first and the last,
+  /// "pp/ends@3".
   RankGroup ends_of(int rank, MeshAxis axis) const;
   /// The rank at another place along an axis.
   int moved(int rank, MeshAxis axis, int place) const;

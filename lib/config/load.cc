@@ -25,7 +25,8 @@
 namespace ftrun {
 namespace {
 
-// By name, else by the first thing that is not blank or a comment: JSON opens with a brace.
+// Says whether a file is JSON: by name, else by the first thing that is not blank or a comment:
+// JSON opens with a brace.
 bool looks_like_json(const std::string& name, const std::string& text) {
   const auto ends = [&](const char* extension) { return name.ends_with(extension); };
   if (ends(".json") || ends(".json5") || ends(".hjson") || ends(".jsonc")) return true;
@@ -52,13 +53,13 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
   return std::nullopt;
 }
 
-/// True for an override that gives more than one value, or was meant to.
+/// Says whether an override gives more than one value, or was meant to.
 bool gives_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }
 
-/// Whether a value that looks like a list, a map or a quoted text is the path of something that is there, or would be made in a folder
-/// that is there ("[v2] run/out").
+/// Says whether a value that looks like a list, a map or a quoted text is the path of something
+/// that is there, or would be made in a folder that is there ("[v2] run/out").
 bool is_path_there(const std::string& text) {
   if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos) return false;
   std::error_code error;
@@ -179,7 +180,7 @@ class Sources {
       value = std::move(map);
     }
     mark_secrets(value);
-    // What reads as one text may be a section that is not well formed.
+    // A value that reads as one text may be a section that is not well formed.
     Node* leaf = &value;
     for (const std::string& key : keys) leaf = leaf->find(key);
     if (leaf->kind == Node::Kind::kText && gives_section(text)) leaf->secret = true;

@@ -11,9 +11,9 @@
 
 namespace ftrun {
 
-/// What a reading of a whole data set found.
+/// DataReport is what a reading of a whole data set found.
 struct DataReport {
-  /// Each a complete sentence naming file and place; the first 20, then how many more.
+  /// Complete sentences that name file and place; the first 20, then how many more.
   std::vector<std::string> problems;
   DataStatistics statistics;
   /// Ids outside the model's rows.
@@ -35,8 +35,8 @@ struct DataReport {
 };
 
 /// Reads every token (for `ftrun check --data`). Damage that keeps the data from being opened is
-/// reported as a problem too, as are fewer rows than `whole_batch`, what a training step needs where what does not fill one is left out;
-/// nothing is thrown for bad data.
+/// reported as a problem too, as are fewer rows than `whole_batch`, what a training step needs
+/// where what does not fill one is left out; nothing is thrown for bad data.
 DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
                          int64_t vocab_rows, std::optional<int64_t> whole_batch = std::nullopt);
 

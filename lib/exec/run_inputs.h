@@ -30,7 +30,7 @@ class DataFingerprints {
 
   /// (role, digest) of those that have become known since the last call. Never waits.
   std::vector<std::pair<std::string, std::string>> take();
-  /// True when none is left to be found.
+  /// Says whether none is left to be found.
   bool all_taken() const { return unknown_.empty(); }
 
  private:

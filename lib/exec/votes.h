@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// What ranks tell each other with a step's loss.
+/// A vote is what ranks report to each other with a step's loss.
 enum class Vote : uint8_t {
   /// A stop signal has reached this rank.
   kInterrupt,
@@ -23,13 +23,14 @@ enum class Vote : uint8_t {
   kEvaluationDue,
 };
 
-/// How many ranks vote for each: every kind has a number of its own, so that none can hide another.
+/// Votes count how many ranks vote for each: every kind has a number of its own, so that none can
+/// hide another.
 class Votes {
  public:
   void add(Vote vote) { at(vote) += 1; }
   int64_t of(Vote vote) const { return static_cast<int64_t>(counts_[static_cast<size_t>(vote)]); }
 
-  /// For a sum over all ranks.
+  /// The counts for a sum over all ranks.
   std::span<double> counts() { return counts_; }
   std::span<const double> counts() const { return counts_; }
 

@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// As for the file (checkpoint/model_folder.h).
+// Most bytes of config.json's text; the file has the same limit (checkpoint/model_folder.h).
 constexpr size_t kLargestText = size_t{4} << 20;
 // A projection's width (heads times head size); the bound of the other dimensions is WholeRange's.
 constexpr int64_t kWidest = int64_t{1} << 20;
@@ -157,7 +157,8 @@ std::vector<int64_t> read_eos(ConfigReader& reader) {
   return out;
 }
 
-/// As torch takes a padding_idx; transformers opens no model whose padding_idx has no row.
+/// Reads the padding row as torch takes a padding_idx; transformers opens no model whose
+/// padding_idx has no row.
 std::optional<int64_t> padding_row(ConfigReader& reader, const ModelConfig& config) {
   if (config.pad_id) return *config.pad_id < config.vocab_rows ? config.pad_id : std::nullopt;
   const json* value = reader.find("pad_token_id");
@@ -345,7 +346,7 @@ std::string features_text(const ModelConfig& config) {
   return names.empty() ? "none" : join(names, " ");
 }
 
-/// "", or a line of those that are not 1.
+/// Makes a line of the scales that are not 1; "" if all are.
 std::string scales_text(const ModelConfig& config) {
   std::string text;
   const auto add = [&](std::string_view name, double scale) {

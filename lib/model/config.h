@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// How the rotary angles of a model are scaled (transformers' rope_type).
+/// RopeType says how the rotary angles of a model are scaled (transformers' rope_type).
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
 
 /// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), the same
@@ -33,7 +33,7 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-/// What a Hugging Face config.json says of a decoder, in one spelling.
+/// ModelConfig is what a Hugging Face config.json says of a decoder, in one spelling.
 struct ModelConfig {
   /// Hugging Face's model_type: "llama", "mistral", "gpt2", ...
   std::string family;
@@ -51,7 +51,8 @@ struct ModelConfig {
   Activation activation = Activation::kSilu;
   /// The MLP is down(act(gate(x)) * up(x)); else down(act(up(x))).
   bool gated = true;
-  /// Each position has a vector that is added to the token's, and heads do not rotate.
+  /// Says whether each position has a vector that is added to the token's; heads do not rotate
+  /// then.
   bool learned_positions = false;
   /// The output matrix is the embedding matrix.
   bool tied = false;

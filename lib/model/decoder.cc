@@ -59,7 +59,7 @@ class TensorTable {
   /// share A.
   struct Lora {
     TensorId a = -1, b = -1;
-    /// -1: it has none.
+    /// The tensor of magnitudes; -1: it has none.
     TensorId magnitudes = -1;
   };
   /// LoraModule is a module of the files with an adapter. Rows of B of its products lie under each
@@ -362,7 +362,8 @@ std::vector<RankMatrix> rank_matrices(const ModelConfig& whole, const TensorSpli
   return matrices;
 }
 
-/// In the order in which a step reads them: behind the product's own parameters.
+/// Adds the parameters of low-rank adapters in the order in which a step reads them: behind the
+/// product's own parameters.
 MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
                                    const TensorNames& names, const TensorSplit& split,
                                    const BlockAdapter& adapter, const DropoutAttrs& dropout) {
@@ -401,10 +402,11 @@ MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
   return lora;
 }
 
-/// Adds a block's parameters to its graph. `whole` is the config of the whole model, `dropout` that
-/// of what adapters multiply. Modules of one matrix, whose A's are one matrix, have the same mask.
+/// Adds a block's parameters to its graph. `whole` is the config of the whole model. `dropout`
+/// holds what the dropouts of all adapters' operands have in common; each gets its own site and
+/// first column here. Modules of one matrix, whose A's are one matrix, share a mask.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
-                             double dropout, const TensorSplit& split) {
+                             const DropoutAttrs& dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);
   const std::vector<RankMatrix> matrices = rank_matrices(whole, split);
   BlockParams p;
@@ -428,8 +430,9 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   for (const RankMatrix& matrix : matrices) {
     const bool by_outputs = matrix.products.front().by_outputs;
     // The numbers of sites decide masks: a run goes on with the same ones.
-    const DropoutAttrs site{dropout, static_cast<int>(matrix.matrix),
-                            by_outputs ? 0 : split.index * matrix.inputs};
+    DropoutAttrs site = dropout;
+    site.site = static_cast<int>(matrix.matrix);
+    site.first_column = by_outputs ? 0 : split.index * matrix.inputs;
     p.at(matrix.matrix).lora = add_lora_params(g, matrix, names, split, adapter, site);
   }
   return p;
@@ -528,8 +531,8 @@ struct BlockKind {
 
 BlockKind block_kind(const ModelConfig& c, int64_t layer, int64_t row_tokens) {
   const int64_t window = c.windows[static_cast<size_t>(layer)];
-  const bool turns_otherwise = window > 0 && c.window_rope.has_value();
-  return {window >= row_tokens ? 0 : window, turns_otherwise ? size_t{1} : size_t{0}};
+  const bool uses_window_rope = window > 0 && c.window_rope.has_value();
+  return {window >= row_tokens ? 0 : window, uses_window_rope ? size_t{1} : size_t{0}};
 }
 
 /// Returns a graph's name: "block", "block.window128", "block.window128.rope1".
@@ -588,7 +591,10 @@ BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const 
   const ValueId rope =
       table_width > 0 ? g.input(Port::kRope, DType::kF32, {n, table_width}, "rope") : -1;
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
-  const BlockParams p = add_block_params(g, whole, adapter, train ? dropout : 0, split);
+  const DropoutAttrs masks{.probability = train ? dropout : 0,
+                           .row_tokens = batch.row_tokens,
+                           .row_padding = batch.row_padding};
+  const BlockParams p = add_block_params(g, whole, adapter, masks, split);
   const ValueId norm = add_norm(g, c, x, p.input_norm);
   ValueId attention = build_attention(g, products, c, p, norm, rope, starts, kind);
   if (c.output_norms) attention = add_norm(g, c, attention, p.attention_output_norm);

@@ -18,7 +18,7 @@ struct Extent {
   int64_t elements = 0;
 };
 
-/// Of each unit, in order.
+/// Lists the extents of each unit, in order.
 std::vector<std::vector<Extent>> extents_of(const Partition& partition,
                                             const ModelDescription& model) {
   std::vector<std::map<int64_t, int64_t>> found(partition.units.size());
@@ -38,7 +38,7 @@ std::vector<std::vector<Extent>> extents_of(const Partition& partition,
   return extents;
 }
 
-/// Which owner gets each.
+/// Chooses an owner for each extent.
 std::vector<size_t> owners_of(const std::vector<Extent>& extents, int owners) {
   std::vector<size_t> by_size(extents.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
@@ -55,7 +55,8 @@ std::vector<size_t> owners_of(const std::vector<Extent>& extents, int owners) {
   return owner;
 }
 
-/// Where each begins anew, by where it began; sets the unit's length.
+/// Lays the extents of a unit out anew: maps each old start to the new one, and sets the unit's
+/// length.
 std::map<int64_t, int64_t> lay_out(Unit& unit, const std::vector<Extent>& extents, int owners) {
   const std::vector<size_t> owner = owners_of(extents, owners);
   std::vector<int64_t> load(static_cast<size_t>(owners), 0);

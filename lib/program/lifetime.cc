@@ -35,7 +35,7 @@ namespace {
 std::vector<int64_t> completion_times(const Program& program, const std::vector<LaneClock>& known) {
   const auto count = static_cast<int64_t>(program.instrs.size());
   std::vector<int64_t> done(program.instrs.size(), count);
-  // What a lane has done only grows, so one walk per lane is enough.
+  // A lane's done instructions only grow, so one walk per lane is enough.
   std::array<std::vector<size_t>, kMostLanes> pending;
   std::array<size_t, kMostLanes> next{};
   for (size_t i = 0; i < program.instrs.size(); ++i) {

@@ -15,7 +15,7 @@ LaneClock nothing_done() {
   return clock;
 }
 
-/// Who touched which bytes of each buffer so far, by lane.
+/// Records who touched which bytes of each buffer so far, by lane.
 class AccessLog {
  public:
   explicit AccessLog(size_t buffers) : buffers_(buffers) {}
@@ -26,7 +26,7 @@ class AccessLog {
   }
 
   /// The last instruction of `lane` that wrote what `instr` touches or read what it writes, or -1.
-  /// What stands before it on that lane is done when it is.
+  /// Instructions before it on that lane are done when it is.
   InstrId last_conflict(const Instr& instr, Lane lane) {
     InstrId last = -1;
     for (const Range& range : instr.reads)
@@ -72,16 +72,16 @@ class AccessLog {
   std::vector<std::array<Log, kMostLanes>> buffers_;
 };
 
-/// How far compute may run ahead of what takes gradients away. Compute fills buffers (whole
-/// gradients, copies in the dtype they travel in) that live until another lane has emptied them; if
-/// it never waited, all of them would live to the end of the step. So one bucket may be under way
-/// while the next one fills.
+/// Limits how far compute may run ahead of the lanes that take gradients away. Compute fills
+/// buffers (whole gradients, copies in the dtype they travel in) that live until another lane has
+/// emptied them; if it never waited, all of them would live to the end of the step. So one bucket
+/// may be under way while the next one fills.
 class BucketsInFlight {
  public:
   explicit BucketsInFlight(const Program& program)
       : program_(program), filled_(program.buffers.size(), 0) {}
 
-  /// What must be done before a compute instruction starts to fill another one.
+  /// The instructions that must be done before a compute instruction starts to fill another bucket.
   const LaneClock* before(const Instr& instr) {
     if (instr.lane != Lane::kCompute) return nullptr;
     bool starts = false;
@@ -105,7 +105,8 @@ class BucketsInFlight {
     const Buffer& buffer = program_.at(range.buffer);
     return !buffer.persistent && buffer.category == Category::kBuckets;
   }
-  /// What tensor-parallel ranks sum stays in the bucket.
+  /// Says whether the instruction takes gradients out of the bucket; a sum of tensor-parallel ranks
+  /// leaves them there.
   bool empties(const Instr& instr) const {
     if (instr.group() != kNoGroup && runs_along_tensor(program_.group(instr.group()))) return false;
     return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const Range& range) {
@@ -121,8 +122,8 @@ class BucketsInFlight {
   LaneClock older_ = nothing_done();
 };
 
-/// How far compute may run ahead of what takes a stage's results to other stages: what it sends lives until
-/// the receiver has it, so one may be under way on a link while the next one is made.
+/// Limits how far compute may run ahead of the links to other stages: what is sent lives until the
+/// receiver has it, so one send may be under way on a link while the next value is made.
 class SendsInFlight {
  public:
   explicit SendsInFlight(const Program& program) : lane_of_(program.buffers.size(), kNotSent) {
@@ -131,7 +132,8 @@ class SendsInFlight {
         lane_of_[static_cast<size_t>(instr.reads[0].buffer)] = static_cast<size_t>(instr.lane);
   }
 
-  /// What must be done before an instruction that is the first to write what is sent; -1 for nothing.
+  /// The earlier send on the same link that must be done before `instr`, if that is the first to
+  /// write a buffer that is sent; -1 for none.
   InstrId before(const Instr& instr) {
     InstrId needed = -1;
     for (const Range& range : instr.writes) {
@@ -149,7 +151,7 @@ class SendsInFlight {
 
  private:
   static constexpr size_t kNotSent = kMostLanes;
-  /// By buffer: the lane that it is sent on, once somebody writes it.
+  /// The lane on which a buffer is sent, once somebody writes it; indexed by buffer.
   std::vector<size_t> lane_of_;
   LaneClock newest_ = nothing_done();
   LaneClock older_ = nothing_done();
@@ -223,7 +225,7 @@ class Orderer {
       if (lane != own) now[lane] = std::max(now[lane], then[lane]);
   }
 
-  /// The same among the waits of one instruction.
+  /// Drops those waits of one instruction that its other waits imply.
   void drop_implied(std::vector<InstrId>& waits) const {
     const std::vector<InstrId> all = waits;
     std::erase_if(waits, [&](InstrId wait) {
@@ -236,7 +238,7 @@ class Orderer {
 
   Program& program_;
   bool overlap_;
-  /// What each instruction knows to be done when it is done itself.
+  /// Knows for each instruction what is done when it is done itself.
   std::vector<LaneClock> known_;
   AccessLog log_;
   BucketsInFlight buckets_;

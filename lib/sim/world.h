@@ -26,7 +26,7 @@ struct World {
     int number = 0;
     /// Index in `programs`.
     int32_t program = 0;
-    /// By GroupId of that program: index in `groups`, or kStranger.
+    /// The group of each GroupId of that program: index in `groups`, or kStranger.
     std::array<int32_t, kMostGroups> groups{};
   };
   struct Group {
@@ -36,7 +36,7 @@ struct World {
   };
 
   std::vector<const Program*> programs;
-  /// By number.
+  /// The ranks, by number.
   std::vector<Rank> ranks;
   std::vector<Group> groups;
 

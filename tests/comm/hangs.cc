@@ -21,7 +21,7 @@ std::string text_of(const HangCase& hang) {
              hang.step, ", collective ", hang.place);
 }
 
-/// What the earliest rank to notice says.
+/// Told is what the earliest rank to notice says.
 struct Told {
   std::mutex mutex;
   std::condition_variable changed;
@@ -83,7 +83,7 @@ class Member {
     device_->synchronize(groups());
   }
 
-  /// True where the collective is left out.
+  /// Says whether the collective is left out.
   bool inject() {
     if (hang_.hang == Hang::kSkips) return true;
     if (hang_.hang != Hang::kComputes && hang_.hang != Hang::kSlowDisk) return false;
@@ -99,14 +99,14 @@ class Member {
   const HangCase& hang_;
   Told& told_;
   const int rank_;
-  /// Of a step, until the device is done with it.
+  /// The data of a step, until the device is done with it.
   std::array<std::vector<float>, 3> data_;
   std::unique_ptr<HangDevice> device_;
   std::unique_ptr<Communicator> tp_, dp_, world_;
 };
 
-/// "" where the culprit was named right, else what was said; nothing where a rank failed before the hang was
-/// there, as on a machine that stands still for longer than the limit.
+/// Returns "" where the culprit was named right, else what was said; nothing where a rank failed
+/// before the hang was there, as on a machine that stands still for longer than the limit.
 std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& make_device) {
   Told told;
   auto all = Rendezvous::in_process(kRanks, 20s, 50ms);

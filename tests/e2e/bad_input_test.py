@@ -415,7 +415,7 @@ with tempfile.TemporaryDirectory() as scratch:
         first, second, third, fourth = steps(job.out("late-labels"))
         assert (first["loss"], first["tokens"], first["grad_norm"]) == ("NaN", 0, 0), first
         assert third["tokens"] == fourth["tokens"] == 128 and third["loss"] > fourth["loss"] > 0, (third, fourth)
-        assert run.stderr.count("none of its labels counts in the loss: it has no loss (NaN) and zero gradients\n  remedy: ") == 1, run.stderr
+        assert run.stderr.count(": all labels are masked: the loss is NaN and the gradients are zero\n  remedy: ") == 1, run.stderr
 
     @case
     def data_truncated_or_empty():

@@ -39,7 +39,7 @@ struct BlockShape {
   int64_t window = 0;
   bool biases = false;
   bool qk_norm = false;
-  /// Of the operand of adapters.
+  /// The dropout of the operand of adapters.
   double dropout = 0;
   RecomputePolicy recompute = {};
   ModelDtypes dtypes = {};
@@ -77,8 +77,8 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// A product with low-rank adapters of two of its three parts, and magnitudes and a bias: as a decoder has it, of one of `ranks`
-/// tensor-parallel ranks.
+/// A product with low-rank adapters of two of its three parts, and magnitudes and a bias: as a
+/// decoder has it, of one of `ranks` tensor-parallel ranks.
 inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_t ranks = 1) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
   GraphBuilder g("magnitudes", s.tokens(), s.row_tokens, s.dtypes);
@@ -242,7 +242,7 @@ inline ValueId named(const LayerGraph& graph, const std::string& name) {
   throw std::logic_error("no value " + name);
 }
 
-/// What a failed check of ours says, without its place; "nothing" when none failed.
+/// Returns what a failed check of ours says, without its place; "nothing" when none failed.
 inline std::string bug_text(const std::function<void()>& body) {
   try {
     body();

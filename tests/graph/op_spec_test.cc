@@ -64,7 +64,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     INFO(spec.name);
     CHECK_FALSE(spec.name.empty());
     CHECK(names.insert(spec.name).second);
-    REQUIRE(spec.flops != nullptr);
+    REQUIRE(spec.work != nullptr);
     CHECK((spec.gpu_workspace == nullptr) == (spec.collective != TensorCollective::kNone));
     const Patterns patterns = patterns_of(spec);
     CHECK(spec.cheap_result < static_cast<int>(patterns.out.size()));
@@ -78,7 +78,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     CHECK(spec.private_result < static_cast<int>(patterns.out.size()));
     if (spec.gpu_pair) CHECK(patterns_of(op_spec(*spec.gpu_pair)).in.size() >= patterns.in.size());
     if (spec.collective != TensorCollective::kNone) {
-      CHECK(spec.flops == flops_of::communication);
+      CHECK(spec.work == work_of::communication);
       CHECK(spec.workspace == nullptr);
       CHECK(spec.shared_by.empty());
     }

@@ -9,7 +9,7 @@
         OUT/NAME/trained/     the same after the last step
         OUT/NAME/reference.json
 With names: those cases alone, of which some have magnitudes (DoRA).
-Dropout has ftrun's masks, worked out here from what docs/architecture.md says of them.
+Dropout has ftrun's masks, worked out here from what docs/numbers.md says of them.
 """
 import json
 import pathlib

@@ -290,7 +290,7 @@ TEST_CASE("the ranks' parts of a tensor are all of it, each as often as it has c
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4", "qwen3.v4"})
     for (const int degree : {1, 2, 3, 4, 8}) {
       const ModelConfig c = small(name);
-      if (!check_tensor_split(c, {2, 64}, {degree, 0, false}).empty()) continue;
+      if (!check_tensor_split(c, degree).empty()) continue;
       std::vector<ModelDescription> ranks;
       for (int rank = 0; rank < degree; ++rank)
         ranks.push_back(split_model(c, {degree, rank, false}));
@@ -340,34 +340,43 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
         "1, 3, 9\n"
         "  3 key/value heads and 2 ranks, neither of which divides the other: 3 = 1 x 2 + 1; "
         "degrees that do: 1, 3, 6, 9\n"
-        "  remedy: degrees that divide all of these: 1");
-  CHECK(split_refusal(c, {2, 63}, {3, 0, true}) == "accepted");
-  CHECK(split_refusal(c, {2, 64}, {3, 0, true}) ==
-        "the model cannot be split over 3 tensor-parallel ranks\n"
-        "  the 2 x 64 = 128 tokens of a micro-batch cannot be shared out among 3 ranks: 128 = 42 x "
-        "3 + 2; degrees that "
-        "divide: 1, 2, 4, 8; or set parallel.sequence: false\n"
-        "  remedy: degrees that divide all of these: 1");
-  CHECK(split_refusal(c, {2, 64}, {3, 0, false}) == "accepted");
+        "  remedy: degrees that divide all of these: 1, 3");
+  CHECK(split_refusal(c, {2, 64}, {3, 0, true}) == "accepted");
   ModelConfig odd = c;
   odd.query_heads = 16;
   odd.kv_heads = 6;
   odd.feed_forward = 1537;
   odd.vocab_rows = 50257;
-  CHECK(check_tensor_split(odd, {1, 4}, {8, 0, true}) ==
+  CHECK(check_tensor_split(odd, 8) ==
         std::vector<std::string>{"6 key/value heads and 8 ranks, neither of which divides the "
                                  "other: 8 = 1 x 6 + 2; degrees that do: 1, 2, "
                                  "3, 6, 12",
                                  "a feed-forward of 1537 cannot be shared out among 8 ranks: 1537 "
-                                 "= 192 x 8 + 1; degrees that divide: 1",
-                                 "the 1 x 4 = 4 tokens of a micro-batch cannot be shared out among "
-                                 "8 ranks: 4 = 0 x 8 + 4; degrees that "
-                                 "divide: 1, 2, 4; or set parallel.sequence: false"});
-  CHECK(tensor_split_degrees(c, {1, 90}, true) == std::vector<int64_t>{1, 3});
+                                 "= 192 x 8 + 1; degrees that divide: 1"});
+  CHECK(tensor_split_degrees(c) == std::vector<int64_t>{1, 3});
   odd.vocab_rows = 9;
-  CHECK(check_tensor_split(odd, {1, 4}, {8, 0, false}).back() ==
+  CHECK(check_tensor_split(odd, 8).back() ==
         "a vocabulary of 9 rows, 2 a rank, leaves none for the last of 8 ranks; degrees that do: "
         "1, 2, 3, 5, 9");
+}
+
+TEST_CASE("rows are padded by as few tokens as make those of a micro-batch divide") {
+  for (const int64_t rows : {1, 2, 3, 6})
+    for (const int64_t tokens : {1, 5, 63, 64, 65})
+      for (const int degree : {1, 2, 3, 4, 8}) {
+        CAPTURE(rows, tokens, degree);
+        int64_t padded = tokens;
+        while (rows * padded % degree != 0) ++padded;
+        CHECK(pad_rows({rows, tokens}, {degree, 0, true}) ==
+              BatchShape{rows, padded, padded - tokens});
+        CHECK(pad_rows({rows, tokens}, {degree, 0, false}) == BatchShape{rows, tokens});
+        // A padded row is not padded again.
+        const BatchShape once = pad_rows({rows, tokens}, {degree, 0, true});
+        CHECK(pad_rows(once, {degree, 0, true}) == once);
+      }
+  const ModelConfig c = small("llama2.v4");
+  const ModelDescription model = build_model(c, {1, 63}, Mode::kTrain, {}, {}, {2, 1, true});
+  CHECK(model.batch == BatchShape{1, 64, 1});
 }
 
 TEST_CASE("a vocabulary that ranks cannot share out evenly is padded on the last one") {
@@ -439,7 +448,7 @@ class SharedLetters {
   std::set<char> shared_, whole_;
 };
 
-/// One layer of the whole model and of one rank.
+/// LayerPair is one layer of the whole model and of one rank.
 struct LayerPair {
   const LayerGraph& whole;
   const LayerGraph& local;
@@ -457,7 +466,8 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
   return found;
 }
 
-/// What adapters, magnitudes and dropout make of this rank's term `id` of a product's results is a term too; lengths of rows must be whole.
+/// Says whether the reader keeps a term a term: what adapters, magnitudes and dropout make of this
+/// rank's term `id` of a product's results is a term too; lengths of rows must be whole.
 bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {
     return std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) { return op.out[0] == result; });

@@ -21,7 +21,7 @@
 namespace ftrun {
 namespace {
 
-/// Whether [begin, begin + extent) of a tensor of `elements` elements is whole blocks of it.
+/// Says whether [begin, begin + extent) of a tensor of `elements` elements is whole blocks of it.
 bool is_whole_blocks(int64_t begin, int64_t extent, int64_t elements) {
   const int64_t end = begin + extent;
   return begin % kTensorBlock == 0 && (end % kTensorBlock == 0 || end == elements);
@@ -73,10 +73,10 @@ std::vector<ModelConfig> families() {
 
 constexpr BatchShape kBatch{1, 64};
 
-/// Of every rank of every degree.
+/// Lists the splits of every rank of every degree.
 std::vector<TensorSplit> splits_of(const ModelConfig& config) {
   std::vector<TensorSplit> splits;
-  for (const int64_t degree : tensor_split_degrees(config, kBatch, true))
+  for (const int64_t degree : tensor_split_degrees(config))
     for (const int64_t index : std::set<int64_t>{0, degree - 1})
       splits.push_back({static_cast<int>(degree), static_cast<int>(index), true});
   return splits;

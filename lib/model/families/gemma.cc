@@ -1,7 +1,7 @@
 // Gemma 1, 2 and 3 of Google, text alone: norms whose weights are stored less 1, embeddings times
 // the root of their width, a gelu gate. Gemma 2 and 3 have norms behind attention and MLP too, and
-// sliding windows on some layers; Gemma 2 bounds scores and logits, Gemma 3 turns layers with a
-// window otherwise and has norms of query and key heads.
+// sliding windows on some layers; Gemma 2 bounds scores and logits, Gemma 3 has another rotary
+// embedding on layers with a sliding window, and norms of query and key heads.
 #include <cmath>
 
 #include "model/families.h"

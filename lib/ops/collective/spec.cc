@@ -86,7 +86,7 @@ constinit const OpSpec tensor_all_reduce{
     .in_place = 0,
     .collective = TensorCollective::kAllReduce,
     .letters = group_letters,
-    .flops = flops_of::communication,
+    .work = work_of::communication,
     .gradients = all_reduce_gradients,
 };
 
@@ -97,7 +97,7 @@ constinit const OpSpec tensor_all_gather{
     .collective = TensorCollective::kAllGather,
     .passes_on_terms = true,
     .letters = group_letters,
-    .flops = flops_of::communication,
+    .work = work_of::communication,
     .gradients = all_gather_gradients,
 };
 
@@ -106,7 +106,7 @@ constinit const OpSpec tensor_reduce_scatter{
     .shapes = "tS -> S",
     .collective = TensorCollective::kReduceScatter,
     .letters = group_letters,
-    .flops = flops_of::communication,
+    .work = work_of::communication,
     .gradients = reduce_scatter_gradients,
 };
 

@@ -32,8 +32,8 @@ struct Angles {
   int first, half, table_half;
 };
 
-// One block a token; a thread rotates V pairs or copies V elements that do not rotate: the end of
-// each head, and v. y may be x.
+// Runs one block a token; a thread rotates V pairs or copies V elements that do not rotate: the end
+// of each head, and v. y may be x.
 template <class T, int V>
 __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied,
                           int head_size, Angles angles, float sine_sign) {

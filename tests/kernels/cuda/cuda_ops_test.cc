@@ -280,8 +280,8 @@ TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
     for (const int64_t first_column : {0, 24, 4090}) {
       OperationCase c{OpKind::kDropout, DropoutAttrs{0.3, 2, first_column}, {random({s.tokens, s.width}, 1)},
                       {Operand::out({s.tokens, s.width})}};
-      for (const bool rest : {false, true}) {
-        c.attrs = DropoutAttrs{0.3, 2, first_column, rest};
+      for (const auto& [rest, padding] : {std::pair{false, 0}, {true, 0}, {false, 2}}) {
+        c.attrs = DropoutAttrs{0.3, 2, first_column, rest, 1, 5, padding};
         c.in_place.reset();
         require_agreement(c);
         const auto apart = bits_on_gpu(c, kDTypes[2]);

@@ -69,7 +69,7 @@ struct ForwardRun {
 };
 ForwardRun run_forward(Rig& rig, const AttentionCase& c, const OracleCase& o) {
   const ForwardRun f{rig.input(o.inputs[0]), rig.ints(o.ints), rig.output(o.gradient.dims),
-                  rig.statistic({c.attrs.query_heads, o.inputs[0].dims[0]})};
+                     rig.statistic({c.attrs.query_heads, o.inputs[0].dims[0]})};
   rig.run(OpKind::kAttention, {f.qkv, f.starts}, {f.a, f.lse}, c.attrs);
   return f;
 }
@@ -80,8 +80,10 @@ void require_agreement(const AttentionCase& c, const OracleCase& o, DType dtype,
   const auto [qkv, starts, a, lse] = run_forward(rig, c, o);
   const ValueId da = rig.input(o.gradient), dqkv = rig.output(o.inputs[0].dims);
   rig.run(OpKind::kAttentionDgrad, {da, qkv, a, lse, starts}, {dqkv}, c.attrs);
-  // Units that multiply bf16 get weights and slopes rounded to it. Scores, and so lse, are sums in fp32 of exact products.
-  const double operands = dtype == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16 ? unit_roundoff(dtype) : 0.0;
+  // Units that multiply bf16 get weights and slopes rounded to it. Scores, and so lse, are sums in
+  // fp32 of exact products.
+  const double operands =
+      dtype == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16 ? unit_roundoff(dtype) : 0.0;
   REQUIRE(relative_error(rig.read(a), expected.outputs[0]) < slack * tolerance(dtype) + operands);
   REQUIRE(relative_error(rig.read(lse), expected.outputs[1]) < slack * tolerance(dtype));
   // The gradient is taken with the stored a, whose rounding reaches every slope.
@@ -110,7 +112,7 @@ TEST_CASE("attention stays right when scores are far apart") {
   });
 }
 
-// Without keys every weight is exp(0) before it is divided by their sum.
+// Attention without keys has weights exp(0) before they are divided by their sum.
 TEST_CASE("weights that are exact in bf16 lose nothing when bf16 units multiply them") {
   for_each_backend([](DType dtype) {
     for (const AttentionCase& c : kCases) {

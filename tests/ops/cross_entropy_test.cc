@@ -77,8 +77,10 @@ TEST_CASE("linear_cross_entropy and both gradients agree with autograd") {
         const ValueId dw = accumulate ? rig.input(before) : rig.output({c.vocabulary, c.hidden});
         rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss, dx, dw}, o.attrs, accumulate);
         // Of a frozen matrix: without its gradient the rest is the same.
-        const ValueId loss_alone = rig.input({{2}, {10.0, 3.0}}, DType::kF64), dx_alone = rig.output({c.tokens, c.hidden});
-        rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss_alone, dx_alone}, o.attrs, accumulate);
+        const ValueId loss_alone = rig.input({{2}, {10.0, 3.0}}, DType::kF64),
+                      dx_alone = rig.output({c.tokens, c.hidden});
+        rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss_alone, dx_alone}, o.attrs,
+                accumulate);
         REQUIRE(rig.bits(loss_alone) == rig.bits(loss));
         REQUIRE(rig.bits(dx_alone) == rig.bits(dx));
         Array dw_expected = expected.gradients[1];
@@ -113,7 +115,8 @@ double correct_tokens(const OracleCase& o) {
   return correct;
 }
 
-/// Hidden values that point to one row of w each, and labels that are that row for every other token.
+/// Hidden values that point to one row of w each, and labels that are that row for every other
+/// token.
 OracleCase evaluated_case(const Case& c) {
   OracleCase o = oracle_case(c);
   const auto hidden = static_cast<size_t>(c.hidden), rows = static_cast<size_t>(c.vocabulary);
@@ -122,23 +125,29 @@ OracleCase evaluated_case(const Case& c) {
     const size_t row = n % rows;
     double norm = 0;
     for (size_t i = 0; i < hidden; ++i) norm += w[row * hidden + i] * w[row * hidden + i];
-    for (size_t i = 0; i < hidden; ++i) o.inputs[0].data[n * hidden + i] = 8 * w[row * hidden + i] / std::sqrt(norm);
+    for (size_t i = 0; i < hidden; ++i)
+      o.inputs[0].data[n * hidden + i] = 8 * w[row * hidden + i] / std::sqrt(norm);
     if (o.ints[n] >= 0 && n % 2 == 0) o.ints[n] = static_cast<int32_t>(row);
   }
   return o;
 }
 
-TEST_CASE("without gradients linear_cross_entropy gives the same loss and the tokens that are predicted") {
+TEST_CASE(
+    "without gradients linear_cross_entropy gives the same loss and the tokens that are "
+    "predicted") {
   for_each_multiplier([](DType dtype) {
     for (const Case& c : cases()) {
       const OracleCase o = stored(evaluated_case(c), dtype);
       Rig rig(dtype);
-      const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(o.ints);
+      const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
+                    labels = rig.ints(o.ints);
       const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
       rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
               CrossEntropyAttrs{false, c.chunk, c.softcap});
       const Array found = rig.read(loss);
-      REQUIRE(found.data[0] == Approx(oracle(o).outputs[0].data[0]).epsilon(tolerance(dtype)).margin(tolerance(dtype)));
+      REQUIRE(
+          found.data[0] ==
+          Approx(oracle(o).outputs[0].data[0]).epsilon(tolerance(dtype)).margin(tolerance(dtype)));
       CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary);
       REQUIRE(found.data[1] == correct_tokens(o));
     }
@@ -156,7 +165,7 @@ Array some_rows(const Array& whole, int64_t first, int64_t count) {
 
 struct SplitResult {
   Array loss, dx, dw;
-  /// That every rank found from the others' statistics: {sum, count} of each rank.
+  /// The losses that every rank found from the others' statistics: {sum, count} of each rank.
   std::vector<Array> losses;
 };
 
@@ -269,8 +278,9 @@ TEST_CASE(
           const Array dw = accumulate ? plus(expected.gradients[1], before) : expected.gradients[1];
           REQUIRE(relative_error(found.dw, dw) < tolerance(dtype) + roundings);
           const SplitResult evaluated = split_cross_entropy(c, o, dtype, ranks, nullptr, false);
-          REQUIRE(evaluated.loss.data[0] ==
-                  Approx(expected.outputs[0].data[0]).epsilon(tolerance(dtype)).margin(tolerance(dtype)));
+          REQUIRE(evaluated.loss.data[0] == Approx(expected.outputs[0].data[0])
+                                                .epsilon(tolerance(dtype))
+                                                .margin(tolerance(dtype)));
         }
   });
 }
@@ -336,7 +346,9 @@ TEST_CASE("ranks count the tokens that are predicted as one rank does") {
         c.labels = o.ints;
         CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, ranks);
         const SplitResult found = split_cross_entropy(c, o, dtype, ranks, nullptr, false);
-        REQUIRE(found.loss.data[0] == Approx(oracle(o).outputs[0].data[0]).epsilon(tolerance(dtype)).margin(tolerance(dtype)));
+        REQUIRE(found.loss.data[0] == Approx(oracle(o).outputs[0].data[0])
+                                          .epsilon(tolerance(dtype))
+                                          .margin(tolerance(dtype)));
         REQUIRE(found.loss.data[1] == correct_tokens(o));
       }
   });

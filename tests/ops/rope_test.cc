@@ -22,7 +22,7 @@ const std::vector<Turning> kHeads{{{1, 1, 2}, 2},   {{3, 1, 10}, 10},     {{4, 2
                                   {{2, 2, 72}, 72}, {{3, 1, 10}, 4},      {{4, 2, 64}, 16},
                                   {{2, 1, 96}, 72}, {{4, 2, 64}, 64, 32}, {{2, 1, 10}, 4, 3, 5}};
 
-/// Of heads of which `head_size` elements turn.
+/// Makes the rope of heads of which `head_size` elements turn.
 Array rope_values(int64_t tokens, int64_t head_size) {
   Array table{{tokens, head_size}, {}};
   for (int64_t n = 0; n < tokens; ++n)

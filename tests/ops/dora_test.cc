@@ -28,8 +28,11 @@ OracleCase lengths_case(const LengthsCase& s) {
     ranks += part.rank;
     rows += part.columns;
   }
-  OracleCase c{OpKind::kDoraSquaredLengths, attrs, {random_array({s.outputs, s.inputs}, 1), random_array({ranks, s.inputs}, 2)}};
-  for (const LengthsCase::Part& part : s.parts) c.inputs.push_back(random_array({part.columns, part.rank}, 3 + c.inputs.size()));
+  OracleCase c{OpKind::kDoraSquaredLengths,
+               attrs,
+               {random_array({s.outputs, s.inputs}, 1), random_array({ranks, s.inputs}, 2)}};
+  for (const LengthsCase::Part& part : s.parts)
+    c.inputs.push_back(random_array({part.columns, part.rank}, 3 + c.inputs.size()));
   c.gradient = random_array({rows}, 11);
   return c;
 }
@@ -42,32 +45,38 @@ Array measured(Rig& rig, const OracleCase& c, ValueId weight) {
   return rig.read(squares);
 }
 
-/// Nothing is rounded to 16 bits on the way.
-double lengths_tolerance(DType dtype) { return tolerance(dtype == DType::kF64 ? dtype : DType::kF32); }
+/// The tolerance of lengths: nothing is rounded to 16 bits on the way.
+double lengths_tolerance(DType dtype) {
+  return tolerance(dtype == DType::kF64 ? dtype : DType::kF32);
+}
 
 TEST_CASE("lengths of rows with adapters agree with what the whole matrix says", "[products]") {
   for_each_multiplier([](DType dtype) {
     // The last one has more than one panel of rows.
-    for (const LengthsCase& s : {LengthsCase{1, 1, {{0, 1, 1, 1.0}}}, LengthsCase{20, 7, {{4, 9, 3, 2.0}}},
-                               LengthsCase{48, 33, {{0, 16, 4, 2.0}, {32, 16, 8, 0.5}}},
-                               LengthsCase{150, 8200, {{0, 130, 2, 1.7}, {130, 12, 1, 0.3}, {142, 8, 20, 1.0}}}}) {
+    for (const LengthsCase& s :
+         {LengthsCase{1, 1, {{0, 1, 1, 1.0}}}, LengthsCase{20, 7, {{4, 9, 3, 2.0}}},
+          LengthsCase{48, 33, {{0, 16, 4, 2.0}, {32, 16, 8, 0.5}}},
+          LengthsCase{150, 8200, {{0, 130, 2, 1.7}, {130, 12, 1, 0.3}, {142, 8, 20, 1.0}}}}) {
       CAPTURE(dtype_name(dtype), s.outputs, s.inputs, s.parts.size());
       const OracleCase c = stored(lengths_case(s), dtype);
       Rig rig(dtype);
-      REQUIRE(relative_error(measured(rig, c, rig.input(c.inputs[0])), oracle(c).outputs[0]) < lengths_tolerance(dtype));
+      REQUIRE(relative_error(measured(rig, c, rig.input(c.inputs[0])), oracle(c).outputs[0]) <
+              lengths_tolerance(dtype));
     }
   });
 }
 
 TEST_CASE("so do those of packed weights, of the numbers that these stand for", "[products]") {
   for_each_multiplier([](DType dtype) {
-    for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true}, PackedFormat{PackedFormat::Kind::kInt8}}) {
+    for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true},
+                                       PackedFormat{PackedFormat::Kind::kInt8}}) {
       CAPTURE(dtype_name(dtype), static_cast<int>(format.kind));
       OracleCase c = stored(lengths_case({36, 256, {{0, 20, 4, 2.0}, {28, 8, 3, 0.5}}}), dtype);
       Rig rig(dtype);
       const ValueId weight = rig.packed(c.inputs[0], format);
       c.inputs[0] = rounded(pack(c.inputs[0], format).numbers, dtype);
-      REQUIRE(relative_error(measured(rig, c, weight), oracle(c).outputs[0]) < lengths_tolerance(dtype));
+      REQUIRE(relative_error(measured(rig, c, weight), oracle(c).outputs[0]) <
+              lengths_tolerance(dtype));
     }
   });
 }
@@ -76,21 +85,28 @@ struct ScaleCase {
   int64_t tokens, outputs;
   std::vector<DoraAttrs::Part> parts;
 };
-const std::vector<ScaleCase> kScaleCases{
-    {1, 1, {{0, 1}}}, {7, 20, {{4, 9}}}, {65, 48, {{0, 16}, {32, 16}}}, {130, 600, {{0, 300}, {300, 20}, {340, 260}}}};
+const std::vector<ScaleCase> kScaleCases{{1, 1, {{0, 1}}},
+                                         {7, 20, {{4, 9}}},
+                                         {65, 48, {{0, 16}, {32, 16}}},
+                                         {130, 600, {{0, 300}, {300, 20}, {340, 260}}}};
 
 /// Squares and magnitudes are what they are in every dtype: statistics.
 OracleCase scale_case(const ScaleCase& s, DType dtype) {
   int64_t rows = 0;
   for (const DoraAttrs::Part& part : s.parts) rows += part.columns;
-  OracleCase c{OpKind::kDoraScale, DoraAttrs{s.parts},
-               {random_array({s.tokens, s.outputs}, 1), {}, random_array({rows}, 3), random_array({s.outputs}, 4)}};
+  OracleCase c{OpKind::kDoraScale,
+               DoraAttrs{s.parts},
+               {random_array({s.tokens, s.outputs}, 1),
+                {},
+                random_array({rows}, 3),
+                random_array({s.outputs}, 4)}};
   c.inputs[1] = {{rows}, std::vector<double>(static_cast<size_t>(rows), 1.0)};
   c.gradient = random_array({s.tokens, s.outputs}, 5);
   c = stored(c, dtype);
   c.inputs[1] = random_array({rows}, 2);
   if (dtype != DType::kF64) c.inputs[2] = rounded(random_array({rows}, 3), DType::kF32);
-  for (double& square : c.inputs[1].data) square = static_cast<double>(static_cast<float>(square * square + 0.25));
+  for (double& square : c.inputs[1].data)
+    square = static_cast<double>(static_cast<float>(square * square + 0.25));
   return c;
 }
 
@@ -102,9 +118,11 @@ TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd,
       const OracleResult expected = oracle(c);
       Rig rig(dtype);
       const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
-      const ValueId z = rig.input(c.inputs[0]), q = rig.input(c.inputs[1], statistics), m = rig.input(c.inputs[2], statistics),
-                    bias = rig.input(c.inputs[3]), dy = rig.input(c.gradient);
-      const ValueId y = rig.output(c.inputs[0].dims), dz = rig.output(c.inputs[0].dims), dm = rig.output(c.inputs[2].dims);
+      const ValueId z = rig.input(c.inputs[0]), q = rig.input(c.inputs[1], statistics),
+                    m = rig.input(c.inputs[2], statistics), bias = rig.input(c.inputs[3]),
+                    dy = rig.input(c.gradient);
+      const ValueId y = rig.output(c.inputs[0].dims), dz = rig.output(c.inputs[0].dims),
+                    dm = rig.output(c.inputs[2].dims);
       const Array before = rounded(random_array(c.inputs[2].dims, 7), dtype);
       const ValueId more = rig.input(before);
       rig.run(OpKind::kDoraScale, {z, q, m, bias}, {y}, c.attrs);
@@ -114,7 +132,8 @@ TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd,
       REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dz), expected.gradients[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dm), expected.gradients[2]) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(more), plus(before, expected.gradients[2])) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(more), plus(before, expected.gradients[2])) <
+              tolerance(dtype));
       DoraAttrs without = c.attrs.get<DoraAttrs>();
       without.adds_bias = false;
       const ValueId plain = rig.output(c.inputs[0].dims), other = rig.output(c.inputs[0].dims);
@@ -142,8 +161,10 @@ TEST_CASE("magnitudes that are the lengths change no bit") {
       lengths.data.push_back(0.5 + static_cast<double>(i) / 2048);
       squares.data.push_back(lengths.data.back() * lengths.data.back());
     }
-    const ValueId z = rig.input(rounded(random_array({9, width}, 1), dtype)), y = rig.output({9, width});
-    rig.run(OpKind::kDoraScale, {z, rig.input(squares, statistics), rig.input(lengths, statistics)}, {y}, DoraAttrs{{{0, width}}});
+    const ValueId z = rig.input(rounded(random_array({9, width}, 1), dtype)),
+                  y = rig.output({9, width});
+    rig.run(OpKind::kDoraScale, {z, rig.input(squares, statistics), rig.input(lengths, statistics)},
+            {y}, DoraAttrs{{{0, width}}});
     REQUIRE(rig.bits(y) == rig.bits(z));
   });
 }
@@ -153,7 +174,8 @@ TEST_CASE("a row of zeros stays zero, and what is not finite shows") {
     Rig rig(dtype);
     const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
     const DoraAttrs attrs{{{0, 2}}};
-    const ValueId z = rig.input({{1, 2}, {0.0, 3.0}}), q = rig.input({{2}, {0.0, 4.0}}, statistics), m = rig.input({{2}, {0.0, 1.0}}, statistics);
+    const ValueId z = rig.input({{1, 2}, {0.0, 3.0}}), q = rig.input({{2}, {0.0, 4.0}}, statistics),
+                  m = rig.input({{2}, {0.0, 1.0}}, statistics);
     const ValueId y = rig.output({1, 2}), dm = rig.output({2});
     rig.run(OpKind::kDoraScale, {z, q, m}, {y}, attrs);
     rig.run(OpKind::kDoraScaleWgrad, {z, z, q}, {dm}, attrs);
@@ -173,13 +195,15 @@ TEST_CASE("what dropout leaves and its rest are the whole, also in place") {
       DropoutAttrs attrs{0.3, 2, 4090};
       Rig rig(dtype);
       rig.scalars.dropout_key = dropout_key(1, 2);
-      const ValueId from = rig.input(x), kept = rig.output({9, width}), rest = rig.output({9, width});
+      const ValueId from = rig.input(x), kept = rig.output({9, width}),
+                    rest = rig.output({9, width});
       rig.run(OpKind::kDropout, {from}, {kept}, attrs);
       attrs.rest = true;
       rig.run(OpKind::kDropout, {from}, {rest}, attrs);
       REQUIRE(relative_error(plus(rig.read(kept), rig.read(rest)), x) < tolerance(dtype));
       const Array left = rig.read(kept), other = rig.read(rest);
-      for (size_t i = 0; i < x.data.size(); ++i) REQUIRE((left.data[i] != 0 || other.data[i] == x.data[i]));
+      for (size_t i = 0; i < x.data.size(); ++i)
+        REQUIRE((left.data[i] != 0 || other.data[i] == x.data[i]));
       rig.run(OpKind::kDropout, {from}, {from}, attrs);
       REQUIRE(rig.bits(from) == rig.bits(rest));
     }
