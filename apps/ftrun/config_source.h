@@ -22,6 +22,8 @@ struct ConfigSource {
   /// The command also looks at the headers of the model's weights and of the data files.
   bool reads_weights = false;
   bool reads_data = false;
+  /// `resumes`: the run in output_dir goes on, with the commits that it began with.
+  bool resumes = false;
   /// The model's config.json is enough: data may be missing.
   bool plans_only = false;
 };

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "answer.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
@@ -27,6 +28,7 @@
 #include "checkpoint/save.h"
 #include "commands.h"
 #include "config/load.h"
+#include "config/model_name.h"
 #include "exec/export_options.h"
 #include "exec/resume_policy.h"
 #include "exec/weights_check.h"
@@ -118,7 +120,9 @@ NamedModel recorded_model(const std::string& step) {
                     fs::absolute(model).lexically_normal().string(), " has another config.json or other tensors"),
                 remedy);
   std::cout << terminal_text(cat("model: ", named, " (from ", manifest, ")\n"));
-  return {model, recorded.model.path};
+  const bool is_named = !recorded.model.commit.empty() && parse_hub_name(recorded.model.path);
+  const ModelSection named_so{.path = recorded.model.path, .commit = recorded.model.commit};
+  return {model, is_named ? lasting_name(named_so) : recorded.model.path};
 }
 
 /// The model that a config trains, whole on one rank: adapters, and which tensors train.
@@ -365,8 +369,11 @@ void refuse_other_format(const ConvertOptions& options) {
                   " writes what the run exported; another checkpoint is converted to a model folder first (--out FOLDER, without --to)"));
 }
 
-int convert_command(const ConvertOptions& options) {
+int convert_command(ConvertOptions options) {
   refuse_other_format(options);
+  // An adapter may be named as on the Hub; a checkpoint is a folder.
+  if (!posix_files().exists(options.checkpoint) && hub_cache_holds(options.checkpoint))
+    options.checkpoint = find_adapter_folder(options.checkpoint).folder;
   if (options.out.empty() == options.run.empty())
     throw Error(ExitCode::kUsage, options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
                 "--out writes a model folder; --run makes the first checkpoint of a run from what import_checkpoint.py wrote");
@@ -382,7 +389,7 @@ int convert_command(const ConvertOptions& options) {
 
 }  // namespace
 
-Command add_convert(CLI::App& app) {
+Command add_convert(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command =
       app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder (of an adapter as PEFT's), or an imported one as a run's");
@@ -405,7 +412,13 @@ Command add_convert(CLI::App& app) {
       ->add_option("--dtype", options->dtype,
                    "dtype of the weights; auto: the model's own, of an adapter fp32")
       ->check(CLI::IsMember(std::vector<std::string>(EnumNames<ExportDtype>::kNames.begin(), EnumNames<ExportDtype>::kNames.end())));
-  return [options] { return convert_command(*options); };
+  Answer::add_option(*command);
+  return [options, &answer] {
+    const int code = convert_command(*options);
+    answer.add("from", options->checkpoint);
+    answer.add("to", options->out.empty() ? options->run : options->out);
+    return code;
+  };
 }
 
 }  // namespace ftrun

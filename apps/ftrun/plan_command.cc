@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <sstream>
 
 #include "admission.h"
+#include "answer.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -17,6 +19,7 @@
 #include "model/size.h"
 #include "nodes_option.h"
 #include "pipeline_text.h"
+#include "plan_answer.h"
 #include "plan_text.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
@@ -160,6 +163,20 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure), first.needed - first.budget));
 }
 
+/// Answers a program.
+void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, const Program& program,
+          int programs, const MemoryPlan& memory, const std::vector<std::string>& warnings,
+          int rank) {
+  answer.add("rank", rank);
+  answer.add("ranks", loaded.ranks);
+  answer.add("parameters", count_parameters(plan.train.model).total);
+  answer.add("zero_stage", plan.options.state.stage);
+  answer.add("programs", programs);
+  answer.add("memory", memory_json(memory));
+  answer.add("traffic", traffic_json(program_traffic(program)));
+  answer.add("warnings", warnings);
+}
+
 /// A GPU of the machine has so much memory, where nothing else is given.
 void take_device_memory(PlanOptions& options) {
   if (options.machine.empty() || options.device_memory > 0) return;
@@ -167,7 +184,7 @@ void take_device_memory(PlanOptions& options) {
   if (machine.has_gpus) options.device_memory = static_cast<int64_t>(machine.memory);
 }
 
-int plan_command(PlanOptions options) {
+int plan_command(PlanOptions options, Answer& answer) {
   const LaunchEnvironment single;
   if (!options.trace.empty()) refuse_existing("--trace", options.trace);
   take_device_memory(options);
@@ -202,19 +219,26 @@ int plan_command(PlanOptions options) {
   else
     print_traffic(plan, program);
   if (trains && !options.machine.empty()) print_time(loaded, options, all, plan);
+  std::vector<std::string> warnings;
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
-    std::cout << "\nwarning: " << crossing << '\n';
+    warnings.push_back(crossing);
+  for (const std::string& warning : warnings) std::cout << "\nwarning: " << warning << '\n';
   // A budget is given for a plan of another machine.
-  if (trains && options.device_memory == 0 && options.host_memory == 0)
-    print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
+  std::ostringstream machine;
+  if (trains && options.device_memory == 0 && options.host_memory == 0 &&
+      print_machine_problems(machine, loaded, plan, loaded.ranks, read_memory_limit()))
+    warnings.push_back(machine.str());
+  std::cout << machine.str();
+  if (answer.is_wanted())
+    fill(answer, loaded, plan, program, all.classes().count(), memory, warnings, rank);
   refuse_over_budget(all, loaded, options, plan);
   return 0;
 }
 
 }  // namespace
 
-Command add_plan(CLI::App& app) {
+Command add_plan(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command =
       app.add_subcommand("plan", "show what the ranks would do, without starting one");
@@ -244,7 +268,10 @@ Command add_plan(CLI::App& app) {
       ->option_text("FILE")
       ->needs("--machine");
   add_nodes_option(*command, options->nodes);
-  return [options] { return plan_command(*options); };
+  Answer::add_option(*command);
+  for (const char* text : {"--program", "--schedule"})
+    command->get_option("--json")->excludes(text);
+  return [options, &answer] { return plan_command(*options, answer); };
 }
 
 }  // namespace ftrun

@@ -94,7 +94,9 @@ int train_command(const TrainOptions& options) {
   LaunchEnvironment launch = find_launch(options);
   if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
   resume_request(options);
-  LoadedConfig loaded = load_source(options.source, launch, true);
+  ConfigSource source = options.source;
+  source.resumes = resume_of_restart(resume_request(options), launch).resume;
+  LoadedConfig loaded = load_source(source, launch, true);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
   const bool speaks =
       launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;

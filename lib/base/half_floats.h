@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-// One 16-bit float (IEEE 754 binary16, and bfloat16) to fp32 and back, for any processor.
+// One 16-bit float (IEEE 754 binary16, and bfloat16) to fp32 and back, and one 8-bit float to fp32,
+// for any processor.
 
 /// Exact, bit for bit.
 inline float f32_from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
@@ -49,6 +50,17 @@ inline uint16_t f16_from_f32(float value) {
     half = (rebased + 0xfffU + ((rebased >> 13) & 1U)) >> 13;
   }
   return static_cast<uint16_t>(sign | half);
+}
+
+/// Converts an 8-bit float of 4 exponent and 3 mantissa bits without infinities (OCP E4M3,
+/// PyTorch's float8_e4m3fn), exactly; 0x7f and 0xff are NaN.
+inline float f32_from_e4m3(uint8_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x80U) << 24;
+  const uint32_t magnitude = bits & 0x7fU;
+  if (magnitude == 0x7fU) return std::bit_cast<float>(sign | 0x7fc00000U);
+  // As f32_from_f16(): the exponent is too small by 127 - 7.
+  return std::bit_cast<float>(
+      sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 20) * 0x1p120F));
 }
 
 }  // namespace ftrun

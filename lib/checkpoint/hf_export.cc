@@ -463,6 +463,7 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
   const char* name = dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
   config["dtype"] = name;
   config["torch_dtype"] = name;
+  config.erase("quantization_config");  // what is written are the weights themselves
   spell_rope_both_ways(config);
   return config.dump(2) + "\n";
 }

@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/stored_place.h"
+#include "checkpoint/quantized_weights.h"
 #include "checkpoint/safetensors.h"
 
 namespace ftrun {
@@ -21,8 +23,9 @@ inline constexpr int64_t kLargestModelConfig = 4 << 20;
 inline constexpr const char* kModelIndex = "model.safetensors.index.json";
 
 /// A Hugging Face model folder: config.json and model.safetensors, or shards and their index.
-/// Weights are mapped and only what is asked for is read. Nothing in the folder is trusted: an
-/// index that disagrees with its shards and names that leave the folder are refused with
+/// Weights are mapped and only what is asked for is read. A matrix that is stored as codes and
+/// scales (quantized_weights.h) is one of BF16 for all readers. Nothing in the folder is trusted:
+/// an index that disagrees with its shards and names that leave the folder are refused with
 /// Error(kBadInput).
 class ModelFolder {
  public:
@@ -68,6 +71,8 @@ class ModelFolder {
   /// beyond the end of one that was cut short ends the process.
   bool is_as_long() const;
 
+  /// Counts the tensors that are read as what their codes stand for.
+  size_t quantized_tensors() const { return quantized_.size(); }
   /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
   /// any tensor. The weights themselves are not read.
   std::string fingerprint() const;
@@ -79,6 +84,10 @@ class ModelFolder {
   struct Place {
     size_t file;
     const StoredTensor* info;
+    /// `quantized` is the matrix that the tensor's codes stand for; null for a tensor of numbers.
+    const QuantizedWeight* quantized = nullptr;
+
+    const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }
   };
   /// Part is a named part of a stored tensor; `info` has its own name and shape.
   struct Part {
@@ -86,6 +95,7 @@ class ModelFolder {
     StoredPlace place;
   };
 
+  void find_quantized();
   void open_single();
   void open_sharded();
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
@@ -102,6 +112,7 @@ class ModelFolder {
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Place, std::less<>> tensors_;
   std::map<std::string, Part, std::less<>> parts_;
+  std::vector<std::unique_ptr<QuantizedWeight>> quantized_;
 };
 
 }  // namespace ftrun

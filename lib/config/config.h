@@ -37,6 +37,8 @@ struct ModelSection {
   /// A Hugging Face folder: config.json, *.safetensors, tokenizer files.
   std::string path;
   PaddingRowGradient padding_row_gradient = PaddingRowGradient::kTrained;
+  /// `commit` is that of a model found by its name on the Hub, once it is looked up; no key.
+  std::string commit = {};
   bool operator==(const ModelSection&) const = default;
 };
 

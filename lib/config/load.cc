@@ -198,6 +198,9 @@ class Sources {
   /// adapter: FOLDER is what its adapter_config.json says, and the adapter to go on from.
   void read_adapter(Node& source) {
     Node* adapter = source.find("adapter");
+    if (Node* path = adapter != nullptr && adapter->is_map() ? adapter->find("path") : nullptr;
+        path != nullptr && path->kind == Node::Kind::kText)
+      find_adapter(*path);
     if (adapter == nullptr || adapter->kind != Node::Kind::kText) return;
     if (adapter->text == "none") {
       // A section, so that it takes the place of an earlier source's adapter.
@@ -207,12 +210,17 @@ class Sources {
       return;
     }
     const bool is_file = adapter->text.ends_with(".json");
-    Node named = *adapter;
-    if (!is_file && !find_adapter(named)) return source.erase("adapter");
-    if (!is_file) named.text += "/adapter_config.json";
-    Node section = read_named(named, "adapter", "give a folder with an adapter_config.json, or write the adapter as a section");
+    Node named = *adapter, file = *adapter;
+    const std::optional<std::string> found = is_file ? std::nullopt : find_adapter(named);
+    if (!is_file && !found) return source.erase("adapter");
+    if (!is_file) file.text = *found + "/adapter_config.json";
+    Node section =
+        read_named(file, "adapter",
+                   "give a folder with an adapter_config.json, or write the adapter as a section");
     if (!section.is_map()) return source.erase("adapter");
-    const std::string folder = std::filesystem::path(section.at.file).parent_path().string();
+    const bool is_pinned = found && *found != named.text;
+    const std::string folder =
+        is_pinned ? named.text : std::filesystem::path(section.at.file).parent_path().string();
     const Position at = adapter->at;
     *adapter = std::move(section);
     desugar_adapter(source, true, problems_);
@@ -220,18 +228,21 @@ class Sources {
     if (!is_file) adapter->entries.push_back({"path", at, Node::of_text(at, folder), ""});
   }
 
-  /// Replaces a Hub name by the snapshot of the Hugging Face cache; false, and told, where that has none.
-  bool find_adapter(Node& name) {
+  /// Finds an adapter's folder, in the Hugging Face cache where `name` is a name of the Hub, which
+  /// then gets its commit; nothing, and told, where it is not there.
+  std::optional<std::string> find_adapter(Node& name) {
     namespace fs = std::filesystem;
     std::error_code error;
-    if (fs::exists(fs::path(name.at.file).parent_path() / name.text, error)) return true;
+    if (fs::exists(fs::path(name.at.file).parent_path() / name.text, error)) return name.text;
     try {
-      name.text = find_adapter_folder(name.text).folder;
-      return true;
+      const FoundFolder found = find_adapter_folder(name.text);
+      if (!found.commit.empty())
+        name.text = cat(parse_hub_name(name.text)->repository, "@", found.commit);
+      return found.folder;
     } catch (const Error& missing) {
       problems_.error(name.at, cat("adapter: ", missing.message()), missing.remedy());
       partial_ = true;
-      return false;
+      return std::nullopt;
     }
   }
 

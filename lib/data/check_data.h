@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/sample_set.h"
@@ -42,8 +43,15 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
 /// The report as lines for people.
 std::string data_report_text(const DataReport& report);
 
+/// DatasetFacts are names and values of what a data set is, a list for each of its files ("data
+/// set" begins one).
+using DatasetFacts = std::vector<std::pair<std::string, std::string>>;
 /// Describes a data set (for `ftrun inspect`): format, sizes, documents and their lengths, mask,
 /// first ids, recorded facts. Error(kBadInput) when it cannot be opened.
+DatasetFacts dataset_facts(const std::string& path, const TokenFileOptions& options = {});
+/// Writes the facts as lines for people.
+std::string dataset_text(const DatasetFacts& facts);
+/// Describes a data set as lines for people: the text of its facts.
 std::string describe_dataset(const std::string& path, const TokenFileOptions& options = {});
 
 }  // namespace ftrun

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/text.h"
 #include "data/data_file.h"
 
@@ -59,7 +60,8 @@ std::vector<std::string> extended(const std::vector<std::string>& folders, const
 
 }  // namespace
 
-std::vector<std::string> matching_files(const std::string& pattern) {
+std::vector<std::string> matching_files(const std::string& named) {
+  const std::string pattern = is_there(named) ? named : find_hub_file(named);
   if (is_there(pattern)) return {pattern};
   const std::vector<std::string> rest = parts_not_there(pattern);
   if (std::none_of(rest.begin(), rest.end(), is_pattern)) return {pattern};

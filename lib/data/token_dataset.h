@@ -11,8 +11,9 @@
 namespace ftrun {
 
 /// The files that a name in data.train stands for. A file or prefix that is there is itself,
-/// whatever characters it has; so is each folder of the name that is there. Names that are not
-/// there and have * ? [ ] are patterns, whose matches are sorted. Error(kBadInput) when nothing
+/// whatever characters it has; so is each folder of the name that is there. A file of a data set of
+/// the Hugging Face Hub ("owner/name@commit/train") is found in the local cache. Of what is not
+/// there, names with * ? [ ] are patterns, whose matches are sorted. Error(kBadInput) when nothing
 /// matches; a name without patterns is returned as it is.
 std::vector<std::string> matching_files(const std::string& pattern);
 

@@ -55,7 +55,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   session_.together("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
-    if (!adapter.empty()) begun.emplace(adapter);
+    if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
     setup_.state().load(first_weights(begun ? &*begun : nullptr));
   });
   return std::nullopt;

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/hub_cache.h"
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf_export.h"
 #include "config/config.h"
+#include "config/model_name.h"
 #include "config/peft_config.h"
 #include "model/adapter_tensors.h"
 #include "model/config.h"
@@ -68,11 +68,11 @@ inline std::optional<QuantizationConfig> base_quantization(const AdapterFolder& 
 inline ExportOptions export_options(const Config& config, const ModelConfig& model) {
   ExportOptions options;
   options.folder = export_folder(config);
-  options.source_folder = find_model_folder(config.model.path).folder;
+  options.source_folder = folder_of(config.model);
   const ExportDtype wanted = config.model_export.dtype;
   if (exports_adapter(config)) {
-    export_as_adapter(options, config, peft_model(config.model.path, model.family, model.tied),
-                      wanted);
+    export_as_adapter(options, config,
+                      peft_model(lasting_name(config.model), model.family, model.tied), wanted);
     return options;
   }
   options.dtype = exported_dtype(wanted, model);

@@ -46,7 +46,7 @@ class BeginningOfTraining {
     if (!setup.folder().is_as_long()) return;
     try {
       const std::string& begun_from = config.adapter.path;
-      if (!begun_from.empty()) adapter_.emplace(begun_from);
+      if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);
       first_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed), adapter_ ? &*adapter_ : nullptr);
       first_->require_fit(setup.train().model);
       moved_.emplace(setup.train().model, *first_, dtype);

@@ -14,8 +14,8 @@
 
 namespace ftrun {
 
-/// A data set for the manifest: where it is, how large, and its fingerprint when that is recorded
-/// beside the files.
+/// A data set for the manifest: where it is, how large, the commit of one that lies in the Hugging
+/// Face cache, and its fingerprint when that is recorded beside the files.
 InputRecord describe_data(const SampleSet& samples);
 /// The manifest's record of a model folder, as `named` in the config; with the commit of one that
 /// lies in the Hugging Face cache.

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/hub_cache.h"
+#include "config/model_name.h"
 #include "exec/weights_check.h"
 #include "kernels/kernels.h"
 #include "program/savings.h"
@@ -46,7 +46,7 @@ void prepare(const Gpu* gpu, const ProgramPlan& plan) {
 }  // namespace
 
 PlannedModel::PlannedModel(const Config& from, int rank)
-    : folder(find_model_folder(from.model.path).folder),
+    : folder(folder_of(from.model)),
       config(parse_model_config(folder.config_json(), folder.path() + "/config.json")),
       plan(plan_steps(from, config, rank)) {
   name_as_model(folder, plan.train.model, /*tells=*/rank == 0);

@@ -34,6 +34,11 @@ inline void name_as_model(ModelFolder& folder, const ModelDescription& model, bo
     const StoredTensor* found = folder.find(place.name);
     if (found && found->shape == place.shape) folder.name_part(tensor.name, tensor.shape, place);
   }
+  if (const size_t quantized = folder.quantized_tensors(); tells && quantized > 0)
+    log_notice(cat(folder.path(), ": ", quantized,
+                   " of its matrices are quantized; they are read as the bf16 numbers that their "
+                   "codes stand for, and exported "
+                   "as these"));
   if (const std::string spelling = spelling_text(model, names); tells && !spelling.empty())
     log_notice(cat(folder.path(), ": the weights have names of their own (", spelling, "); they are read, and exported under the model's"));
 }

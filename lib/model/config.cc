@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "model/config_reader.h"
 #include "model/families.h"
+#include "model/readable_quantizations.h"
 #include "model/rope.h"
 
 namespace ftrun {
@@ -220,12 +221,37 @@ Activation read_activation(ConfigReader& reader, const Family& family) {
   return Activation::kSilu;
 }
 
+/// Refuses a model whose weights are codes of a format that is not read
+/// (checkpoint/quantized_weights).
+void check_quantization(ConfigReader& reader) {
+  const json* value = reader.find("quantization_config");
+  if (!value) return;
+  static const std::map<std::string, std::string_view> kNames{
+      {"awq", "AWQ"},     {"compressed-tensors", "compressed-tensors"},
+      {"gptq", "GPTQ"},   {"hqq", "HQQ"},
+      {"mxfp4", "MXFP4"}, {"torchao", "torchao"}};
+  const auto said = value->is_object() ? value->find("quant_method") : value->end();
+  const bool names_one = value->is_object() && said != value->end() && said->is_string();
+  const std::string method = names_one ? said->get<std::string>() : "";
+  if (std::find(kReadableQuantizations.begin(), kReadableQuantizations.end(), method) !=
+      kReadableQuantizations.end())
+    return;
+  const auto known = kNames.find(method);
+  const std::string shown = known != kNames.end() ? std::string(known->second)
+                            : names_one           ? found_text(*said)
+                                                  : "an unnamed method";
+  reader.unsupported(
+      "quantization_config",
+      cat("the weights are quantized already, by ", shown,
+          ", which is not read (fp8 with scales and bitsandbytes are); give the original "
+          "model, which quantization quantizes while it is loaded"));
+}
+
 void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
   const double window_share = config.window_rope ? config.window_rope->partial : 1.0;
   if ((config.rope.partial != 1.0 || window_share != 1.0) && !family.rotates_partly)
     reader.unsupported("partial_rotary_factor", "partial rotation is not supported yet");
-  if (reader.find("quantization_config"))
-    reader.unsupported("quantization_config", "the weights are quantized already; give the original model, which quantization quantizes while it is loaded");
+  check_quantization(reader);
   const auto classes = reader.texts("architectures");
   const auto is_ours = [&](const std::string& name) { return name == family.architecture; };
   if (!classes.empty() && std::none_of(classes.begin(), classes.end(), is_ours)) {

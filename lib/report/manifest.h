@@ -32,7 +32,7 @@ struct InputRecord {
   std::string fingerprint;
   /// Further facts that must be the same on a resume: "tokenizer", "vocabulary", "samples", ...
   std::map<std::string, std::string> details;
-  /// The commit of a model that was found in the Hugging Face cache; "" for others.
+  /// The commit of what was found in the Hugging Face cache; "" for others.
   std::string commit = {};
 };
 

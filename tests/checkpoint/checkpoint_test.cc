@@ -468,7 +468,7 @@ TEST_CASE("a failure on one rank stops the save on all, with the same words") {
 TEST_CASE("a person can read what a checkpoint holds") {
   const TempFolder run;
   save(run.path(), 2, 100, 1);
-  const std::string text = describe_checkpoint(run / "step-00000100");
+  const std::string text = describe_checkpoint(run / "step-00000100").text();
   const auto row = [](std::string name, const std::string& value) {
     name.resize(32, ' ');
     return cat("\n", name, value, "\n");
@@ -478,14 +478,15 @@ TEST_CASE("a person can read what a checkpoint holds") {
   REQUIRE(text.find(row("topology", "data 2, world_size 2")) != std::string::npos);
   REQUIRE(text.find(row("exp_avg F32", "4 tensors, 91 elements, 364 B")) != std::string::npos);
   REQUIRE(text.find(row("scheduler last_batch_iteration", "99")) != std::string::npos);
-  const std::string all = describe_checkpoint(run.path());
+  const std::string all = describe_checkpoint(run.path()).text();
   REQUIRE(all.find("step-00000100  2 ranks, ") == 0);
   REQUIRE(bad_input([&] { describe_checkpoint(run / "absent"); }) ==
           (run / "absent") + ": is not a folder");
   fs::create_directories(run / "other/checkpoints");
   REQUIRE(bad_input([&] { describe_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
   REQUIRE(bad_input([&] { verify_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
-  REQUIRE(describe_checkpoint(run / "other/checkpoints") == (run / "other/checkpoints") + ": holds no checkpoint\n");
+  REQUIRE(describe_checkpoint(run / "other/checkpoints").text() ==
+          (run / "other/checkpoints") + ": holds no checkpoint\n");
 }
 
 /// Tells what a save into `root` says of where its files were read back from, and what its manifest

@@ -222,8 +222,8 @@ with tempfile.TemporaryDirectory() as scratch:
         refused("nomodel", 4, f"ftrun: CONFIG:3:11: error: {root}/nothing: there is no such folder\n{NO_MODEL}"
                               "1 problem in the model; nothing was started\n", model={"path": str(root / "nothing")})
         (root / "no-config").mkdir()
-        refused("noconfig", 4, f"ftrun: CONFIG:3:11: error: {root}/no-config/config.json: cannot be read: No such file or directory\n"
-                               "  remedy: check the path and the permissions\n1 problem in the model; nothing was started\n",
+        refused("noconfig", 4, f"ftrun: CONFIG:3:11: error: {root}/no-config: has no config.json\n"
+                               "  remedy: give the path of a Hugging Face model folder\n1 problem in the model; nothing was started\n",
                 model={"path": str(root / "no-config")})
 
     @case
