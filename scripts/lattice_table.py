@@ -67,7 +67,8 @@ def main():
     seconds = sum(float(cell["seconds"]) for cell in cells)
     print(f"""# The lattice: every layout against one process
 
-`scripts/lattice.sh` trains a model of 8 layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on
+With this page you can check whether a combination of settings was compared with a run of one process, and how closely it
+agreed. `scripts/lattice.sh` trains a model of 8 layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on
 each layout of up to 8 ranks and compares it with one process that trains the same global batch. Ranks are threads with
 the communicators of real ones. This is what it wrote on {day}
 ({os.cpu_count()} shared cores, {seconds / 60:.0f} minutes in all cells together).

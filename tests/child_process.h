@@ -46,7 +46,7 @@ inline pid_t start_program(const std::vector<std::string>& words, const std::str
   return child;
 }
 
-/// What `body` returns in a child.
+/// Returns what `body` returns in a child.
 inline std::string text_of(const std::function<std::string()>& body) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);

@@ -16,7 +16,8 @@ struct Need {
   Need(std::string name, std::function<std::string()> missing);
 };
 
-/// What the entry that runs this process needs; "" for the folder's own and for a run by hand.
+/// Names what the entry that runs this process needs; "" for the folder's own and for a run by
+/// hand.
 std::string needed();
 
 /// Why this process cannot run what it was started for; "" when it can.

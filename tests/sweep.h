@@ -15,7 +15,8 @@ constexpr int sweep_rounds(int rounds) {
 #endif
 }
 
-/// Where one case in `every` is taken of an ordered list: under sanitizers one in six times as many.
+/// The stride at which one case in `every` is taken of an ordered list: under sanitizers one in six
+/// times as many.
 constexpr std::size_t sweep_stride(std::size_t every) { return every * static_cast<std::size_t>(sweep_rounds(6) == 6 ? 1 : 6); }
 
 }  // namespace ftrun

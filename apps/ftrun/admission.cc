@@ -15,10 +15,11 @@
 namespace ftrun {
 namespace {
 
-/// What the processes of a run hold about beside what is planned: LibTorch's tables, above all, which local ranks share.
+/// Bytes that each process of a run holds, about, beside what is planned: LibTorch's tables, above
+/// all, which local ranks share.
 constexpr int64_t kProcessBytes = 64 << 20;
 
-/// Where a processor computes, the tiers device and host are the same memory.
+/// Measures main memory: on a processor the tiers device and host are the same memory.
 MemoryMeasure in_main_memory(const Config& config) {
   if (config.device == DeviceKind::kCuda)
     return [](const MemoryPlan& plan) { return plan.at(Tier::kHost).total; };
@@ -64,7 +65,7 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
     return Error(ExitCode::kEnvironment, cat(needs_text(plan, measure, local), ", ", limit.by, " has ", human_bytes(limit.total)),
                  remedy_for(loaded, measure, each * local - limit.total, local) + raise);
   }
-  // Without what the engine itself maps, so that what is refused could not have run.
+  // The engine's own mappings are left out, so that what is refused could not have run.
   if (limit.process.bounds_shared && each > limit.process.left)
     return Error(ExitCode::kEnvironment,
                  cat(needs_text(plan, measure, 1), ", and ", human_bytes(limit.process.left), " are left of ", limit.process.of),
@@ -126,7 +127,7 @@ bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const
   for (const std::optional<Error>& problem : problems)
     if (problem) out << "notice: not on this machine: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
   if (std::ranges::any_of(problems, [](const std::optional<Error>& problem) { return problem.has_value(); })) return true;
-  // What is free now is no matter of the config.
+  // Memory that is free now is no matter of the config.
   const std::string tight = limit.total == 0 ? "" : tight_text(loaded, plan, local, limit.total, cat(limit.by, " has ", human_bytes(limit.total)));
   if (!tight.empty()) out << "notice: on this machine: " << tight << '\n';
   return false;

@@ -25,9 +25,10 @@ std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64
 /// room.
 std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan, int64_t local);
 
-/// Prints why this machine could not run `local` ranks of the config, with what helps: its memory and that of this process's control
-/// group, the address space of a process, the disk tier. What a run would be refused for, said by commands that start none. False where
-/// nothing is in the way.
+/// Prints why this machine could not run `local` ranks of the config, with what helps: its memory
+/// and that of this process's control group, the address space of a process, the disk tier. Tells
+/// what a run would be refused for; commands that start none call it. False where nothing is in the
+/// way.
 bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan, int64_t local, const MemoryLimit& limit);
 
 }  // namespace ftrun

@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// What this binary was made of.
+/// Says what this binary was made of.
 BuildInfo build_info();
 
 /// The torch package that this program was built with; "" for a build without the engine.

@@ -3,12 +3,15 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "admission.h"
+#include "answer.h"
 #include "base/error.h"
 #include "base/product_library.h"
 #include "base/text.h"
 #include "commands.h"
+#include "config/effective_json.h"
 #include "config/write.h"
 #include "config_source.h"
 #include "data/check_data.h"
@@ -18,8 +21,10 @@
 #include "model/size.h"
 #include "nodes_option.h"
 #include "output_admission.h"
+#include "plan_answer.h"
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
+#include "report/environment.h"
 #include "report/run_folder.h"
 
 namespace ftrun {
@@ -37,7 +42,7 @@ void check_data(const Config& config, const ModelConfig& model) {
   for (const auto* paths : {&config.data.train, &config.data.validation}) {
     if (paths->empty()) continue;
     const bool train = paths == &config.data.train;
-    const SampleSetOptions options = train ? training_options(config.data) : sample_options(config.data);
+    const SampleSetOptions options = train ? training_options(config) : sample_options(config);
     const bool drops_rest = train && config.data.drop_last;
     const DataReport report = check_dataset(*paths, options, model.vocab_rows,
                                             drops_rest ? std::optional(config.train_batch_size) : std::nullopt);
@@ -64,7 +69,37 @@ void print_elastic_notice(const LoadedConfig& loaded) {
   if (!elastic.empty()) std::cout << elastic << '\n';
 }
 
-int check_command(const CheckOptions& options) {
+/// Lists what should be known before the run is started, though it can be planned.
+std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan& plan,
+                                     const CheckOptions& options) {
+  std::vector<std::string> warnings;
+  if (const std::string tight = admit_outputs(loaded, plan, loaded.ranks); !tight.empty())
+    warnings.push_back(tight);
+  if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
+    warnings.push_back(cat("a run without --resume would not start: ", problem->message(),
+                           "\n  remedy: ", problem->remedy()));
+  if (const std::string crossing = crossing_notice(loaded, plan, options.nodes); !crossing.empty())
+    warnings.push_back(crossing);
+  return warnings;
+}
+
+/// Answers a program.
+void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan,
+          const std::vector<std::string>& warnings, bool runs_here) {
+  const ModelDescription& model = plan.train.model;
+  answer.add("ranks", loaded.ranks);
+  answer.add("rank_rule", loaded.rank_rule);
+  answer.add("model", nlohmann::ordered_json{{"family", model.family},
+                                             {"parameters", count_parameters(model).total}});
+  answer.add("memory", memory_json(memory_plan(plan)));
+  answer.add("notices", loaded.lines);
+  answer.add("warnings", warnings);
+  answer.add("config",
+             nlohmann::ordered_json::parse(without_secrets(effective_json(loaded.config))));
+  answer.add("runs_here", runs_here);
+}
+
+int check_command(const CheckOptions& options, Answer& answer) {
   const LaunchEnvironment single;
   ConfigSource source = options.source;
   source.reads_weights = true;
@@ -80,14 +115,15 @@ int check_command(const CheckOptions& options) {
             << "memory a rank: " << tiers_text(memory_plan(plan)) << " planned\n";
   if (const auto pinned = pinned_products(loaded.config.kernels)) require_product_library(*pinned);
   print_elastic_notice(loaded);
-  const std::string tight = admit_outputs(loaded, plan, loaded.ranks);
-  if (!tight.empty()) std::cout << "warning: " << tight << '\n';
-  if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
-    std::cout << "warning: a run without --resume would not start: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
-  if (const std::string crossing = crossing_notice(loaded, plan, options.nodes); !crossing.empty())
-    std::cout << "warning: " << crossing << '\n';
+  std::vector<std::string> warnings = warnings_of(loaded, plan, options);
+  for (const std::string& warning : warnings) std::cout << "warning: " << warning << '\n';
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
-  const bool runs_here = !print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
+  std::ostringstream machine;
+  const bool runs_here =
+      !print_machine_problems(machine, loaded, plan, loaded.ranks, read_memory_limit());
+  std::cout << machine.str();
+  if (!runs_here) warnings.push_back(machine.str());
+  if (answer.is_wanted()) fill(answer, loaded, plan, warnings, runs_here);
   if (options.data) check_data(loaded.config, *loaded.model);
   std::cout << "the config is good" << (runs_here ? "\n" : ", and this machine cannot run it\n");
   return 0;
@@ -95,7 +131,7 @@ int check_command(const CheckOptions& options) {
 
 }  // namespace
 
-Command add_check(CLI::App& app) {
+Command add_check(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App* command = app.add_subcommand(
       "check", "say everything that is wrong with a config, without touching a device");
@@ -103,7 +139,8 @@ Command add_check(CLI::App& app) {
   command->add_flag("--data", options->data, "also read every token of the data sets");
   add_nodes_option(*command, options->nodes);
   command->add_flag("-q,--quiet", options->quiet, "do not print the effective config");
-  return [options] { return check_command(*options); };
+  Answer::add_option(*command);
+  return [options, &answer] { return check_command(*options, answer); };
 }
 
 }  // namespace ftrun

@@ -10,22 +10,27 @@ class App;
 
 namespace ftrun {
 
-/// What main does, but for ending the process: reads the arguments (the program's own name first), runs the command, tells of an
-/// error. Returns the exit code. In the process of a rank that the supervisor starts it is all that runs, as where a launcher starts one.
+class Answer;
+
+/// Does what main does, but for ending the process: reads the arguments (the program's own name
+/// first), runs the command, tells of an error. Returns the exit code. In the process of a rank
+/// that the supervisor starts it is all that runs, as where a launcher starts one.
 int run_arguments(const std::vector<std::string>& arguments);
 
 /// Runs a command after its options were read; returns the exit code or throws Error.
 using Command = std::function<int()>;
 
-// Each adds one subcommand to the application (train also as the application itself) and says what
-// to run when it was chosen. The arguments of the process are needed to start ranks with them.
+// Functions that add a subcommand to the application (train also as the application itself) and
+// return what to run when it was chosen. Those with an Answer fill it for programs that ask with
+// --json. The arguments of the process are needed to start ranks with them.
 Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
-Command add_check(CLI::App& app);
-Command add_plan(CLI::App& app);
+Command add_check(CLI::App& app, Answer& answer);
+Command add_plan(CLI::App& app, Answer& answer);
+Command add_bench(CLI::App& app);
 Command add_schema(CLI::App& app);
-Command add_inspect(CLI::App& app);
+Command add_inspect(CLI::App& app, Answer& answer);
 Command add_report(CLI::App& app);
-Command add_convert(CLI::App& app);
-Command add_verify(CLI::App& app);
+Command add_convert(CLI::App& app, Answer& answer);
+Command add_verify(CLI::App& app, Answer& answer);
 
 }  // namespace ftrun

@@ -1,6 +1,7 @@
 #include "config_source.h"
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -9,10 +10,12 @@
 #include "base/file.h"
 #include "base/hub_cache.h"
 #include "base/text.h"
+#include "checkpoint/json_strict.h"
 #include "checkpoint/model_folder.h"
 #include "cluster/visible_gpus.h"
 #include "config/capability.h"
 #include "config/load.h"
+#include "config/model_name.h"
 #include "config/peft_config.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
@@ -25,8 +28,10 @@
 #include "exec/weights_check.h"
 #include "model/families.h"
 #include "model/tensor_split.h"
+#include "named_inputs.h"
 #include "program/pipeline_plan.h"
 #include "program/training_model.h"
+#include "refusal.h"
 
 namespace ftrun {
 namespace {
@@ -43,16 +48,27 @@ std::string said_once(Problem problem) {
 struct Report {
   std::vector<std::string> errors;
   std::vector<std::string> notices;
+  /// `problems` are the errors once more, place by place.
+  std::vector<Problem> problems;
   /// An error of the config itself, not only of the model it names.
   bool config_is_wrong = false;
-  /// What else is wrong: "the model" or "the data" unless it is both.
+  /// Names what else is wrong: "the model" or "the data" unless it is both.
   bool model_is_wrong = false;
   bool data_is_wrong = false;
 
   void add(const std::vector<Problem>& problems) {
-    for (const Problem& problem : problems)
-      (problem.severity == Severity::kError ? errors : notices).push_back(said_once(problem));
+    for (const Problem& problem : problems) {
+      if (problem.severity == Severity::kError)
+        add_error(problem);
+      else
+        notices.push_back(said_once(problem));
+    }
     config_is_wrong |= has_errors(problems);
+  }
+
+  void add_error(const Problem& problem) {
+    errors.push_back(said_once(problem));
+    problems.push_back(problem);
   }
 };
 
@@ -69,28 +85,80 @@ void add_notice(const Config& config, const char* key, const std::string& messag
   report.add({problem});
 }
 
-/// What is wrong with the model that model.path names.
+/// Adds what is wrong with the model that model.path names.
 void add_model_problem(const Config& config, const Error& error, Report& report) {
   Problem problem;
   problem.at = config.origins.position("model.path");
   problem.message = error.message();
   problem.remedy = error.remedy();
-  report.errors.push_back(said_once(problem));
+  report.add_error(problem);
   report.model_is_wrong = true;
+}
+
+/// Reads the name that an adapter's file gives the model that it was trained on; "" where it does
+/// not say.
+std::string base_of_adapter(const std::string& folder) {
+  const std::string file = folder + "/adapter_config.json";
+  const nlohmann::json said =
+      nlohmann::json::parse(read_file(file, kLargestModelConfig), nullptr, false);
+  if (!said.is_object() || !said.contains("base_model_name_or_path")) return "";
+  const auto& base = said["base_model_name_or_path"];
+  return base.is_string() ? printable(base.get<std::string>()) : "";
+}
+
+/// Refuses a path that is no model's folder: what is not there, a file, an adapter, a folder
+/// without config.json.
+void require_model_folder(const FoundFolder& found) {
+  namespace fs = std::filesystem;
+  const std::string& folder = found.folder;
+  const std::string hidden =
+      found.hides_cached
+          ? "; or rename this one, to have the model of that name that the Hugging Face cache holds"
+          : "";
+  std::error_code error;
+  if (!fs::exists(folder, error))
+    throw Error(
+        ExitCode::kBadInput,
+        cat(folder, ": there is no such folder",
+            did_you_mean(hub_name_like(folder, process_environment()))),
+        "name a model folder on this machine, as seen from the working directory, or a model of "
+        "the Hugging Face Hub that "
+        "was downloaded, as owner/name; ftrun downloads nothing (hf download owner/name does)");
+  if (!fs::is_directory(folder, error)) {
+    const fs::path file = folder;
+    const bool is_of_model = file.filename() == "config.json" || file.extension() == ".safetensors";
+    const std::string parent = file.parent_path().empty() ? "." : file.parent_path().string();
+    throw Error(
+        ExitCode::kBadInput, cat(folder, ": is a file, expected a model folder"),
+        is_of_model
+            ? cat("name the folder that it lies in, ", parent)
+            : cat("name a Hugging Face model folder (config.json and *.safetensors)", hidden));
+  }
+  if (fs::exists(folder + "/config.json", error)) return;
+  if (fs::exists(folder + "/adapter_config.json", error)) {
+    const std::string base = base_of_adapter(folder);
+    throw Error(
+        ExitCode::kBadInput, cat(folder, ": is an adapter (adapter_config.json), no model"),
+        cat("write adapter: ", folder, " to go on from it, and its base model as model.path",
+            base.empty() ? "" : cat(" (its file says ", base, ")")));
+  }
+  throw Error(ExitCode::kBadInput, cat(folder, ": has no config.json"),
+              cat("give the path of a Hugging Face model folder", hidden));
 }
 
 /// The folder of the model that a config names.
 std::string model_folder(const Config& config, Report& report) {
-  const FoundFolder found = find_model_folder(config.model.path);
-  std::error_code error;
-  if (!std::filesystem::exists(found.folder, error))
-    throw Error(ExitCode::kBadInput, cat(found.folder, ": there is no such folder"),
-                "name a model folder on this machine, as seen from the working directory, or a model of the Hugging Face Hub that "
-                "was downloaded, as owner/name; ftrun downloads nothing (hf download owner/name does)");
+  const FoundFolder found = find_model_folder(pinned_name(config.model));
+  require_model_folder(found);
   if (found.hides_cached)
     add_notice(config, "model.path",
                cat("model.path: the folder ", config.model.path, " is read; the Hugging Face cache holds a model of that name too"),
                cat("write ", std::filesystem::absolute(config.model.path).lexically_normal().string(), " if the folder is meant, or rename it if not"), report);
+  if (std::filesystem::exists(found.folder + "/adapter_config.json"))
+    add_notice(config, "model.path",
+               cat("model.path: ", found.folder,
+                   " holds an adapter beside the model (adapter_config.json), which is not read"),
+               cat("adapter: ", found.folder, " goes on from it"), report);
   return found.folder;
 }
 
@@ -108,25 +176,23 @@ std::optional<ModelConfig> read_model(const Config& config, Report& report) {
   return std::nullopt;
 }
 
-/// What training would find when it opens the model.
+/// Checks what training would find when it opens the model.
 void check_weights(const Config& config, const ModelConfig& model, Report& report) {
   try {
     const ModelDescription described = build_model(model, {}, Mode::kEvaluate);
-    require_weights(described, open_model_folder(find_model_folder(config.model.path).folder, described));
+    require_weights(described, open_model_folder(folder_of(config.model), described));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
     add_model_problem(config, error, report);
   }
 }
 
-/// What keeps the model from being split as the config asks.
+/// Checks what keeps the model from being split as the config asks.
 void check_split(const Config& config, const ModelConfig& model, Report& report) {
   if (model_ranks(config.parallel) == 0) return;  // more than there can be, which is told
   const auto degree = static_cast<int>(config.parallel.tensor);
   try {
-    require_tensor_split(model,
-                         {config.train_micro_batch_size_per_gpu, config.data.sequence_length},
-                         {degree, 0, config.parallel.sequence});
+    require_tensor_split(model, {degree, 0, config.parallel.sequence});
   } catch (const Error& error) {
     Problem problem;
     problem.at = place_of(config, "parallel.tensor");
@@ -136,7 +202,8 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
   }
 }
 
-/// An adapter is one to the numbers that it was trained on.
+/// Notes that the adapter was trained on a base that was quantized in another way: an adapter fits
+/// only the base weights that it was trained on.
 void check_base(const Config& config, const AdapterFolder& adapter, Report& report) {
   const std::optional<QuantizationConfig> before = base_quantization(adapter);
   if (!before || *before == config.quantization) return;
@@ -147,7 +214,8 @@ void check_base(const Config& config, const AdapterFolder& adapter, Report& repo
              "go on with the same quantization; on another base the first losses are higher", report);
 }
 
-/// What keeps the model from training as the config asks: adapters, what is frozen, the adapter to go on from.
+/// Checks what keeps the model from training as the config asks: adapters, what is frozen, the
+/// adapter to go on from.
 void check_trained(const Config& config, const ModelConfig& model, Report& report) {
   const bool packs = config.quantization.type != QuantizationType::kNone;
   if (config.adapter.type == AdapterType::kNone && !packs && config.train.freeze.empty() && config.train.only.empty()) return;
@@ -157,7 +225,7 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
     key = packs ? "quantization" : !config.train.freeze.empty() ? "train.freeze" : !config.train.only.empty() ? "train.only" : "adapter";
     const ModelDescription trained = training_model(config, model, 0);
     if (config.adapter.path.empty()) return;
-    const AdapterFolder begun(config.adapter.path);
+    const AdapterFolder begun(find_adapter_folder(config.adapter.path).folder);
     require_adapter(trained, begun);
     check_base(config, begun, report);
   } catch (const Error& error) {
@@ -169,7 +237,7 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
   }
 }
 
-/// What keeps the model from being cut as the config asks.
+/// Checks what keeps the model from being cut as the config asks.
 void check_pipeline(const Config& config, const ModelConfig& model, Report& report) {
   try {
     require_pipeline(config, model.layers);
@@ -184,7 +252,8 @@ void check_pipeline(const Config& config, const ModelConfig& model, Report& repo
   }
 }
 
-/// Of a config that is good, as a pipeline has at most as many stages as its model has layers then.
+/// Notes the bubble of a config that is good, as a pipeline has at most as many stages as its model
+/// has layers then.
 void note_bubble(const Config& config, Report& report) {
   const std::string bubble = bubble_notice(config);
   if (!bubble.empty()) add_notice(config, "parallel.pipeline", bubble, "", report);
@@ -196,16 +265,41 @@ void note_serving(const Config& config, Report& report) {
   if (!limits.empty()) add_notice(config, "adapter", limits, "", report);
 }
 
-/// What the model was not trained on may still be asked for.
+/// Notes that more positions are asked for than the model was trained on, which is allowed.
 void note_positions(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length, most = model.max_positions;
   if (most != 0 && tokens > most)
     add_notice(config, "data.sequence_length", cat("data.sequence_length ", tokens, " is above the model's max_position_embeddings, ", most), "", report);
 }
 
-/// What training would find when it opens the data, but for what takes a reading of all of it.
+/// Adds a problem of a data set that the config names.
+void add_data_problem(const Config& config, const std::string& key, const Error& error,
+                      Report& report) {
+  Problem problem;
+  problem.at = config.origins.position(key);
+  problem.message = error.message();
+  problem.remedy = error.remedy();
+  report.add_error(problem);
+  report.data_is_wrong = true;
+}
+
+/// Says that rows are padded for sequence-parallel ranks.
+void note_row_padding(const Config& config, Report& report) {
+  const SampleSetOptions options = sample_options(config);
+  const int64_t tokens = options.sequence_length, ranks = config.parallel.tensor;
+  if (options.row_padding > 0)
+    add_notice(
+        config, "data.sequence_length",
+        cat("rows of ", tokens, " tokens are computed as ", tokens + options.row_padding,
+            ", so that ", ranks, " tensor ranks can share them out"),
+        cat("set data.sequence_length to a multiple of ", ranks, ", or parallel.sequence: false"),
+        report);
+}
+
+/// Checks what training would find when it opens the data, but for what takes a reading of all of
+/// it.
 void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, Report& report) {
-  const SampleSetOptions options = sample_options(config.data);
+  const SampleSetOptions options = sample_options(config);
   TokenFileOptions files;
   files.format = options.format;
   files.dtype = options.dtype;
@@ -214,15 +308,17 @@ void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, R
     const auto& paths = train ? config.data.train : config.data.validation;
     std::vector<Error> errors = check_headers(paths, files, vocab_rows);
     if (errors.empty()) errors = too_long_conversations(paths, options);
-    for (const Error& error : errors) {
-      Problem problem;
-      problem.at = config.origins.position(key);
-      problem.message = error.message();
-      problem.remedy = error.remedy();
-      report.errors.push_back(said_once(problem));
-      report.data_is_wrong = true;
-    }
+    for (const Error& error : errors) add_data_problem(config, key, error, report);
   }
+}
+
+/// Tells what looking up the names of the Hub has found; a plan does without data.
+void add_named_inputs(const Config& config, const ConfigSource& source, const NamedInputs& named,
+                      Report& report) {
+  report.add(named.notices);
+  if (named.model) add_model_problem(config, *named.model, report);
+  if (source.plans_only) return;
+  for (const auto& [key, error] : named.data) add_data_problem(config, key, error, report);
 }
 
 const char* place_of(const Report& report) {
@@ -232,19 +328,28 @@ const char* place_of(const Report& report) {
 }
 
 [[noreturn]] void refuse(const Report& report) {
-  throw Error(
-      report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
-      cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
-          place_of(report), "; nothing was started"));
+  throw RefusedConfig(
+      Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
+            cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
+                place_of(report), "; nothing was started")),
+      report.problems);
 }
 
 [[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {
   std::vector<std::string> lines;
-  for (const NotYet& gap : gaps) lines.push_back(to_text(gap));
-  throw Error(
-      ExitCode::kUnsupported,
-      cat("the config is valid, but this build cannot do what it asks for:\n", join(lines, "\n")),
-      "remove these keys, or wait for a version that has them");
+  std::vector<Problem> problems;
+  for (const NotYet& gap : gaps) {
+    lines.push_back(to_text(gap));
+    Problem problem;
+    problem.at = gap.at;
+    problem.message = cat("not supported yet: ", gap.feature, " (", gap.key, ")");
+    problems.push_back(problem);
+  }
+  throw RefusedConfig(Error(ExitCode::kUnsupported,
+                            cat("the config is valid, but this build cannot do what it asks for:\n",
+                                join(lines, "\n")),
+                            "remove these keys, or wait for a version that has them"),
+                      std::move(problems));
 }
 
 /// Ranks each process is to start, when that is said.
@@ -314,15 +419,17 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
                          bool for_training) {
   require_files(source);
   Report report;
-  const LoadResult loaded = load_config(source.files, source.overrides);
+  LoadResult loaded = load_config(source.files, source.overrides);
   report.add(loaded.problems);
+  const NamedInputs named = find_named_inputs(loaded.config, source.resumes);
+  add_named_inputs(loaded.config, source, named, report);
   LoadedConfig result;
   // Contradictions are told beside unknown keys: what could be read is resolved either way.
   const RankCount count = ranks_of_job(loaded.config, launch, source.nproc);
   report.add(count.problems);
   result.ranks = count.ranks;
   result.rank_rule = count.rule;
-  result.model = read_model(loaded.config, report);
+  if (!named.model) result.model = read_model(loaded.config, report);
   ResolveContext context;
   context.world_size = count.ranks;
   context.for_training = for_training;
@@ -333,7 +440,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   context.conversations = holds_conversations(loaded.config.data.train, loaded.config.data.format);
   Resolution resolution = resolve(loaded.config, context);
   if (!count.problems.empty()) {
-    // What follows from a wrong number of ranks is no problem of its own.
+    // A problem that follows from a wrong number of ranks is none of its own.
     const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };
     std::erase_if(resolution.problems, at);
   }
@@ -348,9 +455,12 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (result.model && !report.config_is_wrong) check_trained(result.config, *result.model, report);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model) check_weights(result.config, *result.model, report);
-  if (source.reads_data) check_data_files(result.config, result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
+  if (source.reads_data && named.data.empty())
+    check_data_files(result.config,
+                     result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
   if (result.model) note_positions(result.config, *result.model, report);
+  note_row_padding(result.config, report);
   if (result.model) note_bubble(result.config, report);
   note_serving(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);

@@ -14,14 +14,16 @@ class App;
 
 namespace ftrun {
 
-/// Where a command's config comes from.
+/// ConfigSource says where a command's config comes from.
 struct ConfigSource {
   std::vector<std::string> files;
   std::vector<std::string> overrides;
   std::optional<int64_t> nproc;
-  /// Also look at the headers of the model's weights and of the data files.
+  /// The command also looks at the headers of the model's weights and of the data files.
   bool reads_weights = false;
   bool reads_data = false;
+  /// `resumes`: the run in output_dir goes on, with the commits that it began with.
+  bool resumes = false;
   /// The model's config.json is enough: data may be missing.
   bool plans_only = false;
 };
@@ -33,7 +35,7 @@ void add_config_options(CLI::App& command, ConfigSource& source);
 struct LoadedConfig {
   Config config;
   int64_t ranks = 1;
-  /// Which rule decided the number of ranks.
+  /// The rule that decided the number of ranks.
   std::string rank_rule;
   std::optional<ModelConfig> model;
   /// Notices and resolutions, a line each.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "answer.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
@@ -27,6 +28,7 @@
 #include "checkpoint/save.h"
 #include "commands.h"
 #include "config/load.h"
+#include "config/model_name.h"
 #include "exec/export_options.h"
 #include "exec/resume_policy.h"
 #include "exec/weights_check.h"
@@ -61,8 +63,9 @@ std::string step_folder(const std::string& path) {
               "give a run folder or a step folder");
 }
 
-/// Whether a folder has another config.json or other tensors than the one that run.json recorded: a path that is not absolute leads
-/// elsewhere from another working directory. A folder whose weights are gone cannot be compared.
+/// Says whether a folder has another config.json or other tensors than the one that run.json
+/// recorded: a path that is not absolute leads elsewhere from another working directory. A folder
+/// whose weights are gone cannot be compared.
 bool is_another_model(const std::string& folder, const std::string& recorded) {
   try {
     return !recorded.empty() && ModelFolder(folder).fingerprint() != recorded;
@@ -117,7 +120,9 @@ NamedModel recorded_model(const std::string& step) {
                     fs::absolute(model).lexically_normal().string(), " has another config.json or other tensors"),
                 remedy);
   std::cout << terminal_text(cat("model: ", named, " (from ", manifest, ")\n"));
-  return {model, recorded.model.path};
+  const bool is_named = !recorded.model.commit.empty() && parse_hub_name(recorded.model.path);
+  const ModelSection named_so{.path = recorded.model.path, .commit = recorded.model.commit};
+  return {model, is_named ? lasting_name(named_so) : recorded.model.path};
 }
 
 /// The model that a config trains, whole on one rank: adapters, and which tensors train.
@@ -206,7 +211,7 @@ void require_own_tensors(const ModelDescription& model, const std::string& folde
               "that as model.path");
 }
 
-/// What scripts/import_checkpoint.py wrote becomes the first checkpoint of a run.
+/// Makes what scripts/import_checkpoint.py wrote the first checkpoint of a run.
 int convert_import(const ConvertOptions& options) {
   const ImportedState imported(options.checkpoint);
   const std::string model = options.model.empty() ? imported.model() : given_model(options).folder;
@@ -228,7 +233,7 @@ int convert_import(const ConvertOptions& options) {
   return 0;
 }
 
-/// Where a model folder is written from.
+/// ExportSource says where a model folder is written from.
 struct ExportSource {
   ExportOptions target;
   /// Base and adapter, and what trained.
@@ -258,7 +263,7 @@ void tell_merged(const ConvertOptions& options, const std::string& from, const C
               << loss.module << ")" << (loss.share > 0.05 ? "; --dtype fp32, or the adapter as it is, keeps it" : "") << "\n";
 }
 
-/// What is frozen comes from the base.
+/// Exports with the base, from which frozen tensors come.
 int export_with_base(const ConvertOptions& options, const std::string& step, const Config& trained, const ExportSource& source) {
   CheckpointWeights weights(step);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, open_model_folder(source.target.source_folder, source.model),
@@ -306,7 +311,8 @@ std::string named_base(const std::string& adapter) {
   return folder;
 }
 
-/// Of the base that an adapter was trained on: what its file says, or --quantization where that says nothing.
+/// Finds the quantization of the base that an adapter was trained on: what its file says, or
+/// --quantization if that says nothing.
 QuantizationConfig quantization_of_base(const ConvertOptions& options, const AdapterFolder& adapter) {
   const std::optional<QuantizationConfig> said = base_quantization(adapter);
   if (options.quantization.empty()) return said.value_or(QuantizationConfig{});
@@ -321,7 +327,7 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options, const Ada
   if (said && *said != asked)
     throw Error(ExitCode::kUsage, cat("--quantization ", options.quantization, ": ", adapter.path(), " was trained on a base ",
                                       said->type == QuantizationType::kNone ? "that was not quantized" : cat("quantized as ", quantization_text(*said))),
-                "leave --quantization out: the file says it");
+                "remove --quantization; the adapter's file already records it");
   if (!said)
     std::cout << "quantization of the base that was trained on: " << quantization_text(asked) << " (by --quantization alone: the adapter's file does not say; bitsandbytes' default is \"double\": false)\n";
   return asked;
@@ -363,8 +369,11 @@ void refuse_other_format(const ConvertOptions& options) {
                   " writes what the run exported; another checkpoint is converted to a model folder first (--out FOLDER, without --to)"));
 }
 
-int convert_command(const ConvertOptions& options) {
+int convert_command(ConvertOptions options) {
   refuse_other_format(options);
+  // An adapter may be named as on the Hub; a checkpoint is a folder.
+  if (!posix_files().exists(options.checkpoint) && hub_cache_holds(options.checkpoint))
+    options.checkpoint = find_adapter_folder(options.checkpoint).folder;
   if (options.out.empty() == options.run.empty())
     throw Error(ExitCode::kUsage, options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
                 "--out writes a model folder; --run makes the first checkpoint of a run from what import_checkpoint.py wrote");
@@ -380,7 +389,7 @@ int convert_command(const ConvertOptions& options) {
 
 }  // namespace
 
-Command add_convert(CLI::App& app) {
+Command add_convert(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command =
       app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder (of an adapter as PEFT's), or an imported one as a run's");
@@ -403,7 +412,13 @@ Command add_convert(CLI::App& app) {
       ->add_option("--dtype", options->dtype,
                    "dtype of the weights; auto: the model's own, of an adapter fp32")
       ->check(CLI::IsMember(std::vector<std::string>(EnumNames<ExportDtype>::kNames.begin(), EnumNames<ExportDtype>::kNames.end())));
-  return [options] { return convert_command(*options); };
+  Answer::add_option(*command);
+  return [options, &answer] {
+    const int code = convert_command(*options);
+    answer.add("from", options->checkpoint);
+    answer.add("to", options->out.empty() ? options->run : options->out);
+    return code;
+  };
 }
 
 }  // namespace ftrun

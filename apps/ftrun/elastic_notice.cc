@@ -32,7 +32,7 @@ std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& 
   const Config& config = loaded.config;
   const std::string why_none = why_none_leaves(loaded, launch, restarts);
   if (const int64_t own = config.elastic.min_ranks; own > 0) {
-    // Of more than there are the config itself says so.
+    // A notice of the config itself tells when more ranks must stay than there are.
     if (why_none.empty() || own > loaded.ranks) return "";
     return notice_at(config, "elastic.min_ranks", cat("elastic.min_ranks ", own, " has no effect: ", why_none));
   }

@@ -83,7 +83,8 @@ std::string ElasticRanks::why_none() const {
   return cat(limit, ", and no smaller number of data ranks down to it can share train_batch_size ", config.train_batch_size);
 }
 
-/// Whether the ranks of the share can train what all of them did; then they are what is left.
+/// Tries a share: says whether its ranks can train what all of them did; then they are what is
+/// left.
 bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   ConfigSource source = source_;
   const std::vector<std::string> overrides = overrides_for(loaded_.config, share);
@@ -91,7 +92,7 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   source.nproc = share.data_ranks * model_ranks(loaded_.config.parallel);
   try {
     LoadedConfig fewer = load_source(source, launch_, true);
-    // As of version 0.2 of elasticity, which gives some numbers of ranks another batch.
+    // Version 0.2 of elasticity gives some numbers of ranks another batch.
     if (fewer.config.train_batch_size != loaded_.config.train_batch_size)
       throw Error(ExitCode::kUsage, cat("elasticity gives ", data_ranks_text(share.data_ranks), " train_batch_size ",
                                         fewer.config.train_batch_size, ", not ", loaded_.config.train_batch_size));
@@ -149,7 +150,7 @@ RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
   const char* left = std::getenv(kLeftRanks);
   const char* why = std::getenv(kWhyLeft);
   RanksOfStart ranks{.count = launch.world};
-  // Of a launcher between: another run's.
+  // A launcher between hands on the variables of another run.
   if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || left == nullptr || why == nullptr) return ranks;
   for (const std::string& number : split(left, ',')) ranks.left.push_back(std::atoi(number.c_str()));
   ranks.why_left = why;

@@ -21,9 +21,9 @@ class ElasticRanks {
   /// Drops the replica of the failure's rank and keeps as many others as config and memory allow; logs what it did. `times`: how
   /// often in a row the rank failed. Where it drops none though the config lets ranks leave, a warning says why, once.
   void leave(const FailureSummary& failure, int times);
-  /// Those that are left, and who is not.
+  /// The ranks that are left, and who is not.
   RanksOfStart ranks() const;
-  /// What the next start has to have for it; nothing while all ranks are there.
+  /// Adds what the next start has to have for it; nothing while all ranks are there.
   void add_to(Restart& restart) const;
 
  private:
@@ -33,21 +33,21 @@ class ElasticRanks {
 
   const ConfigSource& source_;
   const LaunchEnvironment& launch_;
-  /// Of the ranks that are left.
+  /// The config of the ranks that are left.
   LoadedConfig loaded_;
   /// Overrides of the config under which they share the batch: "parallel.data=2".
   std::vector<std::string> overrides_;
-  /// Of each rank that is left: its number at the first start, which is that of its GPU.
+  /// The number of each rank that is left at the first start, which is that of its GPU.
   std::vector<int> first_numbers_;
-  /// How many there were then.
+  /// The number of ranks then.
   const int first_count_;
   /// Why the last ones left.
   std::string why_left_;
-  /// What was last told of why none leaves.
+  /// The reason that was last told why none leaves.
   std::string told_;
 };
 
-/// Of ranks that our supervisor started again, as add_to() told them.
+/// The ranks that our supervisor started again, as add_to() told them.
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch);
 
 }  // namespace ftrun

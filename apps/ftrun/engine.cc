@@ -23,10 +23,12 @@ namespace ftrun {
 namespace {
 
 using EngineEntry = int (*)(const TrainRequest*);
+using BenchEntry = void (*)(const BenchRequest*, Machine*);
 
 bool engine_is_loaded = false;
-/// Of the engine that is loaded.
+/// The entry of the engine that is loaded.
 EngineEntry engine_entry = nullptr;
+BenchEntry bench_entry = nullptr;
 
 /// The folder above bin/ftrun, in whose lib the modules are.
 std::string installation() {
@@ -89,9 +91,17 @@ void load_engine() {
   void* const engine = open_engine(path);
   engine_is_loaded = true;
   engine_entry = reinterpret_cast<EngineEntry>(::dlsym(engine, "ftrun_engine_train"));
-  if (engine_entry == nullptr)
+  bench_entry = reinterpret_cast<BenchEntry>(::dlsym(engine, "ftrun_engine_bench"));
+  if (engine_entry == nullptr || bench_entry == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's engine"),
                 "build ftrun anew");
+}
+
+Machine bench_with_engine(const BenchRequest& request) {
+  load_engine();
+  Machine machine;
+  bench_entry(&request, &machine);
+  return machine;
 }
 
 int train_with_engine(const TrainRequest& request) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/bench_machine.h"
 #include "exec/train.h"
 
 namespace ftrun {
@@ -17,15 +18,18 @@ std::string torch_folder();
 /// The folders of LibTorch's libraries, for open_library(); none where there is no LibTorch.
 std::vector<std::string> library_folders();
 
-/// Whether this installation has the CUDA kernels, without loading anything.
+/// Says whether this installation has the CUDA kernels, without loading anything.
 bool has_cuda_module();
 
 /// Trains as one rank, with the engine, which is loaded if it is not yet.
 int train_with_engine(const TrainRequest& request);
 
-/// What main returns ends the process through this. Where the engine was loaded it does not return: output is flushed
-/// and the process is gone, without the destructors of LibTorch, which take its tables of operators down entry by
-/// entry, half as long as it took to load them.
+/// Measures this machine with the engine, which is loaded if it is not yet.
+Machine bench_with_engine(const BenchRequest& request);
+
+/// Ends the process with what main returns. It does not return if the engine was loaded: output is
+/// flushed and the process is gone, without the destructors of LibTorch, which take its tables of
+/// operators down entry by entry, half as long as it took to load them.
 int end_process(int exit_code);
 
 }  // namespace ftrun

@@ -1,7 +1,13 @@
+#include "exec/bench_machine.h"
 #include "exec/train.h"
 
-/// The engine's one entry point, called by bin/ftrun after it has loaded this library.
+/// The engine's entry points, called by bin/ftrun after it has loaded this library.
 extern "C" __attribute__((visibility("default"))) int ftrun_engine_train(
     const ftrun::TrainRequest* request) {
   return ftrun::train(*request);
+}
+
+extern "C" __attribute__((visibility("default"))) void ftrun_engine_bench(
+    const ftrun::BenchRequest* request, ftrun::Machine* machine) {
+  *machine = ftrun::bench_machine(*request);
 }

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "answer.h"
 #include "base/error.h"
 #include "base/hub_cache.h"
 #include "base/text.h"
@@ -12,6 +13,7 @@
 #include "checkpoint/inspect.h"
 #include "commands.h"
 #include "data/check_data.h"
+#include "refusal.h"
 
 namespace ftrun {
 namespace {
@@ -29,10 +31,13 @@ bool holds_model(const std::string& path) {
 
 bool holds_adapter(const std::string& path) { return fs::exists(path + "/adapter_config.json"); }
 
-/// A model or an adapter of the Hub is looked for in the Hugging Face cache; every other path is what it is.
+/// Finds the folder of a model or an adapter of the Hub, or the file of a data set that is trained
+/// on, in the Hugging Face cache; every other path is what it is.
 std::string folder_of(const std::string& path) {
   std::error_code error;
-  if (fs::exists(path, error) || !hub_cache_holds(path)) return path;
+  if (fs::exists(path, error)) return path;
+  if (!hub_cache_holds(path))
+    return hub_cache_holds(path, HubKind::kDataset) ? find_data_set(path).folder + "/train" : path;
   try {
     return find_adapter_folder(path).folder;
   } catch (const Error&) {
@@ -40,21 +45,61 @@ std::string folder_of(const std::string& path) {
   }
 }
 
-int inspect(const std::string& named) {
+nlohmann::ordered_json rows_json(const Description::Rows& rows) {
+  auto json = nlohmann::ordered_json::array();
+  for (const auto& [name, value] : rows) json.push_back({{"name", name}, {"value", value}});
+  return json;
+}
+
+/// Tells what is there, to people and to programs.
+void tell(const char* kind, const std::string& path, const Description& description,
+          Answer& answer) {
+  std::cout << terminal_text(description.text());
+  answer.add("kind", kind);
+  answer.add("path", path);
+  answer.add("facts", rows_json(description.facts));
+  if (!description.tensors.empty()) answer.add("tensors", rows_json(description.tensors));
+}
+
+void tell_data(const std::string& path, Answer& answer) {
+  const DatasetFacts facts = dataset_facts(path);
+  std::cout << terminal_text(dataset_text(facts));
+  answer.add("kind", "data");
+  answer.add("path", path);
+  answer.add("facts", rows_json(facts));
+}
+
+int inspect(const std::string& named, Answer& answer) {
   const std::string path = folder_of(named);
   std::error_code error;
   if (is_import(path))
-    std::cout << terminal_text(describe_import(path));
-  else if (fs::is_directory(path, error))
-    std::cout << terminal_text(holds_adapter(path) ? describe_adapter(path)  // as convert sees it; some have their base's config.json too
-                               : holds_model(path) ? describe_model(path)
-                                                   : describe_checkpoint(checkpoints_of(path)));
+    tell("import", path, describe_import(path), answer);
+  else if (!fs::is_directory(path, error))
+    tell_data(path, answer);
+  else if (holds_adapter(path))  // as convert sees it; some have their base's config.json too
+    tell("adapter", path, describe_adapter(path), answer);
+  else if (holds_model(path))
+    tell("model", path, describe_model(path), answer);
   else
-    std::cout << terminal_text(describe_dataset(path));
+    tell("checkpoint", path, describe_checkpoint(checkpoints_of(path)), answer);
   return 0;
 }
 
-int verify(const std::string& path) {
+/// Refuses a damaged checkpoint, each piece of the damage a problem of its own.
+[[noreturn]] void refuse_damaged(const std::vector<std::string>& damage) {
+  std::vector<Problem> problems;
+  for (const std::string& piece : damage) {
+    Problem problem;
+    problem.message = piece;
+    problems.push_back(problem);
+  }
+  throw RefusedConfig(Error(ExitCode::kBadInput, join(damage, "\n"),
+                            "--resume auto goes on from the newest checkpoint that is undamaged, "
+                            "--resume STEP from that of another step"),
+                      std::move(problems));
+}
+
+int verify(const std::string& path, Answer& answer) {
   std::vector<std::string> problems;
   if (is_import(path))
     const ImportedState whole(path);  // reads and compares everything
@@ -62,28 +107,31 @@ int verify(const std::string& path) {
     problems = verify_checkpoint(checkpoints_of(path));
   if (problems.empty()) {
     std::cout << terminal_text(path) << ": every file is complete and undamaged\n";
+    answer.add("path", path);
+    answer.add("undamaged", true);
     return 0;
   }
-  throw Error(ExitCode::kBadInput, join(problems, "\n"),
-              "--resume auto goes on from the newest checkpoint that is undamaged, --resume STEP from that of another step");
+  refuse_damaged(problems);
 }
 
 }  // namespace
 
-Command add_inspect(CLI::App& app) {
+Command add_inspect(CLI::App& app, Answer& answer) {
   auto path = std::make_shared<std::string>();
   CLI::App* command =
       app.add_subcommand("inspect", "show what a data set, model folder, adapter, checkpoint or run holds");
   command->add_option("path", *path, "file, prefix or folder")->required();
-  return [path] { return inspect(*path); };
+  Answer::add_option(*command);
+  return [path, &answer] { return inspect(*path, answer); };
 }
 
-Command add_verify(CLI::App& app) {
+Command add_verify(CLI::App& app, Answer& answer) {
   auto path = std::make_shared<std::string>();
   CLI::App* command =
       app.add_subcommand("verify", "read checkpoints in full and say what is damaged");
   command->add_option("path", *path, "a checkpoint, its checkpoints/ folder, or a run")->required();
-  return [path] { return verify(*path); };
+  Answer::add_option(*command);
+  return [path, &answer] { return verify(*path, answer); };
 }
 
 }  // namespace ftrun

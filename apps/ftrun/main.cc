@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "answer.h"
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -46,7 +47,7 @@ bool is_config_name(const std::string& argument) {
   return end == ".yaml" || end == ".yml" || end == ".json";
 }
 
-/// Where what is printed is what a command was run for.
+/// Requires that everything was printed, where that is what a command was run for.
 int require_output(int code) {
   if (code != 0) return code;
   const std::string problem = output_problem();
@@ -55,7 +56,7 @@ int require_output(int code) {
   return 0;
 }
 
-/// What training printed is not what is left of it.
+/// Warns if something was not printed: training leaves more than that.
 int warn_of_output(int code) {
   const std::string problem = output_problem();
   if (!problem.empty()) log_warning(problem);
@@ -85,7 +86,7 @@ void refuse_command_near(const CLI::App& app, const std::string& argument) {
 
 /// A command or an option that is unknown, and a config without --config before it, are told with what to write instead; all
 /// else is CLI11's to tell.
-int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
+int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& answer) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const auto chosen = app.get_subcommands();
     const std::vector<std::string> unknown = app.remaining(true);
@@ -95,6 +96,10 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
       throw Error(ExitCode::kUsage, cat("the argument ", *config, " was not expected"), cat("give it as --config ", *config));
     if (chosen.empty() && !unknown.empty()) refuse_command_near(app, unknown.front());
   }
+  const bool is_help = error.get_exit_code() == 0;
+  if (answer.is_wanted() && !is_help)
+    throw Error(ExitCode::kUsage, error.what(), "ftrun --help lists commands and options");
+  answer.give_up();
   const int code = app.exit(error);
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
 }
@@ -141,7 +146,7 @@ Command add_manual(CLI::App& app) {
   };
 }
 
-int run(const std::vector<std::string>& arguments) {
+int run(const std::vector<std::string>& arguments, Answer& answer) {
   CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.",
                "ftrun"};
   app.set_version_flag("--version", std::function<std::string()>(version_text));
@@ -150,35 +155,43 @@ int run(const std::vector<std::string>& arguments) {
       "Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: "
       "docs/config.md.");
   const Command train = add_train(app, arguments);
-  std::map<std::string, Command> commands{
-      {"check", add_check(app)},     {"plan", add_plan(app)},       {"schema", add_schema(app)},
-      {"inspect", add_inspect(app)}, {"convert", add_convert(app)}, {"verify", add_verify(app)},
-      {"report", add_report(app)}};
+  std::map<std::string, Command> commands{{"check", add_check(app, answer)},
+                                          {"plan", add_plan(app, answer)},
+                                          {"schema", add_schema(app)},
+                                          {"inspect", add_inspect(app, answer)},
+                                          {"convert", add_convert(app, answer)},
+                                          {"verify", add_verify(app, answer)},
+                                          {"report", add_report(app)},
+                                          {"bench", add_bench(app)}};
   commands.emplace("completion", add_completion(app));
   commands.emplace("manual", add_manual(app));
-  // As CLI11 takes them: the last one first, without the program's own name.
+  // The arguments as CLI11 takes them: the last one first, without the program's own name.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   if (!reversed.empty()) reversed.pop_back();
   try {
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
-    return refuse_arguments(app, error);
+    return refuse_arguments(app, error, answer);
   }
   const auto chosen = app.get_subcommands();
   if (!chosen.empty()) refuse_options_before(app, *chosen.front());
-  return chosen.empty() || chosen.front()->get_name() == "train"
-             ? warn_of_output(train())
-             : require_output(commands.at(chosen.front()->get_name())());
+  if (chosen.empty() || chosen.front()->get_name() == "train") return warn_of_output(train());
+  answer.name_command(chosen.front()->get_name());
+  const int code = commands.at(chosen.front()->get_name())();
+  answer.print(code);
+  return require_output(code);
 }
 
 }  // namespace
 
 int run_arguments(const std::vector<std::string>& arguments) {
+  Answer answer(arguments);
   try {
     open_standard_descriptors();
     set_library_folders(library_folders);
-    return run(arguments);
+    return run(arguments, answer);
   } catch (const std::exception& exception) {
+    answer.print_failure(exception);
     return fail(exception);
   }
 }

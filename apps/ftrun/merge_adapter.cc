@@ -86,7 +86,8 @@ class Merge {
     if (adapted.has_magnitudes) find_factors();
   }
 
-  /// What each row of W + scale B A is multiplied by: its magnitude over its length. A row of zeros stays zero.
+  /// Finds what each row of W + scale B A is multiplied by: its magnitude over its length. A row of
+  /// zeros stays zero.
   void find_factors() {
     std::vector<float> magnitudes(factors_.size());
     require(trained_(lora_magnitude_name(module_), 0, std::ssize(magnitudes), magnitudes), "the adapter has its magnitudes");

@@ -11,11 +11,12 @@
 
 namespace ftrun {
 
-/// What an adapter trained: elements [begin, end) of a tensor by the model's name, in fp32; false for a tensor that it does
-/// not have.
+/// ReadTrained reads what an adapter trained: elements [begin, end) of a tensor by the model's
+/// name, in fp32; false for a tensor that it does not have.
 using ReadTrained = std::function<bool(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out)>;
 
-/// What rounding to the merged model's dtype takes of an adapter: the largest share over all products.
+/// MergeLoss is what rounding to the merged model's dtype takes of an adapter: the largest share
+/// over all products.
 struct MergeLoss {
   double share = 0;
   std::string module;

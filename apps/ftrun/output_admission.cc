@@ -53,7 +53,7 @@ std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
     check_export_folder(posix_files(), options, check);
     space.exported = options.folder;
     space.export_bytes = export_bytes(options, tensors);
-    // Of several files that are filled one after another, one is filled by half at least.
+    // One of several files that are filled one after another is filled by half at least.
     const bool one_file = options.format == ExportFormat::kAdapter || space.export_bytes <= options.shard_bytes;
     space.largest_file_bytes = std::max(space.largest_file_bytes, one_file ? space.export_bytes : options.shard_bytes / 2);
   }

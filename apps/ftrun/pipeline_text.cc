@@ -35,7 +35,7 @@ std::string layers_text(const ModelDescription& model, const LayerRange& range) 
   return join(parts, ", ");
 }
 
-/// Of all parts of a stage, first chunk first.
+/// Tells the layers of all parts of a stage, first chunk first.
 std::string stage_layers(const ModelDescription& model, const PipelineLayout& layout, int stage) {
   std::vector<std::string> chunks;
   for (int chunk = 0; chunk < layout.chunks(); ++chunk)
@@ -44,7 +44,7 @@ std::string stage_layers(const ModelDescription& model, const PipelineLayout& la
   return join(chunks, " | ");
 }
 
-/// What the letters of the picture stand for.
+/// Explains the letters of the picture.
 std::string legend(PipelineSchedule schedule, int chunks) {
   const bool split = schedule == PipelineSchedule::kZbH1 || schedule == PipelineSchedule::kZbV;
   return cat("F forward, ", split ? "I input gradients, W weight gradients" : "B backward",

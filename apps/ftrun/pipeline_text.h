@@ -15,7 +15,8 @@ namespace ftrun {
 /// pipeline.
 std::string pipeline_text(const Config& config, const ModelConfig& model, size_t width);
 
-/// What a rank of each stage allocates, of its ranks the one that needs most: a table; "" without a pipeline.
+/// Tells what a rank of each stage allocates, of its ranks the one that needs most: a table; ""
+/// without a pipeline.
 std::string stage_memory_text(const ClassPlans& plans);
 
 /// Columns of the terminal that standard output is, or of a page where it is none.

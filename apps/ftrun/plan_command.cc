@@ -3,18 +3,23 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <sstream>
 
 #include "admission.h"
+#include "answer.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "commands.h"
 #include "config/ranks.h"
 #include "config_source.h"
 #include "data/check_headers.h"
 #include "exec/sample_options.h"
+#include "machine/machine_file.h"
 #include "model/size.h"
 #include "nodes_option.h"
 #include "pipeline_text.h"
+#include "plan_answer.h"
 #include "plan_text.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
@@ -22,7 +27,9 @@
 #include "program/savings.h"
 #include "program/step_plan.h"
 #include "program/traffic.h"
+#include "refuse_existing.h"
 #include "sim/class_plans.h"
+#include "sim/step_time.h"
 
 namespace ftrun {
 namespace {
@@ -39,6 +46,10 @@ struct PlanOptions {
   int64_t device_memory = 0;
   int64_t host_memory = 0;
   int64_t nodes = 1;
+  /// A machine file; "" for none.
+  std::string machine;
+  /// The file that a step's trace is written to; "" for none.
+  std::string trace;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -82,14 +93,14 @@ void print_traffic(const StepPlan& plan, const Program& program) {
 }
 
 bool has_data(const Config& config) {
-  const SampleSetOptions samples = sample_options(config.data);
+  const SampleSetOptions samples = sample_options(config);
   TokenFileOptions files;
   files.format = samples.format;
   files.dtype = samples.dtype;
   return !config.data.train.empty() && check_headers(config.data.train, files, std::nullopt).empty();
 }
 
-/// What a plan goes by where there is no data.
+/// Prints what a plan goes by if there is no data.
 void print_assumptions(const Config& config) {
   if (has_data(config)) return;
   std::cout << "assumed: every sequence has " << config.data.sequence_length
@@ -97,7 +108,27 @@ void print_assumptions(const Config& config) {
             << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
 }
 
-/// What was checked.
+/// Prints what a step takes on the machine that is asked about, or why that is not known.
+void print_time(const LoadedConfig& loaded, const PlanOptions& options, const ClassPlans& all, const StepPlan& plan) {
+  const Machine machine = read_machine_file(options.machine);
+  StepTrace trace;
+  StepTime time;
+  try {
+    time = predict_step(all, machine, {options.nodes, loaded.config.threads}, options.trace.empty() ? nullptr : &trace);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage || !options.trace.empty()) throw;
+    std::cout << "\ntime of a step: not predicted: " << error.what() << '\n';
+    return;
+  }
+  if (!options.trace.empty()) write_file_atomic(posix_files(), options.trace, trace.text());
+  const int64_t tokens = loaded.config.train_batch_size * loaded.config.data.sequence_length;
+  // Adapters leave out the gradients of most weights, of which the formula knows nothing.
+  const bool trains_all = loaded.config.adapter.type == AdapterType::kNone;
+  const double flops = trains_all ? training_flops_per_token(plan.train.model).full : 0;
+  std::cout << '\n' << step_time_text(time, machine, tokens, flops);
+}
+
+/// Prints what was checked.
 void print_checked(const RankClasses& classes) {
   const int ranks = classes.ranks();
   const int programs = classes.count();
@@ -132,8 +163,31 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure), first.needed - first.budget));
 }
 
-int plan_command(PlanOptions options) {
+/// Answers a program.
+void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, const Program& program,
+          int programs, const MemoryPlan& memory, const std::vector<std::string>& warnings,
+          int rank) {
+  answer.add("rank", rank);
+  answer.add("ranks", loaded.ranks);
+  answer.add("parameters", count_parameters(plan.train.model).total);
+  answer.add("zero_stage", plan.options.state.stage);
+  answer.add("programs", programs);
+  answer.add("memory", memory_json(memory));
+  answer.add("traffic", traffic_json(program_traffic(program)));
+  answer.add("warnings", warnings);
+}
+
+/// A GPU of the machine has so much memory, where nothing else is given.
+void take_device_memory(PlanOptions& options) {
+  if (options.machine.empty() || options.device_memory > 0) return;
+  const Machine machine = read_machine_file(options.machine);
+  if (machine.has_gpus) options.device_memory = static_cast<int64_t>(machine.memory);
+}
+
+int plan_command(PlanOptions options, Answer& answer) {
   const LaunchEnvironment single;
+  if (!options.trace.empty()) refuse_existing("--trace", options.trace);
+  take_device_memory(options);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single, true);
   refuse_rank(options.rank, loaded.ranks);
@@ -164,19 +218,27 @@ int plan_command(PlanOptions options) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
+  if (trains && !options.machine.empty()) print_time(loaded, options, all, plan);
+  std::vector<std::string> warnings;
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
-    std::cout << "\nwarning: " << crossing << '\n';
-  // Who gives a budget plans for another machine.
-  if (trains && options.device_memory == 0 && options.host_memory == 0)
-    print_machine_problems(std::cout, loaded, plan, loaded.ranks, read_memory_limit());
+    warnings.push_back(crossing);
+  for (const std::string& warning : warnings) std::cout << "\nwarning: " << warning << '\n';
+  // A budget is given for a plan of another machine.
+  std::ostringstream machine;
+  if (trains && options.device_memory == 0 && options.host_memory == 0 &&
+      print_machine_problems(machine, loaded, plan, loaded.ranks, read_memory_limit()))
+    warnings.push_back(machine.str());
+  std::cout << machine.str();
+  if (answer.is_wanted())
+    fill(answer, loaded, plan, program, all.classes().count(), memory, warnings, rank);
   refuse_over_budget(all, loaded, options, plan);
   return 0;
 }
 
 }  // namespace
 
-Command add_plan(CLI::App& app) {
+Command add_plan(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command =
       app.add_subcommand("plan", "show what the ranks would do, without starting one");
@@ -197,8 +259,19 @@ Command add_plan(CLI::App& app) {
       ->transform(CLI::AsSizeValue(false));
   command->add_option("--host-memory", options->host_memory, "the same for the host tier of a rank")
       ->transform(CLI::AsSizeValue(false));
+  command
+      ->add_option("--machine", options->machine,
+                   "a machine file (docs/plan.md): what a step would take there")
+      ->option_text("FILE")
+      ->excludes(evaluation);
+  command->add_option("--trace", options->trace, "a new file for the step in time, for Perfetto or chrome://tracing")
+      ->option_text("FILE")
+      ->needs("--machine");
   add_nodes_option(*command, options->nodes);
-  return [options] { return plan_command(*options); };
+  Answer::add_option(*command);
+  for (const char* text : {"--program", "--schedule"})
+    command->get_option("--json")->excludes(text);
+  return [options, &answer] { return plan_command(*options, answer); };
 }
 
 }  // namespace ftrun

@@ -75,7 +75,8 @@ std::string formula_text(const StateFormula& formula, int stage, int ranks, cons
   return join(parts, " + ");
 }
 
-/// What a rank and those that it shares shards with use: of a model that is split or cut a part of all there are.
+/// UsedParameters are those that a rank and those that it shares shards with use: of a model that
+/// is split or cut a part of all there are.
 struct UsedParameters {
   int64_t used = 0;
   int64_t all = 0;
@@ -106,7 +107,7 @@ double frozen_weight_bytes(const StepPlan& plan, double plain) {
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : plain;
 }
 
-/// What trains, Psi, and what is frozen, Phi, of which there are the weights alone.
+/// ModelStates are what trains, Psi, and what is frozen, Phi, of which there are the weights alone.
 class ModelStates {
  public:
   ModelStates(const StepPlan& plan, const StateFormula& formula)

@@ -3,8 +3,11 @@
 #include <iostream>
 #include <memory>
 
+#include "answer.h"
 #include "commands.h"
 #include "config/schema_docs.h"
+#include "model/support_table.h"
+#include "support.h"
 
 namespace ftrun {
 
@@ -13,8 +16,23 @@ Command add_schema(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("schema", "print the JSON Schema of the config, for editors");
   command->add_flag("--markdown", *markdown, "print docs/config.md instead");
-  return [markdown] {
-    std::cout << (*markdown ? config_markdown() : config_json_schema());
+  auto answers = std::make_shared<bool>(false), support = std::make_shared<bool>(false);
+  CLI::Option* one = command->add_flag(
+      "--answers", *answers, "print the JSON Schema of what commands answer with --json instead");
+  CLI::Option* other = command
+                           ->add_flag("--support", *support,
+                                      "print what runs on processors and on GPUs, as JSON, instead")
+                           ->excludes(one);
+  auto models = std::make_shared<bool>(false);
+  command->add_flag("--models", *models, "print docs/models.md instead")
+      ->excludes(one)
+      ->excludes(other);
+  return [markdown, answers, support, models] {
+    std::cout << (*models     ? support_markdown()
+                  : *answers  ? answer_schema()
+                  : *support  ? support_json()
+                  : *markdown ? config_markdown()
+                              : config_json_schema());
     return 0;
   };
 }

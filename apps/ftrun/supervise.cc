@@ -22,7 +22,8 @@ namespace ftrun {
 namespace {
 
 constexpr int kRestartsInVain = 3;
-/// That belong to a rank, in a row, without a new checkpoint: it leaves where it may.
+/// The number of failures that belong to a rank, in a row, without a new checkpoint, after which it
+/// leaves where it may.
 constexpr int kFailuresOfRank = 2;
 /// Tells the ranks of a restart what to resume; "" at the first start.
 constexpr const char* kResumeVariable = "FTRUN_RESUME";
@@ -53,8 +54,9 @@ class SupervisedRun {
     return newest ? cat(newest->folder, " ", newest->serial) : "";
   }
 
-  /// Before run.json is written nothing of the run is there to go on from, and the folder may be another's; a run.json that
-  /// cannot be read would be refused, as an earlier run's, and hide the failure.
+  /// Decides on the next start. Before run.json is written nothing of the run is there to go on
+  /// from, and the folder may be another's; a run.json that cannot be read would be refused, as an
+  /// earlier run's, and hide the failure.
   std::optional<Restart> next(const FailureSummary& failure) const {
     const LaunchRecord::Begun begun = record_.begun();
     if (begun == LaunchRecord::Begun::kUnreadable) return std::nullopt;
@@ -66,7 +68,8 @@ class SupervisedRun {
     return Restart{.environment = {cat(kResumeVariable, "=auto")},
                    .from = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
   }
-  /// Between what the last start wrote and what the next, of those ranks, will write.
+  /// Notes a start, between what the last start wrote and what the next, of those ranks, will
+  /// write.
   void note_start(const RanksOfStart& ranks) { record_.note_start(static_cast<int64_t>(wall_seconds()) + 1, ranks); }
 
  private:

@@ -16,7 +16,8 @@ namespace ftrun {
 int supervise(const std::vector<std::string>& arguments, const ConfigSource& source, const LoadedConfig& loaded,
               const LaunchEnvironment& launch, const ResumeRequest& resume, std::optional<int> restarts);
 
-/// What a rank that our supervisor started again resumes, in place of what its command line says. `asked` elsewhere.
+/// Decides what a rank that our supervisor started again resumes, in place of what its command line
+/// says. `asked` elsewhere.
 ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch);
 
 }  // namespace ftrun

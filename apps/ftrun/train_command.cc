@@ -52,8 +52,9 @@ ResumeRequest resume_request(const TrainOptions& options) {
 }
 
 int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvironment& launch) {
-  // What ps and top show of a process that another one started as a rank, as far as 15 bytes hold it. Without blanks, as not all
-  // readers of /proc/PID/stat (SLURM's proctrack/linuxproc) expect them in a name.
+  // The name that ps and top show of a process that another one started as a rank, as far as 15
+  // bytes hold it. Without blanks, as not all readers of /proc/PID/stat (SLURM's
+  // proctrack/linuxproc) expect them in a name.
   if (launch.is_rank()) ::prctl(PR_SET_NAME, cat("ftrun-rank-", launch.rank).c_str());
   TrainRequest request;
   request.config_yaml = effective_yaml(loaded.config);
@@ -80,7 +81,7 @@ LaunchEnvironment find_launch(const TrainOptions& options) {
               "leave --nproc out, or start ftrun without that launcher");
 }
 
-/// One of several processes that are a rank each, as ranks_of_nodes() found.
+/// Returns the launch of one of several processes that are a rank each, as ranks_of_nodes() found.
 LaunchEnvironment as_rank(LaunchEnvironment launch) {
   launch.kind = LaunchKind::kTorchrun;
   launch.rank = launch.node;
@@ -93,7 +94,9 @@ int train_command(const TrainOptions& options) {
   LaunchEnvironment launch = find_launch(options);
   if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
   resume_request(options);
-  LoadedConfig loaded = load_source(options.source, launch, true);
+  ConfigSource source = options.source;
+  source.resumes = resume_of_restart(resume_request(options), launch).resume;
+  LoadedConfig loaded = load_source(source, launch, true);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
   const bool speaks =
       launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
@@ -104,7 +107,7 @@ int train_command(const TrainOptions& options) {
     std::cerr << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
               << std::endl;
   }
-  // Of ranks that our supervisor starts, it has looked already.
+  // The supervisor has looked already for the ranks that it starts.
   if (launch.kind != LaunchKind::kSupervised) {
     const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
     const int64_t local = local_ranks(loaded, launch);

@@ -8,7 +8,8 @@
 
 namespace ftrun {
 
-/// adapter.init_lora_weights: how A and B begin, in PEFT's words. All but kBothUniform leave the model as it is.
+/// adapter.init_lora_weights: how A and B begin, in PEFT's words. All but kBothUniform leave the
+/// model as it is.
 enum class LoraInit : uint8_t {
   kUniform,      // A as torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
   kGaussian,     // A normal of deviation 1 / rank, B zero

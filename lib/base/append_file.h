@@ -25,8 +25,9 @@ class AppendFile {
   /// taken back, so that the file never holds half a record.
   void append(std::string_view bytes);
 
-  /// Opens or makes the file again where it was removed, renamed or replaced under its name, and says so: what was appended to it is no
-  /// longer there. Where its folder is gone, or another one has its name (another run's, perhaps), it goes on with the file that has no name.
+  /// Opens or makes the file again where it was removed, renamed or replaced under its name, and
+  /// says so: what was appended to it is no longer there. Where its folder is gone, or another one
+  /// has its name (another run's, perhaps), it goes on with the file that has no name.
   /// Error(kEnvironment).
   bool begin_anew_if_lost();
 

@@ -6,12 +6,13 @@
 
 namespace ftrun {
 
-/// What an exception means to the one who runs the command: an Error is itself; what the system
-/// refused (files, threads, memory) is kEnvironment, with the path where the exception knows it; all
-/// else is a defect of ftrun.
+/// Turns an exception into what it means to the one who runs the command: an Error is itself; what
+/// the system refused (files, threads, memory) is kEnvironment, with the path where the exception
+/// knows it; all else is a defect of ftrun.
 Error as_error(const std::exception& exception);
 
-/// Whether it was thrown for a lack of memory: what std::terminate can still ask. False for none.
+/// Says whether an exception was thrown for a lack of memory: what std::terminate can still ask.
+/// False for none.
 bool lacks_memory(const std::exception_ptr& thrown);
 
 }  // namespace ftrun

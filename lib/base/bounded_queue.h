@@ -32,7 +32,7 @@ class BoundedQueue {
     return take();
   }
 
-  /// Nothing when `timeout` passes first.
+  /// Pops an item; nothing when `timeout` passes first.
   template <typename Duration>
   std::optional<T> pop_for(Duration timeout) {
     std::unique_lock lock(mutex_);

@@ -86,7 +86,7 @@ std::optional<Box> intersection(const Box& a, const Box& b) {
 std::vector<Box> difference(const Box& box, const Box& hole) {
   require(holds(box, hole), "a hole inside the box");
   std::vector<Box> rest;
-  // What is still to be cut has the hole's extent in all dimensions before `d`.
+  // The rest that is still to be cut has the hole's extent in all dimensions before `d`.
   Box left = box;
   const auto add = [&](size_t d, int64_t begin, int64_t end) {
     if (begin >= end) return;

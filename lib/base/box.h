@@ -19,7 +19,7 @@ struct Box {
 /// The whole of a tensor of this shape.
 Box whole_box(const std::vector<int64_t>& shape);
 
-/// Whether all of `part` lies inside of `box`, and both have the same dimensions.
+/// Says whether all of `part` lies inside of `box`, and both have the same dimensions.
 bool holds(const Box& box, const Box& part);
 
 /// Elements [begin, end) of the box's own row-major order, as boxes of the tensor, in that order
@@ -33,15 +33,15 @@ std::optional<Box> intersection(const Box& a, const Box& b);
 /// dimension.
 std::vector<Box> difference(const Box& box, const Box& hole);
 
-/// Calls `run(begin, end, position)` for each run of elements of the box that is one range in a tensor of
-/// this shape, in order: elements [begin, end) of the tensor are elements from `position` of the
-/// box. Neighbouring ranges are one: a box of whole rows is one run.
+/// Calls `run(begin, end, position)` for each run of elements of the box that is one range in a
+/// tensor of this shape, in order: elements [begin, end) of the tensor are elements from `position`
+/// of the box. Neighbouring ranges are one: a box of whole rows is one run.
 void visit_runs(const std::vector<int64_t>& shape, const Box& box,
                 const std::function<void(int64_t begin, int64_t end, int64_t position)>& run);
 
-/// Calls `run(from, to, count)` for each run of elements of `part`, which lies inside of both boxes, that
-/// is one range in either: `count` elements at `from` of `source` are those at `to` of `target`,
-/// both counted in the boxes' own row-major order. In order, and as few as there can be.
+/// Calls `run(from, to, count)` for each run of elements of `part`, which lies inside of both
+/// boxes, that is one range in either: `count` elements at `from` of `source` are those at `to` of
+/// `target`, both counted in the boxes' own row-major order. In order, and as few as there can be.
 void visit_shared_runs(const Box& source, const Box& target, const Box& part,
                        const std::function<void(int64_t from, int64_t to, int64_t count)>& run);
 

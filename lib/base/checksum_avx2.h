@@ -5,7 +5,8 @@
 
 namespace ftrun {
 
-// What checksum.h computes, on a processor with AVX2: the same values in half the time.
+// The functions here compute what checksum.h computes, on a processor with AVX2: the same values in
+// half the time.
 
 uint64_t xxh3_avx2(const void* data, size_t size);
 /// `state`: an XXH3_state_t.

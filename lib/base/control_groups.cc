@@ -38,8 +38,8 @@ std::string unescaped(const std::string& text) {
   return plain;
 }
 
-/// "36 35 98:0 /group /mount/point rw,... master:1 - cgroup cgroup rw,memory": the mount, where it is a hierarchy that has `controller`
-/// (version 1) or the unified one (version 2).
+/// "36 35 98:0 /group /mount/point rw,... master:1 - cgroup cgroup rw,memory": the mount, where it
+/// is a hierarchy that has `controller` (version 1) or the unified one (version 2).
 std::optional<GroupMount> parse_mount(const std::string& line, std::string_view controller, int version) {
   const size_t dash = line.find(" - ");
   if (dash == std::string::npos) return std::nullopt;
@@ -53,7 +53,7 @@ std::optional<GroupMount> parse_mount(const std::string& line, std::string_view 
   return GroupMount{unescaped(group), unescaped(point)};
 }
 
-/// Where the hierarchy is mounted; without a list of mounts, where it usually is.
+/// Finds where the hierarchy is mounted; without a list of mounts, where it usually is.
 std::vector<GroupMount> find_mounts(const std::string& root, std::string_view controller, const std::string& controllers, int version) {
   std::vector<GroupMount> mounts;
   std::istringstream lines(read_pseudo_file(root + "/proc/self/mountinfo"));
@@ -71,8 +71,9 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, unseen);
 }
 
-/// The path of a group below the one that is mounted. Inside a container the path may name groups that are not to be seen there: it
-/// is tried as it is, and the mounted folder is the container's own group.
+/// The path of a group below the one that is mounted. Inside a container the path may name groups
+/// that are not to be seen there: it is tried as it is, and the mounted folder is the container's
+/// own group.
 std::string below(const std::string& path, const std::string& mounted) {
   if (mounted == "/" || !path.starts_with(mounted)) return path;
   const std::string rest = path.substr(mounted.size());

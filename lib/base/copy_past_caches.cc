@@ -9,9 +9,10 @@ namespace ftrun {
 namespace {
 
 constexpr size_t kLine = 64;
-/// How far ahead of its turn a line is asked for: the hardware's own prefetching stops at the end of each page.
+/// The distance at which a line is asked for ahead of its turn: the hardware's own prefetching
+/// stops at the end of each page.
 constexpr size_t kAhead = 2048;
-/// Below it the caches do no harm.
+/// The size below which the caches do no harm.
 constexpr size_t kSmallest = 4096;
 
 }  // namespace

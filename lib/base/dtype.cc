@@ -10,7 +10,7 @@ struct Row {
   int64_t bytes;
   std::string_view name;
 };
-constexpr std::array<Row, 13> kRows{{{DType::kF64, 8, "F64"},
+constexpr std::array<Row, 14> kRows{{{DType::kF64, 8, "F64"},
                                      {DType::kF32, 4, "F32"},
                                      {DType::kBF16, 2, "BF16"},
                                      {DType::kF16, 2, "F16"},
@@ -22,7 +22,8 @@ constexpr std::array<Row, 13> kRows{{{DType::kF64, 8, "F64"},
                                      {DType::kI8, 1, "I8"},
                                      {DType::kU32, 4, "U32"},
                                      {DType::kU64, 8, "U64"},
-                                     {DType::kBool, 1, "BOOL"}}};
+                                     {DType::kBool, 1, "BOOL"},
+                                     {DType::kF8E4M3, 1, "F8_E4M3"}}};
 }  // namespace
 
 int64_t dtype_bytes(DType dtype) { return kRows[static_cast<size_t>(dtype)].bytes; }

@@ -7,7 +7,23 @@
 namespace ftrun {
 
 /// Element types, named as safetensors names them.
-enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kI16, kU16, kU8, kI8, kU32, kU64, kBool };
+// The numbers of kF64 to kBool are in records of other processes: new types come last.
+enum class DType : uint8_t {
+  kF64,
+  kF32,
+  kBF16,
+  kF16,
+  kI64,
+  kI32,
+  kI16,
+  kU16,
+  kU8,
+  kI8,
+  kU32,
+  kU64,
+  kBool,
+  kF8E4M3
+};
 
 int64_t dtype_bytes(DType dtype);
 /// Safetensors' spelling: "F32", "BF16", ...

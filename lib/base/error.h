@@ -6,7 +6,8 @@
 
 namespace ftrun {
 
-/// Exit codes of the ftrun binary (docs/errors.md). The supervisor decides by them: do not renumber.
+/// Exit codes of the ftrun binary (docs/errors.md). The supervisor decides by them: do not
+/// renumber.
 enum class ExitCode : int {
   kOk = 0,
   kBug = 1,           // a check of ours failed
@@ -42,12 +43,13 @@ class Error : public std::runtime_error {
   std::string remedy_;
 };
 
-/// Where a call was written: std::source_location, which clang before 16 cannot have from libstdc++.
+/// CodePlace is the place of a call: std::source_location, which clang before 16 cannot have from
+/// libstdc++.
 struct CodePlace {
   const char* file = "";
   int line = 0;
 
-  /// As a default argument: the place of the call that leaves it out.
+  /// The place of the call that leaves it out, as a default argument.
   static constexpr CodePlace current(const char* file = __builtin_FILE(),
                                      int line = __builtin_LINE()) {
     return {file, line};

@@ -5,7 +5,8 @@
 
 namespace ftrun {
 
-/// What exec and posix_spawn take: pointers to `arguments`, which must outlive it, and a null.
+/// Makes what exec and posix_spawn take: pointers to `arguments`, which must outlive it, and a
+/// null.
 inline std::vector<char*> exec_arguments(const std::vector<std::string>& arguments) {
   std::vector<char*> pointers;
   for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));

@@ -37,7 +37,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kIdDigits = 8;
 
-/// Of the file system of `path`, or of the folder that it will be made in; zeros when neither is found.
+/// Describes the file system of `path`, or of the folder that it will be made in; zeros when
+/// neither is found.
 struct statvfs file_system_of(const std::string& path) {
   struct statvfs info{};
   std::string at = path;
@@ -81,7 +82,7 @@ bool is_refused(int error_number) {
               "this file system cannot tell when a file is on its disk: write to another one (output_dir)");
 }
 
-/// What the umask takes its bits from.
+/// Modes are the bits that the umask takes its bits from.
 struct Modes {
   mode_t file;
   mode_t folder;
@@ -122,7 +123,8 @@ class PosixWritableFile : public WritableFile {
   }
   void reserve(int64_t size) override {
     if (size <= 0) return;
-    // Not posix_fallocate: where the file system cannot, it would write a byte into every block.
+    // This is not posix_fallocate(): where the file system cannot, that would write a byte into
+    // every block.
     const int result = uninterrupted([&] { return ::fallocate(fd_, 0, 0, size); });
     if (result != 0 && !is_refused(errno)) disk_error(path_, "reserve", errno, size);
   }
@@ -131,7 +133,8 @@ class PosixWritableFile : public WritableFile {
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
-    // A signal that comes meanwhile leaves it closed on Linux, and what is to be on disk was synced before.
+    // A signal that comes meanwhile leaves it closed on Linux, and what is to be on disk was synced
+    // before.
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) disk_error(path_, "close", errno);
   }
 
@@ -203,8 +206,8 @@ class PosixFileSystem : public FileSystem {
     if (!folder) disk_error(path, "open folder", errno);
     const int result = uninterrupted([&] { return ::fsync(folder.get()); });
     const int error_number = errno;
-    // Some file systems (of a network, of FUSE) cannot sync a folder; they order renames themselves. SMB servers
-    // answer that the folder was not opened for writing.
+    // Some file systems (of a network, of FUSE) cannot sync a folder; they order renames
+    // themselves. SMB servers answer that the folder was not opened for writing.
     if (result != 0 && !is_refused(error_number) && error_number != EBADF) disk_error(path, "fsync folder", error_number);
   }
   std::vector<std::string> list(const std::string& folder) override {
@@ -233,7 +236,7 @@ void write_synced(FileSystem& files, const std::string& path, std::string_view c
   file->close();
 }
 
-/// For the way out of a failure, which is what the user is to hear of.
+/// Removes a path on the way out of a failure, which is what the user is to hear of.
 void remove_quietly(FileSystem& files, const std::string& path) {
   try {
     files.remove_all(path);
@@ -246,7 +249,7 @@ size_t size_of(int fd) {
   return ::fstat(fd, &info) == 0 ? static_cast<size_t>(info.st_size) : 0;
 }
 
-/// Whether any page of the file lies in memory, for all that the kernel tells.
+/// Says whether any page of the file lies in memory, for all that the kernel tells.
 bool is_cached(int fd) {
   constexpr size_t kWindow = 64 << 20;  // of the address space, which may be limited
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -293,7 +296,8 @@ StandIn stand_in_at(int fd, const std::string& path) {
   return stand_in_of(path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
 }
 
-/// So that a date is no id ("model.tmp-20251125"): what has such a name is somebody's own.
+/// Says whether an id has a letter, so that a date is no id ("model.tmp-20251125"): what has such a
+/// name is somebody's own.
 bool has_letter(std::string_view id) { return id.find_first_of("abcdef") != std::string_view::npos; }
 
 }  // namespace
@@ -363,7 +367,7 @@ std::string read_file(const std::string& path, int64_t most) {
 
 bool drop_cached(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  // What is not on the disk yet stays in memory.
+  // Pages that are not on the disk yet stay in memory.
   if (!fd || uninterrupted([&] { return ::fsync(fd.get()); }) != 0) return false;
   return ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && !is_cached(fd.get());
 }
@@ -380,7 +384,8 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
   if (const StandIn found = stand_in_at(fd.get(), path); !found.kind.empty()) refuse_stand_in(path, found);
-  // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private one as well.
+  // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private
+  // one as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) cannot_read(path, errno);
   data_ = static_cast<const std::byte*>(data);

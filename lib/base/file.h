@@ -14,8 +14,8 @@
 
 namespace ftrun {
 
-/// Places in a file, and memory, that the kernel can move between each other without its own memory (O_DIRECT) are
-/// multiples of this many bytes.
+/// Places in a file, and memory, that the kernel can move between each other without its own memory
+/// (O_DIRECT) are multiples of this many bytes.
 inline constexpr size_t kDirectAlignment = 4096;
 
 /// A file open for writing. Every call throws Error(kEnvironment) naming path, bytes wanted and
@@ -31,7 +31,8 @@ class WritableFile {
   virtual void close() = 0;
 };
 
-/// What is free where a file system does not say. Larger than any disk, and sums of it do not overflow.
+/// Free bytes of a file system that does not say. Larger than any disk, and sums of it do not
+/// overflow.
 inline constexpr int64_t kFreeUnknown = int64_t{1} << 60;
 
 /// The file system as checkpoints see it: a seam where tests drop what was not synced and make
@@ -42,27 +43,29 @@ class FileSystem {
   virtual std::unique_ptr<WritableFile> create(const std::string& path) = 0;  // truncates
   virtual void make_folder(const std::string& path) = 0;                      // with parents
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  /// Gives each of two existing names what the other has, in one step; false, and nothing is changed,
-  /// where the file system cannot.
+  /// Gives each of two existing names what the other has, in one step; false, and nothing is
+  /// changed, where the file system cannot.
   virtual bool exchange(const std::string& a, const std::string& b) = 0;
   virtual void remove_all(const std::string& path) = 0;
   virtual void sync_folder(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& folder) = 0;  // sorted names
   virtual bool exists(const std::string& path) = 0;
-  /// Also of a path that is not there yet; kFreeUnknown at most.
+  /// Free bytes, also for a path that is not there yet; kFreeUnknown at most.
   virtual int64_t free_bytes(const std::string& path) = 0;
 };
 
 /// The machine's own file system. What it makes is for this user alone (files 0600, folders 0700),
-/// and a file is never made through a symbolic link of its name, nor anything through another user's link in a folder that
-/// others may write to (base/written_path.h).
+/// and a file is never made through a symbolic link of its name, nor anything through another
+/// user's link in a folder that others may write to (base/written_path.h).
 FileSystem& posix_files();
-/// The same for what others are to read: modes are as the umask says.
+/// The file system for what others are to read: modes are as the umask says.
 FileSystem& umask_files();
 
-/// A name beside `path` that no other process makes: path, mark, 8 random hexadecimal digits, among them a letter.
+/// A name beside `path` that no other process makes: path, mark, 8 random hexadecimal digits, among
+/// them a letter.
 std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
-/// What such a name was made of, "run.json" of "run.json.tmp-0123abcd"; nothing for any other name.
+/// Finds what such a name was made of, "run.json" of "run.json.tmp-0123abcd"; nothing for any other
+/// name.
 std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark = ".tmp-");
 
 /// Makes the folder with its parents, each of them synced into the one it lies in, so that what is
@@ -70,8 +73,8 @@ std::optional<std::string> origin_of_unique(std::string_view name, std::string_v
 void make_lasting_folder(FileSystem& files, const std::string& path);
 
 /// Writes a file so that a reader sees the old or the new content, never a part: unique name in the
-/// same folder, sync, rename, sync of the folder. A failure before the rename leaves the old content
-/// and removes the temporary file.
+/// same folder, sync, rename, sync of the folder. A failure before the rename leaves the old
+/// content and removes the temporary file.
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content);
 /// Removes what a process that was killed in write_file_atomic(path) left beside `path`.
 void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
@@ -91,8 +94,8 @@ bool drop_cached(const std::string& path);
 /// A file mapped read-only; pages are shared with every process that maps it.
 class MappedFile {
  public:
-  /// Maps no more than `most` bytes: a larger file is refused (Error), as is what stands in for a file that was not fetched
-  /// (base/stand_in.h).
+  /// Maps no more than `most` bytes: a larger file is refused (Error), as is what stands in for a
+  /// file that was not fetched (base/stand_in.h).
   explicit MappedFile(const std::string& path, int64_t most = std::numeric_limits<int64_t>::max());
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -119,21 +122,22 @@ class MappedFile {
 /// XXH3 of a whole file, read piece by piece: pages that stay mapped would count as this process's
 /// memory.
 uint64_t xxh3_of_file(const std::string& path);
-/// The same, or nothing once `stop` is set.
+/// Hashes a file, or returns nothing once `stop` is set.
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop);
-/// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", "it is a Git LFS pointer; fetch it:
-/// ...", ...), or "".
+/// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", "it is
+/// a Git LFS pointer; fetch it: ...", ...), or "".
 std::string reading_problem(const std::string& path);
 
-/// Why nothing can be written into a folder, or made where it is not there yet, or "". Changes nothing.
+/// Why nothing can be written into a folder, or made where it is not there yet, or "". Changes
+/// nothing.
 std::string writing_problem(const std::string& folder);
 
-/// Joins `name` to `folder`, refusing what is no plain file name ("..", a path, NUL) and what is there
-/// and is no regular file. Links are followed wherever they lead. Error(kBadInput).
+/// Joins `name` to `folder`, refusing what is no plain file name ("..", a path, NUL) and what is
+/// there and is no regular file. Links are followed wherever they lead. Error(kBadInput).
 std::string named_file(const std::string& folder, std::string_view name);
 
-/// The same for folders that this program wrote, which hold no links: one that leaves the folder is
-/// refused too.
+/// Confines a path in folders that this program wrote, which hold no links: one that leaves the
+/// folder is refused too.
 std::string confined_path(const std::string& folder, std::string_view name);
 
 }  // namespace ftrun

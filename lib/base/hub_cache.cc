@@ -1,5 +1,8 @@
 #include "base/hub_cache.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -45,10 +48,6 @@ bool is_revision(std::string_view text) {
          });
 }
 
-std::string value_of(const EnvLookup& lookup, const std::string& name) {
-  return lookup(name).value_or("");
-}
-
 /// Replaces "$NAME" and "${NAME}" of variables that are set, as Python's expandvars does.
 std::string expand_variables(const std::string& text, const EnvLookup& lookup) {
   std::string expanded;
@@ -71,16 +70,73 @@ std::string expand_variables(const std::string& text, const EnvLookup& lookup) {
   return expanded;
 }
 
+/// Finds the home folder as Python's expanduser does: HOME, else the user's entry among the
+/// system's users; "~", which no shell reads any more, where there is neither.
+std::string home_folder(const EnvLookup& lookup) {
+  std::string home = "~";
+  if (const auto set = lookup("HOME"))
+    home = *set;
+  else if (const passwd* user = ::getpwuid(::getuid()); user != nullptr && user->pw_dir != nullptr)
+    home = user->pw_dir;
+  while (home.ends_with('/')) home.pop_back();
+  return home;
+}
+
 std::string expand(const std::string& text, const EnvLookup& lookup) {
   const bool is_home = text == "~" || text.starts_with("~/");
-  return expand_variables(is_home ? value_of(lookup, "HOME") + text.substr(1) : text, lookup);
+  return expand_variables(is_home ? home_folder(lookup) + text.substr(1) : text, lookup);
+}
+
+/// Joins two parts of a path as Python does: a folder without a name is the working directory.
+std::string joined(const std::string& folder, const std::string& name) {
+  return folder.empty() || folder.ends_with('/') ? folder + name : cat(folder, "/", name);
+}
+
+/// KindNames are what one kind of repository is called in the cache, in a command, in a message.
+struct KindNames {
+  std::string_view prefix;
+  std::string_view option;
+  std::string_view noun;
+};
+KindNames names_of(HubKind kind) {
+  if (kind == HubKind::kDataset) return {"datasets--", " --repo-type dataset", "data set"};
+  return {"models--", "", "model"};
 }
 
 /// The cache's folder of a repository: "models--owner--name".
-std::string repository_folder(const std::string& cache, const std::string& repository) {
+std::string repository_folder(const std::string& cache, const std::string& repository,
+                              HubKind kind) {
   std::string name = repository;
   name.replace(name.find('/'), 1, "--");
-  return cat(cache, "/models--", name);
+  return joined(cache, cat(names_of(kind).prefix, name));
+}
+
+/// Reads a repository off the name of its folder in the cache; nothing for any other name.
+std::optional<std::string> repository_of(std::string_view folder, HubKind kind) {
+  const std::string_view prefix = names_of(kind).prefix;
+  if (!folder.starts_with(prefix)) return std::nullopt;
+  const std::string_view name = folder.substr(prefix.size());
+  const size_t separator = name.find("--");
+  if (separator == std::string_view::npos) return std::nullopt;
+  return cat(name.substr(0, separator), "/", name.substr(separator + 2));
+}
+
+/// Lists the names in a folder, sorted; none where it cannot be read.
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder.empty() ? "." : folder, error), end; !error && at != end;
+       at.increment(error))
+    names.push_back(at->path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> cached_repositories(const std::string& cache, HubKind kind) {
+  std::vector<std::string> repositories;
+  for (const std::string& name : names_in(cache))
+    if (const auto repository = repository_of(name, kind)) repositories.push_back(*repository);
+  return repositories;
 }
 
 std::string commit_of(const std::string& folder, const std::string& revision) {
@@ -94,8 +150,8 @@ std::string commit_of(const std::string& folder, const std::string& revision) {
   return commit;
 }
 
-std::string download_line(const HubName& name) {
-  return cat("hf download ", name.repository,
+std::string download_line(const HubName& name, HubKind kind) {
+  return cat("hf download ", name.repository, names_of(kind).option,
              name.gives_revision ? cat(" --revision ", shell_word(name.revision)) : "");
 }
 
@@ -111,30 +167,64 @@ std::string cached_revisions(const std::string& folder) {
   return names.empty() ? "" : cat(" (it holds ", join(names, ", "), ")");
 }
 
-FoundFolder find_snapshot(const HubName& name, const std::string& file, const EnvLookup& lookup) {
+/// Lists the snapshots whose commits begin with `revision`, which is a short form of them when it
+/// has at least four hexadecimal digits.
+std::vector<std::string> commits_beginning_with(const std::string& folder,
+                                                const std::string& revision) {
+  constexpr size_t kShortest = 4;
+  const auto is_digit = [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; };
+  if (revision.size() < kShortest || !std::all_of(revision.begin(), revision.end(), is_digit))
+    return {};
+  std::vector<std::string> commits = names_in(folder + "/snapshots");
+  std::erase_if(commits, [&](const std::string& commit) { return !commit.starts_with(revision); });
+  return commits;
+}
+
+[[noreturn]] void refuse_revision(const HubName& name, const std::string& shown,
+                                  const std::string& cache, const std::string& folder,
+                                  const std::string& remedy) {
+  const std::string message = cat(shown, ": the Hugging Face cache, ", cache, ", has no revision ",
+                                  name.revision, " of it");
+  const std::vector<std::string> whole = commits_beginning_with(folder, name.revision);
+  if (whole.empty()) throw Error(ExitCode::kBadInput, message + cached_revisions(folder), remedy);
+  throw Error(ExitCode::kBadInput,
+              cat(message, "; it holds ", whole.size() == 1 ? "the commit " : "the commits ",
+                  join(whole, ", ")),
+              cat("a commit is named by all of its digits: ", name.repository, "@", whole.front()));
+}
+
+FoundFolder find_snapshot(const HubName& name, const std::string& file, const EnvLookup& lookup,
+                          HubKind kind) {
   const std::string cache = hub_cache_folder(lookup);
-  const std::string folder = repository_folder(cache, name.repository);
-  const std::string remedy =
-      cat(download_line(name),
-          " brings it; or name a folder on this machine, as seen from the working directory");
+  const std::string folder = repository_folder(cache, name.repository, kind);
+  const char* where = kind == HubKind::kModel ? "a folder" : "a file";
+  const std::string remedy = cat(download_line(name, kind), " brings it; or name ", where,
+                                 " on this machine, as seen from the working directory");
   const std::string shown = cat(name.repository, name.gives_revision ? "@" + name.revision : "");
   if (!posix_files().exists(folder))
-    throw Error(
-        ExitCode::kBadInput,
-        cat(shown, ": there is no such folder, and no such model in the Hugging Face cache, ",
-            cache),
-        remedy);
+    throw Error(ExitCode::kBadInput,
+                cat(shown, ": there is no such ", kind == HubKind::kModel ? "folder" : "file",
+                    ", and no such ", names_of(kind).noun, " in the Hugging Face cache, ",
+                    cache.empty() ? "." : cache,
+                    did_you_mean(nearest(name.repository, cached_repositories(cache, kind)))),
+                remedy);
   const std::string commit = commit_of(folder, name.revision);
   const std::string snapshot = cat(folder, "/snapshots/", commit);
   if (commit.empty() || !posix_files().exists(snapshot))
-    throw Error(ExitCode::kBadInput,
-                cat(shown, ": the Hugging Face cache, ", cache, ", has no revision ", name.revision,
-                    " of it", cached_revisions(folder)),
-                remedy);
-  if (!posix_files().exists(cat(snapshot, "/", file)))
+    refuse_revision(name, shown, cache, folder, remedy);
+  if (!file.empty() && !posix_files().exists(cat(snapshot, "/", file)))
     throw Error(ExitCode::kBadInput,
                 cat(shown, ": its download is not complete: ", snapshot, " has no ", file), remedy);
   return {snapshot, commit, false};
+}
+
+/// Refuses a link of that name which leads nowhere: its folder was meant, not the cache.
+void refuse_dead_link(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_symlink(fs::symlink_status(path, error))) return;
+  throw Error(
+      ExitCode::kBadInput, cat(path, ": cannot be read: ", reading_problem(path)),
+      "correct the link; or remove it, and the name is looked up in the Hugging Face cache");
 }
 
 }  // namespace
@@ -158,45 +248,68 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
 std::string hub_cache_folder(const EnvLookup& lookup) {
   for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
     if (const auto folder = lookup(variable)) return expand(*folder, lookup);
-  if (const auto home = lookup("HF_HOME")) return expand(*home, lookup) + "/hub";
+  if (const auto home = lookup("HF_HOME")) return joined(expand(*home, lookup), "hub");
   if (const auto cache = lookup("XDG_CACHE_HOME"))
-    return expand(*cache, lookup) + "/huggingface/hub";
-  return value_of(lookup, "HOME") + "/.cache/huggingface/hub";
+    return joined(expand(*cache, lookup), "huggingface/hub");
+  return expand("~/.cache/huggingface/hub", lookup);
 }
 
 FoundFolder find_hub_folder(const std::string& path, const std::string& file,
-                            const EnvLookup& lookup) {
+                            const EnvLookup& lookup, HubKind kind) {
   const std::optional<HubName> name = parse_hub_name(path);
   if (!name) return {path, "", false};
   if (posix_files().exists(path))
-    return {path, "",
-            posix_files().exists(repository_folder(hub_cache_folder(lookup), name->repository))};
-  return find_snapshot(*name, file, lookup);
+    return {
+        path, "",
+        posix_files().exists(repository_folder(hub_cache_folder(lookup), name->repository, kind))};
+  refuse_dead_link(path);
+  return find_snapshot(*name, file, lookup, kind);
 }
 
-bool hub_cache_holds(const std::string& path) {
+bool hub_cache_holds(const std::string& path, HubKind kind) {
   const std::optional<HubName> name = parse_hub_name(path);
-  return name && posix_files().exists(
-                     repository_folder(hub_cache_folder(process_environment()), name->repository));
+  return name && posix_files().exists(repository_folder(hub_cache_folder(process_environment()),
+                                                        name->repository, kind));
+}
+
+std::string hub_name_like(const std::string& path, const EnvLookup& lookup) {
+  std::string_view text = path;
+  bool is_address = false;
+  for (const std::string_view start :
+       {"https://huggingface.co/", "http://huggingface.co/", "hf://", "./"})
+    if (text.starts_with(start)) {
+      text.remove_prefix(start.size());
+      is_address |= start != "./";
+    }
+  while (text.ends_with('/')) text.remove_suffix(1);
+  const std::vector<std::string> cached =
+      cached_repositories(hub_cache_folder(lookup), HubKind::kModel);
+  if (text.find('/') == std::string_view::npos) {
+    std::vector<std::string> names;
+    for (const std::string& repository : cached)
+      names.push_back(repository.substr(repository.find('/') + 1));
+    const std::string name = nearest(text, names);
+    const auto found = std::find(names.begin(), names.end(), name);
+    return name.empty() ? "" : cached[static_cast<size_t>(found - names.begin())];
+  }
+  const std::optional<HubName> name = parse_hub_name(text);
+  if (!name) return "";
+  return is_address ? std::string(text) : nearest(text, cached);
 }
 
 std::optional<HubSnapshot> snapshot_of(const std::string& folder) {
-  constexpr std::string_view kRepository = "models--";
   const fs::path snapshot = (fs::path(folder) / "").lexically_normal().parent_path();
   const std::string repository = snapshot.parent_path().parent_path().filename().string();
-  if (snapshot.parent_path().filename() != "snapshots" || !repository.starts_with(kRepository))
-    return std::nullopt;
-  const std::string name = repository.substr(kRepository.size());
-  const size_t separator = name.find("--");
-  if (separator == std::string::npos) return std::nullopt;
-  return HubSnapshot{cat(name.substr(0, separator), "/", name.substr(separator + 2)),
-                     snapshot.filename().string()};
+  if (snapshot.parent_path().filename() != "snapshots") return std::nullopt;
+  for (const HubKind kind : {HubKind::kModel, HubKind::kDataset})
+    if (const auto name = repository_of(repository, kind))
+      return HubSnapshot{*name, snapshot.filename().string(), kind};
+  return std::nullopt;
 }
 
 std::string hub_download_line(const std::string& folder) {
   const std::optional<HubSnapshot> snapshot = snapshot_of(folder);
-  return snapshot ? cat("hf download ", snapshot->repository, " --revision ",
-                        shell_word(snapshot->commit))
+  return snapshot ? download_line({snapshot->repository, snapshot->commit, true}, snapshot->kind)
                   : "";
 }
 
@@ -206,6 +319,29 @@ FoundFolder find_model_folder(const std::string& path) {
 
 FoundFolder find_adapter_folder(const std::string& path) {
   return find_hub_folder(path, "adapter_config.json", process_environment());
+}
+
+FoundFolder find_data_set(const std::string& name) {
+  return find_hub_folder(name, "", process_environment(), HubKind::kDataset);
+}
+
+std::optional<HubFile> parse_hub_file(const std::string& text) {
+  const size_t slash = text.rfind('/');
+  if (slash == std::string::npos || slash + 1 == text.size()) return std::nullopt;
+  const std::optional<HubName> name = parse_hub_name(text.substr(0, slash));
+  if (!name || !name->gives_revision) return std::nullopt;
+  return HubFile{*name, text.substr(slash + 1)};
+}
+
+std::string find_hub_file(const std::string& path) {
+  const std::optional<HubFile> file = parse_hub_file(path);
+  if (!file || posix_files().exists(path)) return path;
+  try {
+    const std::string named = cat(file->name.repository, "@", file->name.revision);
+    return cat(find_data_set(named).folder, "/", file->file);
+  } catch (const Error&) {
+    return path;
+  }
 }
 
 }  // namespace ftrun

@@ -32,7 +32,7 @@ struct ThreadLimit {
   std::string text;
 };
 
-/// Those that hold for this process, the tightest first.
+/// Lists the limits that hold for this process, the tightest first.
 std::vector<ThreadLimit> thread_limits(const std::string& root, bool is_superuser) {
   std::vector<ThreadLimit> limits;
   const auto add = [&](const std::string& of, int64_t most) { limits.push_back({most, cat(of, ", which is ", most)}); };

@@ -11,7 +11,8 @@
 #include "base/utf8.h"
 #include "base/write_whole.h"
 
-// spdlog brings fmt 9; LibTorch's headers bring another fmt. This file is the only one that sees it.
+// spdlog brings fmt 9; LibTorch's headers bring another fmt. This file is the only one that sees
+// it.
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
@@ -38,7 +39,8 @@ std::string_view label(LogLevel level) {
   }
 }
 
-/// spdlog's own file sink follows links, makes the file for all to read and throws what no caller knows.
+/// spdlog's own file sink follows links, makes the file for all to read and throws what no caller
+/// knows.
 class FileSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FileSink(const std::string& path) : file_(path) {}
@@ -74,7 +76,7 @@ std::shared_ptr<spdlog::logger>& logger() {
   return instance;
 }
 
-/// What writes to the log's file alone; null where there is none.
+/// The logger that writes to the log's file alone; null if there is none.
 std::shared_ptr<spdlog::logger>& file_logger() {
   static std::shared_ptr<spdlog::logger> instance;
   return instance;

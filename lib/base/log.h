@@ -7,23 +7,25 @@ namespace ftrun {
 
 enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 
-/// Where this process logs. Call once, before threads start. Lines go to stderr as
+/// LogOptions say where this process logs. Call once, before threads start. Lines go to stderr as
 /// "[prefix] message" and, when `file` is given, to that file with time and level.
 struct LogOptions {
-  /// What stderr gets; the file gets everything.
+  /// The level that stderr gets; the file gets everything.
   LogLevel level = LogLevel::kInfo;
-  /// "" for the command itself, "rank 3" in a rank.
+  /// The text before each line: "rank 3" in a rank, "" for the command itself.
   std::string prefix;
-  /// Path of a log file that is appended to, made for this user alone; "" for none. Error(kEnvironment).
+  /// Path of a log file that is appended to, made for this user alone; "" for none.
+  /// Error(kEnvironment).
   std::string file;
-  /// False keeps stderr quiet (a rank whose output the supervisor does not forward).
+  /// Says whether stderr gets the lines; false keeps it quiet (a rank whose output the supervisor
+  /// does not forward).
   bool to_stderr = true;
 };
 
 /// Error(kEnvironment) when the file cannot be opened.
 void log_start(const LogOptions& options);
 void log_line(LogLevel level, std::string_view message);
-/// To the log's file alone: a warning that the screen has got in another way.
+/// Writes a warning to the log's file alone: the screen has got it in another way.
 void log_warning_to_file(std::string_view message);
 void log_flush();
 

@@ -4,7 +4,8 @@ struct sockaddr_in;
 
 namespace ftrun {
 
-/// Error(kEnvironment) where this machine's loopback interface is down: what its processes send to each other would reach nobody.
+/// Error(kEnvironment) where this machine's loopback interface is down: what its processes send to
+/// each other would reach nobody.
 void require_loopback();
 
 /// The errno of looking for a way to an address, 0 where there is one. Sends nothing.

@@ -6,11 +6,13 @@
 
 namespace ftrun {
 
-/// Elements of a record, the least that is packed by itself: what a shard never cuts (kTensorBlock).
+/// Elements of a record, the least that is packed by itself: what a shard never cuts
+/// (kTensorBlock).
 inline constexpr int64_t kPackedRecord = 256;
 
-/// How weights that do not train are quantized, and how they lie in memory: one record after another, each with
-/// codes of 256 elements and all that unpacking them takes, so that any part of a tensor can be read by itself.
+/// PackedFormat says how weights that do not train are quantized, and how they lie in memory: one
+/// record after another, each with codes of 256 elements and all that unpacking them takes, so that
+/// any part of a tensor can be read by itself.
 struct PackedFormat {
   enum class Kind : uint8_t {
     kNone,
@@ -18,13 +20,14 @@ struct PackedFormat {
     kInt8,  // 8 bits, a scale for each row of the whole tensor
   };
   Kind kind = Kind::kNone;
-  /// kNf4: neighbouring elements with one scale: 64, 128 or 256. kInt8: neighbours of a row for which a record holds
-  /// the row's scale.
+  /// kNf4: neighbouring elements with one scale: 64, 128 or 256. kInt8: neighbours of a row for
+  /// which a record holds the row's scale.
   int64_t block = 64;
-  /// kNf4: scales are 8-bit codes themselves, 256 neighbouring ones with a scale and all with an offset.
+  /// kNf4: scales are 8-bit codes themselves, 256 neighbouring ones with a scale and all with an
+  /// offset.
   bool double_quantized = false;
-  /// Records hold the scales (F32) that those codes stand for: where one record's would have different scales. The
-  /// numbers are the same.
+  /// Records hold the scales (F32) that those codes stand for: where one record's would have
+  /// different scales. The numbers are the same.
   bool holds_scales = false;
 
   explicit operator bool() const { return kind != Kind::kNone; }
@@ -34,14 +37,15 @@ struct PackedFormat {
   int64_t scales() const { return kPackedRecord / block; }
   /// Records hold codes of scales, and what unpacks those.
   bool holds_scale_codes() const { return double_quantized && !holds_scales; }
-  /// Where a record's scales or their codes begin, in bytes: behind the elements' codes.
+  /// The byte of a record where its scales or their codes begin: behind the elements' codes.
   int64_t scales_offset() const { return kind == Kind::kNf4 ? kPackedRecord / 2 : kPackedRecord; }
   int64_t record_bytes() const;
-  /// Of `elements` from the beginning of a record: whole records.
+  /// Bytes of `elements` from the beginning of a record: whole records.
   int64_t bytes(int64_t elements) const { return (elements + kPackedRecord - 1) / kPackedRecord * record_bytes(); }
 };
 
-/// Bytes of a record that holds codes of scales: those (4, some unused), their scale and their offset (F32 both).
+/// Bytes of a record that holds codes of scales: those (4, some unused), their scale and their
+/// offset (F32 both).
 inline constexpr int64_t kScaleOfScalesOffset = 4, kScaleOffsetOffset = 8, kScaleCodesBytes = 12;
 
 /// Bytes of `elements` of a dtype; where they are packed, from the beginning of a record.

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kScalesPerScale = 256;
 
-/// Between neighbouring values, as fp32 adds and halves them; a number on one belongs to the lower value.
+/// Computes the bounds between neighbouring values, as fp32 adds and halves them; a number on one
+/// belongs to the lower value.
 template <size_t N>
 std::array<float, N - 1> bounds_between(const std::array<float, N>& values) {
   std::array<float, N - 1> bounds;
@@ -20,8 +21,9 @@ std::array<float, N - 1> bounds_between(const std::array<float, N>& values) {
   return bounds;
 }
 
-/// For e = 0..6: the centres of 2^e equal bins of [0.1, 1] times 10^(e-6), with both signs; then 0 and 1. In fp32, edges
-/// counted from the nearer end and rounded once, as bitsandbytes (torch.linspace) has them.
+/// Makes bitsandbytes' dynamic values: for e = 0..6 the centres of 2^e equal bins of [0.1, 1] times
+/// 10^(e-6), with both signs; then 0 and 1. In fp32, edges counted from the nearer end and rounded
+/// once, as bitsandbytes (torch.linspace) has them.
 std::array<float, 256> make_dynamic_values() {
   std::array<float, 256> values;
   size_t count = 0;
@@ -51,7 +53,7 @@ uint8_t code_of(float x, const std::array<float, N>& bounds) {
 
 float inverse(float largest) { return 1.0F / std::max(largest, 1e-38F); }
 
-/// To the nearest fp16 number, ties to even.
+/// Rounds to the nearest fp16 number, ties to even.
 float as_fp16(float x) {
   if (!std::isfinite(x)) return x;  // rounding could carry a NaN's bits away
   constexpr float kLeastNormal = 0x1p-14F;

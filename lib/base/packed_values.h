@@ -24,24 +24,25 @@ const std::array<float, 256>& dynamic_values();
 /// An int8 code c of a row whose largest magnitude is m stands for c m (1/127).
 inline constexpr float kInt8Step = 7.874015718698502e-3F;
 
-/// The scales of a whole tensor, which is shown to them once, element by element; what a rank packs of it uses these,
-/// so that the numbers do not depend on the layout. NF4 and double quantization are bitsandbytes' own, but for the
-/// offset of scales, which is their mean added up in double.
+/// The scales of a whole tensor, which is shown to them once, element by element; what a rank packs
+/// of it uses these, so that the numbers do not depend on the layout. NF4 and double quantization
+/// are bitsandbytes' own, but for the offset of scales, which is their mean added up in double.
 class PackScales {
  public:
-  /// Of a matrix with `columns` elements a row.
+  /// Begins the scales of a matrix with `columns` elements a row.
   PackScales(const PackedFormat& format, int64_t elements, int64_t columns);
 
   /// The next elements.
   void show(std::span<const float> values);
-  /// After the last one. False: a number is not finite (kInt8: in fp16, as which bitsandbytes takes weights).
+  /// Ends the scales, after the last element. False: a number is not finite (kInt8: in fp16, as
+  /// which bitsandbytes takes weights).
   bool finish();
 
  private:
   friend void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
                           int64_t position, std::byte* records);
   int64_t index_of(int64_t element) const { return element / elements_per_scale_; }
-  /// What unpacking multiplies by.
+  /// The factor that unpacking multiplies by.
   float scale(int64_t index) const;
 
   PackedFormat format_;
@@ -50,7 +51,7 @@ class PackScales {
   int64_t shown_ = 0;
   /// Largest magnitudes.
   std::vector<float> largest_;
-  // With double quantization:
+  // The next ones are used with double quantization:
   std::vector<uint8_t> codes_;
   std::vector<float> scales_of_scales_;
   float offset_ = 0;
@@ -60,19 +61,21 @@ class PackScales {
 struct PackedTensor {
   std::string name;
   int64_t elements = 0;
-  /// Of a row.
+  /// Elements of a row.
   int64_t columns = 0;
 };
-/// The scales of a tensor that is read for them, `at_once` elements at a time. Error(kBadInput) naming it where a number is not finite.
+/// The scales of a tensor that is read for them, `at_once` elements at a time. Error(kBadInput)
+/// naming it where a number is not finite.
 PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
                      const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 
-/// Packs elements [element, element + values) of the tensor as elements from `position` on of what the rank has of it,
-/// whose first record is at `records`. Both begin on blocks (PackedFormat::block).
+/// Packs elements [element, element + values) of the tensor as elements from `position` on of what
+/// the rank has of it, whose first record is at `records`. Both begin on blocks
+/// (PackedFormat::block).
 void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
                  int64_t position, std::byte* records);
 
-/// Where an element is packed, and what it is multiplied by.
+/// PackedBlock is where an element is packed, and what it is multiplied by.
 struct PackedBlock {
   const std::byte* codes = nullptr;
   float scale = 0;

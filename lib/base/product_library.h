@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// Who multiplies matrices on a processor. MKL is inside LibTorch, the others are shared libraries
-/// that may be there or not.
+/// ProductLibrary names who multiplies matrices on a processor. MKL is inside LibTorch, the others
+/// are shared libraries that may be there or not.
 enum class ProductLibrary : uint8_t { kMkl, kOneDnn, kOpenBlas };
 
 /// "mkl", "onednn", "openblas": as the config spells them.
@@ -23,11 +23,13 @@ struct OpenedLibrary {
 };
 
 /// Opens oneDNN or OpenBLAS for its caller alone: both bring symbols (sgemm_) that others have too.
-/// The loader looks beside LibTorch's environment, then where the system has its libraries. Error(kEnvironment) where memory is
-/// all that it lacks: another library in its place would compute other bits.
+/// The loader looks beside LibTorch's environment, then where the system has its libraries.
+/// Error(kEnvironment) where memory is all that it lacks: another library in its place would
+/// compute other bits.
 OpenedLibrary open_product_library(ProductLibrary library);
 
-/// What is said of a library that a config pins and this machine lacks, and what to do.
+/// Makes the error for a library that a config pins and this machine lacks: what is said of it, and
+/// what to do.
 Error product_library_error(ProductLibrary library, const std::string& why);
 /// Throws it when the library cannot be loaded.
 void require_product_library(ProductLibrary library);

@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// recompute.policy: how much of what backward reads is made again instead of being kept from forward.
-/// Each level keeps no more than the one before it.
+/// recompute.policy: how much of what backward reads is made again instead of being kept from
+/// forward. Each level keeps no more than the one before it.
 enum class RecomputeLevel : uint8_t {
   kNone,       // only results of cheap kinds (norms, gated products) are made again
   kSelective,  // what frees most bytes within a budget of operations run again

@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kReplaced = ".replaced-";
 
-/// Where a folder lies while it is removed: a removal cut short must not look like a complete folder.
+/// Moves a folder to where it lies while it is removed: a removal cut short must not look like a
+/// complete folder.
 std::string take_out_of_the_way(FileSystem& files, const std::string& old, const std::string& folder) {
   const auto leftover = leftover_of(fs::path(old).filename().string());
   if (!leftover || !leftover->complete) return old;
@@ -28,13 +29,13 @@ std::string take_out_of_the_way(FileSystem& files, const std::string& old, const
   return going;
 }
 
-/// That it stays is no failure: a folder of a network file system cannot be removed while any process reads a file of it. The
-/// next start tries again.
+/// Removes a folder, or warns. That it stays is no failure: a folder of a network file system
+/// cannot be removed while any process reads a file of it. The next start tries again.
 void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark, const char* what) {
   try {
     const std::string going = take_out_of_the_way(files, old, folder);
     std::error_code error;
-    // What a link leads to is somebody's own.
+    // The target of a link is somebody's own.
     if (fs::is_symlink(fs::symlink_status(going, error))) return files.remove_all(going);
     for (const std::string& name : files.list(going))
       if (name != mark) files.remove_all((fs::path(going) / name).string());
@@ -44,7 +45,8 @@ void remove_or_warn(FileSystem& files, const std::string& old, const std::string
   }
 }
 
-/// Those of which `is_ours` says so: visit(its path, the path that it was made for, whether it goes back there).
+/// Visits the leftovers of which `is_ours` says so: visit(its path, the path that it was made for,
+/// whether it goes back there).
 template <typename Visit>
 void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& is_ours, Visit visit) {
   if (!files.exists(parent)) return;
@@ -58,7 +60,7 @@ void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& i
   }
 }
 
-/// That come back when the entry goes: none of a file that has another name as well.
+/// Bytes that come back when the entry goes: none of a file that has another name as well.
 int64_t disk_bytes(const fs::path& path) {
   struct stat info{};
   constexpr int64_t kBlock = 512;  // whatever the file system's own is
@@ -66,7 +68,7 @@ int64_t disk_bytes(const fs::path& path) {
   return goes ? static_cast<int64_t>(info.st_blocks) * kBlock : 0;
 }
 
-/// Of all files below, as far as they can be seen.
+/// Bytes of all files below, as far as they can be seen.
 int64_t tree_bytes(const std::string& folder) {
   int64_t bytes = 0;
   std::error_code error;

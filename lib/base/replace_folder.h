@@ -12,10 +12,10 @@
 namespace ftrun {
 
 /// Replacing a folder as a whole, for checkpoints and exports alike. The new folder is written and
-/// synced under the name that temporary_beside() gives, then put in place. Where the file system can
-/// swap two names, one of the folders stands whole under its name at any moment; elsewhere the old one
-/// steps aside, and after a kill between the two renames recover_folders(), at the next start, puts it
-/// back.
+/// synced under the name that temporary_beside() gives, then put in place. Where the file system
+/// can swap two names, one of the folders stands whole under its name at any moment; elsewhere the
+/// old one steps aside, and after a kill between the two renames recover_folders(), at the next
+/// start, puts it back.
 
 /// "FOLDER.tmp-1a2b3c4d": a name for a folder that is being written, or removed.
 std::string temporary_beside(const std::string& folder);
@@ -24,11 +24,11 @@ std::string temporary_beside(const std::string& folder);
 /// now that had the name, "" when there was none: for remove_replaced() once the parent is synced.
 std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder);
 
-/// Removes what put_in_place(files, ..., folder) returned; the entry called `mark` goes last: what a kill leaves of the folder
-/// can still be told for ours. That it cannot be removed is a warning.
+/// Removes what put_in_place(files, ..., folder) returned; the entry called `mark` goes last: what
+/// a kill leaves of the folder can still be told for ours. That it cannot be removed is a warning.
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark = "");
 
-/// Which folder has a name: nothing where none has it.
+/// FolderIdentity tells which folder has a name: nothing if none has it.
 struct FolderIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -36,13 +36,14 @@ struct FolderIdentity {
 };
 std::optional<FolderIdentity> identity_of(const std::string& folder);
 
-/// put_in_place(), the sync and remove_replaced(). `before` is what had the name when `made` was begun: of two processes that
-/// write one folder, the one that is done first wins, and the other fails. Error(kEnvironment) before the new folder is in place.
+/// put_in_place(), the sync and remove_replaced(). `before` is what had the name when `made` was
+/// begun: of two processes that write one folder, the one that is done first wins, and the other
+/// fails. Error(kEnvironment) before the new folder is in place.
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder, std::string_view mark,
                     const std::optional<FolderIdentity>& before);
 
-/// What a name says of a folder that a killed process left: "NAME.tmp-1a2b3c4d", unfinished or on
-/// its way out, or "NAME.replaced-1a2b3c4d", complete. On disk: do not change.
+/// Leftover is what a name says of a folder that a killed process left: "NAME.tmp-1a2b3c4d",
+/// unfinished or on its way out, or "NAME.replaced-1a2b3c4d", complete. On disk: do not change.
 struct Leftover {
   /// NAME.
   std::string original;
@@ -50,18 +51,19 @@ struct Leftover {
 };
 std::optional<Leftover> leftover_of(std::string_view name);
 
-/// Whether this program wrote the leftover at `path`, and no process is writing it.
+/// IsOurs says whether this program wrote the leftover at `path`, and no process is writing it.
 using IsOurs = std::function<bool(const Leftover& leftover, const std::string& path)>;
 
-/// Puts complete leftovers below `parent` back where nothing has their name and removes the others, as remove_replaced() does;
-/// those alone of which `is_ours` says so.
+/// Puts complete leftovers below `parent` back where nothing has their name and removes the others,
+/// as remove_replaced() does; those alone of which `is_ours` says so.
 void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours, std::string_view mark = "");
 
-/// What recover_folders() would free, in bytes on disk. Changes nothing.
+/// The bytes on disk that recover_folders() would free. Changes nothing.
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours);
 
 /// Says that a folder is in use, until the result is closed: other processes see it with is_held().
-/// Best effort: on a network file system those of this machine see it, and where folders cannot be locked nobody. Never waits.
+/// Best effort: on a network file system those of this machine see it, and where folders cannot be
+/// locked nobody. Never waits.
 [[nodiscard]] OwnedFd hold_folder(const std::string& folder);
 bool is_held(const std::string& folder);
 

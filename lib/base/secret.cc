@@ -31,7 +31,8 @@ std::vector<std::string> words_of(std::string_view name) {
 
 bool is_secret_name(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
-  // What a text is made of is no secret: "token_dtype", "pad_token_id", "trainable_token_indices".
+  // Endings of names that are no secrets, as what a text is made of is none: "token_dtype",
+  // "pad_token_id", "trainable_token_indices".
   constexpr std::array<std::string_view, 4> kOfVocabulary{"dtype", "id", "ids", "indices"};
   const bool of_vocabulary = !words.empty() && std::find(kOfVocabulary.begin(), kOfVocabulary.end(), words.back()) != kOfVocabulary.end();
   for (const std::string& word : words)

@@ -14,7 +14,7 @@ enum class SequencePacking {
   /// Several documents a row, first fit within a window; attention stays inside each document;
   /// longer ones are split.
   kDocuments,
-  /// One document a row, cut at T or padded.
+  /// Rows hold one document each, cut at T or padded.
   kNone,
 };
 template <>

@@ -10,8 +10,9 @@
 
 namespace ftrun {
 
-/// A thread that does pieces of work, one after another in the order in which they came, while its owner prepares
-/// others. The destructor waits for the one under way and drops the rest. Used by one owner.
+/// A thread that does pieces of work, one after another in the order in which they came, while its
+/// owner prepares others. The destructor waits for the one under way and drops the rest. Used by
+/// one owner.
 class SideThread {
  public:
   SideThread();
@@ -19,9 +20,11 @@ class SideThread {
   SideThread(const SideThread&) = delete;
   SideThread& operator=(const SideThread&) = delete;
 
-  /// What it needs must stay until it is done. After a failure nothing is done any more.
+  /// Starts work. What it needs must stay until it is done. After a failure nothing is done any
+  /// more.
   void start(std::function<void()> work);
-  /// Returns when the first `count` pieces of work since the beginning are done; throws what one of them threw.
+  /// Returns when the first `count` pieces of work since the beginning are done; throws what one of
+  /// them threw.
   void wait(int64_t count);
   /// Returns when all are done.
   void wait() { wait(started_); }

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 2> kLfsStarts{"version https://git-lfs.gi
 constexpr std::string_view kAnnexStart = "/annex/objects/";
 constexpr std::array<std::string_view, 2> kPageStarts{"<!doctype html", "<html"};
 
-/// Whether `text` begins with `start`, which is in small letters, in letters of either case.
+/// Says whether `text` begins with `start`, which is in small letters, in letters of either case.
 bool begins_with_any_case(std::string_view text, std::string_view start) {
   return text.size() >= start.size() &&
          std::equal(start.begin(), start.end(), text.begin(), [](char small, char c) { return small == std::tolower(static_cast<unsigned char>(c)); });

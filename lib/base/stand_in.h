@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// What lies under a file's name where the file itself was never fetched.
+/// StandIn is what lies under a file's name if the file itself was never fetched.
 struct StandIn {
   /// "a Git LFS pointer"; empty where the file is itself.
   std::string kind;
@@ -16,11 +16,11 @@ struct StandIn {
 
 /// No stand-in has more bytes.
 inline constexpr size_t kLargestStandIn = 512 << 10;
-/// So many of a file's first bytes, or all of them, tell what it is.
+/// The number of a file's first bytes that tell what it is; shorter files are read whole.
 inline constexpr size_t kStandInHead = 2048;
 
-/// Tells by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the page that a web site shows of
-/// the file. Files that are read here never begin so.
+/// Tells by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the page
+/// that a web site shows of the file. Files that are read here never begin so.
 StandIn stand_in_of(const std::string& path, std::span<const std::byte> head);
 
 /// Error(kBadInput) that says what lies at `path`.

@@ -29,7 +29,8 @@ size_t piece_of(std::span<std::byte> staging) {
   return bytes;
 }
 
-/// The bytes of [offset, offset + bytes) that there are before the file's end; -1 where the file cannot be read so.
+/// The bytes of [offset, offset + bytes) that there are before the file's end; -1 where the file
+/// cannot be read so.
 int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
   size_t have = 0;
   while (have < bytes) {
@@ -42,7 +43,7 @@ int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
   return static_cast<int64_t>(have);
 }
 
-/// Nothing where the file cannot be read past the kernel's memory.
+/// Hashes a file past the kernel's memory; nothing if it cannot be read so.
 std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<std::byte> staging) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_DIRECT));
   struct stat info{};
@@ -83,7 +84,7 @@ std::byte* StreamedFile::piece() const {
 void StreamedFile::write(const void* data, size_t size) {
   const auto* from = static_cast<const std::byte*>(data);
   while (size > 0) {
-    // What was in this piece before must have been written.
+    // The earlier contents of this piece must have been written.
     if (filled_ == 0) writer_.wait(pieces_ - static_cast<int64_t>(kStagedPieces) + 1);
     const size_t part = std::min(size, piece_bytes_ - filled_);
     copy_past_caches(piece() + filled_, from, part);

@@ -11,21 +11,22 @@
 
 namespace ftrun {
 
-/// Large files that are written or read once, front to back, by way of a staging area of the caller's: pieces of it
-/// are on their way to or from the disk while others are filled or looked at. The area begins at a multiple of
-/// kDirectAlignment and is cut into kStagedPieces pieces of as many bytes each, multiples of kDirectAlignment as well,
-/// so that the kernel can move them between area and disk (O_DIRECT) and need not bring them into its own memory,
-/// which costs more than all the rest.
+/// Large files that are written or read once, front to back, by way of a staging area of the
+/// caller's: pieces of it are on their way to or from the disk while others are filled or looked
+/// at. The area begins at a multiple of kDirectAlignment and is cut into kStagedPieces pieces of as
+/// many bytes each, multiples of kDirectAlignment as well, so that the kernel can move them between
+/// area and disk (O_DIRECT) and need not bring them into its own memory, which costs more than all
+/// the rest.
 inline constexpr size_t kStagedPieces = 4;
 
-/// Hands what is written on to `file` in such pieces, by write_at(), from a thread of its own. What fails there is
-/// thrown by a later call, by sync() at the latest.
+/// Hands what is written on to `file` in such pieces, by write_at(), from a thread of its own. What
+/// fails there is thrown by a later call, by sync() at the latest.
 class StreamedFile : public WritableFile {
  public:
   StreamedFile(std::unique_ptr<WritableFile> file, std::span<std::byte> staging);
 
   void write(const void* data, size_t size) override;
-  /// Not for what is written front to back: a bug.
+  /// Refuses to write at an offset, as the file is written front to back: a bug.
   void write_at(int64_t offset, const void* data, size_t size) override;
   void reserve(int64_t size) override { file_->reserve(size); }
   void sync() override;

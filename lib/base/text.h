@@ -17,12 +17,12 @@ std::string human_seconds(double seconds);
 std::string number_text(double value);
 /// printf's text of one number: format_number("%.2f", 1.5) is "1.50".
 std::string format_number(const char* format, double value);
-/// With so many digits behind the point.
+/// Writes a number with so many digits behind the point.
 std::string fixed_text(double value, int digits);
 /// A share of 1: "12.5 %" of 0.125 with one digit.
 std::string percent_text(double share, int digits);
 
-/// Up to the first line end: what some exceptions and messages put below it is for logs.
+/// Cuts a text at the first line end: what some exceptions and messages put below it is for logs.
 std::string first_line(std::string_view text);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
@@ -34,7 +34,8 @@ std::string join_numbers(const Numbers& numbers, std::string_view separator) {
   return join(texts, separator);
 }
 
-/// A word as a POSIX shell reads it: quoted where it holds anything but letters, digits and "_-./+,:@%=".
+/// A word as a POSIX shell reads it: quoted where it holds anything but letters, digits and
+/// "_-./+,:@%=".
 std::string shell_word(std::string_view text);
 
 /// Edits (insert, delete, replace, swap of neighbours) that turn one text into the other.

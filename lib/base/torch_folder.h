@@ -14,7 +14,7 @@ struct TorchFolder {
   std::string version;
 };
 
-/// What LibTorch was built for, and where it may be.
+/// TorchSearch says what LibTorch was built for, and where it may be.
 struct TorchSearch {
   /// The version that this program was built with: "2.11.0+cu130".
   std::string wanted;

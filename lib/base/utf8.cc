@@ -17,7 +17,7 @@ std::string escaped_bytes(std::string_view bytes) {
   return out;
 }
 
-/// Whether a character changes how what stands around it is shown.
+/// Says whether a character changes how what stands around it is shown.
 bool steers_a_terminal(uint32_t character) {
   const bool is_control = (character < 0x20 && character != '\n' && character != '\t') || (character >= 0x7F && character < 0xA0);
   const bool turns_direction = (character >= 0x202A && character <= 0x202E) || (character >= 0x2066 && character <= 0x2069);
@@ -32,7 +32,8 @@ bool may_follow(uint8_t first, uint8_t second) {
   return second >= low && second <= high;
 }
 
-/// A character below U+0100 in an encoding of several bytes a character, as a pattern: x where the character stands.
+/// A character below U+0100 in an encoding of several bytes a character, as a pattern: x where the
+/// character stands.
 struct WideEncoding {
   std::string_view mark, pattern;
   const char* name;
@@ -46,7 +47,7 @@ constexpr WideEncoding kWideEncodings[] = {
     {"\xFE\xFF", "0x", "UTF-16 (big-endian)"},
 };
 
-/// Whether the first characters, two at least, are all below U+0100 in this encoding.
+/// Says whether the first characters, two at least, are all below U+0100 in this encoding.
 bool begins_as(const WideEncoding& encoding, std::string_view text) {
   constexpr size_t kCharacters = 16;
   const size_t width = encoding.pattern.size(), size = std::min(text.size() / width, kCharacters) * width;

@@ -10,9 +10,10 @@
 
 namespace ftrun {
 
-/// When a wait is told, and to whom.
+/// WaitNoticeOptions say when a wait is told, and to whom.
 struct WaitNoticeOptions {
-  /// How long a wait lasts before it is told for the first time, and between two times after that.
+  /// The time that a wait lasts before it is told for the first time, and between two times after
+  /// that.
   std::chrono::milliseconds first = std::chrono::seconds(10);
   std::chrono::milliseconds every = std::chrono::seconds(30);
   /// Takes the line; the default is a notice of the log.
@@ -21,7 +22,8 @@ struct WaitNoticeOptions {
   static void log_wait(const std::string& line);
 };
 
-/// Tells what a wait is for, once it is long. For waits that look around now and then by themselves.
+/// Tells what a wait is for, once it is long. It serves waits that look around now and then by
+/// themselves.
 class WaitNotice {
  public:
   using Clock = std::chrono::steady_clock;
@@ -29,11 +31,11 @@ class WaitNotice {
   /// The wait begins at `since`.
   explicit WaitNotice(WaitNoticeOptions options = {}, Clock::time_point since = Clock::now());
 
-  /// Whether the wait is to be told now; true once each time.
+  /// Says whether the wait is to be told now; true once each time.
   bool is_due(Clock::time_point now = Clock::now());
   /// Says `what`, which gets the length of the wait so far ("10.0s"), where it is due.
   void look(const std::function<std::string(const std::string& waited)>& what, Clock::time_point now = Clock::now());
-  /// The same where `what` may have nothing to say.
+  /// Looks whether the wait is to be told, where `what` may have nothing to say.
   void look_if(const std::function<std::optional<std::string>(const std::string& waited)>& what, Clock::time_point now = Clock::now());
 
  private:
@@ -42,7 +44,8 @@ class WaitNotice {
   Clock::time_point due_;
 };
 
-/// The same for waits that stand still: a thread tells what they are for while this object lives.
+/// ToldWait tells of waits that stand still: a thread tells what they are for while this object
+/// lives.
 class ToldWait {
  public:
   /// `what` is called from that thread.

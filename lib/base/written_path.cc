@@ -24,7 +24,8 @@ namespace {
 
 constexpr int kMostLinks = 40;  // as the kernel's own walk
 
-/// In one call, where no link is on the way; empty otherwise, or where the kernel is older than 5.6.
+/// Opens a folder in one call, if no link is on the way; empty otherwise, or if the kernel is older
+/// than 5.6.
 OwnedFd open_without_links(const std::string& folder) {
   open_how how{};
   how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
@@ -48,7 +49,7 @@ void push_names(const std::string& path, std::vector<std::string>& names) {
               "name the folder that the link leads to, if that is where it should go; else choose a folder that only you may write to");
 }
 
-/// Where a link in `folder` leads; "" with errno where it is none.
+/// Finds where a link in `folder` leads; "" with errno if it is none.
 std::string followed(const std::string& path, const OwnedFd& folder, const std::string& name) {
   const OwnedFd link(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat of_link{}, of_folder{};

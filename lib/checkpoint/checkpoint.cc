@@ -37,7 +37,8 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
-/// In which precision a state is kept changes no more than its rounding.
+/// Says whether a kept state may be read in another precision: that changes no more than its
+/// rounding.
 bool can_become(DType stored, DType wanted) {
   return stored == wanted || (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
 }
@@ -52,18 +53,21 @@ void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, i
     convert_to_bf16(stored, from, {reinterpret_cast<uint16_t*>(to), elements});
 }
 
-/// Of a mapped file as much is touched at a time: pages that stay mapped count as this process's memory.
+/// The most bytes of a mapped file that are touched at a time: pages that stay mapped count as this
+/// process's memory.
 constexpr int64_t kMostTouched = int64_t{8} << 20;
-/// As much is hashed and then copied: it is in the caches for the second.
+/// Bytes that are hashed and then copied: they are in the caches for the second.
 constexpr int64_t kCachedBytes = int64_t{128} << 10;
-/// So much is read ahead of what is hashed, in requests that are no longer than a disk takes at a time.
+/// Bytes that are read ahead of what is hashed, in requests that are no longer than a disk takes at
+/// a time.
 constexpr int64_t kReadAheadPiece = int64_t{1} << 20;
 constexpr int64_t kReadAhead = int64_t{8} << 20;
 
 /// Reads a mapped tensor once, from its first element to its last, and lets go of what was read.
 class TensorRead {
  public:
-  /// `hashes`: on the way, also what is not copied. `until`: bytes of the file's data are wanted up to there.
+  /// `hashes`: on the way, also what is not copied. `until`: bytes of the file's data are wanted up
+  /// to there.
   TensorRead(const SafetensorsFile& file, const StoredTensor& info, bool hashes, int64_t until)
       : file_(file), info_(info), size_(dtype_bytes(info.dtype)), hashes_(hashes), until_(until), read_ahead_to_(info.begin) {}
   TensorRead(const TensorRead&) = delete;
@@ -83,7 +87,7 @@ class TensorRead {
     }
   }
 
-  /// Of all elements.
+  /// The checksum of all elements.
   uint64_t checksum() {
     hash_before(info_.elements);
     return stream_.digest();

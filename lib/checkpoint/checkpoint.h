@@ -32,8 +32,8 @@ struct StateConversion {
 };
 
 /// A training checkpoint opened for reading. What read() gives was verified: manifest, file sizes,
-/// headers, and, while it is read for the first time, the checksum of each slice that is touched. Nothing depends on how many ranks
-/// wrote it. Not for use by several threads at once.
+/// headers, and, while it is read for the first time, the checksum of each slice that is touched.
+/// Nothing depends on how many ranks wrote it. Not for use by several threads at once.
 class Checkpoint {
  public:
   /// Reads and verifies the manifest only. Error(kBadInput) naming the file, also when two files
@@ -49,13 +49,14 @@ class Checkpoint {
   /// Refuses, with Error(kBadInput), a state of which an element is in no file.
   void require_complete() const;
   /// Refuses, with Error(kBadInput), a checkpoint whose states are not exactly `expected` (the
-  /// whole model's, from any rank): missing, unknown, other shape, or a dtype that cannot become the run's.
-  /// Returns what read() converts.
+  /// whole model's, from any rank): missing, unknown, other shape, or a dtype that cannot become
+  /// the run's. Returns what read() converts.
   std::vector<StateConversion> require_states(const std::vector<StateInfo>& expected) const;
 
-  /// Fills slice.data from whichever files hold parts of its box. F32, BF16 and F16 become BF16 (to the nearest, ties to
-  /// even) or F32 (exact), where slice.dtype says so. Error(kBadInput) naming file and tensor when it is not there, has
-  /// another shape or dtype, or is damaged; slice.data then holds anything.
+  /// Fills slice.data from whichever files hold parts of its box. F32, BF16 and F16 become BF16 (to
+  /// the nearest, ties to even) or F32 (exact), where slice.dtype says so. Error(kBadInput) naming
+  /// file and tensor when it is not there, has another shape or dtype, or is damaged; slice.data
+  /// then holds anything.
   void read(const StateSlice& slice);
   void read(const std::vector<StateSlice>& slices);
   /// Drops the mapping of all files.
@@ -91,7 +92,7 @@ class Checkpoint {
 struct CheckpointEntry {
   std::string folder;
   int64_t step = 0;
-  /// Of the manifest; -1 when that cannot be read.
+  /// The manifest's serial number; -1 when the manifest cannot be read.
   int64_t serial = -1;
   /// Why the manifest cannot be read, or "".
   std::string problem;

@@ -22,8 +22,8 @@ CheckpointEntry entry_of(const std::string& folder, int64_t step) {
   return entry;
 }
 
-// In this rank's share of the files, and on rank 0 in what the manifest lists: the first problem,
-// or "".
+// Finds the first problem in this rank's share of the files, and on rank 0 in what the manifest
+// lists; or "".
 std::string problem_in_share(const std::string& folder, const CheckpointGroup& group) {
   try {
     Checkpoint checkpoint(folder);
@@ -70,8 +70,8 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
     log_warning(cat(path, ": names ", printable(said), "; the newest good checkpoint is ", chosen));
 }
 
-// Collective: rank 0 looks; where it cannot, no rank goes on. Whether a step was asked for is rank 0's
-// to say: after a restart the ranks of another node may have been told otherwise.
+// Collective: rank 0 looks; where it cannot, no rank goes on. Whether a step was asked for is rank
+// 0's to say: after a restart the ranks of another node may have been told otherwise.
 void compare_latest(const std::string& root, const std::string& chosen, std::optional<int64_t> step,
                     const CheckpointGroup& group) {
   together(group, cat("resuming from ", chosen), [&]() -> std::string {

@@ -44,7 +44,8 @@ std::string shard_name(ExportFormat format, size_t number, size_t count) {
   return text.data();
 }
 
-// As transformers does it: in model order, a new file when the next tensor would not fit.
+// Cuts the tensors into files as transformers does it: in model order, a new file when the next
+// tensor would not fit.
 std::vector<Shard> make_shards(const ExportOptions& options,
                                const std::vector<ExportTensor>& tensors) {
   std::vector<Shard> shards(1);
@@ -234,8 +235,8 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// Not weights in any format, nor what this export writes itself; the model card describes the base
-// model.
+// Says whether a file of the source folder is copied: no weights in any format, nothing that this
+// export writes itself; the model card describes the base model.
 bool is_copied(std::string_view name) {
   if (name.starts_with(".") || name == "config.json" || name == "adapter_config.json" || name == "README.md" || name == kOutputMark)
     return false;
@@ -243,7 +244,8 @@ bool is_copied(std::string_view name) {
                                ".msgpack", ".onnx", ".index.json"});
 }
 
-/// Where transformers keeps a tokenizer's further chat templates: of the folders in a model's folder the only one that comes along.
+/// The folder where transformers keeps a tokenizer's further chat templates: the only folder in a
+/// model's folder that is copied.
 constexpr std::string_view kTemplates = "additional_chat_templates";
 
 /// The source folder's files that come along, by their paths in it.
@@ -275,7 +277,7 @@ void require_readable(FileSystem& files, const ExportOptions& options) {
               "restore them (of a hub's cache: fetch the model again), or remove them from the folder");
 }
 
-/// Whether `path` is `folder` or lies in it; both have no links in them.
+/// Says whether `path` is `folder` or lies in it; both have no links in them.
 bool is_within(const fs::path& path, const fs::path& folder) {
   const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
   return end == folder.end();
@@ -290,7 +292,7 @@ fs::path real_path(const std::string& path) {
   throw Error(ExitCode::kBadInput, cat(folder, ": is not written: ", why), "choose another folder");
 }
 
-/// What is read must be there when all is written.
+/// Requires that the export does not touch what it reads, which must be there when all is written.
 void require_apart(const std::string& folder, const ExportOptions& options) {
   if (!options.source_folder.empty() && is_within(real_path(options.source_folder), folder))
     refuse_input(folder, cat("the model is read from ", options.source_folder));
@@ -314,8 +316,8 @@ void require_room(FileSystem& files, const std::string& folder, const ExportOpti
                 "free space on that file system, or choose another folder");
 }
 
-/// A link may lead anywhere, also in a folder that somebody else made: what it brings along is said,
-/// but for a hub's cache, whose links all lead to its blobs.
+/// A link may lead anywhere, also in a folder that somebody else made: what it brings along is
+/// said, but for a hub's cache, whose links all lead to its blobs.
 void say_where_from(const std::string& source, const std::string& name) {
   const fs::path folder = real_path(source), real = real_path((fs::path(source) / name).string());
   if (is_within(real, folder) || real.parent_path() == folder.parent_path().parent_path() / "blobs") return;
@@ -367,7 +369,7 @@ IsOurs is_left_of(const std::string& place, FileSystem& files) {
   };
 }
 
-/// On the way out of a failure, which is the one to tell.
+/// Removes an unfinished export on the way out of a failure, which is the one to tell.
 void remove_unfinished(FileSystem& files, const std::string& made) {
   try {
     files.remove_all(made);
@@ -461,6 +463,7 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
   const char* name = dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
   config["dtype"] = name;
   config["torch_dtype"] = name;
+  config.erase("quantization_config");  // what is written are the weights themselves
   spell_rope_both_ways(config);
   return config.dump(2) + "\n";
 }

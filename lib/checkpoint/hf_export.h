@@ -29,9 +29,10 @@ struct ExportOptions {
   /// Hugging Face folder whose other files (tokenizer, generation, licence, ...) are copied through
   /// byte for byte; "" for none.
   std::string source_folder;
-  /// Text of the config.json to write, whose unknown keys are kept; of an adapter_config.json, which is written as it is.
+  /// Text of the config.json to write, whose unknown keys are kept; of an adapter_config.json,
+  /// which is written as it is.
   std::string config_json;
-  /// What the files of weights say of themselves beside "format".
+  /// Metadata of the files of weights, beside "format".
   std::map<std::string, std::string> metadata;
   /// Dtype of the weights: kF32 or kBF16.
   DType dtype = DType::kF32;
@@ -71,25 +72,25 @@ struct ExportPiece {
 std::vector<ExportPiece> export_pieces(const ExportOptions& options,
                                        const std::vector<ExportTensor>& tensors);
 
-/// Of all weights.
+/// The bytes of all weights.
 int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTensor>& tensors);
 
-/// What would keep an export from being written, as far as that can be known before: Error(kBadInput)
-/// for a folder that holds anything but an earlier export, that the model is read from, or that
-/// touches a kept folder, and for files of the source folder that cannot be read;
+/// Finds what would keep an export from being written, as far as that can be known before:
+/// Error(kBadInput) for a folder that holds anything but an earlier export, that the model is read
+/// from, or that touches a kept folder, and for files of the source folder that cannot be read;
 /// Error(kEnvironment) where this user may not write. Changes nothing.
 void check_export_folder(FileSystem& files, const ExportOptions& options, OutputCheck check);
 
-/// The same, and Error(kEnvironment) where the weights do not fit; what recover_export() would remove
-/// counts as free.
+/// Checks as check_export_folder() does, and throws Error(kEnvironment) if the weights do not fit;
+/// what recover_export() would remove counts as free.
 void check_export(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors);
 
-/// Puts back or removes what an export to `folder` left that was killed. Exports begin with it; a run
-/// that will export calls it when it starts, so that the folder is there meanwhile. An export that
-/// another process is writing stays.
+/// Puts back or removes what an export to `folder` left that was killed. Exports begin with it; a
+/// run that will export calls it when it starts, so that the folder is there meanwhile. An export
+/// that another process is writing stays.
 void recover_export(FileSystem& files, const std::string& folder);
-/// What recover_export() would free, in bytes on disk. Changes nothing.
+/// The bytes on disk that recover_export() would free. Changes nothing.
 int64_t export_leftover_bytes(FileSystem& files, const std::string& folder);
 
 /// Fills `out` with the piece's elements in fp32.

@@ -155,7 +155,8 @@ std::vector<StateSlice> ImportedState::slices() const {
       const auto from = static_cast<size_t>(first) * size;
       const auto bytes = static_cast<size_t>(last - first) * size;
       std::memcpy(out, file.bytes(entry).subspan(from, bytes).data(), bytes);
-      // All that was read so far: what lies before `first` may have been mapped again together with it.
+      // All that was read so far: what lies before `first` may have been mapped again together with
+      // it.
       file.release(entry, 0, last);
     };
     all.push_back(std::move(slice));

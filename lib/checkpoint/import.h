@@ -14,25 +14,26 @@ namespace ftrun {
 /// safetensors (docs/checkpoint.md has the format).
 inline constexpr const char* kImportFile = "import.json";
 
-/// Under this name the "extra" of a checkpoint keeps what is known of the run that it was imported
-/// from: a JSON object with "source", "known" (settings by their names in a config), "unknown" and
-/// "zero_moments".
+/// The name under which the "extra" of a checkpoint keeps what is known of the run that it was
+/// imported from: a JSON object with "source", "known" (settings by their names in a config),
+/// "unknown" and "zero_moments".
 inline constexpr const char* kImportRecord = "imported";
 
 /// The record of an imported checkpoint. On disk, as JSON.
 struct ImportRecord {
   /// "DeepSpeed ZeRO stage 2, 8 ranks (0.19.8)".
   std::string source;
-  /// Settings of that run by their names in a config ("train_batch_size"), and their values as JSON.
+  /// Settings of that run by their names in a config ("train_batch_size"), and their values as
+  /// JSON.
   std::vector<std::pair<std::string, std::string>> known;
-  /// What the checkpoint did not say ("tokens", "seed", ...).
+  /// Settings that the checkpoint did not say ("tokens", "seed", ...).
   std::vector<std::string> unknown;
 };
 
 /// Error(kBadInput) beginning with `where`.
 ImportRecord import_record_from(const std::string& text, const std::string& where);
 
-/// Whether a folder holds an import.json.
+/// Says whether a folder holds an import.json.
 bool is_import(const std::string& folder);
 
 class ImportedState {
@@ -45,11 +46,11 @@ class ImportedState {
   /// The model folder whose names and shapes the import has.
   const std::string& model() const { return model_; }
   const ImportRecord& record() const { return record_; }
-  /// But for ftrun's version.
+  /// The meta of the checkpoint, without ftrun's version.
   const CheckpointMeta& meta() const { return meta_; }
   /// Name and shape of every tensor.
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors() const;
-  /// For save_checkpoint(), which reads them piece by piece; they refer to this object.
+  /// The slices for save_checkpoint(), which reads them piece by piece; they refer to this object.
   std::vector<StateSlice> slices() const;
   int64_t bytes() const;
 

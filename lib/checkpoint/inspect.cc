@@ -78,7 +78,8 @@ std::string table(const std::vector<std::pair<std::string, std::string>>& rows) 
   for (const auto& [left, right] : rows) width = std::max(width, left.size());
   std::ostringstream out;
   for (const auto& [left, right] : rows)
-    out << std::left << std::setw(static_cast<int>(width) + 2) << left << right << "\n";
+    out << std::left << std::setw(right.empty() && !left.empty() ? 0 : static_cast<int>(width) + 2)
+        << left << right << "\n";
   return out.str();
 }
 
@@ -106,7 +107,7 @@ void add(Amount& amount, DType dtype, const std::vector<int64_t>& shape) {
   amount.bytes += elements * dtype_bytes(dtype);
 }
 
-using Rows = std::vector<std::pair<std::string, std::string>>;
+using Rows = Description::Rows;
 
 void add_import_rows(const ImportRecord& record, Rows& rows) {
   rows.emplace_back("imported from", printable(record.source));
@@ -123,7 +124,8 @@ void add_key_rows(const nlohmann::json& object, std::initializer_list<const char
     if (const auto found = object.find(key); found != object.end() && !found->is_null() && !(found->is_structured() && found->empty())) rows.emplace_back(key, value_text(*found));
 }
 
-/// Of the config that wrote a checkpoint: what an adapter in it is an adapter to.
+/// Adds rows on an adapter from the config that wrote a checkpoint: which model the adapter belongs
+/// to.
 void add_adapter_rows(const std::string& config, const std::string& where, Rows& rows) {
   const auto json = parse_json_strict(config, where);
   const auto section = [&](const char* name) {
@@ -138,7 +140,7 @@ void add_adapter_rows(const std::string& config, const std::string& where, Rows&
   if (const auto quantization = section("quantization"); quantization.is_object()) rows.emplace_back("base quantized as", value_text(quantization));
 }
 
-std::string describe_step(const std::string& folder) {
+Description describe_step(const std::string& folder) {
   const Checkpoint checkpoint(folder);
   const CheckpointMeta& meta = checkpoint.meta();
   int64_t bytes = 0;
@@ -162,10 +164,10 @@ std::string describe_step(const std::string& folder) {
     rows.emplace_back(cat("scheduler ", printable(name)), number_text(value));
   if (const auto record = meta.extra.find(kImportRecord); record != meta.extra.end())
     add_import_rows(import_record_from(record->second, folder + "/checkpoint.json: \"imported\""), rows);
-  return table(rows);
+  return {rows};
 }
 
-std::string describe_root(const std::string& root) {
+Description describe_root(const std::string& root) {
   std::vector<std::pair<std::string, std::string>> rows;
   for (const CheckpointEntry& entry : list_checkpoints(root)) {
     const std::string name = fs::path(entry.folder).filename().string();
@@ -180,8 +182,9 @@ std::string describe_root(const std::string& root) {
     rows.emplace_back(name, cat(ranks, ranks == 1 ? " rank, " : " ranks, ", human_bytes(bytes),
                                 ", ", human_count(checkpoint.meta().tokens), " tokens seen"));
   }
-  if (!rows.empty()) return table(rows);
-  if (fs::path(root).filename() == "checkpoints") return cat(root, ": holds no checkpoint\n");  // of a run that has saved none yet
+  if (!rows.empty()) return {rows};
+  if (fs::path(root).filename() == "checkpoints")
+    return {{{cat(root, ": holds no checkpoint"), ""}}};  // of a run that has saved none yet
   refuse_without_checkpoint(root, "give the folder of a run, a checkpoint, a model or an adapter; of a data set its file or prefix");
 }
 
@@ -206,16 +209,23 @@ std::vector<std::string> verify_checkpoint(const std::string& folder) {
   return problems;
 }
 
+std::string Description::text() const {
+  if (tensors.empty()) return table(facts);
+  Rows first = facts;
+  first.emplace_back("", "");
+  return table(first) + table(tensors);
+}
+
 std::string step_text(const CheckpointMeta& meta) {
   return cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "");
 }
 
-std::string describe_checkpoint(const std::string& folder) {
+Description describe_checkpoint(const std::string& folder) {
   require_folder(folder);
   return is_step_folder(folder) ? describe_step(folder) : describe_root(folder);
 }
 
-std::string describe_import(const std::string& folder) {
+Description describe_import(const std::string& folder) {
   const ImportedState imported(folder);
   Rows rows{{"import", folder},
             {"step", step_text(imported.meta())},
@@ -223,10 +233,10 @@ std::string describe_import(const std::string& folder) {
             {"model", printable(imported.model())}};
   if (const auto& scaler = imported.meta().loss_scaler) rows.emplace_back("loss scale", number_text(scaler->scale));
   add_import_rows(imported.record(), rows);
-  return table(rows);
+  return {rows};
 }
 
-std::string describe_adapter(const std::string& folder) {
+Description describe_adapter(const std::string& folder) {
   const AdapterFolder adapter(folder);
   const std::string file = folder + "/adapter_config.json";
   Rows rows{{"adapter", folder}};
@@ -239,14 +249,13 @@ std::string describe_adapter(const std::string& folder) {
   std::map<std::string, Amount> dtypes;
   for (const StoredTensor& tensor : adapter.tensors()) add(dtypes[std::string(dtype_name(tensor.dtype))], tensor.dtype, tensor.shape);
   for (const auto& [name, amount] : dtypes) rows.emplace_back(name, amount_text(amount));
-  rows.emplace_back("", "");
   Rows tensors;
   for (const StoredTensor& tensor : adapter.tensors())
     tensors.emplace_back(printable(tensor.name), cat(dtype_name(tensor.dtype), " ", shape_text(tensor.shape)));
-  return table(rows) + table(tensors);
+  return {rows, tensors};
 }
 
-std::string describe_model(const std::string& folder) {
+Description describe_model(const std::string& folder) {
   const ModelFolder model(folder);
   std::vector<std::pair<std::string, std::string>> rows{{"model", folder}};
   add_config_rows(model, rows);
@@ -261,13 +270,11 @@ std::string describe_model(const std::string& folder) {
   for (const auto& [name, amount] : dtypes) rows.emplace_back(name, amount_text(amount));
   rows.emplace_back("files", join(model.weight_files(), ", "));
   rows.emplace_back("fingerprint", model.fingerprint());
-  rows.emplace_back("", "");
-  std::string text = table(rows);
   std::vector<std::pair<std::string, std::string>> tensors;
   for (const std::string& name : model.names())
     tensors.emplace_back(
         printable(name), cat(dtype_name(model.at(name).dtype), " ", shape_text(model.at(name).shape)));
-  return text + table(tensors);
+  return {rows, tensors};
 }
 
 }  // namespace ftrun

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/manifest.h"
@@ -13,19 +14,29 @@ namespace ftrun {
 /// path is neither.
 std::vector<std::string> verify_checkpoint(const std::string& folder);
 
-/// What a step folder or a checkpoints/ folder holds, for a person: several lines.
-std::string describe_checkpoint(const std::string& folder);
+/// Description is a list of names and values that tell a person what a folder holds.
+struct Description {
+  using Rows = std::vector<std::pair<std::string, std::string>>;
+  Rows facts;
+  /// `tensors` has dtype and shape of each tensor, where there are tensors to list.
+  Rows tensors = {};
+  /// Writes the description as several lines, in columns.
+  std::string text() const;
+};
+
+/// Describes a step folder, or a checkpoints/ folder.
+Description describe_checkpoint(const std::string& folder);
 
 /// The step of a checkpoint, with those of its steps that were skipped: "500 (2 skipped)".
 std::string step_text(const CheckpointMeta& meta);
 
-/// What a Hugging Face model folder holds, for a person: several lines.
-std::string describe_model(const std::string& folder);
+/// Describes a Hugging Face model folder.
+Description describe_model(const std::string& folder);
 
-/// What an adapter's folder in PEFT's layout holds, and how the base was quantized that it was trained on: several lines.
-std::string describe_adapter(const std::string& folder);
+/// Describes an adapter's folder in PEFT's layout, and how its base was quantized.
+Description describe_adapter(const std::string& folder);
 
 /// A folder that scripts/import_checkpoint.py wrote, read and verified as a whole.
-std::string describe_import(const std::string& folder);
+Description describe_import(const std::string& folder);
 
 }  // namespace ftrun

@@ -12,7 +12,8 @@ namespace ftrun {
 /// Error(kBadInput).
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where);
 
-/// What counters of a file may hold at most: far from where adding to one overflows, and exact as a double.
+/// The most that counters of a file may hold: far from where adding to one overflows, and exact as
+/// a double.
 inline constexpr int64_t kLargestJsonInt = int64_t{1} << 53;
 
 /// Fields of `object`; Error(kBadInput) "where: field "key" ..." when one is missing or of another

@@ -17,7 +17,8 @@ namespace ftrun {
 namespace {
 using nlohmann::json;
 
-// On disk: the checksum is found by position, so that every byte of the file is covered.
+// The beginning of the manifest on disk: the checksum is found by position, so that every byte of
+// the file is covered.
 constexpr std::string_view kOpening = "{\n\"xxh3\": \"";
 constexpr size_t kHashDigits = 16;
 
@@ -118,7 +119,7 @@ json record_json_without_slices(const RankRecord& record) {
   return value;
 }
 
-// One slice a line: a person can read it and a tool can compare two.
+// Writes one slice a line: a person can read it and a tool can compare two.
 std::string record_lines(const RankRecord& record) {
   std::string text = record_json_without_slices(record).dump();
   text.pop_back();

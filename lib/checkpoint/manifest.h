@@ -17,7 +17,8 @@ namespace ftrun {
 /// slices are ranges of the flattened tensor, is still read.
 inline constexpr int kCheckpointFormat = 2;
 
-/// Under this name the "extra" of a checkpoint keeps the effective config of the run that saved it.
+/// The name under which the "extra" of a checkpoint keeps the effective config of the run that
+/// saved it.
 inline constexpr const char* kConfigRecord = "config";
 
 /// Most dimensions of a state tensor.
@@ -30,7 +31,7 @@ inline constexpr int64_t kLargestManifest = int64_t{256} << 20;
 struct StateSlice {
   /// Name of the model's tensor, as in its safetensors files.
   std::string tensor;
-  /// What is kept of it: "param" (master weights), "exp_avg", "exp_avg_sq", "momentum", ...
+  /// The kind of state: "param" (master weights), "exp_avg", "exp_avg_sq", "momentum", ...
   std::string kind;
   DType dtype = DType::kF32;
   /// Shape of the whole tensor, the same on every rank and layout.
@@ -39,8 +40,8 @@ struct StateSlice {
   Box box;
   /// The box's elements in row-major order: read by a save, written by a load.
   void* data = nullptr;
-  /// For a save of what does not lie in memory: fills `out` with elements [first, last) of the box,
-  /// counted in its row-major order. Asked for piece by piece.
+  /// Fills `out` with elements [first, last) of the box, counted in its row-major order, for a save
+  /// of what does not lie in memory. Asked for piece by piece.
   std::function<void(int64_t first, int64_t last, void* out)> read;
 };
 
@@ -50,10 +51,10 @@ struct SliceRecord {
   std::string kind;
   DType dtype = DType::kF32;
   std::vector<int64_t> tensor_shape;
-  /// What it holds, row by row and one box after another: one box, or several where a range of
+  /// The boxes that it holds, row by row and one after another: one, or several where a range of
   /// format 1 ends in the middle of a row.
   std::vector<Box> boxes;
-  /// Its name and shape in the safetensors file.
+  /// The entry's name and shape in the safetensors file.
   std::string entry;
   std::vector<int64_t> entry_shape;
   /// XXH3 of its bytes.
@@ -64,14 +65,14 @@ struct SliceRecord {
 /// "tensor.kind", with "[begin:end,begin:end]" after it when it is not the whole tensor.
 SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
                          std::vector<int64_t> tensor_shape, Box box);
-/// What stands in brackets at the end of the entry's name, "" for a whole tensor.
+/// The text in brackets at the end of the entry's name, "" for a whole tensor.
 std::string part_text(const SliceRecord& slice);
 
-/// Where a file's bytes came from when they were read back after it was written. On disk.
+/// The source of a file's bytes when they were read back after it was written. On disk.
 inline constexpr const char* kReadFromDisk = "disk";
 inline constexpr const char* kReadFromMemory = "memory";
 
-/// What one rank wrote.
+/// RankRecord lists what one rank wrote.
 struct RankRecord {
   int rank = 0;
   /// "rank-00000.safetensors".
@@ -92,7 +93,7 @@ struct LossScalerState {
   int64_t hysteresis = 1;
 };
 
-/// What a run needs to go on, apart from tensors.
+/// CheckpointMeta is what a run needs to go on, apart from tensors.
 struct CheckpointMeta {
   std::string ftrun_version;
   /// Optimizer steps done, skipped ones included.
@@ -120,7 +121,7 @@ struct CheckpointManifest {
   /// when the run went back to an earlier step.
   int64_t serial = 0;
   std::vector<RankRecord> files;
-  /// Of the text that it was read from.
+  /// The format of the text that it was read from.
   int format = kCheckpointFormat;
 };
 

@@ -4,16 +4,18 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/half_floats.h"
 #include "base/hub_cache.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/weight_conversion.h"
 #include "checkpoint/json_strict.h"
+#include "checkpoint/weight_conversion.h"
 
 namespace ftrun {
 namespace {
@@ -43,6 +45,12 @@ std::string incomplete_remedy(const std::string& folder) {
   return line.empty() ? "check that the download of the model is complete" : cat(line, " brings what is missing");
 }
 
+std::string dead_link_remedy(const std::string& folder) {
+  const std::string line = hub_download_line(folder);
+  return line.empty() ? "fetch the model again, or correct the link"
+                      : cat(line, " brings what is missing");
+}
+
 /// The command that writes a model of pickles as safetensors.
 std::string conversion_line(const std::string& folder) {
   const bool is_plain = folder.find_first_of("'\"\\$`!\n") == std::string::npos;
@@ -54,7 +62,7 @@ void refuse_dead_link(const std::string& path) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error)) || fs::exists(path, error)) return;
   refuse_model(cat(path, ": cannot be read: ", reading_problem(path)),
-         "fetch the model again, or correct the link");
+               dead_link_remedy(fs::path(path).parent_path().string()));
 }
 
 [[noreturn]] void no_weights(const std::string& folder) {
@@ -68,6 +76,14 @@ void refuse_dead_link(const std::string& path) {
                "format that can run code"));
   refuse_model(cat(folder, ": has neither ", kSingle, " nor ", kModelIndex),
                incomplete_remedy(folder));
+}
+
+/// Refuses elements that a tensor does not have.
+void require_within(const std::string& path, const StoredTensor& info, int64_t begin, int64_t end) {
+  if (begin >= 0 && begin <= end && end <= info.elements) return;
+  refuse_model(cat(path, ": tensor \"", printable(info.name), "\" has ", info.elements,
+                   " elements, ", begin, " to ", end, " were asked for"),
+               "the shapes that config.json implies differ from those of the weights");
 }
 
 std::map<std::string, std::string> read_weight_map(const std::string& folder) {
@@ -98,6 +114,23 @@ ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
     open_sharded();
   else
     no_weights(folder_);
+  find_quantized();
+}
+
+void ModelFolder::find_quantized() {
+  const FindStored stored = [this](const std::string& name) -> std::optional<StoredBytes> {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) return std::nullopt;
+    const SafetensorsFile& file = files_[found->second.file];
+    return StoredBytes{found->second.info, file.bytes(*found->second.info), file.path()};
+  };
+  QuantizedWeights found =
+      find_quantized_weights(config_json_, folder_ + "/config.json", names(), stored);
+  for (auto& [name, matrix] : found.matrices) {
+    tensors_.find(name)->second.quantized = matrix.get();
+    quantized_.push_back(std::move(matrix));
+  }
+  for (const std::string& name : found.companions) tensors_.erase(name);
 }
 
 void ModelFolder::open_single() {
@@ -190,7 +223,7 @@ std::vector<std::string> ModelFolder::names() const {
 const StoredTensor* ModelFolder::find(std::string_view name) const {
   if (const Part* known = part(name)) return &known->info;
   const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : found->second.info;
+  return found == tensors_.end() ? nullptr : &found->second.shown();
 }
 
 const ModelFolder::Place& ModelFolder::place(std::string_view name) const {
@@ -204,7 +237,7 @@ const ModelFolder::Place& ModelFolder::place(std::string_view name) const {
 
 const StoredTensor& ModelFolder::at(std::string_view name) const {
   const Part* known = part(name);
-  return known ? known->info : *place(name).info;
+  return known ? known->info : place(name).shown();
 }
 
 const std::string& ModelFolder::file_of(std::string_view name) const {
@@ -219,7 +252,7 @@ TensorView ModelFolder::tensor(std::string_view name) const {
 void ModelFolder::require_weight_dtype(std::string_view name) const {
   if (const Part* known = part(name)) return require_weight_dtype(known->place.name);
   const Place& found = place(name);
-  if (!is_weight_dtype(found.info->dtype))
+  if (!is_weight_dtype(found.shown().dtype))
     refuse_model(cat(files_[found.file].path(), ": tensor \"", printable(name), "\" holds ",
                dtype_name(found.info->dtype), ", weights must be F32, BF16 or F16"),
            "use the same model's weights in one of these; transformers writes them (save_pretrained of a model loaded with dtype=torch.bfloat16)");
@@ -231,10 +264,7 @@ const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64
   const StoredTensor& info = *found.info;
   const std::string& path = files_[found.file].path();
   require_weight_dtype(name);
-  if (begin < 0 || end < begin || end > info.elements)
-    refuse_model(cat(path, ": tensor \"", printable(name), "\" has ", info.elements, " elements, ", begin,
-               " to ", end, " were asked for"),
-           "the shapes that config.json implies differ from those of the weights");
+  require_within(path, info, begin, end);
   require(room == static_cast<size_t>(end - begin), "the buffer must fit the elements asked for");
   return files_[found.file].bytes(info).data() + begin * dtype_bytes(info.dtype);
 }
@@ -253,6 +283,10 @@ void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
     return read_part(*known, begin, end, out, [&](int64_t from, int64_t to, std::span<float> run) {
       read_f32(known->place.name, from, to, run);
     });
+  if (const Place& found = place(name); found.quantized) {
+    require_within(files_[found.file].path(), found.shown(), begin, end);
+    return found.quantized->read(begin, end, out);
+  }
   const std::byte* from = source(name, begin, end, out.size());
   convert_to_f32(at(name).dtype, from, out);
 }
@@ -264,6 +298,12 @@ void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
                      [&](int64_t from, int64_t to, std::span<uint16_t> run) {
                        read_bf16(known->place.name, from, to, run);
                      });
+  if (place(name).quantized) {
+    std::vector<float> values(out.size());
+    read_f32(name, begin, end, values);
+    std::transform(values.begin(), values.end(), out.begin(), bf16_from_f32);
+    return;
+  }
   const std::byte* from = source(name, begin, end, out.size());
   convert_to_bf16(at(name).dtype, from, out);
 }
@@ -295,7 +335,9 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
     return;
   }
   const Place& found = place(name);
-  files_[found.file].release(*found.info, begin, end);
+  const auto [first, last] =
+      found.quantized ? found.quantized->codes_of(begin, end) : std::pair(begin, end);
+  files_[found.file].release(*found.info, first, last);
 }
 
 bool ModelFolder::is_as_long() const {

@@ -3,32 +3,36 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/stored_place.h"
+#include "checkpoint/quantized_weights.h"
 #include "checkpoint/safetensors.h"
 
 namespace ftrun {
 
-/// Most bytes of a model's config.json that are read; parsing it has the same limit (model/config.cc).
+/// Most bytes of a model's config.json that are read; parsing it has the same limit
+/// (model/config.cc).
 inline constexpr int64_t kLargestModelConfig = 4 << 20;
 
 /// The file of a folder with several of weights that says in which of them each tensor is.
 inline constexpr const char* kModelIndex = "model.safetensors.index.json";
 
 /// A Hugging Face model folder: config.json and model.safetensors, or shards and their index.
-/// Weights are mapped and only what is asked for is read. Nothing in the folder is trusted: an
-/// index that disagrees with its shards and names that leave the folder are refused with
+/// Weights are mapped and only what is asked for is read. A matrix that is stored as codes and
+/// scales (quantized_weights.h) is one of BF16 for all readers. Nothing in the folder is trusted:
+/// an index that disagrees with its shards and names that leave the folder are refused with
 /// Error(kBadInput).
 class ModelFolder {
  public:
   explicit ModelFolder(std::string folder);
 
-  /// Reads the tensors that `stored` names (the folder's name by the new one) by new names from now on. Each is there, and no new
-  /// name is another tensor's.
+  /// Reads the tensors that `stored` names (the folder's name by the new one) by new names from now
+  /// on. Each is there, and no new name is another tensor's.
   void rename(const std::map<std::string, std::string>& stored);
 
   /// Gives what lies at a place of a tensor of the folder a name and a shape of its own, by which
@@ -58,26 +62,32 @@ class ModelFolder {
   /// missing, shorter, or holds another dtype.
   void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
   void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
-  /// Whether two tensors have the same shape and the same values, as read by read_f32().
+  /// Says whether two tensors have the same shape and the same values, as read by read_f32().
   bool holds_equal(std::string_view one, std::string_view other) const;
   /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
-  /// Whether every file of weights is still there and as long as when it was opened: to read beyond the end of one that was
-  /// cut short ends the process.
+  /// Says whether every file of weights is still there and as long as when it was opened: to read
+  /// beyond the end of one that was cut short ends the process.
   bool is_as_long() const;
 
+  /// Counts the tensors that are read as what their codes stand for.
+  size_t quantized_tensors() const { return quantized_.size(); }
   /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
   /// any tensor. The weights themselves are not read.
   std::string fingerprint() const;
-  /// 16 hexadecimal digits of samples of the weights: the first and the last 4 KiB of each tensor, with its name. Another
-  /// fine-tune of the same model has others.
+  /// 16 hexadecimal digits of samples of the weights: the first and the last 4 KiB of each tensor,
+  /// with its name. Another fine-tune of the same model has others.
   std::string weights_fingerprint() const;
 
  private:
   struct Place {
     size_t file;
     const StoredTensor* info;
+    /// `quantized` is the matrix that the tensor's codes stand for; null for a tensor of numbers.
+    const QuantizedWeight* quantized = nullptr;
+
+    const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }
   };
   /// Part is a named part of a stored tensor; `info` has its own name and shape.
   struct Part {
@@ -85,6 +95,7 @@ class ModelFolder {
     StoredPlace place;
   };
 
+  void find_quantized();
   void open_single();
   void open_sharded();
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
@@ -101,6 +112,7 @@ class ModelFolder {
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Place, std::less<>> tensors_;
   std::map<std::string, Part, std::less<>> parts_;
+  std::vector<std::unique_ptr<QuantizedWeight>> quantized_;
 };
 
 }  // namespace ftrun

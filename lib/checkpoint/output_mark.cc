@@ -83,14 +83,16 @@ bool is_unchanged(const std::string& path, const OutputFile& written, OutputChec
   return check == OutputCheck::kSizes || xxh3_of_file(path) == written.xxh3;
 }
 
-/// Only what lies in a mount can be replaced, not the place where it is mounted.
+/// Says whether a file system is mounted at the folder: what lies in a mount can be replaced, not
+/// the place where it is mounted.
 bool is_mount_point(const std::string& folder) {
   struct statx found{};
   return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &found) == 0 &&
          (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/// What lies in `folder`; of a folder in it that holds listed files, what lies there ("folder/file").
+/// Lists the paths in `folder`; of a folder in it that holds listed files, those of its files
+/// ("folder/file").
 std::vector<std::string> paths_in(FileSystem& files, const std::string& folder, const Content& content) {
   std::vector<std::string> paths;
   std::error_code error;

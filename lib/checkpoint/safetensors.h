@@ -16,7 +16,7 @@ namespace ftrun {
 /// Longest header that is read, in bytes (the format's own limit).
 inline constexpr int64_t kLongestSafetensorsHeader = 100'000'000;
 
-/// One tensor as a safetensors header describes it.
+/// StoredTensor is one tensor as a safetensors header describes it.
 struct StoredTensor {
   std::string name;
   DType dtype = DType::kF32;
@@ -29,11 +29,11 @@ struct StoredTensor {
   int64_t end = 0;
 };
 
-/// What a header holds, after every check.
+/// SafetensorsHeader is what a header holds, after every check.
 struct SafetensorsHeader {
   /// Bytes before the data part: 8 + length of the JSON.
   int64_t data_offset = 0;
-  /// In the order of their data.
+  /// The tensors in the order of their data.
   std::vector<StoredTensor> tensors;
   std::map<std::string, std::string> metadata;
 };

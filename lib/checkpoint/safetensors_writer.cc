@@ -16,9 +16,9 @@ namespace {
 constexpr size_t kHashedBytes = 128 << 10;
 
 // The library's own order of element types, narrowest first.
-constexpr std::array kStoredOrder{DType::kBool, DType::kU8,   DType::kI8,  DType::kI16, DType::kU16,
-                                  DType::kF16,  DType::kBF16, DType::kI32, DType::kU32, DType::kF32,
-                                  DType::kF64,  DType::kI64,  DType::kU64};
+constexpr std::array kStoredOrder{
+    DType::kBool, DType::kU8,  DType::kI8,  DType::kF8E4M3, DType::kI16, DType::kU16, DType::kF16,
+    DType::kBF16, DType::kI32, DType::kU32, DType::kF32,    DType::kF64, DType::kI64, DType::kU64};
 
 auto stored_rank(DType dtype) {
   return std::find(kStoredOrder.begin(), kStoredOrder.end(), dtype) - kStoredOrder.begin();

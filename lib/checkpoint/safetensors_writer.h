@@ -40,15 +40,15 @@ std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                std::map<std::string, std::string> metadata);
 
 /// Writes one safetensors file front to back, in pieces of any size. The whole size is reserved
-/// before the first byte, so that a full disk is met at once. With a staging area, which must stay until
-/// finish() and belongs to this file alone, as a StreamedFile. Error(kEnvironment) from the file
-/// system; a wrong order or amount of data is a bug of the caller.
+/// before the first byte, so that a full disk is met at once. With a staging area, which must stay
+/// until finish() and belongs to this file alone, as a StreamedFile. Error(kEnvironment) from the
+/// file system; a wrong order or amount of data is a bug of the caller.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(FileSystem& files, const std::string& path, std::vector<TensorSpec> tensors,
                     const std::map<std::string, std::string>& metadata = {}, std::span<std::byte> staging = {});
 
-  /// In the order in which their data must come.
+  /// The tensors in the order in which their data must come.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   /// The next bytes of tensor `name`.
   void append(std::string_view name, std::span<const std::byte> bytes);

@@ -39,7 +39,7 @@ void check_slice(const StateSlice& slice) {
             " of tensor \"", slice.tensor, "\" of shape ", shape_text(slice.tensor_shape)));
 }
 
-/// But for its checksum.
+/// Makes the record of a slice, without its checksum.
 SliceRecord record_of(const StateSlice& slice) {
   return slice_record(slice.tensor, slice.kind, slice.dtype, slice.tensor_shape, slice.box);
 }
@@ -63,7 +63,7 @@ std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
   return specs;
 }
 
-/// What lies in memory goes in one piece; the rest by way of `room`.
+/// Appends a slice: in one piece if it lies in memory, else by way of `room`.
 void append_slice(SafetensorsWriter& writer, const std::string& name, const StateSlice& slice,
                   std::span<std::byte> room) {
   if (!slice.read) {
@@ -100,8 +100,9 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
   return record;
 }
 
-// What the disk, the memory or a network file system did to the bytes on the way is found now, not
-// when they are needed: the kernel's own copy is given up first, where it can be. Says what was read.
+// Reads a file back and compares checksums, so that what the disk, the memory or a network file
+// system did to the bytes on the way is found now, not when they are needed. The kernel's own copy
+// is given up first, where it can be. Returns what was read.
 const char* read_back(const std::string& path, uint64_t written, const SaveRoom& room) {
   const bool from_disk = drop_cached(path);
   const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of_file(path);
@@ -171,16 +172,17 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   files.sync_folder(folder);
 }
 
-// Under a temporary name first: a removal cut short must not look like a damaged checkpoint.
+// Removes a checkpoint, under a temporary name first: a removal cut short must not look like a
+// damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
   const std::string going = temporary_beside(folder);
   files.rename(folder, going);
   files.remove_all(going);
 }
 
-// Only commits older than the new one go, which was verified: the newest good one always stays.
-// Folders whose manifest cannot be read are left for a person to look at; so are all while it cannot be
-// read which is the best.
+// Removes old checkpoints: only commits older than the new one, which was verified, so that the
+// newest good one always stays. Folders whose manifest cannot be read are left for a person to look
+// at; so are all while it cannot be read which is the best.
 void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_serial) {
   if (options.keep_last <= 0) return;
   const std::optional<BestCheckpoint> best = read_best(files, options.root);
@@ -197,7 +199,8 @@ void make_lasting(FileSystem& files, const std::string& root, const std::string&
   write_file_atomic(files, below(root, "latest"), name);
 }
 
-/// What has the name of a step and is no checkpoint of ours, a link to one among it, is somebody's own: it stays, under a name beside.
+/// Moves what has the name of a step and is no checkpoint of ours, a link to one included, to a
+/// name beside: it is somebody's own and stays.
 void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
   std::error_code error;
   const bool is_link = fs::is_symlink(fs::symlink_status(place, error));
@@ -207,7 +210,8 @@ void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
   log_warning(cat(place, ": was there and is no checkpoint of this run; it is ", kept, " now"));
 }
 
-// Up to the move the checkpoint is not there, after it it is: "" or what went wrong then.
+// Gives the checkpoint its name. Before put_in_place() the checkpoint does not exist, after it it
+// does. Returns "" or what went wrong after it.
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
   const CheckpointManifest manifest = manifest_of(options, meta, records);
@@ -241,7 +245,8 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
   }
 }
 
-// What is there and verified stays; whether it outlasts a power cut is not known.
+// Refuses to go on after a commit: the checkpoint exists and is verified, but whether it outlasts a
+// power cut is not known.
 [[noreturn]] void refuse_after_commit(const std::string& name, const std::string& trouble) {
   throw Error(ExitCode::kEnvironment,
               cat("checkpoint ", name, " was written, but what follows a save failed: ", trouble),
@@ -297,7 +302,8 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
     abandon(files, folder, group);
     throw;
   }
-  // By now `folder` may hold the checkpoint that had the name, so it is left to the next start.
+  // The name may by now have gone back to the checkpoint that had it, so `folder` is left to the
+  // next start.
   if (!trouble.empty()) refuse_after_commit(name, trouble);
   SaveResult result = result_of(below(options.root, name), records);
   result.read_back_seconds = read_back_seconds;

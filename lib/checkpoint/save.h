@@ -16,8 +16,8 @@ namespace ftrun {
 struct SaveOptions {
   /// The run folder's checkpoints/, on a file system that all ranks see.
   std::string root;
-  /// Checkpoints that are kept, the new one among them; 0 keeps all. The best one, if there is one, is
-  /// kept beside them.
+  /// Checkpoints that are kept, the new one among them; 0 keeps all. The best one, if there is one,
+  /// is kept beside them.
   int64_t keep_last = 0;
   /// Reads every file back and verifies it before the checkpoint counts.
   bool verify_written = true;
@@ -30,7 +30,7 @@ struct SaveOptions {
 struct SaveResult {
   /// The step folder.
   std::string folder;
-  /// Of all ranks' files.
+  /// Bytes of all ranks' files.
   int64_t bytes = 0;
   /// All of them were read back from the disk, none from the kernel's memory or not at all.
   bool read_from_disk = true;
@@ -47,10 +47,10 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
                            const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group);
 
-/// Removes what interrupted saves left below `root`: folders and files that have, to the letter, the
-/// names a save gives them, and no links. One process calls it, before the run begins.
+/// Removes what interrupted saves left below `root`: folders and files that have, to the letter,
+/// the names a save gives them, and no links. One process calls it, before the run begins.
 void clean_checkpoints(FileSystem& files, const std::string& root);
-/// What clean_checkpoints() would free, in bytes on disk. Changes nothing.
+/// The bytes on disk that clean_checkpoints() would free. Changes nothing.
 int64_t checkpoint_leftover_bytes(FileSystem& files, const std::string& root);
 
 }  // namespace ftrun

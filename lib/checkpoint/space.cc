@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-/// What lies there before the run, and what the run adds to it.
+/// Checkpoints holds the bytes that lie there before the run, and those that the run adds.
 struct Checkpoints {
   int64_t there = 0;
   /// Saves to come; as many as there can be when the end is not known.
@@ -54,7 +54,7 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
   return found;
 }
 
-/// Of that many; no more than a file system of unknown size is taken to have.
+/// The bytes of that many checkpoints; no more than a file system of unknown size is taken to have.
 int64_t bytes_of(int64_t count, const SpaceWanted& wanted) {
   const bool counts = count <= kFreeUnknown / std::max<int64_t>(wanted.checkpoint_bytes, 1);
   return counts ? count * wanted.checkpoint_bytes : kFreeUnknown;
@@ -87,10 +87,10 @@ std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, boo
   return with_export ? cat(text, " and ", export_text(wanted)) : text;
 }
 
-/// Of a folder's file system once the run has started.
+/// Free is the room of a folder's file system once the run has started.
 struct Free {
   int64_t bytes = 0;
-  /// Of what was free, the disk tier has taken so much.
+  /// The part of what was free that the disk tier has taken.
   int64_t swapped = 0;
 };
 
@@ -138,7 +138,7 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
                                checkpoint_leftover_bytes(files, wanted.checkpoints) + (together ? old_export : 0));
   const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
   if (one > free.bytes) refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
-  // Those that are there may have gone when the model is exported.
+  // Checkpoints that are there may have gone when the model is exported.
   const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
   if (one + exported > free.bytes + freed)
     refuse_without_space(wanted.checkpoints, cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)), one + exported, free);

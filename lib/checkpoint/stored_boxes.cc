@@ -58,7 +58,7 @@ std::optional<int64_t> StoredBoxes::cover(
   std::vector<Box> left{wanted};
   const auto first = std::upper_bound(reach_.begin(), reach_.end(), span.begin) - reach_.begin();
   for (auto i = static_cast<size_t>(first); i < boxes_.size() && !left.empty(); ++i) {
-    // What lies before this box's first element is in none of the later ones either.
+    // Bytes before this box's first element are in none of the later boxes either.
     if (spans_[i].begin >= span.end || first_of(left) < spans_[i].begin) break;
     if (spans_[i].end > span.begin) take(boxes_[i], left, use);
     if (left.size() > kMostLeft)

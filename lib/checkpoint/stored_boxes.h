@@ -38,7 +38,8 @@ class StoredBoxes {
       const std::function<void(const StoredBox& stored, const Box& part)>& use) const;
 
  private:
-  /// From the first element of a box to past its last, counted row by row in the tensor.
+  /// A span reaches from the first element of a box to past its last, counted row by row in the
+  /// tensor.
   struct Span {
     int64_t begin = 0;
     int64_t end = 0;
@@ -48,10 +49,10 @@ class StoredBoxes {
 
   std::string subject_;
   std::vector<int64_t> shape_;
-  /// By where their spans begin; of those that begin alike the longest first.
+  /// The boxes by where their spans begin; of those that begin alike the longest first.
   std::vector<StoredBox> boxes_;
   std::vector<Span> spans_;
-  /// Where the furthest of spans [0, i] ends.
+  /// The end of the furthest of spans [0, i].
   std::vector<int64_t> reach_;
 };
 

@@ -8,14 +8,14 @@
 
 namespace ftrun {
 
-/// Whether elements of this type can be read as weights: F32, BF16, F16.
+/// Says whether elements of this type can be read as weights: F32, BF16, F16.
 bool is_weight_dtype(DType dtype);
 
 /// Converts out.size() elements at `source`, of any alignment. `dtype` must be a weight dtype.
 void convert_to_f32(DType dtype, const std::byte* source, std::span<float> out);
 void convert_to_bf16(DType dtype, const std::byte* source, std::span<uint16_t> out);
 
-/// What a weight dtype holds of `value`, rounded to the nearest, ties to even.
+/// Rounds `value` to a weight dtype, to the nearest, ties to even.
 float rounded_to(DType dtype, float value);
 
 }  // namespace ftrun

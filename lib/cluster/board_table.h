@@ -12,9 +12,9 @@
 
 namespace ftrun {
 
-/// A value that one process changes and any process that maps its memory reads, without a lock or a call
-/// of the system. A reader may come while it is written: it reads again, and after a while takes it for
-/// empty, as the writer may have been stopped halfway. Zero bytes are an empty value.
+/// A value that one process changes and any process that maps its memory reads, without a lock or a
+/// call of the system. A reader may come while it is written: it reads again, and after a while
+/// takes it for empty, as the writer may have been stopped halfway. Zero bytes are an empty value.
 template <typename T>
 class Shown {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
@@ -63,7 +63,7 @@ class Shown {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// What a rank, or one of its lanes, is about.
+/// An activity is what a rank, or one of its lanes, does.
 struct Activity {
   enum class Kind : uint8_t {
     kNone,
@@ -89,8 +89,8 @@ struct ShownGroup {
   ShownMembers members;
 };
 
-/// What one rank shows: memory of its own, or of its supervisor that the other ranks of the machine map
-/// too. Zero bytes are a table of nobody.
+/// BoardTable is what one rank shows: memory of its own, or of its supervisor that the other ranks
+/// of the machine map too. Zero bytes are a table of nobody.
 struct BoardTable {
   /// How many lanes and groups it has room for: those beyond are not shown.
   static constexpr int kLanes = 64;
@@ -107,7 +107,7 @@ struct BoardTable {
   /// The process, 0 for none yet, and its rank.
   std::atomic<int32_t> pid;
   std::atomic<int32_t> rank;
-  /// What the rank does, and what it exchanges texts about.
+  /// The phase of the rank, and what it exchanges texts about.
   Shown<Activity> phase;
   Shown<Activity> texts;
   std::array<Shown<Activity>, kLanes> lanes;

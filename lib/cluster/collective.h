@@ -26,14 +26,14 @@ std::string_view collective_name(CollectiveKind kind);
 
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
-/// What a collective is for, as messages name it: "gradient bucket 7". Copied (63 characters) when
-/// the collective is issued.
+/// CallSite says what a collective is for, as messages name it: "gradient bucket 7". Copied (63
+/// characters) when the collective is issued.
 struct CallSite {
   std::string_view what = "";
 };
 
-/// Where a rank is in its sequence of collectives. Plain bytes: it travels through shared memory
-/// and the store.
+/// CollectiveRecord says where a rank is in its sequence of collectives. Plain bytes: it travels
+/// through shared memory and the store.
 struct CollectiveRecord {
   enum class State : uint8_t { kNone, kEntered, kFinished, kLeft, kAborted };
 
@@ -54,16 +54,17 @@ struct CollectiveRecord {
   char site[64] = {};
 };
 
-/// Of its count of elements. Inline: the NCCL module is linked without this folder's library.
+/// The bytes of its count of elements. Inline: the NCCL module is linked without this folder's
+/// library.
 inline int64_t payload_bytes(const CollectiveRecord& record) {
   return record.count * dtype_bytes(record.dtype);
 }
 
 /// "all_reduce #12 (gradient bucket 7, 4194304 x F32)".
 std::string describe(const CollectiveRecord& record);
-/// True when two ranks mean the same collective: all but time, state and call site agree.
+/// Says whether two ranks mean the same collective: all but time, state and call site agree.
 bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b);
-/// True for kSend and kReceive.
+/// Says whether it is kSend or kReceive.
 bool between_two(CollectiveKind kind);
 
 }  // namespace ftrun

@@ -10,29 +10,30 @@
 
 namespace ftrun {
 
-/// How a rank tells the supervisor why it ends, before it does.
+/// FailureReport is what a rank reports to the supervisor before it ends: why it does.
 struct FailureReport {
   int rank = 0;
-  /// When the failure was noticed: nanoseconds of the system clock.
+  /// The time when the failure was noticed: nanoseconds of the system clock.
   int64_t unix_ns = 0;
   int exit_code = 1;
-  /// What the rank was doing: "step 12, backward of layer 3"; may be empty.
+  /// The rank's work at that time: "step 12, backward of layer 3"; may be empty.
   std::string doing;
   /// The message a person reads.
   std::string message;
-  /// The rank that this one names as the cause: it held this one up, or its part of common work failed; -1 for none.
+  /// The rank that this one names as the cause: it held this one up, or its part of common work
+  /// failed; -1 for none.
   int culprit = -1;
-  /// Of the cause the GPU, memory or processor failed, whatever it was given.
+  /// The GPU, memory or processor of the cause failed, whatever it was given.
   bool of_device = false;
 };
 
-/// Of a rank that ends now by `failure`, which it tells as `told`.
+/// Makes the report of a rank that ends now by `failure`, which it reports as `told`.
 FailureReport failure_report(int rank, const std::exception& failure, const Error& told);
 
-/// One line, at most 4,000 bytes so that a pipe takes it whole. Of a longer message the middle is
-/// left out: its remedy stays.
+/// Writes the report as one line, at most 4,000 bytes so that a pipe takes it whole. A longer
+/// message loses its middle: its remedy stays.
 std::string failure_line(const FailureReport& report);
-/// Nothing when the line is not one of failure_line's.
+/// Reads a line of failure_line(); nothing when it is another line.
 std::optional<FailureReport> parse_failure_line(std::string_view line);
 
 /// Sends the report to the supervisor that started this process (descriptor FTRUN_STATUS_FD); does

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kPeerLostCode = static_cast<int>(ExitCode::kPeerLost);
 
-/// One rank's failure, from its report and its end together.
+/// Failure is one rank's failure, from its report and its end together.
 struct Failure {
   int rank = 0;
   int64_t unix_ns = 0;
@@ -38,7 +38,8 @@ const FailureReport* earliest_report(const std::vector<FailureReport>& reports, 
   return found;
 }
 
-/// Who waited for a rank that waited for another itself, and told so first, has seen less than that rank.
+/// Sorts failures: a rank that waited for one that waited for another itself, and reported so
+/// first, has seen less than that one.
 void put_last_of_chain_first(std::vector<Failure>& failures) {
   const auto waited_in_vain = [](const Failure& failure) { return failure.exit_code == kPeerLostCode && failure.culprit >= 0; };
   auto cause = failures.begin();
@@ -83,7 +84,8 @@ std::vector<Failure> collect(const RankEnds& all) {
   return failures;
 }
 
-/// Why the kernel may have ended it. It counts processor time for the limit by ticks of its clock, and here in nanoseconds: those differ.
+/// Why the kernel may have ended it. It counts processor time for the limit by ticks of its clock,
+/// and here in nanoseconds: those differ.
 std::string kernel_hint(const Failure& failure) {
   constexpr double kNearly = 0.9;
   const bool is_limited = failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
@@ -100,14 +102,15 @@ std::string how_it_ended(const Failure& failure) {
   return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), kernel_hint(failure), ")");
 }
 
-/// A rank that ended without a word was ended by a signal alone; one that crashes after it has told of a failure has that one.
+/// A rank that ended without a word was ended by a signal alone; one that crashes after it has
+/// reported of a failure has that one.
 bool belongs_to_rank(const Failure& failure) {
   if (failure.of_device) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;
   return failure.signal != 0 && failure.message.empty();
 }
 
-/// What ranks do together fails on all of them with one message.
+/// Says whether two failures are one: what ranks do together fails on all of them with one message.
 bool same_failure(const Failure& a, const Failure& b) {
   return a.exit_code == b.exit_code && a.signal == b.signal && a.message == b.message &&
          !a.message.empty();

@@ -115,14 +115,15 @@ int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
   return tasks[static_cast<size_t>(launch.node)];
 }
 
-/// Where rank 0 serves the rendezvous. A step on one node needs no name, which may not be known there.
+/// Finds where rank 0 serves the rendezvous. A step on one node needs no name, which may not be
+/// known there.
 std::string slurm_master(const Variables& env, const LaunchEnvironment& launch) {
   if (const auto given = env.text("MASTER_ADDR")) return *given;
   if (launch.nodes == 1) return "127.0.0.1";
   return expand_hostlist(env.step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
 }
 
-/// What every task of a step knows of it, and no other step has.
+/// The name of the job: what every task of a step knows of it, and no other step has.
 std::string slurm_job(const Variables& env) {
   return cat("slurm ", env.number("SLURM_JOB_ID", 0), ".", env.number("SLURM_STEP_ID", 0));
 }

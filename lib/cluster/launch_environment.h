@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// Who started this process.
+/// LaunchKind says who started this process.
 enum class LaunchKind {
   kSingle,      // nobody: a person on one machine
   kSupervised,  // ftrun's own supervisor: this process is a rank
@@ -21,11 +21,12 @@ enum class LaunchKind {
 /// "torchrun", "SLURM", ... as messages name it.
 std::string_view launch_name(LaunchKind kind);
 
-/// What the environment says about this process. For kSingle and kNode the process is no rank yet:
-/// it starts the local ranks itself.
+/// LaunchEnvironment holds what the environment says about this process. For kSingle and kNode the
+/// process is no rank yet: it starts the local ranks itself.
 struct LaunchEnvironment {
   LaunchKind kind = LaunchKind::kSingle;
-  /// The variables that say so, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle. An earlier shell may have left them.
+  /// The variables that say so, "RANK=1, WORLD_SIZE=4, LOCAL_RANK=1"; "" for kSingle. An earlier
+  /// shell may have left them.
   std::string variables;
   int rank = 0;
   int world = 1;
@@ -34,10 +35,10 @@ struct LaunchEnvironment {
   int local_size = 1;
   int node = 0;
   int nodes = 1;
-  /// What the scheduler calls this node; "" where it does not say.
+  /// The scheduler's name of this node; "" if it does not say.
   std::string node_name;
-  /// Where rank 0 serves the rendezvous; "" and 0 for a single process. Port 0 among several: one that rank 0
-  /// chooses and tells in a file, or that follows from the token.
+  /// The address at which rank 0 serves the rendezvous; "" and 0 for a single process. Port 0 among
+  /// several: one that rank 0 chooses and records in a file, or that follows from the token.
   std::string master_addr;
   int master_port = 0;
   /// The job's secret (FTRUN_TOKEN), "" where there is none.
@@ -46,13 +47,14 @@ struct LaunchEnvironment {
   std::string job;
   /// torchrun's agent serves the store already: rank 0 must join as a client.
   bool agent_store = false;
-  /// How often torchrun's agent has started its workers again.
+  /// The number of times that torchrun's agent has started its workers again.
   int agent_restarts = 0;
-  /// How often the launcher has restarted the job, where it counts that for all ranks (torchrun's agents each count their own workers').
+  /// The number of times that the launcher has restarted the job, if it counts that for all ranks
+  /// (torchrun's agents each count their own workers').
   int restart = 0;
   /// Rank 0 under our supervisor: the bound socket it inherits. -1 for none.
   int store_fd = -1;
-  /// Under our supervisor: the memory in which its ranks show what they do. -1 for none.
+  /// The memory in which the ranks of our supervisor show what they do. -1 for none.
   int board_fd = -1;
   /// kNode: ranks to start on each node, when the launcher says.
   std::optional<int> ranks_per_node;
@@ -60,8 +62,9 @@ struct LaunchEnvironment {
   bool is_rank() const { return kind != LaunchKind::kSingle && kind != LaunchKind::kNode; }
 };
 
-/// What a process says first that variables make a rank: "rank 1 of 4, by the variables of torchrun (RANK=1, ...): it waits for the 3
-/// others at 10.0.0.1:29500; unset them ...". "" where there are none, or our supervisor has set them.
+/// Makes the first line of a process that variables make a rank: "rank 1 of 4, by the variables
+/// of torchrun (RANK=1, ...): it waits for the 3 others at 10.0.0.1:29500; unset them ...". "" if
+/// there are none, or our supervisor has set them.
 std::string launch_text(const LaunchEnvironment& launch);
 
 /// Reads the launcher's variables; a pure function of `env`. Order: our supervisor, torchrun, SLURM

@@ -14,7 +14,8 @@ class LocalBoards {
   LocalBoards() = default;
   /// Error(kEnvironment) where there is no memory.
   static LocalBoards make(int count);
-  /// What a rank inherited as FTRUN_BOARD_FD. Empty where it is not what a supervisor makes: ranks run without.
+  /// Opens what a rank inherited as FTRUN_BOARD_FD. Empty where it is not what a supervisor makes:
+  /// ranks run without.
   static LocalBoards open(OwnedFd fd);
   ~LocalBoards();
   LocalBoards(LocalBoards&& other) noexcept;

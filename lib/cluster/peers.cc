@@ -36,7 +36,7 @@ std::string link_target(const char* path) {
 }
 
 struct ProcStat {
-  /// It could not be looked at: no descriptor was free, say.
+  /// Says whether the process could not be looked at, as when no descriptor was free.
   bool unknown = false;
   char state = 0;
   uint64_t start_ticks = 0;
@@ -85,12 +85,12 @@ std::string name_of(const PeerView& peer) {
   return cat("rank ", peer.global_rank, process);
 }
 
-/// Whether it has come to the collective of `mine`, or past it.
+/// Says whether a peer has come to the collective of `mine`, or past it.
 bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
   return peer.state != State::kNone && peer.sequence >= mine.sequence;
 }
 
-/// How far those who wait for others are followed: from a rank that has not come into a collective to the
+/// Chain follows those who wait for others: from a rank that has not come into a collective to the
 /// collective of another group that it waits in, to those that have not come there, and on.
 class Chain {
  public:
@@ -103,13 +103,15 @@ class Chain {
     if (self < static_cast<int>(views.size())) passed_.insert(views[static_cast<size_t>(self)].global_rank);
   }
 
-  /// What `peer` does instead of coming, to follow its name; "" where nothing is known. Sets the culprit.
+  /// Says what `peer` does instead of coming, to follow its name; "" if nothing is known. Sets the
+  /// culprit.
   std::string doing(const PeerView& peer) {
     culprit = peer.global_rank;
     passed_.insert(peer.global_rank);
     if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
     const std::string own = activity_text(peer.state);
-    // Who waits for somebody new leads on; who waits for those that were met only goes round.
+    // A rank that waits for somebody new leads on; one that waits for those that were met only goes
+    // round.
     for (const bool round : {false, true})
       for (const RankState::Group& group : peer.state.groups) {
         if (!waited_in(peer.state, group)) continue;
@@ -123,7 +125,7 @@ class Chain {
   std::vector<int> unknown;
 
  private:
-  /// Whether the rank stands there, or did until its patience ended a moment before ours.
+  /// Says whether the rank stands there, or did until its patience ended a moment before ours.
   static bool waited_in(const RankState& state, const RankState::Group& group) {
     if (group.record.state == State::kAborted) return true;
     return group.record.state == State::kEntered && !own_work(state);
@@ -181,7 +183,8 @@ class Chain {
     const RankState::Group* found = peer.state.find(group);
     return found == nullptr ? CollectiveRecord{} : found->record;
   }
-  /// A send waits for its receive, and that for its send: messages of one direction are counted alike.
+  /// A send waits for its receive, and that for its send: messages of one direction are counted
+  /// alike.
   static bool meets(const CollectiveRecord& theirs, const CollectiveRecord& wanted, const PeerView& peer,
                     const RankState::Group& group) {
     const bool back = theirs.peer >= 0 && static_cast<size_t>(theirs.peer) < group.members.size() &&
@@ -192,7 +195,9 @@ class Chain {
 
   std::map<int, const PeerView*> known_;
   std::set<int> passed_;
-  /// Of ranks that wait in a ring the one is elsewhere that most of a group wait for.
+  /// The ranks that have come to our collective, and the most that have come to one on the way. In
+  /// a ring of ranks that wait for each other, the culprit is the one that most of a group wait
+  /// for.
   int first_present_ = 0;
   int most_present_ = 0;
   int ring_culprit_ = -1;
@@ -240,7 +245,8 @@ std::string identity_text(const PeerIdentity& identity) {
   return cat(identity.host, "\n", identity.machine, "\n", identity.pid, "\n", identity.start_ticks);
 }
 
-/// What another process says of itself goes into messages and is compared; nothing of it is a path.
+/// Reads what another process says of itself: it goes into messages and is compared; nothing of it
+/// is a path.
 PeerIdentity parse_identity(const std::string& text) {
   constexpr size_t kLongestName = 256;
   std::istringstream lines(text);
@@ -271,7 +277,7 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
 
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
                           const std::vector<PeerView>& others) {
-  // With a dead rank the others' delays are its consequence; a rank that gave up is always one.
+  // A dead rank explains the others' delays; a rank that gave up is always a consequence.
   Told dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
     const PeerView& peer = views[i];

@@ -9,14 +9,14 @@
 
 namespace ftrun {
 
-/// Who a rank is, as it tells its peers when they meet.
+/// PeerIdentity says who a rank is, as it reports to its peers when they meet.
 struct PeerIdentity {
   std::string host;
   /// Equal on two ranks exactly when they can open each other's files under /proc: same boot of the
   /// same machine, same process-id namespace, same user.
   std::string machine;
   int pid = 0;
-  /// Start time of the process in clock ticks: tells a reused process id from ours.
+  /// Start time of the process in clock ticks: distinguishes a reused process id from ours.
   uint64_t start_ticks = 0;
 
   bool same_process(const PeerIdentity& other) const {
@@ -25,29 +25,30 @@ struct PeerIdentity {
 };
 
 PeerIdentity own_identity();
-/// Of a process beside ours.
+/// Reads the identity of a process beside ours.
 PeerIdentity identity_of(int pid);
 std::string identity_text(const PeerIdentity& identity);
 PeerIdentity parse_identity(const std::string& text);
 
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
-/// Whether a process of this machine is stopped.
+/// Says whether a process of this machine is stopped.
 bool is_stopped(int pid);
-/// Whether it has ended, or its first thread has and the others end now: only then can it be waited for.
+/// Says whether it has ended, or its first thread has and the others end now: only then can it be
+/// waited for.
 bool is_gone(int pid);
 /// Looks under /proc; kUnknown for a rank of another machine.
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self);
 
-/// What one rank knows of another when it must explain a failure.
+/// PeerView is what one rank knows of another when it must explain a failure.
 struct PeerView {
   int global_rank = 0;
   PeerIdentity identity;
   ProcessState process = ProcessState::kUnknown;
   /// No sign of life on the control connection although there should have been some.
   bool silent = false;
-  /// Its last heartbeat could be read: what it did is known.
+  /// The peer's last heartbeat could be read: what it did is known.
   bool heard = true;
-  /// Of the group at hand.
+  /// The peer's collective of the group at hand.
   CollectiveRecord record;
   /// All that it shows.
   RankState state;
@@ -56,14 +57,14 @@ struct PeerView {
 /// Why a collective does not end.
 struct Explanation {
   std::string text;
-  /// The rank that all wait for in the end; -1 where it cannot be told.
+  /// The rank that all wait for in the end; -1 where it is not known.
   int culprit = -1;
 };
 
 /// Names the ranks that keep `mine` from finishing and why: gone, stopped, silent, not yet there,
-/// in another collective; and of one that is not there what it does instead. Where that is to wait for
-/// others in another group, these are followed to the rank that waits for nobody. `views` is by rank in
-/// the group, `self` ours; `others` are ranks of other groups.
+/// in another collective; and of one that is not there what it does instead. Where that is to wait
+/// for others in another group, these are followed to the rank that waits for nobody. `views` is by
+/// rank in the group, `self` ours; `others` are ranks of other groups.
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
                           const std::vector<PeerView>& others = {});
 

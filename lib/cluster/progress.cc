@@ -92,7 +92,7 @@ void ProgressBoard::forget_left(const std::string& group) {
   }
 }
 
-/// What was left is shown for as long as there is room.
+/// Finds a free cell, else that of a group that was left, which is shown as long as there is room.
 ProgressBoard::Cells::iterator ProgressBoard::free_cell() {
   for (const uint32_t use : {BoardTable::Group::kFree, BoardTable::Group::kLeft}) {
     const auto found = std::ranges::find_if(table_.groups, [&](const auto& cell) { return cell.used.load() == use; });

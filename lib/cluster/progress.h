@@ -14,9 +14,10 @@
 
 namespace ftrun {
 
-/// What one rank is doing, readable at any time: by other threads (the heartbeat that shows it to other
-/// ranks, the crash handler), and where its table is the supervisor's, by that and by the ranks of the
-/// machine. Writing it takes no lock and no call of the system but the reading of a clock.
+/// ProgressBoard shows what one rank is doing, readable at any time: by other threads (the
+/// heartbeat that shows it to other ranks, the crash handler), and where its table is the
+/// supervisor's, by that and by the ranks of the machine. Writing it takes no lock and no call of
+/// the system but the reading of a clock.
 class ProgressBoard {
  public:
   /// A communicator's part.
@@ -42,12 +43,12 @@ class ProgressBoard {
   ProgressBoard& operator=(const ProgressBoard&) = delete;
 
   int rank() const { return rank_; }
-  /// One slot for a communicator among these global ranks; lives until close(). From then on it is shown that the rank has left
-  /// the group, or had given it up.
+  /// Opens a slot for a communicator among these global ranks, which lives until close(). From then
+  /// on it is shown that the rank has left the group, or had given it up.
   Slot* open(const std::string& group, const std::vector<int>& members = {});
   void close(Slot* slot);
 
-  /// What the rank does from now on: "step 12", "writing a checkpoint".
+  /// Shows what the rank does from now on: "step 12", "writing a checkpoint".
   void show_phase(std::string_view what);
   /// Around what a lane does. One thread at a time for each lane.
   void enter_lane(int lane, const Activity& what);

@@ -32,7 +32,7 @@ class MeshAxes {
   uint32_t marks_ = 0;
 };
 
-/// One number for each axis: a size, or the place of a rank.
+/// MeshPoint is one number for each axis: a size, or the place of a rank.
 struct MeshPoint {
   int pp = 0;
   int dp_replicate = 0;
@@ -58,7 +58,7 @@ struct RankGroup {
   /// What plans and messages call such groups: "dp_shard+cp", "dp_shard/2", "pp/ends".
   std::string label;
   std::vector<int> ranks;
-  /// Of a link between two ranks: the one that sends; the other receives. Else -1.
+  /// The rank that sends on a link between two ranks; the other receives. Else -1.
   int sender = -1;
   /// Spans of two places or more, of which none has an axis of another one.
   std::vector<GroupSpan> spans = {};

@@ -14,7 +14,7 @@ struct RankOutputOptions {
   /// Global number of the first local rank, and how many there are.
   int first_rank = 0;
   int ranks = 1;
-  /// True for a stream that is a terminal: rank 0's live line passes through it untouched.
+  /// Says which streams are terminals: rank 0's live line passes through it untouched.
   std::array<bool, 2> terminal = {false, false};
   /// Takes what is to be written to our own stdout or stderr.
   std::function<void(OutputStream, std::string_view)> write;

@@ -34,7 +34,8 @@ struct Birth {
   ::_exit(127);
 }
 
-/// False, with errno set, where the descriptors cannot be listed.
+/// Closes the descriptors that exec would close. Returns false, with errno set, where they cannot
+/// be listed.
 bool close_as_exec_would() {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (folder == nullptr) return false;
@@ -64,7 +65,7 @@ void set_environment(const std::vector<std::string>& variables) {
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(birth.out, 1) < 0 || ::dup2(birth.err, 2) < 0) child_fails(birth);
   set_environment(command.environment);
-  // What the parent could not write, and that it could not, is its own.
+  // The parent's unwritten output, and its failure to write it, are the parent's own.
   std::cout.clear();
   std::cerr.clear();
   ::__fpurge(stdout);
@@ -72,14 +73,14 @@ void set_environment(const std::vector<std::string>& variables) {
   for (const int fd : command.inherited) {
     if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(birth);
   }
-  // With the rest goes birth.failure, which tells the parent that all went well.
+  // Closing the rest closes birth.failure, which reports to the parent that all went well.
   if (!close_as_exec_would()) child_fails(birth);
   ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
   const int code = command.main();
   std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);
-  // Without the destructors of what the parent had loaded and made.
+  // The process ends without the destructors of what the parent had loaded and made.
   ::_exit(code);
 }
 
@@ -119,7 +120,7 @@ RankProcess start_rank_process(const RankCommand& command) {
   Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
   require(out.reader.get() > STDERR_FILENO, "descriptors 0 to 2 are open where ranks are started");
   const Birth birth = {::getpid(), out.writer.get(), err.writer.get(), failure.writer.get()};
-  // What is not yet written would be written by both.
+  // Output that is not yet written would be written by both.
   std::cout.flush();
   std::fflush(nullptr);
   const pid_t pid = ::fork();

@@ -11,10 +11,10 @@
 
 namespace ftrun {
 
-/// Of the largest world: longer lists come from nobody that means well.
+/// The most ranks of a world: longer lists come from nobody that means well.
 inline constexpr int kMostRanks = 1 << 16;
 
-/// What a rank was seen to do, taken from its table.
+/// RankState is what a rank was seen to do, taken from its table.
 struct RankState {
   struct Group {
     std::string name;
@@ -25,23 +25,23 @@ struct RankState {
 
   Activity phase;
   Activity texts;
-  /// Those that do something; compute first.
+  /// The lanes that do something; compute first.
   std::vector<Activity> lanes;
   std::vector<Group> groups;
 
   const Group* find(const std::string& group) const;
-  /// Nothing was ever shown.
+  /// Says whether nothing was ever shown.
   bool empty() const;
 };
 
 RankState read_state(const BoardTable& table);
-/// For the store; texts of it are cut to what a table holds.
+/// Encodes a state for the store; texts of it are cut to what a table holds.
 std::vector<uint8_t> encode_state(const RankState& state);
-/// Of bytes that may come from anywhere: what makes no sense is left out.
+/// Decodes bytes that may come from anywhere: what makes no sense is left out.
 RankState decode_state(std::span<const uint8_t> bytes, int world = kMostRanks);
 
-/// What the rank is about by itself, while others wait for it; nothing where all that it does is done
-/// with others, or nothing is known.
+/// Finds what the rank does by itself, while others wait for it; nothing if all that it does is
+/// done with others, or nothing is known.
 std::optional<Activity> own_work(const RankState& state);
 /// "step 12, forward layer 3 mb 0, for 5.1s", "" where nothing is known.
 std::string activity_text(const RankState& state);

@@ -8,33 +8,34 @@
 
 namespace ftrun {
 
-/// Whether the ranks may come further when they are started again: what failed is the environment (5), a peer
-/// (6), or a rank that a signal ended. A config, the data, a defect of ftrun or the numbers (1 to 4, 7) fail
-/// the same way again.
+/// Says whether the ranks may come further when they are started again: what failed is the
+/// environment (5), a peer (6), or a rank that a signal ended. A config, the data, a defect of
+/// ftrun or the numbers (1 to 4, 7) fail the same way again.
 bool may_pass_next_time(const FailureSummary& failure);
 
-/// When to start failed ranks again, and when to give up. A restart after which something new was saved has got
-/// somewhere: the next failure is counted from one again.
+/// RestartPolicy decides when to start failed ranks again, and when to give up. A restart after
+/// which something new was saved has got somewhere: the next failure is counted from one again.
 class RestartPolicy {
  public:
   struct Options {
     /// Restarts in a row that save nothing new, before the run is given up; 0: none at all.
     int in_vain = 0;
-    /// Before the first of them; each further one waits twice as long.
+    /// The pause before the first restart; each further one waits twice as long.
     std::chrono::milliseconds first_delay = std::chrono::seconds(1);
     std::chrono::milliseconds longest_delay = std::chrono::seconds(30);
   };
 
   explicit RestartPolicy(const Options& options) : options_(options) {}
 
-  /// How often in a row the same rank had a failure that belongs to it, this time included, with nothing new saved meanwhile;
-  /// 0 where this one belongs to none. Call it once for each failure, before after().
+  /// Counts how often in a row the same rank had a failure that belongs to it, this time included,
+  /// with nothing new saved meanwhile; 0 if this one belongs to none. Call it once for each
+  /// failure, before after().
   int times_in_a_row(const FailureSummary& failure, const std::string& saved);
   /// The next start has other ranks: what was in vain says nothing of it.
   void forget();
 
-  /// How long to wait before the ranks are started again; nothing when they are not. `saved` names what is saved of
-  /// the run: "" for nothing yet.
+  /// The pause before the ranks are started again; nothing when they are not. `saved` names what is
+  /// saved of the run: "" for nothing yet.
   std::optional<std::chrono::milliseconds> after(const FailureSummary& failure, const std::string& saved);
 
   /// Restarts since something new was saved, the one that after() has just allowed included.

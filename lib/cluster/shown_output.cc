@@ -23,8 +23,8 @@ bool has_room(int fd, std::chrono::milliseconds wait) {
   return ::poll(&wanted, 1, static_cast<int>(wait.count())) != 0;
 }
 
-/// A terminal with room for a byte waits for the rest of a line. Opened once more it does not have to: the flag would change the
-/// terminal of everybody who shares our descriptor.
+/// A terminal with room for a byte waits for the rest of a line. Opened once more it does not have
+/// to: the flag would change the terminal of everybody who shares our descriptor.
 OwnedFd opened_again(int fd) {
   if (::isatty(fd) != 1) return {};
   const std::string path = cat("/proc/self/fd/", fd);
@@ -47,7 +47,7 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
   if (to.stands && !has_room(to.fd, {})) return leave_out();
   if (std::exchange(to.stands, false)) {
     const std::string said = cat("\nnotice: ", to.left_out, to.left_out == 1 ? " line was" : " lines were",
-                                 " left out here, as nobody read them for long; the ranks' logs have them\n");
+                                 " dropped because the output was blocked; see the ranks' logs\n");
     std::string_view rest = said;
     if (!write_all(to, rest, is_out)) return leave_out();
     to.left_out = 0;
@@ -55,7 +55,7 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
   if (!write_all(to, text, is_out)) leave_out();
 }
 
-/// False where the stream stands; `text` is what is left then.
+/// Writes the text. Returns false where the stream is blocked; `text` is what is left then.
 bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out) {
   constexpr size_t kAtOnce = 4096;  // PIPE_BUF: where a pipe has room, so much does not wait
   while (!text.empty()) {

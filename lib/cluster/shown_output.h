@@ -14,23 +14,27 @@ namespace ftrun {
 struct ShownOutputOptions {
   /// Our own standard output and error.
   std::array<int, 2> descriptors = {1, 2};
-  /// How long a stream may stand still before lines are left out, and how long once `is_ending`: what waits longer keeps ranks from
-  /// writing, for which others take them for hung.
+  /// The time for which a stream may stand still before lines are left out, and that time once
+  /// `is_ending`: what waits longer keeps ranks from writing, for which others take them for hung.
   std::chrono::milliseconds patience = std::chrono::seconds(3), patience_at_the_end = std::chrono::milliseconds(500);
-  /// Called about each tenth of a second while a stream stands still; true when the ranks are to end.
+  /// Called about each tenth of a second while a stream stands still; true when the ranks are to
+  /// end.
   std::function<bool()> is_ending = [] { return false; };
 };
 
-/// What several ranks print, on outputs that may stand still: a pipe whose reader sleeps, a terminal that was stopped (^S) or whose
-/// connection stalls. What cannot be written for long is left out, which a line says once there is room again; the ranks' logs have it.
+/// ShownOutput prints what several ranks print, on outputs that may stand still: a pipe whose
+/// reader sleeps, a terminal that was stopped (^S) or whose connection stalls. Lines that cannot be
+/// written for long are left out, which a line says once there is room again; the ranks' logs have
+/// them.
 class ShownOutput {
  public:
   explicit ShownOutput(ShownOutputOptions options);
 
-  /// That something cannot be written at all (nobody is left to read it, a full disk) shows in the state of std::cout, as for what is
-  /// printed through it; std::cerr stays good, as the last message is still to come.
+  /// Writes a text. A failure to write at all (nobody is left to read it, a full disk) shows in the
+  /// state of std::cout, as for what is printed through it; std::cerr stays good, as the last
+  /// message is still to come.
   void write(OutputStream stream, std::string_view text);
-  /// Lines that were left out, of which nothing has told yet.
+  /// Lines that were dropped and not yet reported.
   int64_t left_out() const { return streams_[0].left_out + streams_[1].left_out; }
 
  private:

@@ -61,7 +61,7 @@ std::vector<std::string> expand_range(std::string_view range, std::string_view w
   return values;
 }
 
-/// One host pattern, brackets expanded left to right.
+/// Lists the hosts of one pattern, brackets expanded left to right.
 std::vector<std::string> expand_pattern(std::string_view pattern, std::string_view whole) {
   std::vector<std::string> hosts = {""};
   while (!pattern.empty()) {

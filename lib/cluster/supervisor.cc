@@ -36,11 +36,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kGraceOfHang{1000};
-/// Between two looks at whether the wait for ranks that were asked to stop is to be told.
+/// The time between two checks whether the wait for ranks that were asked to stop is to be logged.
 constexpr std::chrono::milliseconds kLookAtWaits{500};
 
-/// What is passed on to the ranks. A lost terminal stops them as SIGTERM does, unless whoever
-/// started us (nohup) wants it to stop nothing.
+/// Lists the signals that are passed on to the ranks. A lost terminal stops them as SIGTERM does,
+/// unless whoever started us (nohup) wants it to stop nothing.
 std::vector<int> forwarded_signals() {
   std::vector<int> signals = {SIGINT, SIGTERM, SIGUSR1};
   if (!inherits_ignored(SIGHUP)) signals.push_back(SIGHUP);
@@ -51,7 +51,8 @@ std::vector<int> forwarded_signals() {
 class SignalQueue {
  public:
   SignalQueue() {
-    // Inherited ignored, it would come of no rank's end, and none could be waited for.
+    // SIGCHLD may have been inherited as ignored. Then it would report no rank's end, and no rank
+    // could be waited for.
     struct sigaction waited {};
     waited.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &waited, &child_before_);
@@ -108,7 +109,7 @@ StoreSocket bind_store_socket() {
   return store;
 }
 
-/// Whether a child has ended, though nobody has waited for it yet.
+/// Says whether a child has ended, though nobody has waited for it yet.
 bool has_ended(pid_t pid) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
@@ -155,12 +156,13 @@ class Supervisor {
                                                  .started_ns = started_ns_,
                                                  .forwarded = forwarded_,
                                                  .log_of = options_.log_of});
-    // What no line has told, as none came after it, the last one does, which waits for its reader.
+    // Lines that were dropped after the last one shown are reported here, as no later line does.
     if (const int64_t lines = shown_.left_out(); lines > 0 && !summary.text.empty())
-      summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were", " left out, as nobody read them for long");
+      summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were",
+                          " dropped because the output was blocked; see the ranks' logs");
     return summary;
   }
-  /// Whether a signal that asks to stop has come.
+  /// Says whether a signal that asks to stop has come.
   bool asked_to_stop() const { return forwarded_ != 0; }
 
  private:
@@ -168,7 +170,7 @@ class Supervisor {
     int number = 0;
     RankProcess process;
     bool running = true;
-    /// It was on its way out before it was told to stop.
+    /// Says whether the rank was ending before it was asked to stop.
     bool ended_before_told = false;
   };
 
@@ -207,7 +209,8 @@ class Supervisor {
   LocalBoards boards_ = LocalBoards::make(local_ranks_);
   std::string report_text_;
   StoreSocket store_;
-  /// Of this start's ranks: who does not know it does not come into their store.
+  /// The token of this start's ranks: a process that does not know it is not admitted to their
+  /// store.
   const std::string token_ = hex_text(random_bytes(32));
   std::vector<Rank> ranks_;
   std::vector<RankEnd> ends_;
@@ -220,7 +223,7 @@ class Supervisor {
   Clock::time_point forwarded_at_;
   std::optional<WaitNotice> stop_notice_;
   bool failed_ = false;    // a rank ended otherwise than asked
-  bool stopping_ = false;  // and the others were told to end
+  bool stopping_ = false;  // and the others were asked to end
 };
 
 std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {
@@ -312,7 +315,8 @@ void Supervisor::forward(int signal) {
   }
 }
 
-/// What is there now, and no more than a pipe holds: a rank that writes without end leaves time for signals.
+/// Reads what is there now, and no more than a pipe holds: a rank that writes without end leaves
+/// time for signals.
 void Supervisor::read_channel(Rank& rank, OwnedFd& fd, OutputStream stream) {
   char buffer[16 * 1024];
   for (int reads = 0; fd && reads < 8; ++reads) {
@@ -352,7 +356,8 @@ void Supervisor::read_everything() {
 void Supervisor::reap() {
   for (Rank& rank : ranks_) {
     if (!rank.running || !has_ended(rank.process.pid)) continue;
-    // Whatever the rank itself had started. Before the rank is waited for: its number may be another process's after.
+    // Whatever the rank itself had started. Before the rank is waited for: its number may be
+    // another process's after.
     ::kill(-rank.process.pid, SIGKILL);
     int status = 0;
     rusage used{};
@@ -380,14 +385,14 @@ void Supervisor::note_end(Rank& rank, int status, const rusage& used) {
   ends_.push_back(end);
 }
 
-/// What a rank last showed of itself.
+/// Says what a rank last showed of itself.
 std::string Supervisor::doing(const Rank& rank) const {
   const BoardTable* table = boards_.find(rank.number, rank.process.pid);
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
-/// Whether others waited in vain for a rank that is late or stopped. One that has ended, or failed by itself,
-/// holds up nobody, whatever the others say of it.
+/// Says whether others waited in vain for a rank that is late or stopped. A rank that has ended, or
+/// failed by itself, holds up nobody, whatever the others say of it.
 bool Supervisor::holds_up_others(const Rank& rank) const {
   bool blamed = false, failed = false;
   for (const FailureReport& report : failures_) {
@@ -401,10 +406,11 @@ bool Supervisor::is_hang() const {
   return std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& r) { return holds_up_others(r); });
 }
 
-/// Where a rank failed, the others are stopped. A rank that is blamed for it has a moment before: it may be about to
-/// tell of a failure of its own, and one that was killed is not waited for before its last thread has ended, though
-/// the others see sooner that it is gone. Those who tell of a hang need not have ended: their ends may take what the
-/// store of a stopped rank 0 does not give.
+/// Stops the other ranks after one failed. A running rank that is blamed for the failure first gets
+/// `moment_to_tell`, unless a signal has stopped it: it may be about to report a failure of its
+/// own, or it was killed, which its peers see before its last thread has ended and it can be reaped
+/// here. The ranks' reports decide, not their ends: a rank that has reported a hang may be unable
+/// to exit, as it waits for the store of a stopped rank 0.
 void Supervisor::stop_after_failure() {
   if (stopping_ || !is_hang()) {
     hang_ends_at_.reset();
@@ -422,13 +428,13 @@ void Supervisor::stop_after_failure() {
 void Supervisor::stop_others() {
   stopping_ = true;
   const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running && is_stopped(r.process.pid); });
-  // Who waited for a rank that hangs has nothing to finish.
+  // A rank that waited for one that hangs has nothing to finish.
   kill_at_ = Clock::now() + (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (Rank& rank : ranks_) {
     if (!rank.running) continue;
     rank.ended_before_told = is_gone(rank.process.pid);
-    // A rank that is stopped hears no SIGTERM, and one that held up the others for their whole patience is not
-    // waited for once more.
+    // A rank that is stopped hears no SIGTERM, and one that held up the others for their whole
+    // patience is not waited for once more.
     if (holds_up_others(rank) || is_stopped(rank.process.pid))
       ::kill(-rank.process.pid, SIGKILL);
     else
@@ -482,7 +488,7 @@ class Restarts {
   }
 
  private:
-  /// How long to wait for the next start, which is told; nothing where there is none.
+  /// Prepares the next start and returns the pause before it; nothing if there is none.
   std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
     if (options_.restarts.in_vain == 0 || !may_pass_next_time(failure)) return std::nullopt;
     const std::string saved = options_.saved ? options_.saved() : "";
@@ -507,7 +513,8 @@ class Restarts {
     return delay;
   }
 
-  /// The failure is told, or the one that it repeats; its exit code.
+  /// Logs the failure or, after restarts without a new checkpoint, the first of them, which the
+  /// last one repeats. Returns its exit code.
   int give_up(const FailureSummary& last) const {
     if (!all_in_vain_) {
       log_error(last.text);
@@ -543,7 +550,7 @@ class Restarts {
   SignalQueue signals_;
   RestartPolicy policy_;
   int count_ = 0;
-  /// What changes from the first start to the next.
+  /// The changes from the first start to the next.
   Restart next_;
   /// The last failure used up the restarts that save nothing.
   bool all_in_vain_ = false;

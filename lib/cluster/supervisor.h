@@ -14,7 +14,7 @@
 
 namespace ftrun {
 
-/// What a restart begins with.
+/// Restart is what a restart begins with.
 struct Restart {
   /// Variables for every rank, before those of all starts: {"FTRUN_RESUME=auto"}.
   std::vector<std::string> environment;
@@ -22,7 +22,8 @@ struct Restart {
   std::vector<std::string> arguments;
   /// Ranks to start, where others than at first; 0: as many.
   int local_ranks = 0;
-  /// Where the ranks go on, for the line that tells of the restart: "step-00000010".
+  /// The checkpoint from which the ranks go on, for the line that logs the restart:
+  /// "step-00000010".
   std::string from;
 };
 
@@ -32,12 +33,13 @@ struct SupervisorOptions {
   /// Nodes of the job and this one's number; each starts `local_ranks`.
   int nodes = 1;
   int node = 0;
-  /// Where rank 0 serves the rendezvous. Port 0 (one node only): the supervisor binds a socket on
-  /// 127.0.0.1 that rank 0 inherits, so no other process can take the port or reach it from
-  /// outside.
+  /// The address at which rank 0 serves the rendezvous. Port 0 (one node only): the supervisor
+  /// binds a socket on 127.0.0.1 that rank 0 inherits, so no other process can take the port or
+  /// reach it from outside.
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
-  /// What a rank runs in a process of its own, a fork of this one (start_rank_process), with the arguments of this start; its exit code.
+  /// The main function of a rank in a process of its own, a fork of this one (start_rank_process),
+  /// with the arguments of this start; its exit code.
   std::function<int(const std::vector<std::string>& arguments)> rank_main;
   /// The arguments of every start, the program's own name first.
   std::vector<std::string> arguments;
@@ -45,42 +47,47 @@ struct SupervisorOptions {
   std::vector<std::string> environment;
   /// The file that a rank logs to, "" where there is none: the text of a failure names it.
   std::function<std::string(int rank)> log_of;
-  /// How long ranks have after SIGTERM before they are killed.
+  /// The time that ranks have after SIGTERM before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
-  /// After a rank has named another that it waited for in vain, until that one is killed unless it is stopped: it may be about to tell of a failure of its own.
+  /// The time from a rank's naming another that it waited for in vain until that one is killed
+  /// unless it is stopped: it may be about to report a failure of its own.
   std::chrono::milliseconds moment_to_tell = std::chrono::seconds(1);
-  /// When it is told that ranks which were asked to stop have not ended yet; `say` is not used.
+  /// Options of the notice that ranks which were asked to stop have not ended yet; `say` is not
+  /// used.
   WaitNoticeOptions notices;
-  /// Which of our own streams are terminals.
+  /// Says which of our own streams are terminals.
   std::array<bool, 2> terminal = {false, false};
   /// Called each time that ranks failed, before the failure is logged.
   std::function<void(const FailureSummary&)> on_failure;
-  /// How often failed ranks are started again; never, unless it is asked for.
+  /// The options of starting failed ranks again; never, unless it is asked for.
   RestartPolicy::Options restarts;
   /// Names what is saved of the run, "" for nothing yet: another name than before is progress.
   std::function<std::string()> saved;
-  /// What the next start goes on from; nothing where the run had not begun and this failure would come again.
-  /// `times`: how often in a row its rank had a failure that belongs to it (RestartPolicy::times_in_a_row). With another number of ranks,
-  /// restarts in vain are counted from one again. Without it every start is like the first.
+  /// Decides what the next start goes on from; nothing if the run had not begun and this failure
+  /// would come again. `times`: how often in a row its rank had a failure that belongs to it
+  /// (RestartPolicy::times_in_a_row). With another number of ranks, restarts in vain are counted
+  /// from one again. Without it every start is like the first.
   std::function<std::optional<Restart>(const FailureSummary&, int times)> on_restart;
-  /// Where output goes; the default writes to descriptors 1 and 2.
+  /// Writes output; the default writes to descriptors 1 and 2.
   std::function<void(OutputStream, std::string_view)> write;
 };
 
 /// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
 /// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged
 /// as the cause with the others below it. When one rank fails the others are stopped: SIGTERM,
-/// `grace`, SIGKILL; so are they when one tells that another holds it up, which is killed. Where `restarts` allows it all ranks are then started again, which one line tells with the
-/// cause; a run that is given up ends with the first of the failures that were in vain. A signal that asks to stop
-/// ends it, also while a restart is waited for. SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored (nohup), SIGHUP are
-/// passed on to the ranks; a second one (ends_at_once) kills them.
+/// `grace`, SIGKILL; so are they when one reports that another holds it up, which is killed. Where
+/// `restarts` allows it all ranks are then started again, which one line logs with the cause; a
+/// run that is given up ends with the first of the failures that were in vain. A signal that asks
+/// to stop ends it, also while a restart is waited for. SIGINT, SIGTERM, SIGUSR1 and, unless it is
+/// inherited ignored (nohup), SIGHUP are passed on to the ranks; a second one (ends_at_once) kills
+/// them.
 ///
 /// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
-/// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_RESTART (how often the ranks were started
-/// again), FTRUN_STATUS_FD (report_failure), FTRUN_BOARD_FD (local_boards.h), on one node
-/// FTRUN_TOKEN (a new one each start),
-/// rank 0 also FTRUN_STORE_FD and, when our stdout is a terminal, FTRUN_TERMINAL=1.
-/// Call it from the main thread, before others start. Error(kEnvironment) when a rank cannot start.
+/// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_RESTART (how often the ranks
+/// were started again), FTRUN_STATUS_FD (report_failure), FTRUN_BOARD_FD (local_boards.h), on one
+/// node FTRUN_TOKEN (a new one each start), rank 0 also FTRUN_STORE_FD and, when our stdout is a
+/// terminal, FTRUN_TERMINAL=1. Call it from the main thread, before others start.
+/// Error(kEnvironment) when a rank cannot start.
 int run_supervisor(const SupervisorOptions& options);
 
 }  // namespace ftrun

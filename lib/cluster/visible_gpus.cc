@@ -28,7 +28,8 @@ int count_device_files(const std::string& devices) {
   return count;
 }
 
-/// Devices that CUDA_VISIBLE_DEVICES names. CUDA stops reading at the first name that is none ("-1").
+/// Devices that CUDA_VISIBLE_DEVICES names. CUDA stops reading at the first name that is none
+/// ("-1").
 int count_named(const std::string& list) {
   int count = 0;
   for (const std::string& name : split(list, ',')) {

@@ -54,7 +54,7 @@ AgentStart lead(c10d::Store& store, const RendezvousOptions& options, const std:
       std::vector<std::string> absent;
       for (int rank = 1; rank < options.world; ++rank)
         if (!store.check({rank_key(word, rank)})) absent.push_back(std::to_string(rank));
-      give_up(options, cat("rank ", join(absent, ", "), " did not come"));
+      give_up(options, cat("rank ", join(absent, ", "), " did not arrive in time"));
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }
@@ -81,7 +81,7 @@ AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const st
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  give_up(options, asked.empty() ? "rank 0 did not come" : "not all have come");
+  give_up(options, asked.empty() ? "rank 0 did not arrive in time" : "not all arrived in time");
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ namespace ftrun {
 // names processes that are gone, waits until rank 0 announces another.
 
 struct AgentStart {
-  /// Where the keys of this start are.
+  /// The prefix of the keys of this start.
   std::string prefix;
   AgentLaunch launch;
 };

@@ -4,13 +4,14 @@
 
 namespace ftrun {
 
-/// How a collective failed, to be told with rank, collective and peers around it.
+/// CollectiveFailure says how a collective failed, to be reported with rank, collective and peers
+/// around it.
 struct CollectiveFailure {
   /// "waited 5.0s in", "lost a peer in", "lost a connection in".
   std::string what;
   /// The transport's words, "" for none.
   std::string detail;
-  /// Nothing has failed but the time limit: the others still are where they wait.
+  /// The time limit alone has passed: the other ranks still are where they wait.
   bool late = false;
 };
 

@@ -10,10 +10,10 @@
 namespace ftrun {
 namespace {
 
-/// Between two looks at a collective: often enough that the board tells peers the truth at each of their
-/// heartbeats, and a query of an event costs microseconds.
+/// The time between two looks at a collective: often enough that the board shows peers the truth at
+/// each of their heartbeats, and a query of an event costs microseconds.
 constexpr std::chrono::milliseconds kInterval{20};
-/// How long a collective may take before the members are looked at, and between two looks.
+/// The time that a collective may take before the members are looked at, and between two looks.
 constexpr std::chrono::seconds kPatience{1};
 
 }  // namespace

@@ -17,18 +17,20 @@ namespace ftrun {
 class WatchedCollectives {
  public:
   virtual ~WatchedCollectives() = default;
-  // Both throw RankError where this rank's device fails, and any other exception where the transport does.
-  /// All that stood before it in its stream is over: from here on only the peers can hold it up.
+  // has_begun() says whether all that stood before the collective in its stream is over: from then
+  // on only the peers can hold it up. It and the next one throw RankError where this rank's device
+  // fails, and any other exception where the transport does.
   virtual bool has_begun(int64_t handle) = 0;
   virtual bool has_ended(int64_t handle) = 0;
-  /// It has ended: nothing asks for the handle any more.
+  /// Releases the handle of a collective that has ended: nothing asks for it any more.
   virtual void release(int64_t handle) = 0;
   /// The device stands in it; and it is over.
   virtual void begun(const CollectiveRecord& record) = 0;
   virtual void ended() = 0;
   /// A member is known to have given up, or its process to have ended. May take a moment.
   virtual bool peer_lost() = 0;
-  // One of the two is called, once at most.
+  // Reports the end of the rank's wait by a failure: lost() or device_failed() is called, once at
+  // most.
   virtual void lost(const CollectiveRecord& record, const CollectiveFailure& failure) = 0;
   /// This rank's own device has failed: no peer is to blame.
   virtual void device_failed(const CollectiveRecord& record, const RankError& error) = 0;
@@ -69,7 +71,7 @@ class CollectiveWatch {
   bool has_issued() const { return !entries_.empty() && entries_.front().issued; }
   bool is_late(Clock::duration waited);
   bool is_time_for_members();
-  /// True when there is nothing to do before the next look.
+  /// Says whether there is nothing to do before the next look.
   bool look(const Entry& entry);
   void give_up(const Entry& entry, const CollectiveFailure& failure);
   void note_given_up();
@@ -80,7 +82,7 @@ class CollectiveWatch {
   std::deque<Entry> entries_;
   std::chrono::milliseconds limit_;
   bool stopping_ = false;
-  /// Of the first entry: the thread's own.
+  /// The first entry has begun; only the thread uses it.
   bool begun_ = false;
   bool gave_up_ = false;
   Clock::time_point since_;

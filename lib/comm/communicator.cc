@@ -17,10 +17,12 @@
 namespace ftrun {
 namespace {
 
-/// From group to group no chain of waits is longer: pipeline, tensor, expert, shard and data parallel ranks.
+/// The longest chain of waits from group to group: pipeline, tensor, expert, shard and data
+/// parallel ranks.
 constexpr int kMostRounds = 16;
 
-/// What each rank means by a collective that all have come to; nothing where one is elsewhere, or all mean the same.
+/// Lists what each rank means by a collective that all have come to; nothing if one is elsewhere,
+/// or all mean the same.
 std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                                                       int self) {
   if (between_two(mine.kind)) return std::nullopt;
@@ -355,7 +357,8 @@ void Communicator::account(const Collective& collective, double seconds) {
   }
 }
 
-/// What a back end throws ends the group: this rank does not take part, and the others must not wait for it.
+/// Calls a back end, whose exceptions end the group: this rank does not take part, and the others
+/// must not wait for it.
 template <typename Calls>
 void Communicator::or_break(const CollectiveRecord& record, Calls calls) {
   try {

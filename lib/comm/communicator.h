@@ -20,8 +20,9 @@
 
 namespace ftrun {
 
-/// What one communicator has moved, for each kind of collective. Bytes are what the algorithm must
-/// carry: an all-reduce of B bytes among N ranks sends and receives 2 B (N-1)/N on each.
+/// CommStats counts what one communicator has moved, for each kind of collective. Bytes are what
+/// the algorithm must carry: an all-reduce of B bytes among N ranks sends and receives 2 B (N-1)/N
+/// on each.
 struct CommStats {
   struct Entry {
     int64_t calls = 0;
@@ -135,13 +136,14 @@ class Communicator {
     std::chrono::milliseconds timeout = std::chrono::minutes(10);
     /// Shows what this rank is doing to its peers and to the crash handler; may be null.
     ProgressBoard* board = nullptr;
-    /// What is known now of other ranks (global), for explaining a failure; may be empty.
+    /// Looks up what is known now of other ranks (global), for explaining a failure; may be empty.
     std::function<std::vector<PeerView>(const std::vector<int>&)> look_at = {};
-    /// On GPUs: adds in rank order (comm/device_communicator.h); null leaves sums to the transport.
+    /// Adds in rank order on GPUs (comm/device_communicator.h); null leaves sums to the transport.
     SumBlocks sum_blocks = {};
-    /// On GPUs: members send each other messages, for which they are connected when the group is opened.
+    /// Members of a group of GPUs send each other messages, for which they are connected when the
+    /// group is opened.
     bool carries_messages = false;
-    /// On GPUs: for how long whoever waits for the device may stay away after an abort.
+    /// The time for which whoever waits for a GPU may stay away after an abort.
     std::chrono::milliseconds abort_patience = std::chrono::seconds(30);
   };
 
@@ -155,7 +157,8 @@ class Communicator {
   const std::vector<int>& members() const { return setup_.members; }
   virtual std::string_view backend() const = 0;
 
-  /// In place over `count` elements. F64 F32 BF16 F16 I64 I32 I8 U8; 16-bit floats add in F32.
+  /// Sums `count` elements over the ranks, in place. F64 F32 BF16 F16 I64 I32 I8 U8; 16-bit floats
+  /// add in F32.
   Work all_reduce(void* data, int64_t count, DType dtype, ReduceOp op, CallSite site);
   /// `in` holds size() blocks of `count`; block rank() of the result goes to `out`, which may be
   /// that block of `in`.
@@ -180,20 +183,21 @@ class Communicator {
   Work receive(void* data, int64_t count, DType dtype, int from, CallSite site);
   void barrier(CallSite site);
 
-  /// On GPUs: makes `stream` (a cudaStream_t) the one of the calling thread whose work collectives run after,
-  /// and that their wait() lets wait. Nothing on hosts.
+  /// Makes `stream` (a cudaStream_t) the one of the calling thread whose work collectives run
+  /// after, and that their wait() lets wait. Nothing on hosts.
   virtual void use_stream(void* stream) { static_cast<void>(stream); }
 
-  // On GPUs a device may write down what collectives put into its streams and do it again and again
-  // (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() do not count and are waited for by
-  // nobody; begin_replay() and end_replay(), around each replay, count what was recorded.
+  // Says whether a device may record what collectives put into its streams and do it again and
+  // again (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() do not
+  // count and are waited for by nobody; begin_replay() and end_replay(), around each replay, count
+  // what was recorded.
   virtual bool can_record() const { return false; }
   void begin_recording();
   std::vector<CollectiveRecord> end_recording();
   void begin_replay(std::span<CollectiveRecord> recorded);
   void end_replay();
-  /// Tells that the device has destroyed `count` recordings. A transport may wait, without end, for recordings that hold its
-  /// collectives: all are destroyed before shutdown().
+  /// Reports that the device has destroyed `count` recordings. A transport may wait, without end,
+  /// for recordings that hold its collectives: all are destroyed before shutdown().
   void release_recordings(int64_t count) { recordings_ -= count; }
 
   CommBuffer allocate(int64_t bytes);
@@ -203,16 +207,17 @@ class Communicator {
   /// memory and into it, over sockets what the kernel says has arrived. Unlike stats() it knows nothing
   /// of collectives. None where the back end cannot see it. Not beside a collective that runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
-  /// For every later wait.
+  /// Sets the limit of every later wait.
   virtual void set_timeout(std::chrono::milliseconds timeout) { setup_.timeout = timeout; }
-  /// On GPUs, where wait() does not wait on the host: Error(kPeerLost) when a collective has failed or a
-  /// peer is lost. Any thread; after a wait for the device, before what came is read.
+  /// Throws Error(kPeerLost) when a collective among GPUs, whose wait() does not wait on the host,
+  /// has failed or a peer is lost. Any thread; after a wait for the device, before what came is
+  /// read.
   virtual void check() {}
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
-  /// Tells peers (where the back end can) that this rank gives up, so that they fail at once. Any
-  /// thread, any time.
+  /// Reports to peers (where the back end can) that this rank gives up, so that they fail at once.
+  /// Any thread, any time.
   virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
 
  protected:
@@ -221,7 +226,8 @@ class Communicator {
   using Failure = CollectiveFailure;
 
   bool is_recording() const { return recording_.has_value(); }
-  /// For shutdown(): Error(kBug) while the device holds recordings of this communicator's collectives.
+  /// Throws Error(kBug) while the device holds recordings of this communicator's collectives; for
+  /// shutdown().
   void require_no_recordings() const;
   /// Around a replay of several collectives, of which this is the first.
   virtual void replay_begins(const CollectiveRecord& first) { static_cast<void>(first); }
@@ -231,26 +237,29 @@ class Communicator {
   virtual void begin(Collective& collective) { static_cast<void>(collective); }
   /// Runs or waits for it; throws Failure, or an Error of its own.
   virtual void complete(Collective& collective) = 0;
-  /// What is known of the members now, by rank in the group.
+  /// Views what is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
-  /// True when a group of one is served by a copy between host buffers.
+  /// Says whether a group of one is served by a copy between host buffers.
   virtual bool copies_alone() const { return size() == 1; }
-  /// True when a device runs collectives while the host goes on: what the board shows is the back end's
-  /// business then.
+  /// Says whether a device runs collectives while the host goes on: what the board shows is the
+  /// back end's business then.
   virtual bool device_runs() const { return false; }
 
-  /// For back ends that compare what the ranks mean, by rank in the group: Error(kBug) with all.
+  /// Makes the Error(kBug) of ranks that mean different things, given by rank in the group; for
+  /// back ends that compare them.
   Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;
   /// Throws Error(kBug) when rank `from` sends another number of elements than a counted all-to-all
   /// receives.
   void check_counted(const Collective& wanted, int from, int64_t sent) const;
   /// Throws Error(kBug) when what the sender sends is not what we receive.
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
-  /// What is thrown for a failure, with what is known of the peers. May take two heartbeats. Any thread.
+  /// Makes the error that is thrown for a failure, with what is known of the peers. May take two
+  /// heartbeats. Any thread.
   Error failure(const CollectiveRecord& record, const Failure& failure);
-  /// The same of a group that is given up for it. Of a wait that took too long the picture is taken first:
-  /// giving up frees the others, who then are elsewhere.
+  /// Gives up the group and makes the error of the failure that it is given up for. After a wait
+  /// that took too long the peers are viewed first: giving up frees the others, who then are
+  /// elsewhere.
   Error give_up(const CollectiveRecord& record, const Failure& failure);
   /// Shows that the group connects; what that is called where it fails.
   CollectiveRecord show_connecting(std::string_view how);
@@ -285,7 +294,7 @@ class Communicator {
   std::vector<int64_t> sent_, received_;  // sequence of sends and receives, per peer
   int64_t sequence_ = 0;
   int64_t next_id_ = 1;
-  /// What was recorded so far, and the sequences before it.
+  /// A recording holds what was recorded so far, and the sequences before it.
   struct Recording {
     std::vector<CollectiveRecord> records;
     std::vector<int64_t> sent, received;
@@ -298,7 +307,7 @@ class Communicator {
   std::string broken_;  // why no more calls are possible
 };
 
-/// True for the types that all_reduce and reduce_scatter take.
+/// Says whether all_reduce and reduce_scatter take the type.
 bool reducible(DType dtype);
 
 }  // namespace ftrun

@@ -33,7 +33,7 @@ void DeviceCommunicator::start_watch() {
   watch_ = std::make_unique<CollectiveWatch>(watched, setup().timeout);
 }
 
-/// Who closes the group has come back from the device.
+/// Stops the watch; whoever closes the group has come back from the device.
 void DeviceCommunicator::stop_watch() {
   {
     const std::lock_guard lock(lost_mutex_);
@@ -74,8 +74,8 @@ bool DeviceCommunicator::show_given_up() noexcept {
   return true;
 }
 
-/// From the watch's thread. The abort lets the device, and who waits for it, come forward: check() must
-/// know before that that what the device has is no result.
+/// Ends the group for a failure that the watch's thread found. The abort frees the device and who
+/// waits for it: check() must know before it that what the device has is no result.
 void DeviceCommunicator::lost(const CollectiveRecord& record, const CollectiveFailure& failure) {
   begin_losing();
   const Error error = give_up(record, failure);
@@ -109,7 +109,8 @@ void DeviceCommunicator::show_lost(const Failed& error) {
   lost_changed_.notify_all();
 }
 
-/// After an abort a wait for the device returns soon; where it does not, the process must not hang.
+/// Ends the process where a wait for the device does not return soon after an abort: it must not
+/// hang.
 void DeviceCommunicator::await_asking(const FailureReport& report) {
   std::unique_lock lock(lost_mutex_);
   if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return asked_; })) return;
@@ -182,7 +183,8 @@ bool DeviceCommunicator::adds_in_order(const CollectiveRecord& record) const {
   return setup().sum_blocks && reduces && record.op == ReduceOp::kSum && is_float(record.dtype);
 }
 
-/// Once: what was put into the stream before still uses it.
+/// Returns the scratch, which is allocated once: work that was put into the stream before still
+/// uses it.
 std::byte* DeviceCommunicator::scratch() {
   if (scratch_.bytes() == 0) scratch_ = allocate_memory(kScratchBytes);
   return scratch_.as<std::byte>();

@@ -27,9 +27,11 @@ namespace ftrun {
 /// write and read of the data in device memory and kScratchBytes of it.
 class DeviceCommunicator : public Communicator, protected WatchedCollectives {
  public:
-  /// For parts of ordered sums on their way, per group; more is done piece by piece.
+  /// Bytes of a group's scratch for parts of ordered sums on their way; larger sums are done piece
+  /// by piece.
   static constexpr int64_t kScratchBytes = int64_t{32} << 20;
-  /// Up to here every rank gets everybody's numbers and adds them up itself: one exchange instead of two.
+  /// The largest sum for which every rank gets everybody's numbers and adds them up itself: one
+  /// exchange instead of two.
   static constexpr int64_t kSmallBytes = int64_t{64} << 10;
 
   ~DeviceCommunicator() override;
@@ -49,7 +51,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void replay_ends() final;
   void complete(Collective& collective) override;
 
-  /// What a rank gives to another one and gets from it, bytes at any address.
+  /// An exchange is what a rank gives to another one and gets from it, bytes at any address.
   struct Exchange {
     const std::byte* send = nullptr;
     int64_t send_bytes = 0;
@@ -60,7 +62,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   // The back end. All put work into stream(); Failure when that does not go.
   /// Any collective but those of which moves_blocks() is true.
   virtual void enqueue(const Collective& collective) = 0;
-  /// By rank in the group; what a rank gives itself is copied.
+  /// Enqueues the exchanges, by rank in the group; what a rank gives itself is copied.
   virtual void enqueue(std::span<const Exchange> by_rank) = 0;
   /// Marks before and behind a collective: a handle for the three below.
   virtual int64_t mark_begin() = 0;
@@ -69,16 +71,16 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool has_ended(int64_t handle) override = 0;
   void release(int64_t handle) override = 0;
   bool peer_lost() override = 0;
-  /// For abort(), before it frees the device: the board shows from here on that this rank has given up,
-  /// whatever the device still comes to. False where it had before.
+  /// Shows on the board that this rank has given up, before abort() frees the device, whatever the
+  /// device still comes to. False where it had before.
   bool show_given_up() noexcept;
 
   void* stream() const { return stream_; }
   /// Back ends start it once they are open and stop it before they go.
   void start_watch();
   void stop_watch();
-  /// What fails because a collective was given up meanwhile is told as that; what fails because this rank's device does is told
-  /// as it is.
+  /// Makes calls and explains their failures: one that follows from a collective that was given up
+  /// meanwhile is reported as that, one of this rank's device as it is.
   template <typename Calls>
   void or_lost(Calls calls) {
     try {

@@ -12,7 +12,7 @@ namespace {
   bug(cat("Gloo asks its store for more than addresses (", what, ")"));
 }
 
-/// Of "CONTEXT/RANK".
+/// Reads the rank in a key "CONTEXT/RANK".
 size_t rank_of(const std::string& key) {
   const char* const end = key.data() + key.size();
   size_t rank = 0;

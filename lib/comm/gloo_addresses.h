@@ -9,9 +9,10 @@
 
 namespace ftrun {
 
-/// What Gloo takes for its store while a group connects. Each member of a group sets one key, "CONTEXT/RANK", to where it
-/// listens, and then asks for those of all others one at a time: N * N requests. Here the members exchange their addresses as
-/// they exchange texts, with a few requests each, and Gloo finds all of them in this process.
+/// GlooAddresses is the store that Gloo uses while a group connects. Each member of a group sets
+/// one key, "CONTEXT/RANK", to where it listens, and then asks for those of all others one at a
+/// time: N * N requests. Here the members exchange their addresses as they exchange texts, with a
+/// few requests each, and Gloo finds all of them in this process.
 class GlooAddresses final : public c10d::Store {
  public:
   /// Collective: gives the address of this member and gets those of all, by rank in the group.

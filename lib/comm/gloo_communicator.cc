@@ -31,7 +31,7 @@ using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 constexpr int64_t kStagingBytes = 4 << 20;  // for pieces that are exchanged and added here
 // A collective gives up by itself at the timeout; only if it does not do we. Messages do not.
 constexpr std::chrono::milliseconds kSlack{2000};
-// How often a wait looks whether another thread of this rank has given up, and whether a peer has.
+// The time between two looks whether another thread of this rank has given up, or a peer has.
 constexpr std::chrono::milliseconds kWaitSlice{200};
 constexpr std::chrono::milliseconds kPeerSlice{1000};
 
@@ -65,8 +65,8 @@ class GlooCommunicator final : public Communicator {
     received_before_ = received_bytes(sockets_);
   }
 
-  /// After a failure operations may still hang in Gloo's threads, which its destructor would wait
-  /// for: the group is left to the end of the process.
+  /// Leaves the group to the end of the process after a failure: operations may still hang in
+  /// Gloo's threads, which its destructor would wait for.
   ~GlooCommunicator() override {
     if (failed_) group_.release();
   }
@@ -165,8 +165,9 @@ class GlooCommunicator final : public Communicator {
   int64_t received_before_ = 0;
 };
 
-/// Where a member does not come any more, Gloo waits for its connection to the end of the time limit: a thread waits, and this one
-/// looks whether a member is lost. Once the addresses are exchanged the thread uses nothing of ours, so that it can be left.
+/// Connects the group in a thread, while this one looks whether a member is lost: where a member
+/// does not come any more, Gloo waits for its connection to the end of the time limit. Once the
+/// addresses are exchanged the thread uses nothing of ours, so that it can be left.
 GroupPtr GlooCommunicator::connect() {
   const CollectiveRecord record = show_connecting("connecting over Gloo");
   const auto met = std::make_shared<std::atomic<bool>>(false);
@@ -176,7 +177,7 @@ GroupPtr GlooCommunicator::connect() {
     return all;
   });
   auto options = c10d::ProcessGroupGloo::Options::create(setup().timeout);
-  // Not fewer: with one thread every operation takes milliseconds.
+  // Gloo needs two threads: with one every operation takes milliseconds.
   options->threads = 2;
   options->devices = {choose_device(rendezvous_, members())};
   std::packaged_task<GroupPtr()> task([addresses, options, rank = rank(), size = size()] {
@@ -194,7 +195,8 @@ GroupPtr GlooCommunicator::connect() {
   return *group;
 }
 
-/// What Gloo's exception says of the others. Throws where it says that memory is lacking here.
+/// Makes a failure of what Gloo's exception says of the others. Throws where it says that memory is
+/// lacking here.
 Communicator::Failure GlooCommunicator::failure_of(const std::exception& error, Clock::time_point start) {
   failed_ = true;
   rethrow_out_of_memory(error);
@@ -271,7 +273,7 @@ void GlooCommunicator::all_reduce_now(const Collective& work) {
   await(group_->allreduce(tensors, options));
 }
 
-/// Each rank adds its own part of every piece, then the parts are gathered.
+/// Reduces in pieces: a rank adds its own part of every piece, then the parts are gathered.
 void GlooCommunicator::all_reduce_pieces(const Collective& work) {
   const int64_t width = dtype_bytes(work.record.dtype);
   auto* data = static_cast<std::byte*>(work.out);
@@ -362,7 +364,8 @@ void GlooCommunicator::broadcast_now(const Collective& work) {
   await(group_->broadcast(tensors, options));
 }
 
-/// Not Gloo's barrier, which waits for its earlier operations in its own way: a gather of a byte.
+/// Waits for all ranks by gathering a byte: Gloo's barrier waits for its earlier operations in its
+/// own way.
 void GlooCommunicator::barrier_now() {
   const std::byte own{1};
   std::vector<std::byte> all(static_cast<size_t>(size()));
@@ -370,7 +373,7 @@ void GlooCommunicator::barrier_now() {
 }
 
 /// A header goes ahead of the data, so that a receiver of another size can say so instead of dying
-/// inside Gloo. Tags tell the messages between two ranks apart.
+/// inside Gloo. Tags distinguish the messages between two ranks.
 void GlooCommunicator::start_send(Collective& work) {
   work.handle = next_handle_++;
   sends_.push_back({work.handle, work.record, {}, {}});
@@ -385,7 +388,7 @@ void GlooCommunicator::start_send(Collective& work) {
     }
   } catch (const std::exception& error) {
     rethrow_out_of_memory(error);
-    // The connection is gone: finish_send tells who.
+    // The connection is gone: finish_send reports who.
   }
 }
 

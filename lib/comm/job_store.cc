@@ -23,15 +23,15 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kBetweenTries{50};
-/// What listens and does not answer the greeting in this time is something else.
+/// The limit of the greeting: a listener that does not answer in this time is something else.
 constexpr Milliseconds kHandshake{5000};
 /// A host that answers nothing is tried again after this time.
 constexpr Milliseconds kConnect{5000};
 
-/// What rank 0 answered instead of admitting.
+/// Refused holds what rank 0 answered instead of admitting.
 struct Refused : std::runtime_error {
   Refused(const std::string& what, bool for_now = false) : std::runtime_error(what), for_now(for_now) {}
-  /// Of an earlier start, whose place that of this rank may be about to take.
+  /// An earlier start's rank 0 refused, whose place this start's rank 0 may be about to take.
   bool for_now;
 };
 
@@ -47,7 +47,7 @@ void send_all(int fd, std::string_view bytes) {
   }
 }
 
-/// So many bytes; with a deadline only until then.
+/// Receives `count` bytes; with a deadline only until then.
 std::string receive(int fd, size_t count, std::optional<Clock::time_point> deadline = std::nullopt) {
   std::string bytes(count, '\0');
   size_t have = 0;
@@ -150,7 +150,7 @@ std::vector<std::string_view> views(const std::vector<std::string>& texts) {
 
 bool serves_store(const StorePlace& place, Milliseconds limit) {
   try {
-    // A rank of no job: let in by nobody, and told so by who knows the token.
+    // A rank of no job: nobody lets it in, and a server that knows the token says so.
     greet(place, {.job = hex_text(random_bytes(kInstanceBytes))}, Clock::now() + limit);
     return true;
   } catch (const std::exception&) {
@@ -162,7 +162,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
                    const std::function<void(const std::string& why)>& note_failure)
     : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
-  // What rank 0 said tells more than that a last try, with no time left, heard nothing.
+  // An answer of rank 0 says more than that a last try, with no time left, heard nothing.
   bool answered = false;
   do {
     try {
@@ -212,7 +212,8 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
     reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
     return reply;
   } catch (const std::exception&) {
-    // What is left of this answer, for which there may have been no memory, is none to the next question.
+    // The rest of this answer, for which there may have been no memory, is no answer to the next
+    // question.
     ::shutdown(fd_.get(), SHUT_RDWR);
     throw;
   }

@@ -18,7 +18,7 @@
 
 namespace ftrun {
 
-/// Where the job's store is, and how to be let in.
+/// StorePlace says where the job's store is, and how to be let in.
 struct StorePlace {
   std::string address;
   int port = 0;
@@ -38,7 +38,7 @@ class JobStore final : public c10d::Store {
   /// for this reason; Error: never).
   /// Throws std::runtime_error with the last reason; at once where `find` can say nothing else and the
   /// token is refused (`patient` false). Error(kUsage) at once where rank 0 does not take `member` for one of its ranks.
-  /// `served`: kept for as long as this client. `note_failure` is told why a try has failed.
+  /// `served`: kept for as long as this client. `note_failure` receives why a try has failed.
   using Find = std::function<std::optional<StorePlace>()>;
   JobStore(Find find, StoreMember member, std::chrono::steady_clock::time_point deadline, bool patient,
            std::shared_ptr<StoreServer> served = nullptr, const std::function<void(const std::string& why)>& note_failure = nullptr);

@@ -20,15 +20,15 @@ ListenSocket listen_on(const std::string& address, int port);
 OwnedFd connect_to(const std::string& address, int port, std::chrono::steady_clock::time_point deadline);
 /// Why the name cannot be resolved; nothing when it can.
 std::optional<std::string> unknown_host(const std::string& address);
-/// What helps then.
+/// The remedy if the name of rank 0 cannot be resolved.
 inline constexpr const char* kNameRankZero = "set MASTER_ADDR to a name or address of the machine of rank 0";
-/// Whether a name that can be resolved is this machine's own, over the loopback interface.
+/// Says whether a name that can be resolved is this machine's own, over the loopback interface.
 bool is_loopback(const std::string& address);
 /// Why no network of this machine leads to an address; nothing where one does, or the name cannot be resolved.
 std::optional<std::string> missing_route(const std::string& address);
 /// The port of a socket that was handed to us; Error(kEnvironment) when it is none.
 int bound_port(int fd);
-/// This machine's address as seen on the way to `address`; "127.0.0.1" when that cannot be told.
+/// This machine's address as seen on the way to `address`; "127.0.0.1" when that cannot be found.
 std::string local_address_towards(const std::string& address, int port);
 
 }  // namespace ftrun

@@ -53,12 +53,12 @@ MeetingFile::MeetingFile(std::string path, const MeetingPlace& place)
   write_file_atomic(posix_files(), path_, content_);
 }
 
-/// Only what this rank wrote: another job's ranks may be meeting there by now.
+/// Removes the file if this rank wrote it: another job's ranks may be meeting there by now.
 MeetingFile::~MeetingFile() {
   try {
     if (text_of(path_) == content_) ::unlink(path_.c_str());
   } catch (const std::exception&) {
-    // Not ours any more.
+    // The file is not ours any more.
   }
 }
 
@@ -79,7 +79,7 @@ std::optional<MeetingPlace> MeetingFile::read(const std::string& path) {
     if (lines.size() <= line || !lines[line].starts_with(name)) something_else(path);
     return lines[line].substr(name.size());
   };
-  // Of another version: left by an earlier start.
+  // Another version's file was left by an earlier start.
   if (text->starts_with(kAnyVersion) && lines[0] != kFirstLine) return std::nullopt;
   if (lines[0] != kFirstLine) something_else(path);
   MeetingPlace place{.job = value(1, "job "), .address = value(2, "address ")};

@@ -5,12 +5,12 @@
 
 namespace ftrun {
 
-/// Where ranks that no common supervisor started find each other: a file of this user's alone, beside the run
-/// folder, for as long as they meet.
+/// MeetingPlace says where ranks that no common supervisor started find each other: a file of this
+/// user's alone, beside the run folder, for as long as they meet.
 struct MeetingPlace {
   /// The launcher's name of the job, "" where it gives none: another job's file is not ours.
   std::string job;
-  /// Where rank 0 serves the store.
+  /// The address at which rank 0 serves the store.
   std::string address;
   int port = 0;
   std::string token;
@@ -26,8 +26,8 @@ class MeetingFile {
   MeetingFile(const MeetingFile&) = delete;
   MeetingFile& operator=(const MeetingFile&) = delete;
 
-  /// Nothing where it is not there. Error(kEnvironment) where it is something else, or not a file of this
-  /// user's alone: who else could write it could send the ranks elsewhere.
+  /// Reads the file; nothing if it is not there. Error(kEnvironment) where it is something else, or
+  /// not a file of this user's alone: who else could write it could send the ranks elsewhere.
   static std::optional<MeetingPlace> read(const std::string& path);
   /// Error(kUsage) where the file is not what this rank wrote any more: ranks that have not come yet go elsewhere.
   void require_ours() const;

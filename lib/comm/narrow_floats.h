@@ -8,15 +8,15 @@ namespace ftrun {
 struct NarrowFloats {
   /// Exact; a NaN keeps sign and payload and is quiet afterwards.
   void (*widen_f16)(const uint16_t* from, float* to, int64_t count);
-  /// To nearest, ties to even. A NaN becomes the quiet one without payload, of its sign.
+  /// Rounds to nearest, ties to even. A NaN becomes the quiet one without payload, of its sign.
   void (*narrow_f16)(const float* from, uint16_t* to, int64_t count);
   /// Exact, bit for bit.
   void (*widen_bf16)(const uint16_t* from, float* to, int64_t count);
-  /// To nearest, ties to even. A NaN becomes 0x7FC0.
+  /// Rounds to nearest, ties to even. A NaN becomes 0x7FC0.
   void (*narrow_bf16)(const float* from, uint16_t* to, int64_t count);
 };
 
-/// For any processor.
+/// The functions that run on any processor.
 const NarrowFloats& scalar_narrow_floats();
 /// The fastest of this processor.
 const NarrowFloats& narrow_floats();

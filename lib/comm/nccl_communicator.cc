@@ -123,7 +123,8 @@ ncclResult_t exchange_bytes(const CommBuffer& word, int size, int rank, ncclComm
   return status == ncclSuccess ? ended : status;
 }
 
-/// Each group is a communicator of NCCL's own. Calls put kernels into the stream at hand.
+/// NcclCommunicator is a group with a communicator of NCCL's own. Calls put kernels into the stream
+/// at hand.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(Setup setup, Rendezvous& rendezvous, int device)
@@ -167,8 +168,8 @@ class NcclCommunicator final : public DeviceCommunicator {
                       "; nothing is lost, the process ends without it"));
   }
 
-  /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same machine are not told by
-  /// NCCL.
+  /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same
+  /// machine are not notified by NCCL.
   void abort(const std::string& reason) noexcept override {
     const bool is_first = show_given_up();
     end_kernels();
@@ -221,7 +222,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     });
   }
 
-  /// Only a barrier is waited for on the host.
+  /// Waits on the host for a barrier alone.
   void complete(Collective& collective) override {
     if (collective.record.kind == CollectiveKind::kBarrier)
       or_lost([&] { check_cuda(::cudaStreamSynchronize(native()), "waiting for the device"); });
@@ -318,7 +319,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   bool has_come(cudaEvent_t event) const {
-    // Of the watch's thread, which would open another GPU for itself.
+    // The watch's thread needs its device set: it would open another GPU for itself.
     check_cuda(::cudaSetDevice(device_), "choosing the GPU");
     const cudaError_t status = ::cudaEventQuery(event);
     if (status == cudaErrorNotReady) {

@@ -12,13 +12,13 @@
 namespace ftrun {
 namespace {
 
-/// What a rank's channels to the others of its machine take, about.
+/// Bytes, about, of a rank's channels to the others of its machine.
 constexpr int64_t kBytesOfRank = 32 << 20;
 
 }  // namespace
 
 void prepare_nccl_environment() {
-  // Whoever names algorithms means it.
+  // A user who names algorithms means it.
   if (std::getenv("NCCL_ALGO") == nullptr) ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   ::setenv("NCCL_GRAPH_REGISTER", "0", 0);

@@ -11,8 +11,9 @@ namespace ftrun {
 /// Call it before there are threads.
 void prepare_nccl_environment();
 
-/// What keeps so many ranks of this machine from sharing memory in the folder where NCCL puts it: it is not there, cannot be written to,
-/// or has too little room; with what helps. A warning: GPUs that reach each other's memory need none. "" where nothing is in the way.
+/// Says what keeps so many ranks of this machine from sharing memory in the folder where NCCL puts
+/// it: it is not there, cannot be written to, or has too little room; with what helps. A warning:
+/// GPUs that reach each other's memory need none. "" where nothing is in the way.
 std::string shared_folder_warning(int ranks, const std::string& folder = "/dev/shm");
 
 }  // namespace ftrun

@@ -37,7 +37,8 @@ CommBackend choose(const Rendezvous& rendezvous, const std::vector<int>& members
   return one_machine(rendezvous, members) ? CommBackend::kSharedMemory : CommBackend::kGloo;
 }
 
-/// Every member says it, and every member reads what all say: of many ranks only what tells them from others.
+/// Every member says it, and every member reads what all say: of many ranks only what distinguishes
+/// them from others.
 std::string ranks_text(const std::vector<int>& members) {
   constexpr size_t kListed = 16;
   if (members.size() > kListed)

@@ -28,9 +28,9 @@ struct CommOptions {
   int64_t checked_collectives = 256;
   /// CUDA device of this rank; -1 for host memory.
   int device = -1;
-  /// On GPUs: sums add in rank order by this; null leaves them to NCCL (Communicator::Setup).
+  /// Adds sums among GPUs in rank order; null leaves them to NCCL (Communicator::Setup).
   SumBlocks sum_blocks = {};
-  /// On GPUs: send() and receive() will be called (Communicator::Setup).
+  /// send() and receive() will be called on a group of GPUs (Communicator::Setup).
   bool carries_messages = false;
 };
 

@@ -7,9 +7,11 @@
 namespace ftrun {
 namespace {
 
-/// Of each rank to the job's store: its own, the heartbeat's, and that of checkpoints in the background.
+/// Connections of each rank to the job's store: its own, the heartbeat's, and that of checkpoints
+/// in the background.
 constexpr rlim_t kConnections = 3;
-/// What rank 0 has open beside them: data, logs, shared memory, connections that have not proved themselves.
+/// Files that rank 0 has open beside them: data, logs, shared memory, connections that have not
+/// proved themselves.
 constexpr rlim_t kOthers = 128;
 
 }  // namespace
@@ -18,7 +20,8 @@ void raise_open_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, what is too low is told when it is needed
+  // Where it is refused, a limit that is too low is reported when it is reached.
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void require_open_files(int world) {

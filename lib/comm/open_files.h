@@ -6,7 +6,8 @@ namespace ftrun {
 /// cannot look at larger descriptors (select), and no more than a few hundred ranks can have connections under it.
 void raise_open_files();
 
-/// For rank 0, after raise_open_files(). Error(kEnvironment) where the limit is too low for the connections of `world` ranks to its store.
+/// Throws Error(kEnvironment) if the limit is too low for the connections of `world` ranks to the
+/// store of rank 0, after raise_open_files().
 void require_open_files(int world);
 
 }  // namespace ftrun

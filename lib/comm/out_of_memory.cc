@@ -12,7 +12,7 @@ bool is_out_of_memory(const std::exception& exception) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&exception) != nullptr) return true;
   const auto* error = dynamic_cast<const c10::Error*>(&exception);
   if (error == nullptr) return false;
-  // Of its allocator in main memory, which throws what all else throws.
+  // LibTorch's allocator in main memory throws what all else throws.
   const std::string_view words = error->what_without_backtrace();
   return words.find("DefaultCPUAllocator: ") != words.npos;
 }

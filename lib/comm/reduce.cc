@@ -63,8 +63,8 @@ void reduce_typed(const void* const* inputs, int ranks, void* out, int64_t count
 using Widen = void (*)(const uint16_t* from, float* to, int64_t count);
 using Narrow = void (*)(const float* from, uint16_t* to, int64_t count);
 
-/// 16-bit floats, combined as fp32. By way of blocks, so that one addition serves all converters
-/// and the bits are the same with each.
+/// 16-bit floats, combined as fp32. They are combined block by block, so that one addition serves
+/// all converters and the bits are the same with each.
 template <typename Op>
 void reduce_narrow(Widen widen, Narrow narrow, const void* const* inputs, int ranks, void* out,
                    int64_t count) {

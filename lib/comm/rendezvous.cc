@@ -44,12 +44,13 @@ using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr Milliseconds kSlice{1000};  // how long to wait before looking for dead peers
 constexpr Milliseconds kControlTimeout{2000};
-/// For one that did not answer last time: who must end soon does not wait so long for each of several answers;
+/// The limit for a rank that did not answer last time: who must end soon does not wait so long for
+/// each of several answers.
 constexpr Milliseconds kSilentTimeout{500};
-/// and no longer than this while that answer is still missing.
+/// The limit while that answer is still missing.
 constexpr Milliseconds kStuckTimeout{50};
 constexpr Milliseconds kMomentToDie{200};
-/// How long after the time limit a group that is complete waits for its texts to be put together.
+/// The time after the limit for which a complete group waits for its texts to be put together.
 constexpr Milliseconds kToPutTogether{2000};
 
 /// The server did not answer in time. It may be back later.
@@ -57,9 +58,9 @@ struct StoreSilent : std::runtime_error {
   StoreSilent() : std::runtime_error("the store does not answer") {}
 };
 
-/// Before c10d's first use. It reports what we report, but in its own way and with stack traces;
-/// and its flight recorder, which the progress board makes superfluous, breaks when two threads of
-/// a process use communicators.
+/// Prepares c10d before its first use. It reports what we report, but in its own way and with stack
+/// traces; and its flight recorder, which the progress board makes superfluous, breaks when two
+/// threads of a process use communicators.
 void prepare_c10d() {
   static const bool done = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
@@ -73,7 +74,7 @@ void prepare_c10d() {
   static_cast<void>(done);
 }
 
-/// Of so many ranks that are waited for it is told who they are and what they do.
+/// The most ranks of which the log says who they are and what they do while they are waited for.
 constexpr std::ptrdiff_t kTold = 8;
 /// The exchange by which ranks meet.
 constexpr const char* kMeetingKey = "identity";
@@ -100,14 +101,16 @@ struct Rendezvous::Impl {
         board(from.rank, from.local_rank < local.count() ? &local.table(from.local_rank) : nullptr),
         identities(static_cast<size_t>(from.world)) {}
 
-  /// One client of the store. What `operation` makes of it; throws when the server is silent.
+  /// Connection is one client of the store, with the thread that waits for its answers.
   struct Connection {
     StorePtr store;
     StoreWorker worker;
-    /// Nothing is waited for at the server: an answer comes at once or not at all.
+    /// The server answers at once or not at all: nothing is waited for there.
     bool prompt;
     std::atomic<bool> silent = false;
 
+    /// Returns what `operation` makes of the store; throws StoreSilent where the server does not
+    /// answer within the limit.
     template <typename Operation>
     auto call(Operation operation, Milliseconds limit = kControlTimeout) {
       if (is_stuck()) throw StoreSilent();
@@ -141,7 +144,7 @@ struct Rendezvous::Impl {
   std::optional<std::string> collective_wait_text(const RankState::Group& group, const std::string& waited);
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
-  /// Whether a rank gave no sign of life when it was looked at last.
+  /// Notes whether a rank gave no sign of life when it was looked at last.
   void note_silent(int rank, bool is_silent);
   bool is_silent(int rank);
   std::vector<std::string> keys_of_leaving(bool of_ended);
@@ -167,7 +170,8 @@ struct Rendezvous::Impl {
   void remove_left(const Exchange& exchange);
   std::vector<int> gone_of(std::vector<int> ranks) const;
   bool any_gone(const std::vector<int>& ranks) const { return !gone_of(ranks).empty(); }
-  /// After so long without a sign of life a rank is lost; a few may be late on a busy machine.
+  /// The time without a sign of life after which a rank is lost; a few may be late on a busy
+  /// machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
   bool tells_wait(const Exchange& exchange, const Absence& absence) const;
   std::string wait_text(const Exchange& exchange, const Absence& absence, Patience patience, const std::string& waited);
@@ -185,7 +189,8 @@ struct Rendezvous::Impl {
   ProgressBoard board;
   std::vector<PeerIdentity> identities;
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
-  /// What this rank has in the store, by the prefix of its exchange key: the key, and the use with which it may go.
+  /// The keys that this rank has left in the store, by the prefix of its exchange key: the key, and
+  /// the use with which it may go.
   std::map<std::string, std::map<std::string, int64_t>> left;
   std::function<StorePtr()> connect_again;
   std::string keys = "x/";  // where the keys of exchanges begin
@@ -225,7 +230,8 @@ void Rendezvous::Impl::beat(const std::stop_token& stop) {
   }
 }
 
-/// Tells of collectives that this rank stands in for long. In a thread of its own: the log may stand still, and no heartbeat may.
+/// Logs collectives that this rank stands in for long. In a thread of its own: the log may stand
+/// still, and no heartbeat may.
 void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   struct Wait {
     CollectiveRecord record;
@@ -255,7 +261,8 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   }
 }
 
-/// Of those that stand in a collective, the first one tells it; of a message, who waits for it.
+/// Logs a wait in a collective: of those that stand in it the first one does, of a message the
+/// one who waits for it.
 std::optional<std::string> Rendezvous::Impl::collective_wait_text(const RankState::Group& group, const std::string& waited) {
   const auto own = std::ranges::find(group.members, options.rank);
   if (own == group.members.end()) return std::nullopt;
@@ -298,7 +305,7 @@ bool Rendezvous::Impl::is_silent(int rank) {
   return silent_ranks.contains(rank);
 }
 
-/// What a rank of our supervisor shows, as it is at this moment.
+/// Reads what a rank of our supervisor shows at this moment.
 std::optional<RankState> Rendezvous::Impl::shown_here(int rank) const {
   const PeerIdentity& peer = identities[static_cast<size_t>(rank)];
   if (peer.machine != identities[static_cast<size_t>(options.rank)].machine) return std::nullopt;
@@ -335,11 +342,11 @@ std::vector<int> Rendezvous::Impl::gone_of(std::vector<int> ranks) const {
   return ranks;
 }
 
-/// One use of a key. Each member leaves its text; the first one puts all of them together under one key, for which the others
-/// wait: were each to wait for the keys of all and to read them, the store would hold as many requests and answers as there
-/// are pairs of ranks.
+/// Exchange is one use of a key. Each member leaves its text; the first one puts all of them
+/// together under one key, for which the others wait: were each to wait for the keys of all and to
+/// read them, the store would hold as many requests and answers as there are pairs of ranks.
 struct Rendezvous::Impl::Exchange {
-  /// Every rank looks by itself who is absent; of more, the first one tells the others.
+  /// Every rank looks by itself who is absent; of more, the first one reports to the others.
   static constexpr size_t kFew = 32;
 
   std::string prefix;  // of the exchange key
@@ -359,13 +366,14 @@ struct Rendezvous::Impl::Exchange {
   }
 };
 
-/// Who is waited for.
+/// Absence says who is waited for.
 struct Rendezvous::Impl::Absence {
   std::vector<int> ranks;
-  /// It is the first one, which has come, and has not put the texts together.
+  /// Says whether the first one is waited for, which has arrived but not finished collecting the
+  /// replies.
   bool has_come = false;
 
-  /// Whose end ends the wait: without the first one it has no other.
+  /// The ranks whose end ends the wait: without the first one it has no other.
   std::vector<int> awaited(int first) const {
     std::vector<int> all = ranks;
     if (!all.empty() && all.front() != first) all.insert(all.begin(), first);
@@ -373,7 +381,7 @@ struct Rendezvous::Impl::Absence {
   }
 };
 
-/// Those of some members who have not come: few are found with few requests.
+/// Finds those of some members who have not come: few are found with few requests.
 std::vector<int> Rendezvous::Impl::missing(const Exchange& exchange, std::span<const int> ranks) {
   if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
   if (ranks.size() == 1) return {ranks.front()};
@@ -383,7 +391,8 @@ std::vector<int> Rendezvous::Impl::missing(const Exchange& exchange, std::span<c
   return absent;
 }
 
-/// `last_use`: whoever has come to it has read the text, or will not.
+/// Puts a text into the store and notes it for remove_left(), which may remove it as soon as every
+/// member has entered the exchange `last_use`.
 void Rendezvous::Impl::put(const Exchange& exchange, const std::string& key, const std::string& text, int64_t last_use) {
   for (const std::string& each : text_keys(key, text.size())) left[exchange.prefix][each] = last_use;
   main.call([key, text](c10d::Store& server) { return put_text(server, key, text), true; }, options.timeout);
@@ -413,8 +422,9 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const Exchange& exc
   return {absent};
 }
 
-/// Whose keys one who is not the first looks at. Of a large group nobody but the first one looks at those of all: were each to do
-/// so once a second, the store would have nothing else to do. Where no first one tells who is absent, each looks once, at the end.
+/// Lists the ranks whose keys a rank that is not the first looks at. In a large group only the
+/// first looks at all keys: if each did so once a second, the store would have nothing else to do.
+/// If no first one reports who is absent, each looks once, at the end.
 std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool look_at_all) {
   if (exchange.members.size() <= Exchange::kFew) return exchange.members;
   if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
@@ -428,7 +438,8 @@ std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool lo
 
 Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& exchange, bool look_at_all) {
   const std::vector<int> asked = asked_about(exchange, look_at_all);
-  // The first one may have stopped since it told who was absent. Of a long list it is enough that one is.
+  // The first one may have stopped since it reported who was absent. It is enough that one of a
+  // long list is.
   const bool each = look_at_all || asked.size() <= Exchange::kFew;
   Absence absence;
   if (each)
@@ -436,12 +447,12 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& ex
   else if (!control.has_all(exchange.keys(asked)))
     absence.ranks = asked;
   if (absence.ranks.empty()) absence = {{exchange.first()}, true};
-  // What each has left goes when all has been read.
+  // The texts that ranks left go when all have been read.
   if (control.has(exchange.all())) return {};
   return absence;
 }
 
-/// Of those that wait, the first one tells it.
+/// Says whether this rank logs the wait: the first one of those that wait does.
 bool Rendezvous::Impl::tells_wait(const Exchange& exchange, const Absence& absence) const {
   if (absence.ranks.empty()) return false;
   return std::ranges::all_of(exchange.members, [&](int member) {
@@ -467,7 +478,9 @@ void Rendezvous::Impl::did_not_come(const Exchange& exchange, const Absence& abs
     const std::string text = activity_text(view.state);
     if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
   }
-  const char* known = !gone.empty() ? " is gone" : absence.has_come ? " has not put the texts together" : " did not come";
+  const char* known = !gone.empty()      ? " is gone"
+                      : absence.has_come ? " has not finished collecting the replies"
+                                         : " did not arrive in time";
   const Error error(ExitCode::kPeerLost,
                     cat("rank ", options.rank, " waited ", human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
                         exchange.what, ": rank ", join(names, ", "), known, join(doing, "")),
@@ -485,14 +498,14 @@ Error Rendezvous::Impl::lost_store(const Exchange& exchange, const std::string& 
           "look at rank 0's own log first"};
 }
 
-/// False when some are not there within the limit, or the store is silent.
+/// Returns false when some are not there within the limit, or the store is silent.
 bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit) {
   const auto wait = [keys, limit](c10d::Store& server) {
     try {
       server.wait(keys, limit);
       return true;
     } catch (const std::exception&) {
-      return false;  // late or broken: the control connection tells
+      return false;  // late or broken: the control connection reports it
     }
   };
   try {
@@ -504,7 +517,7 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
 
 namespace {
 
-/// Since when each absent rank has shown no sign of life.
+/// SignsOfLife knows since when each absent rank has shown no sign of life.
 class SignsOfLife {
  public:
   using Beat = std::optional<std::vector<uint8_t>>;
@@ -513,7 +526,7 @@ class SignsOfLife {
     Last& last = last_.try_emplace(rank, Last{{}, Clock::now()}).first->second;
     if (beat && beat != last.beat) last = {beat, Clock::now()};
   }
-  /// True when each of them has shown one within `limit`.
+  /// Says whether each of them has shown one within `limit`.
   bool all_within(const std::vector<int>& ranks, Milliseconds limit) const {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
       const auto found = last_.find(rank);
@@ -550,7 +563,8 @@ void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<st
       Absence absence = find_absent(look_at_all);
       std::vector<int> gone = gone_of(absence.awaited(exchange.first()));
       if (!gone.empty()) {
-        // What they have left is final only now: each may have come, and ended, since it was looked for.
+        // The ranks' texts are final only now: each may have come, and ended, since it was looked
+        // for.
         absence = find_absent(look_at_all);
         const std::vector<int> awaited = absence.awaited(exchange.first());
         std::erase_if(gone, [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
@@ -633,7 +647,7 @@ int port_of_token(const std::string& token) {
   return 20000 + (digest[0] << 8 | digest[1]) % 12000;
 }
 
-/// How this rank finds the store each time it tries.
+/// Makes the function by which this rank finds the store each time it tries.
 JobStore::Find finder(const RendezvousOptions& options) {
   if (!options.token.empty()) {
     const int port = options.port > 0 ? options.port : port_of_token(options.token);
@@ -660,7 +674,7 @@ StoreMember member_of(const RendezvousOptions& options, const std::string& insta
           .job = options.job};
 }
 
-/// Why the rendezvous is not open yet, for the thread that tells it.
+/// Why the rendezvous is not open yet, for the thread that logs it.
 class OpeningReason {
  public:
   void set(const std::string& text) {
@@ -754,7 +768,7 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
   return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr, {}, {}};
 }
 
-/// Of the ranks of this start alone, in the store of torchrun's agent.
+/// Joins the ranks of this start alone, in the store of torchrun's agent.
 Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_of_no_way(options);
   const StorePtr main = agent_store(options);
@@ -837,7 +851,8 @@ std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milli
   return all;
 }
 
-/// Who lives is asked over the connection of the heartbeat, which nobody holds for long.
+/// Makes a rendezvous with a connection of its own. It asks who lives over the heartbeat's connection,
+/// which nobody holds for long.
 std::unique_ptr<Rendezvous> Rendezvous::beside() {
   RendezvousOptions options = impl_->options;
   options.board_fd = -1;
@@ -881,7 +896,7 @@ class ShownExchange {
 
 }  // namespace
 
-/// A rank that fails where others wait for its text, and may live on, tells them.
+/// A rank that fails where others wait for its text, and may live on, reports to them.
 template <typename Work>
 auto Rendezvous::Impl::or_tell(const Exchange& exchange, const std::string& key, Work work) {
   try {
@@ -905,7 +920,7 @@ void Rendezvous::Impl::tell_failure(const Exchange& exchange, const std::string&
   }
 }
 
-/// What each gets: the texts of all as one.
+/// Makes the one text that each member gets: the texts of all.
 std::string Rendezvous::Impl::all_texts(const Exchange& exchange, const std::string& text, Patience patience) {
   const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };
   const std::string key = exchange.all();
@@ -1041,7 +1056,7 @@ void Rendezvous::shutdown(Milliseconds limit) {
     exchange_text("shutdown", "");
     leave(limit);
   } catch (const std::exception&) {
-    // The work is done; who is missing will be told by the supervisor.
+    // The work is done; the supervisor will report who is missing.
   }
   impl_->options.timeout = before;
 }
@@ -1052,8 +1067,9 @@ std::string key_of_leaving(int rank) { return cat("left/", rank); }
 
 }  // namespace
 
-/// Of the ranks that rank 0 waits for. Who has ended or is stopped reads nothing, and may have told so before (`of_ended`); who gave
-/// no sign of life is waited for in vain.
+/// Lists the keys of leaving of the ranks that rank 0 waits for. A rank that has ended or is
+/// stopped reads nothing, and may have reported so before (`of_ended`); one that gave no sign of
+/// life is waited for in vain.
 std::vector<std::string> Rendezvous::Impl::keys_of_leaving(bool of_ended) {
   std::vector<std::string> keys;
   for (int rank = 1; rank < options.world; ++rank) {
@@ -1082,7 +1098,7 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
       awaited = impl_->keys_of_leaving(false);
     }
   } catch (const std::exception&) {
-    // Who is missing will be told by the supervisor.
+    // The supervisor will report who is missing.
   }
 }
 

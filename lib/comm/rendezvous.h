@@ -15,54 +15,59 @@ namespace ftrun {
 struct RendezvousOptions {
   int rank = 0;
   int world = 1;
-  /// Where rank 0 serves the store: name or address, and port. Port 0: any, which the meeting file tells, or one
-  /// that follows from the token.
+  /// The address at which rank 0 serves the store: name or address, and port. Port 0: any, which
+  /// the meeting file records, or one that follows from the token.
   std::string address = "127.0.0.1";
   int port = 0;
   /// Rank 0: a bound socket to serve on (inherited from the supervisor); -1 makes one, bound to
   /// `address` alone.
   int listen_fd = -1;
-  /// Under our supervisor: its ranks' tables (cluster/local_boards.h) and which one is ours; -1 for none.
+  /// The tables of our supervisor's ranks (cluster/local_boards.h) and which one is ours; -1 for
+  /// none.
   int board_fd = -1;
   int local_rank = 0;
   /// torchrun's agent serves the store: every rank joins as a client.
   bool agent_store = false;
   /// Restarts so far, where one launcher counts them for all ranks: those of one attempt do not take those of another for theirs.
   int attempt = 0;
-  /// For meeting, and for every exchange.
+  /// The limit of meeting, and of every exchange.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
-  /// How often a rank shows the others that it lives and what it is doing.
+  /// The time between two heartbeats, by which a rank shows the others that it lives and what it is
+  /// doing.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(1);
-  /// What lets a rank into the store of rank 0; all ranks of a job have the same. "": they meet by the file.
+  /// The token that lets a rank into the store of rank 0; all ranks of a job have the same. "":
+  /// they meet by the file.
   std::string token;
-  /// Where rank 0 writes a token, and its port where `port` is 0, until all have met.
+  /// The file where rank 0 writes a token, and its port where `port` is 0, until all have met.
   std::string meeting_file;
-  /// What all ranks of the job have alike and no other job has: the launcher's name of it, for example.
+  /// A text that all ranks of the job have alike and no other job has: the launcher's name of it,
+  /// for example.
   std::string job;
-  /// When waits for other ranks are told: for meeting, in exchanges and in collectives.
+  /// Options of the notices of waits for other ranks: in meeting, in exchanges and in collectives.
   WaitNoticeOptions notices;
 };
 
-/// What ranks know of the torchrun that started them, from the store that its agent serves.
+/// AgentLaunch is what ranks know of the torchrun that started them, from the store that its agent
+/// serves.
 struct AgentLaunch {
-  /// Its own, and the same at each of its starts.
+  /// The name of the launch, the same at each of its starts.
   std::string name;
   int earlier_starts = 0;
 };
 
-/// How long an exchange waits for the ranks that have not come.
+/// Patience says how long an exchange waits for the ranks that have not come.
 enum class Patience {
-  /// For RendezvousOptions::timeout.
+  /// Waits for RendezvousOptions::timeout.
   kTimeout,
-  /// As long as they show that they live: for what a rank does alone, which may take any time. One
-  /// that gave no sign of life for RendezvousOptions::timeout is lost.
+  /// Waits as long as they show that they live: for what a rank does alone, which may take any
+  /// time. One that gave no sign of life for RendezvousOptions::timeout is lost.
   kWhileAlive,
 };
 
 class StoreServer;
 
-/// Where the ranks of a job meet and exchange small texts. Exchanges are collective: every member
-/// calls them in the same order. One thread at a time.
+/// Rendezvous is the place where the ranks of a job meet and exchange small texts. Exchanges are
+/// collective: every member calls them in the same order. One thread at a time.
 class Rendezvous {
  public:
   /// Blocks until every rank has come. Error(kEnvironment) when rank 0's port is taken;
@@ -72,8 +77,8 @@ class Rendezvous {
   static std::vector<std::unique_ptr<Rendezvous>> in_process(
       int world, std::chrono::milliseconds timeout = std::chrono::seconds(30),
       std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100), const WaitNoticeOptions& notices = {});
-  /// Another connection of this rank, for another thread: what ranks exchange over theirs is apart from
-  /// what they exchange over this one. Who lives it knows from this one's heartbeats.
+  /// Another connection of this rank, for another thread: what ranks exchange over theirs is apart
+  /// from what they exchange over this one. It knows from this one's heartbeats who lives.
   std::unique_ptr<Rendezvous> beside();
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
@@ -81,7 +86,7 @@ class Rendezvous {
 
   int rank() const;
   int world() const;
-  /// Nothing where no agent serves the store.
+  /// The launch of torchrun; nothing if no agent serves the store.
   const std::optional<AgentLaunch>& agent_launch() const;
 
   /// The store that this rank serves; null where it serves none.
@@ -91,7 +96,7 @@ class Rendezvous {
   /// Error(kPeerLost) names the ranks that did not come, at once when one is known to be dead.
   std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
                                          Patience patience = Patience::kTimeout);
-  /// The same among some ranks (global, ascending, ours among them).
+  /// Exchanges a text among some ranks (global, ascending, ours among them).
   std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
                                          const std::vector<int>& members,
                                          Patience patience = Patience::kTimeout);
@@ -103,17 +108,20 @@ class Rendezvous {
   ProgressBoard& board();
   /// This machine's address on the network that leads to rank 0.
   std::string local_address() const;
-  /// What is known now of the members of a group, by place in it: for explaining a failure. Shows
-  /// our own state first; may take two heartbeats where one of them has another supervisor.
+  /// Views what is known now of the members of a group, by place in it: for explaining a failure.
+  /// Shows our own state first; may take two heartbeats where one of them has another supervisor.
   std::vector<PeerView> view(const std::vector<int>& members, const std::string& group);
-  /// The same of any ranks, from what they have shown so far.
+  /// Views any ranks, from what they have shown so far.
   std::vector<PeerView> look_at(const std::vector<int>& ranks);
-  /// For groups whose transport does not tell: a note for the others that this rank has given the group up.
+  /// Leaves a note for the others that this rank has given the group up, for groups whose transport
+  /// does not tell.
   void give_up(const std::string& group, const std::string& reason) noexcept;
-  /// Whether a member's process is known to have ended, or one has given the group up. Asks the store; any thread.
+  /// Says whether a member's process is known to have ended, or one has given the group up. Asks
+  /// the store; any thread.
   bool any_lost(const std::vector<int>& members, const std::string& group);
 
-  /// Waits in collectives of up to this length are usual in this run: they are not told. Any thread.
+  /// Waits in collectives of up to this length are usual in this run: they are not logged. Any
+  /// thread.
   void expect_waits(std::chrono::milliseconds usual);
 
   /// Collective: returns when every rank has called it, so that rank 0 may end. Gives up quietly

@@ -30,7 +30,7 @@ struct OwnSegment {
   OwnedFd fd;
   uint64_t inode = 0;
   int64_t bytes = 0;
-  /// Of its whole huge pages, in order: whether the kernel was asked to collapse it.
+  /// Says of its whole huge pages, in order, whether the kernel was asked to collapse them.
   std::vector<bool> asked = {};
 };
 
@@ -44,7 +44,8 @@ Registry& registry() {
   return instance;
 }
 
-/// What helps where memory cannot be made or mapped; `otherwise` where it is no limit of this process or machine.
+/// Says what helps if memory cannot be made or mapped; `otherwise` where it is no limit of this
+/// process or machine.
 std::string remedy_of(int error, const char* otherwise) {
   if (error == ENOMEM) return less_memory_remedy();
   if (error == EMFILE || error == ENFILE) return kMoreFiles;
@@ -76,7 +77,7 @@ std::byte* map_shared(int fd, int64_t bytes) {
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
 }
 
-/// Whether all of a huge page's memory is there: collapsing it then takes no more.
+/// Says whether all of a huge page's memory is there: collapsing it then takes no more.
 bool is_filled(std::byte* page) {
   std::array<unsigned char, kHugePage / kPage> present{};
   if (::mincore(page, kHugePage, present.data()) != 0) return false;

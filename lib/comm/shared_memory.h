@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// Where a piece of one process's shared memory lies, in words that another process of the machine
-/// can follow. Plain bytes. inode 0: not shared.
+/// SharedPlace says where a piece of one process's shared memory lies, in words that another
+/// process of the machine can follow. Plain bytes. inode 0: not shared.
 struct SharedPlace {
   uint64_t inode = 0;
   int64_t segment_bytes = 0;
@@ -25,7 +25,7 @@ struct SharedPlace {
 /// however that ends. Its pages are given back when the owner frees it although peers may still map
 /// it. Error(kEnvironment) when there is none.
 CommBuffer allocate_shared(int64_t bytes);
-/// The same, but what it holds stays readable for peers that have mapped it.
+/// Allocates shared memory whose contents stay readable for peers that have mapped it.
 CommBuffer allocate_shared_lasting(int64_t bytes);
 /// The place of [data, data + bytes) when it lies in memory of allocate_shared, else an unshared
 /// one.
@@ -54,7 +54,7 @@ class PeerMemory {
   /// Valid until the next call. Error(kEnvironment) when the place cannot be opened,
   /// Error(kPeerLost) when its owner is gone.
   std::byte* at(const SharedPlace& place);
-  /// The same, and it stays mapped whatever its owner does.
+  /// Maps a place so that it stays mapped whatever its owner does.
   std::byte* keep(const SharedPlace& place);
 
  private:

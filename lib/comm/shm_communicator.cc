@@ -226,7 +226,7 @@ void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
   });
 }
 
-/// What `peer` has at `place`, in windows as well.
+/// Copies what `peer` has at `place`, in windows as well.
 void ShmCommunicator::copy_from(int peer, const SharedPlace& place, void* to, int64_t bytes) {
   std::byte* from = group_.memory(peer, place);
   each_window(from, 0, bytes, [&](int64_t at, int64_t some) {
@@ -263,7 +263,7 @@ void ShmCommunicator::all_reduce_now(const Collective& work) {
   all_reduce_staged(work);
 }
 
-/// One meeting: everyone adds all of everyone's.
+/// Reduces in one meeting, in which every rank adds all of every rank's data.
 void ShmCommunicator::all_reduce_small(const Collective& work) {
   const int64_t bytes = payload_bytes(work.record);
   const uint32_t meeting = group_.next_meeting();
@@ -297,14 +297,15 @@ void ShmCommunicator::reduce_in_place(const CollectiveRecord& record, int64_t be
   }
 }
 
-/// In pieces, of which each rank adds a slice. A staging area has a place for every rank's slice: what
-/// rank i adds of this piece is in place i of all others', and in that of its own what it has added
-/// of the piece before.
+/// Sums in pieces, of which each rank adds a slice. A staging area has a place for every rank's
+/// slice: what rank i adds of this piece is in place i of all others', and in that of its own what
+/// it has added of the piece before.
 void ShmCommunicator::all_reduce_staged(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int64_t width = dtype_bytes(record.dtype), slot = ShmGroup::kHalfBytes / width / size();
   auto* data = static_cast<std::byte*>(work.out);
-  // Of the piece that begins at element `at`, for every rank but us: f(rank, its slice, its place).
+  // Calls f(rank, its slice, its place) for every rank but us, of the piece that begins at element
+  // `at`.
   const auto for_peers = [&](int64_t at, auto f) {
     for (int step = 1; step < size(); ++step) {
       const int peer = (rank() + step) % size();
@@ -327,7 +328,8 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
   }
 }
 
-/// What all have staged for a meeting at byte `place`, into our slice and for the next meeting.
+/// Adds what all have staged for a meeting at byte `place`, into our slice and for the next
+/// meeting.
 void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice, int64_t place,
                                 int64_t count) {
   const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;

@@ -100,7 +100,8 @@ ShmGroup::Verdict ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
     if (lost_now()) verdict = Verdict::kPeerLost;
     return verdict != Verdict::kReached;
   };
-  // By reference: a function object that holds all of it would be allocated, at every wait.
+  // The check is passed by reference: a function object that holds all of it would be allocated, at
+  // every wait.
   const bool reached = signal.wait(target, spin_, std::cref(check));
   return reached ? Verdict::kReached : verdict;
 }

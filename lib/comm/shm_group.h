@@ -15,7 +15,7 @@
 
 namespace ftrun {
 
-/// What a rank says of the collective it enters.
+/// ShmAnnouncement is what a rank says of the collective it enters.
 struct ShmAnnouncement {
   CollectiveRecord record;
   SharedPlace in;

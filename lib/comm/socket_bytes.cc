@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kEstablished = 1;  // TCP_ESTABLISHED, which is in a header that linux/tcp.h excludes
 
-/// Nothing for what is no TCP connection.
+/// Reads the state of a TCP connection; nothing for any other socket.
 std::optional<tcp_info> connection(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;

@@ -9,7 +9,8 @@
 
 namespace ftrun {
 
-// What goes over a connection of the job's store (comm/store_server.h), in the byte order of the machine:
+// The messages of a connection of the job's store (comm/store_server.h), in the byte order of the
+// machine:
 //
 //   server   "ftrun-store-2\n", a random challenge of 32 bytes
 //   client   a random challenge of 32 bytes, who it is (StoreMember, 60 bytes),
@@ -24,7 +25,7 @@ inline constexpr size_t kChallengeBytes = 32;
 inline constexpr size_t kProofBytes = 32;
 inline constexpr size_t kInstanceBytes = 16;
 inline constexpr size_t kMemberBytes = 3 * sizeof(uint32_t) + kInstanceBytes + 32;
-/// What the client sends and what it gets back before its first request.
+/// Bytes that the client sends and gets back before its first request.
 inline constexpr size_t kHelloBytes = kChallengeBytes + kMemberBytes + kProofBytes;
 inline constexpr size_t kWelcomeBytes = 1 + kMemberBytes + kProofBytes;
 
@@ -47,24 +48,27 @@ enum class StoreOperation : uint8_t {
 };
 enum class StoreAnswer : uint8_t { kDone = 1, kNo, kTimeout, kRefused };
 
-/// Who a client is: one rank of one start of one job. All connections of a rank have the same.
+/// StoreMember says who a client is: one rank of one start of one job. All connections of a rank
+/// have the same.
 struct StoreMember {
   uint32_t rank = 0;
   uint32_t world = 0;
   /// Restarts before this start.
   uint32_t attempt = 0;
-  /// Random: tells two processes that call themselves the same rank apart.
+  /// A random number that distinguishes two processes that call themselves the same rank.
   std::string instance = std::string(kInstanceBytes, '\0');
   /// RendezvousOptions::job; its hash is what is sent.
   std::string job;
 };
 
-/// What becomes of a client that knows the token: each rank is admitted once a start, as one process.
+/// StoreVerdict decides on a client that knows the token: each rank is admitted once a start, as
+/// one process.
 enum class StoreVerdict : uint8_t { kAdmitted = 1, kOtherJob, kOtherWorld, kEarlierStart, kLaterStart, kSecondProcess };
 
-/// As it goes over the connection, kMemberBytes.
+/// Writes a member as it goes over the connection, kMemberBytes.
 std::string member_bytes(const StoreMember& member);
-/// What differs between the job that is served and one who wants to join it; kAdmitted where nothing does.
+/// Finds what differs between the job that is served and one who wants to join it; kAdmitted if
+/// nothing does.
 StoreVerdict compare_members(std::string_view served, std::string_view joining);
 /// Numbers of a member that was read; `job` is left out.
 StoreMember member_from(std::string_view bytes);

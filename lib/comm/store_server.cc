@@ -32,18 +32,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// After a shortage of descriptors or memory accepting waits for a moment.
+/// The pause in accepting after a shortage of descriptors or memory.
 constexpr std::chrono::milliseconds kShortage{100};
 constexpr size_t kReadBytes = 64 << 10;
 /// Room for requests that a connection keeps: that of heartbeats.
 constexpr size_t kKeptBytes = 16 << 10;
-/// So many connections that have something to say, or can take more, are served before the next ones are asked for.
+/// The most connections with news that are served before the next ones are asked for.
 constexpr size_t kEvents = 256;
 
 /// Longer values are sent from where they are kept: one that all ranks ask for at a time is in memory once.
 constexpr size_t kSharedBytes = 4096;
 
-/// So many bytes in a sum, until it is destroyed.
+/// Counted adds its bytes to a sum, until it is destroyed.
 class Counted {
  public:
   explicit Counted(int64_t& sum, size_t bytes = 0) : sum_(sum) { set(bytes); }
@@ -77,18 +77,18 @@ struct Request {
   StoreOperation operation{};
   std::optional<Clock::time_point> until;
   std::vector<std::string> fields;
-  /// Of all fields.
+  /// Bytes of all fields.
   size_t bytes = 0;
-  /// Of the keys, so many were there when they were looked at last.
+  /// The number of keys that were there when they were looked at last.
   size_t seen = 0;
 
   const std::string& missing() const { return fields[seen]; }
 };
 
-/// What a peer has yet to be sent.
+/// Outgoing is what a peer has yet to be sent.
 struct Outgoing {
   std::string bytes;
-  /// After them.
+  /// The value that follows the bytes.
   Value value;
   size_t sent = 0;
 
@@ -105,15 +105,15 @@ struct Peer {
   OwnedFd fd;
   std::list<Peer>::iterator place;
   bool member = false;
-  /// What epoll tells of it.
+  /// The events that epoll reports of it.
   uint32_t events = 0;
   Clock::time_point came = Clock::now();
   std::string challenge;
   std::string in;
   Outgoing out;
-  /// One whose keys are not there yet.
+  /// A request whose keys are not there yet.
   std::optional<Request> waiting;
-  /// What it said and is to be sent, but for values that are sent from where they are kept.
+  /// Bytes that it said and is to be sent, but for values that are sent from where they are kept.
   Counted counted;
 };
 
@@ -177,21 +177,24 @@ struct StoreServer::Loop {
   void expire();
 
   StoreServer& owner;
-  /// Where what is waited for is told with as much work as there are connections with news, however many there are.
+  /// The epoll descriptor: it reports news with as much work as there are connections with news,
+  /// however many there are.
   OwnedFd news{::epoll_create1(EPOLL_CLOEXEC)};
   OwnedFd listener;
   const std::string token;
   const std::string own;
   const Limits limits;
-  /// Of what is stored, asked for and to be sent.
+  /// Bytes of what is stored, asked for and to be sent.
   int64_t held_bytes = 0;
-  /// Those that have not proved themselves, in the order in which they came, and those that have.
+  /// The peers that have not proved themselves, in the order in which they came, and those that
+  /// have.
   std::list<Peer> strangers, members;
   /// The process that each rank is; who serves is one from the start, before anybody can come in its name.
   std::unordered_map<uint32_t, std::string> instances;
   std::unordered_map<std::string, Value> values;
   size_t stored_bytes = 0;
-  /// Who waits, by the first key that was not there when the keys were looked at; and by the time until which.
+  /// The peers that wait, by the first key that was not there when the keys were looked at; and by
+  /// the time until which.
   std::unordered_map<std::string, std::unordered_set<Peer*>> waiting;
   std::set<std::pair<Clock::time_point, Peer*>> until;
   /// Keys that somebody waits for and that have come since.
@@ -232,7 +235,7 @@ void StoreServer::Loop::serve() {
   }
 }
 
-/// False when the server is to end.
+/// Returns false when the server is to end.
 bool StoreServer::Loop::take_events() {
   std::array<epoll_event, kEvents> events;
   const int count = ::epoll_wait(news.get(), events.data(), static_cast<int>(events.size()), next_timeout());
@@ -315,7 +318,7 @@ void StoreServer::Loop::greet(OwnedFd connection) {
     drop(peer);
 }
 
-/// False when the connection is to be closed.
+/// Returns false when the connection is to be closed.
 bool StoreServer::Loop::read_from(Peer& peer) {
   if (peer.waiting) return false;  // it left, or speaks out of turn
   const size_t wanted = peer.member ? kReadBytes : kHelloBytes - peer.in.size();
@@ -327,7 +330,7 @@ bool StoreServer::Loop::read_from(Peer& peer) {
   return take_input(peer);
 }
 
-/// As much as the connection takes now; false when it is lost.
+/// Sends as much as the connection takes now; false when it is lost.
 bool StoreServer::Loop::send_next(Peer& peer) {
   while (!peer.out.empty()) {
     const std::string_view next = peer.out.next();
@@ -344,9 +347,9 @@ bool StoreServer::Loop::write_to(Peer& peer) {
   return send_next(peer) && (!peer.out.empty() || take_input(peer));
 }
 
-/// After what one peer said or was sent; who does nothing costs nothing.
+/// Notes what one peer said or was sent; who does nothing costs nothing.
 void StoreServer::Loop::note(Peer& peer) {
-  // Who waits, or has an answer to fetch, has nothing to say.
+  // A peer that waits, or has an answer to fetch, has nothing to say.
   const bool listens = !peer.waiting && peer.out.empty();
   uint32_t wanted = listens ? EPOLLIN : EPOLLRDHUP;
   if (!peer.out.empty()) wanted |= EPOLLOUT;
@@ -405,7 +408,7 @@ bool StoreServer::Loop::admit(Peer& peer) {
   return write_to(peer);
 }
 
-/// Of one who knows the token.
+/// Judges a client that knows the token.
 StoreVerdict StoreServer::Loop::judge(std::string_view member) {
   const StoreVerdict verdict = compare_members(own, member);
   if (verdict != StoreVerdict::kAdmitted) return verdict;
@@ -438,7 +441,7 @@ void StoreServer::Loop::start(Peer& peer, Request request) {
   peer.out = run(request);
 }
 
-/// What it waited for.
+/// Ends a peer's wait, and returns the request that it waited for.
 Request StoreServer::Loop::stop_waiting(Peer& peer) {
   Request request = std::move(*peer.waiting);
   peer.waiting.reset();
@@ -468,7 +471,7 @@ Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) cons
   return answer(StoreAnswer::kDone, found);
 }
 
-/// False where the store has no room for it.
+/// Returns false where the store has no room for it.
 bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
   const auto known = values.find(key);
   const size_t before = known == values.end() ? 0 : key.size() + known->second->size();
@@ -545,7 +548,8 @@ Outgoing StoreServer::Loop::run(const Request& request) {
   return answer(StoreAnswer::kRefused);
 }
 
-/// Each key that came costs those who wait for it, and nobody else.
+/// Resumes the requests that wait for the keys that have arrived. An arrived key costs time only
+/// for the requests that wait for it, however many others wait.
 void StoreServer::Loop::look_at_waiting() {
   for (const std::string& key : std::exchange(arrived, {})) look_at_waiting(key);
 }

@@ -11,16 +11,17 @@
 
 namespace ftrun {
 
-/// The job's store: keys and values that the ranks share, served by one thread of rank 0's process. Who
-/// cannot prove that he knows the job's token is let go before anything of his is read but kHelloBytes; how
-/// many such there may be, and for how long, is limited, so that they keep no rank out. Who knows it must be a rank of the same
-/// start of the same job, and each rank is one process, which may have any number of connections.
+/// The job's store: keys and values that the ranks share, served by one thread of rank 0's process.
+/// A client that cannot prove that it knows the job's token is let go before anything of it is read
+/// but kHelloBytes; how many such there may be, and for how long, is limited, so that they keep no
+/// rank out. A client that knows it must be a rank of the same start of the same job, and each rank
+/// is one process, which may have any number of connections.
 class StoreServer {
  public:
   struct Limits {
     /// Connections that have not proved themselves; the oldest makes room for a new one.
     int strangers = 128;
-    /// How long a proof may take.
+    /// The time that a proof may take.
     int64_t handshake_ms = 5000;
     /// Connections: up to three of a rank.
     int members = 1 << 16;
@@ -34,10 +35,10 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
-  /// How many have proved themselves, and how many were let go.
+  /// The number of peers that have proved themselves, and of those that were let go.
   int64_t admitted() const { return admitted_; }
   int64_t refused() const { return refused_; }
-  /// How many requests were answered.
+  /// The number of requests that were answered.
   int64_t requests() const { return requests_; }
   /// Keys that are stored, with their bytes and those of their values; and the most bytes that were kept for the ranks at a time:
   /// stored, asked for and not sent yet.

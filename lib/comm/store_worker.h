@@ -37,11 +37,11 @@ class StoreWorker {
   StoreWorker(const StoreWorker&) = delete;
   StoreWorker& operator=(const StoreWorker&) = delete;
 
-  /// Whether an operation that was given up on still waits, in `limit` from now too.
+  /// Says whether an operation that was given up on still waits, in `limit` from now too.
   bool is_stuck(std::chrono::milliseconds limit) { return !late_->none_within(limit); }
 
-  /// What `operation` returns, or what it throws; nothing when it does not end within `limit`. It
-  /// may outlive the call then, or not be tried at all: it must own what it uses.
+  /// Returns or throws what `operation` does; nothing when it does not end within `limit`. It may
+  /// outlive the call then, or not be tried at all: it must own what it uses.
   template <typename Operation>
   auto run(Operation operation, std::chrono::milliseconds limit)
       -> std::optional<std::invoke_result_t<Operation>> {
@@ -63,7 +63,8 @@ class StoreWorker {
  private:
   using Queue = BoundedQueue<std::function<void()>>;
 
-  /// How many operations their callers have given up on and the thread has not come past.
+  /// Late counts the operations that their callers have given up on and the thread has not come
+  /// past.
   class Late {
    public:
     bool none_within(std::chrono::milliseconds limit) {

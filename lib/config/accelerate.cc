@@ -239,7 +239,8 @@ class Translator {
       put(config_, "parallel.data", Node::of_int(processes.at, ranks / inner));
   }
 
-  // Of one machine: all ranks are started here. Of several, a launcher starts them.
+  // Reads the number of processes. On one machine all ranks are started here; on several a launcher
+  // starts them.
   void read_processes() {
     const Node* processes = root_.find("num_processes");
     const Node* machines = root_.find("num_machines");
@@ -253,7 +254,8 @@ class Translator {
     if (processes != nullptr && is_set(*processes)) put_data_ranks(*processes);
   }
 
-  // What has no meaning, in one notice; what is not Accelerate's is read as a config's.
+  // Names the keys without meaning in one notice; keys that are not Accelerate's are read as a
+  // config's.
   void name_the_others() {
     std::vector<std::string> named;
     const NodeEntry* first = nullptr;

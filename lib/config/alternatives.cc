@@ -17,11 +17,11 @@ struct Alternatives {
   const char* first;
   const char* second;
   Exclusive when;
-  /// Of numbers: up to here the second says nothing.
+  /// The number up to which the second key says nothing.
   double second_off = -1e300;
 };
 
-// What resolve() refuses to see together.
+// The pairs of keys that resolve() refuses to see together.
 constexpr Alternatives kAlternatives[] = {
     {"train.steps", "train.epochs", Exclusive::kAlways},
     {"train.learning_rate", "optimizer.params.lr", Exclusive::kUnlessEqual},
@@ -51,7 +51,7 @@ bool gives(const Node* value) {
   return value != nullptr && !value->is_open();
 }
 
-// Of a pair, what `base` has of it against what `over` has.
+// Replaces what `base` has of a pair by what `over` has of it.
 void replace(const Alternatives& pair, bool second_is_later, Node& base, const Node& over,
              Problems& problems) {
   const char* later = second_is_later ? pair.second : pair.first;

@@ -66,7 +66,8 @@ const Gap kGaps[] = {
      [](const Config& c) { return c.checkpoint.use_node_local_storage; }},
 };
 
-/// What has run on emulated GPUs alone, and on processors. Deleting a row says that it ran on a GPU (docs/benchmarks.md).
+/// Features that have run on emulated GPUs alone, and on processors. Deleting a row says that it
+/// ran on a GPU (docs/benchmarks.md).
 const Gap kEmulated[] = {
     {"parallel.data", text("several GPUs"), [](const Config& c) { return on_gpu(c) && c.parallel.data > 1; }},
     {"parallel.tensor", text("tensor parallelism"), [](const Config& c) { return on_gpu(c) && c.parallel.tensor > 1; }},

@@ -37,6 +37,8 @@ struct ModelSection {
   /// A Hugging Face folder: config.json, *.safetensors, tokenizer files.
   std::string path;
   PaddingRowGradient padding_row_gradient = PaddingRowGradient::kTrained;
+  /// `commit` is that of a model found by its name on the Hub, once it is looked up; no key.
+  std::string commit = {};
   bool operator==(const ModelSection&) const = default;
 };
 
@@ -49,17 +51,18 @@ struct EnumNames<TokenDtype> {
 /// data
 struct DataConfig {
   std::vector<std::string> train;
-  /// Of each entry of train, when they are data sets that are mixed; empty: one stream, in order.
+  /// The weight of each entry of train, when they are data sets that are mixed; empty: one stream,
+  /// in order.
   std::vector<double> train_weights;
   std::vector<std::string> validation;
-  /// Of each entry of validation, where there are several sets: the name of its set.
+  /// The name of the set of each entry of validation, if there are several sets.
   std::vector<std::string> validation_names;
   int64_t sequence_length = 1024;  // tokens
   SequencePacking packing = SequencePacking::kConcat;
   DataFormat format = DataFormat::kAuto;
   TokenDtype token_dtype = TokenDtype::kAuto;
   bool shuffle = true;
-  /// Micro-batches made ready ahead of the step.
+  /// Optimizer steps whose batches are made ready ahead of the one that is computed.
   int64_t prefetch = 4;
   /// Rows that do not fill a whole global batch at the end of an epoch are left out.
   bool drop_last = false;
@@ -94,8 +97,8 @@ struct LogConfig {
 
 /// train.generate
 struct GenerateConfig {
-  /// Tokens of the validation set's beginning that are continued when training has ended; 0 = no
-  /// sample.
+  /// Tokens of a validation document that are continued at each evaluation and at the end; 0 = no
+  /// text.
   int64_t prompt_tokens = 0;
   /// Documents of the validation set that are continued at each evaluation.
   int64_t prompts = 1;
@@ -105,7 +108,7 @@ struct GenerateConfig {
   bool operator==(const GenerateConfig&) const = default;
 };
 
-/// Which parameters weight decay leaves alone.
+/// DecayExempt says which parameters weight decay leaves alone.
 enum class DecayExempt { kAuto, kNone, kNormsAndBiases };
 template <>
 struct EnumNames<DecayExempt> {
@@ -117,7 +120,8 @@ struct TrainConfig {
   int64_t steps = 0;    // optimizer steps; 0 = by epochs
   double epochs = 0.0;  // resolved: 1 where neither is given
   int64_t seed = 42;
-  /// What an "auto" or an absent optimizer section takes (resolved into optimizer and scheduler).
+  /// The rate that an "auto" or an absent optimizer section takes (resolved into optimizer and
+  /// scheduler).
   double learning_rate = 5e-5;
   double weight_decay = 0.0;
   int64_t warmup_steps = 0;
@@ -180,7 +184,7 @@ struct EnumNames<QuantizationType> {
 /// quantization: how the frozen weights of the blocks' products are held; PackedFormat says what the words mean.
 struct QuantizationConfig {
   QuantizationType type = QuantizationType::kNone;
-  /// Of nf4: the scales are quantized too.
+  /// The scales of nf4 are quantized too.
   bool double_quantization = true;
   int64_t block = 64;
   bool operator==(const QuantizationConfig&) const = default;
@@ -310,15 +314,16 @@ struct EnumNames<DeviceKind> {
   static constexpr std::array<std::string_view, 3> kNames{"auto", "cpu", "cuda"};
 };
 
-/// Which library multiplies matrices on processors.
+/// ProductChoice names the library that multiplies matrices on processors.
 enum class ProductChoice { kAuto, kMkl, kOneDnn, kOpenBlas };
 template <>
 struct EnumNames<ProductChoice> {
   static constexpr std::array<std::string_view, 4> kNames{"auto", "mkl", "onednn", "openblas"};
 };
 
-/// Who computes attention on GPUs, or on which units of a processor. kAuto is cuDNN on GPUs where its attention was measured
-/// (cudnn_is_measured), our kernels elsewhere, and no matrix units for as long as ours have run on none.
+/// AttentionChoice says who computes attention on GPUs, or on which units of a processor. kAuto is
+/// cuDNN on GPUs where its attention was measured (cudnn_is_measured), our kernels elsewhere, and
+/// no matrix units for as long as ours have run on none.
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {
@@ -335,7 +340,7 @@ struct KernelsConfig {
 /// The library that a config pins; absent: by the rule for the processor.
 std::optional<ProductLibrary> pinned_products(const KernelsConfig& config);
 
-/// Where one key of a config was written.
+/// Origin says where one key of a config was written.
 struct Origin {
   Position at;
   /// The value was "auto" (or could not be read, which is an error of its own): the member holds
@@ -343,8 +348,8 @@ struct Origin {
   bool is_auto = false;
 };
 
-/// Which keys were written, by their path ("zero_optimization.stage"). Two configs are equal by
-/// their values alone.
+/// Origins says which keys were written, by their path ("zero_optimization.stage"). Two configs are
+/// equal by their values alone.
 struct Origins {
   std::map<std::string, Origin> keys;
   /// Features of DeepSpeed that were switched on and that ftrun does not have.

@@ -142,7 +142,7 @@ struct EnumNames<AllreduceOp> {
   static constexpr std::array<std::string_view, 2> kNames{"mean", "sum"};
 };
 
-/// How gradients of the data-parallel ranks are added (top-level keys).
+/// ReductionConfig says how gradients of the data-parallel ranks are added (top-level keys).
 struct ReductionConfig {
   ConfigDtype communication_data_type = ConfigDtype::kModel;
   AllreduceOp gradient_allreduce_op = AllreduceOp::kMean;
@@ -283,7 +283,7 @@ struct TensorParallelConfig {
 struct PipelineConfig {
   /// Another name of parallel.pipeline; 0 and 1 say nothing.
   int64_t stages = 0;
-  /// By what the model is cut; config/pipeline.h reads it.
+  /// The quantity by which the model is cut; config/pipeline.h reads it.
   std::string partition = "best";
   bool operator==(const PipelineConfig&) const = default;
 };

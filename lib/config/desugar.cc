@@ -59,7 +59,7 @@ void expand_zero_flag(Node& root, Problems& problems) {
     zero->entries.push_back({"allgather_bucket_size", bucket->at, *bucket, "allgather_size"});
 }
 
-// recompute: full is recompute: {policy: full}. Of true and false the nearest words are meant.
+// recompute: full is recompute: {policy: full}. For true and false, the nearest words are taken.
 void expand_plain_values(Node& root, Problems& problems) {
   for (const Section& section : Schema::get().sections()) {
     Node* value = section.plain_key.empty() ? nullptr : root.find(section.path);

@@ -23,7 +23,7 @@ constexpr std::array<std::string_view, 17> kOtherArithmetic{
     "use_bdlora",         "alora_invocation_tokens",
     "ensure_weight_tying"};
 
-/// What PEFT writes into every file and what says nothing of the arithmetic here.
+/// Keys that PEFT writes into every file and that say nothing of the arithmetic here.
 constexpr std::array<std::string_view, 10> kOfPeft{
     "task_type",     "peft_version", "base_model_name_or_path", "revision",       "auto_mapping",
     "inference_mode", "megatron_core", "qalora_group_size",      "layers_pattern", "runtime_config"};
@@ -87,7 +87,7 @@ void refuse_other_beginnings(Node& adapter, Problems& problems) {
   }
 }
 
-/// One text in place of a list of modules.
+/// Reads a single text in place of a list of modules.
 void split_modules(Node& adapter, const std::string& list, const std::string& pattern) {
   NodeEntry* entry = entry_of(adapter, list);
   if (entry == nullptr || entry->value.kind != Node::Kind::kText) return;
@@ -132,7 +132,7 @@ bool names_unquantized(const Node& modules) {
   return modules.kind == Node::Kind::kList && std::all_of(modules.items.begin(), modules.items.end(), is_unquantized);
 }
 
-/// What bitsandbytes' words ask for and is not done.
+/// Refuses the words of bitsandbytes whose wishes are not done.
 void refuse_other_quantization(const Node& quantization, Problems& problems) {
   const auto entry = [&](std::string_view key) {
     const auto found = std::find_if(quantization.entries.begin(), quantization.entries.end(), [&](const NodeEntry& e) { return e.key == key; });

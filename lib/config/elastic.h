@@ -24,14 +24,14 @@ ElasticBatch choose_elastic_batch(const ElasticityConfig& elasticity);
 /// Data-parallel ranks that come and go together: 1 in version 0.1, a machine's in version 0.2.
 int64_t elastic_group(const ElasticityConfig& elasticity);
 
-/// What a micro-batch may be at most.
+/// Computes the largest micro-batch that is allowed.
 int64_t largest_micro_batch(const ElasticityConfig& elasticity);
 
 /// The largest batch (the smallest without prefer_larger_batch) of one number of data-parallel
 /// ranks alone; 0 = not even one micro-batch a rank fits.
 int64_t lone_elastic_batch(const ElasticityConfig& elasticity, int64_t data_ranks);
 
-/// How data-parallel ranks share the batch of an optimizer step: train_batch_size =
+/// BatchShare says how data-parallel ranks share the batch of an optimizer step: train_batch_size =
 /// micro_batch × accumulation × data_ranks.
 struct BatchShare {
   int64_t data_ranks = 0;
@@ -40,13 +40,14 @@ struct BatchShare {
   bool operator==(const BatchShare&) const = default;
 };
 
-/// How many ranks have to stay when some keep failing: elastic.min_ranks, and elasticity.min_gpus where that is enabled, the
-/// larger one counts; 0: all of them.
+/// Computes how many ranks have to stay when some keep failing: elastic.min_ranks, and
+/// elasticity.min_gpus where that is enabled, the larger one counts; 0: all of them.
 int64_t fewest_ranks(const Config& config);
 
-/// How fewer data-parallel ranks may share the batch of a resolved config, most ranks first, down to
-/// fewest_ranks(); where elasticity is enabled with its micro-batches. The tensor, pipeline and context
-/// degrees stay, and no micro-batch grows unless elasticity lists it. Empty where the config allows none.
+/// Lists how fewer data-parallel ranks may share the batch of a resolved config, most ranks first,
+/// down to fewest_ranks(); where elasticity is enabled with its micro-batches. The tensor, pipeline
+/// and context degrees stay, and no micro-batch grows unless elasticity lists it. Empty where the
+/// config allows none.
 std::vector<BatchShare> smaller_shares(const Config& config);
 
 /// The micro-batch of a rank: the largest that divides its share; 0 = none does.

@@ -18,7 +18,7 @@ struct EvaluationSet {
 /// The sets in the order in which their names are written; one without a name is "validation".
 std::vector<EvaluationSet> evaluation_sets(const DataConfig& data);
 
-/// What an evaluation measures of a set.
+/// MetricKind is a quantity that an evaluation measures of a set.
 enum class MetricKind { kLoss, kPerplexity, kAccuracy };
 template <>
 struct EnumNames<MetricKind> {
@@ -31,12 +31,12 @@ struct EvaluationMetric {
   MetricKind kind = MetricKind::kLoss;
 };
 
-/// Nothing for a name that the config's sets do not have.
+/// Finds a metric by name; nothing for a name that the config's sets do not have.
 std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::string_view name);
 /// All there are: "validation.loss", "validation.perplexity", ...
 std::vector<std::string> metric_names(const DataConfig& data);
 
-/// Whether more of it is better.
+/// Says whether more of it is better.
 bool more_is_better(const EvaluationMetric& metric, BestMode mode = BestMode::kAuto);
 
 }  // namespace ftrun

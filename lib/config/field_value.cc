@@ -184,7 +184,7 @@ class Converter {
   }
 
   std::optional<std::vector<int64_t>> as_ints(const Node& node) {
-    // Of keys of ours an empty list is their default, which a written config holds.
+    // An empty list is the default of keys of ours, which a written config holds.
     const bool may_be_empty = field_.vocabulary == Vocabulary::kFtrun && !field_.zero_unset;
     if (node.kind != Node::Kind::kList || (node.items.empty() && !may_be_empty)) return refuse(node);
     std::vector<int64_t> out;

@@ -165,7 +165,7 @@ class JsonReader {
     return list;
   }
 
-  // After a value: true at a comma, false in front of the closing bracket.
+  // Reads what follows a value: true at a comma, false in front of the closing bracket.
   bool read_separator(char close, const Position& opened) {
     skip_blank();
     if (peek() == ',') {
@@ -307,7 +307,7 @@ class JsonReader {
     return Node::of_text(at, "auto");
   }
 
-  // One problem for the whole file: it is one mistake, made once.
+  // Reports one problem for the whole file: it is one mistake, made once.
   void report_placeholders() {
     if (placeholders_.empty()) return;
     std::vector<std::string> others;

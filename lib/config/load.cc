@@ -25,7 +25,8 @@
 namespace ftrun {
 namespace {
 
-// By name, else by the first thing that is not blank or a comment: JSON opens with a brace.
+// Says whether a file is JSON: by name, else by the first thing that is not blank or a comment:
+// JSON opens with a brace.
 bool looks_like_json(const std::string& name, const std::string& text) {
   const auto ends = [&](const char* extension) { return name.ends_with(extension); };
   if (ends(".json") || ends(".json5") || ends(".hjson") || ends(".jsonc")) return true;
@@ -52,13 +53,13 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
   return std::nullopt;
 }
 
-/// True for an override that gives more than one value, or was meant to.
+/// Says whether an override gives more than one value, or was meant to.
 bool gives_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }
 
-/// Whether a value that looks like a list, a map or a quoted text is the path of something that is there, or would be made in a folder
-/// that is there ("[v2] run/out").
+/// Says whether a value that looks like a list, a map or a quoted text is the path of something
+/// that is there, or would be made in a folder that is there ("[v2] run/out").
 bool is_path_there(const std::string& text) {
   if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos) return false;
   std::error_code error;
@@ -179,7 +180,7 @@ class Sources {
       value = std::move(map);
     }
     mark_secrets(value);
-    // What reads as one text may be a section that is not well formed.
+    // A value that reads as one text may be a section that is not well formed.
     Node* leaf = &value;
     for (const std::string& key : keys) leaf = leaf->find(key);
     if (leaf->kind == Node::Kind::kText && gives_section(text)) leaf->secret = true;
@@ -197,6 +198,9 @@ class Sources {
   /// adapter: FOLDER is what its adapter_config.json says, and the adapter to go on from.
   void read_adapter(Node& source) {
     Node* adapter = source.find("adapter");
+    if (Node* path = adapter != nullptr && adapter->is_map() ? adapter->find("path") : nullptr;
+        path != nullptr && path->kind == Node::Kind::kText)
+      find_adapter(*path);
     if (adapter == nullptr || adapter->kind != Node::Kind::kText) return;
     if (adapter->text == "none") {
       // A section, so that it takes the place of an earlier source's adapter.
@@ -206,12 +210,17 @@ class Sources {
       return;
     }
     const bool is_file = adapter->text.ends_with(".json");
-    Node named = *adapter;
-    if (!is_file && !find_adapter(named)) return source.erase("adapter");
-    if (!is_file) named.text += "/adapter_config.json";
-    Node section = read_named(named, "adapter", "give a folder with an adapter_config.json, or write the adapter as a section");
+    Node named = *adapter, file = *adapter;
+    const std::optional<std::string> found = is_file ? std::nullopt : find_adapter(named);
+    if (!is_file && !found) return source.erase("adapter");
+    if (!is_file) file.text = *found + "/adapter_config.json";
+    Node section =
+        read_named(file, "adapter",
+                   "give a folder with an adapter_config.json, or write the adapter as a section");
     if (!section.is_map()) return source.erase("adapter");
-    const std::string folder = std::filesystem::path(section.at.file).parent_path().string();
+    const bool is_pinned = found && *found != named.text;
+    const std::string folder =
+        is_pinned ? named.text : std::filesystem::path(section.at.file).parent_path().string();
     const Position at = adapter->at;
     *adapter = std::move(section);
     desugar_adapter(source, true, problems_);
@@ -219,18 +228,21 @@ class Sources {
     if (!is_file) adapter->entries.push_back({"path", at, Node::of_text(at, folder), ""});
   }
 
-  /// Replaces a Hub name by the snapshot of the Hugging Face cache; false, and told, where that has none.
-  bool find_adapter(Node& name) {
+  /// Finds an adapter's folder, in the Hugging Face cache where `name` is a name of the Hub, which
+  /// then gets its commit; nothing, and told, where it is not there.
+  std::optional<std::string> find_adapter(Node& name) {
     namespace fs = std::filesystem;
     std::error_code error;
-    if (fs::exists(fs::path(name.at.file).parent_path() / name.text, error)) return true;
+    if (fs::exists(fs::path(name.at.file).parent_path() / name.text, error)) return name.text;
     try {
-      name.text = find_adapter_folder(name.text).folder;
-      return true;
+      const FoundFolder found = find_adapter_folder(name.text);
+      if (!found.commit.empty())
+        name.text = cat(parse_hub_name(name.text)->repository, "@", found.commit);
+      return found.folder;
     } catch (const Error& missing) {
       problems_.error(name.at, cat("adapter: ", missing.message()), missing.remedy());
       partial_ = true;
-      return false;
+      return std::nullopt;
     }
   }
 

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// What reading gave. The config is usable only without errors among the problems.
+/// LoadResult is what reading gave. The config is usable only without errors among the problems.
 struct LoadResult {
   Config config;
   /// Sorted by file, line and column; errors and notices.
@@ -21,8 +21,8 @@ struct LoadResult {
 LoadResult load_config(const std::vector<std::string>& files,
                        const std::vector<std::string>& overrides = {});
 
-/// The same for a text in memory, named `name` in messages; ".json" and ".yaml" decide the format
-/// of a name that has them.
+/// Loads a text in memory, named `name` in messages; ".json" and ".yaml" decide the format of a
+/// name that has them.
 LoadResult load_config_text(const std::string& name, const std::string& text,
                             const std::vector<std::string>& overrides = {});
 

@@ -23,7 +23,7 @@ struct Node {
   std::string text;
   /// A text without quotes (YAML): `on` and `1e-5x` may have been meant as something else.
   bool plain = false;
-  /// Under a key that names a secret: value_text() hides it.
+  /// The node stands under a key that names a secret: value_text() hides it.
   bool secret = false;
   std::vector<Node> items;         // kList
   std::vector<NodeEntry> entries;  // kMap, in the order written
@@ -40,7 +40,7 @@ struct Node {
   Node* find(std::string_view key);
   /// Takes an entry away; does nothing when it is not there.
   void erase(std::string_view key);
-  /// The same for "a.b.c"; the sections stay.
+  /// Erases the key "a.b.c"; the sections stay.
   void erase_path(std::string_view path);
 
   static Node of_map(Position at);

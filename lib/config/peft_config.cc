@@ -23,14 +23,15 @@ Json list_or_null(const std::vector<T>& values) {
   return values.empty() ? Json(nullptr) : Json(values);
 }
 
-/// One expression, or names; all-linear by the names it stands for, which servers read too.
+/// Writes modules as an expression or as names; all-linear by the names it stands for, which
+/// servers read too.
 Json modules(const std::vector<std::string>& names, const std::string& expression,
              const PeftModel& model) {
   if (!expression.empty()) return expression;
   return list_or_null(names == std::vector<std::string>{"all-linear"} ? model.linear : names);
 }
 
-/// In the order written: the first expression that matches counts.
+/// Writes a map of expressions to values in their order: the first expression that matches counts.
 template <class T>
 Json pattern(const std::vector<std::string>& expressions, const std::vector<T>& values) {
   Json map = Json::object();

@@ -36,7 +36,8 @@ std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
 
 /// The section as JSON; "none" when nothing is quantized.
 std::string quantization_text(const QuantizationConfig& quantization);
-/// What such a text says, which may be anybody's; nothing of "" and "none". Error(kBadInput) naming `where` for anything else.
+/// Reads the quantization from a text, which may be anybody's; nothing of "" and "none".
+/// Error(kBadInput) naming `where` for anything else.
 QuantizationConfig quantization_of_text(const std::string& text, const std::string& where);
 
 }  // namespace ftrun

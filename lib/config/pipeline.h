@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// What pipeline.partition says, in any case as in DeepSpeed; nothing where it is no such word, or
-/// its expression cannot be read or matches no class of decoder layers.
+/// Reads pipeline.partition, in any case as in DeepSpeed; nothing if it is no such word, or its
+/// expression cannot be read or matches no class of decoder layers.
 std::optional<PipelinePartition> pipeline_partition(const std::string& text);
 
 /// Parts that a resolved config cuts a model into, which may be too many for a number of layers: "8 parts

@@ -32,12 +32,12 @@ enum class Severity {
   kError,   // the config cannot be used
 };
 
-/// One thing to say about a config.
+/// Problem is one thing to say about a config.
 struct Problem {
   Position at;
   /// "zero_optimization.stag: unknown key", one line.
   std::string message;
-  /// What to do; may be empty.
+  /// The remedy; may be empty.
   std::string remedy;
   Severity severity = Severity::kError;
 };

@@ -18,7 +18,7 @@ ParallelConfig requested_mesh(const Config& c) {
   return mesh;
 }
 
-/// Of data × inner ranks, unless they are too many; `at` is where the first factor is written.
+/// Counts data × inner ranks, unless they are too many; `at` is where the first factor is written.
 RankCount product(const std::string& rule, int64_t data, int64_t inner, Position at) {
   RankCount out;
   out.rule = rule;
@@ -87,7 +87,7 @@ RankCount count_ranks(const Config& c, std::optional<int64_t> launcher_world,
     return {
         1, "one rank", {{c.origins.position("parallel"), model_degrees(mesh) + " is too large"}}};
   if (c.parallel.data != 0) return from_mesh(c, mesh, inner);
-  // Where elasticity is on, the ranks decide the batch and not the other way round.
+  // The ranks decide the batch if elasticity is on, and not the other way round.
   if (!c.elasticity.enabled && c.train_batch_size != 0 && c.train_micro_batch_size_per_gpu != 0 &&
       c.gradient_accumulation_steps != 0)
     return from_batch(c, mesh, inner);

@@ -12,7 +12,7 @@ namespace ftrun {
 /// More are a mistake in a number.
 constexpr int64_t kMostRanks = 1 << 20;
 
-/// How many ranks a run has, and why.
+/// RankCount says how many ranks a run has, and why.
 struct RankCount {
   int64_t ranks = 1;
   /// "the launcher started 8 ranks", "train_batch_size 32 / (micro 4 × accumulation 2)".
@@ -28,7 +28,7 @@ RankCount count_ranks(const Config& config, std::optional<int64_t> launcher_worl
 /// tensor × pipeline × context: the ranks that share one model. 0 where the product is too large.
 int64_t model_ranks(const ParallelConfig& mesh);
 
-/// Its factors above 1: "tensor 2 × context 4"; "" where each rank has a model of its own.
+/// Tells the factors above 1: "tensor 2 × context 4"; "" if each rank has a model of its own.
 std::string model_degrees(const ParallelConfig& mesh);
 
 /// "data 2 × tensor 3".

@@ -42,7 +42,7 @@ bool applies(const Field& field, std::string_view type) {
          std::find(field.types.begin(), field.types.end(), type) != field.types.end();
 }
 
-// Whether a free-form section is on: its own `enabled`, else any inside it.
+// Says whether a free-form section is on: its own `enabled`, else any inside it.
 bool switched_on(const Node& node) {
   const Node* enabled = node.find("enabled");
   if (enabled != nullptr) return enabled->boolean || enabled->text == "true";
@@ -230,7 +230,7 @@ class TreeReader {
     ignored_.push_back({path, at, why});
   }
 
-  // One notice a section: what was checked and has no effect.
+  // Reports one notice a section: what was checked and has no effect.
   void report_ignored() {
     std::map<std::string, std::vector<std::string>> names;
     std::vector<std::pair<std::string, Position>> firsts;

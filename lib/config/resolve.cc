@@ -150,7 +150,7 @@ std::set<std::string> objections(const Config& resolved) {
   ResolveContext context;
   context.world_size =
       std::max<int64_t>(1, mesh.data) * mesh.tensor * mesh.pipeline * mesh.context;
-  // What "auto" has chosen already.
+  // These are values that "auto" has chosen already.
   context.bf16_hardware = resolved.bf16.enabled;
   context.fp16_hardware = resolved.fp16.enabled;
   const Resolution again = resolve(resolved, context);

@@ -10,17 +10,17 @@
 
 namespace ftrun {
 
-/// What a config alone does not say.
+/// ResolveContext holds what a config alone does not say.
 struct ResolveContext {
   /// Ranks of the run (count_ranks).
   int64_t world_size = 1;
-  /// Of the model; sizes some of ZeRO's "auto" buckets.
+  /// The model's hidden size; sizes some of ZeRO's "auto" buckets.
   std::optional<int64_t> hidden_size;
   /// The samples of data.train are conversations (data/conversations.h).
   bool conversations = false;
   /// Optimizer steps of the run, where train.epochs decides them; known once data is counted.
   std::optional<int64_t> total_steps;
-  /// What "auto" precision may choose.
+  /// The hardware has bf16, which "auto" precision may choose.
   bool bf16_hardware = false;
   bool fp16_hardware = false;
   /// GPUs that this machine shows to this process and this build can use: where device: auto computes, if there is one
@@ -30,18 +30,18 @@ struct ResolveContext {
   int64_t local_ranks = 1;
   /// Demand what a run cannot start without: model.path, data.train, a known "auto".
   bool for_training = false;
-  /// Nothing will be trained on: data.train may be missing all the same.
+  /// The config is only planned, not trained on: data.train may be missing all the same.
   bool plans_only = false;
 };
 
 /// A config with nothing left open.
 struct Resolution {
   Config config;
-  /// One printable line for every "auto" and every default that changes a run's numbers.
+  /// A printable line for every "auto" and every default that changes a run's numbers.
   std::vector<std::string> lines;
   /// Contradictions (errors) and notices, sorted by place.
   std::vector<Problem> problems;
-  /// What is valid and cannot run in this build: exit code 3.
+  /// Wishes that are valid and cannot run in this build: exit code 3.
   std::vector<NotYet> not_yet;
   bool ok() const { return !has_errors(problems); }
 };

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-// What Hugging Face's trainer takes for an "auto" micro-batch.
+// The micro-batch that Hugging Face's trainer takes for "auto".
 constexpr int64_t kAutoMicroBatch = 8;
 
 constexpr const char* kTotal = "train_batch_size";
@@ -58,8 +58,8 @@ std::string nearest_multiples(int64_t total, int64_t unit) {
   return cat("use train_batch_size ", below, " or ", below + unit);
 }
 
-// What DeepSpeed makes of the same keys: it counts every rank, although those of a tensor group
-// read the same sequences.
+// Computes what DeepSpeed makes of the same keys: it counts every rank, although those of a tensor
+// group read the same sequences.
 Batch counting_all_ranks(const Resolving& r, const Batch& given) {
   Batch b = given;
   b.ranks = times(given.ranks, r.config.parallel.tensor);

@@ -188,7 +188,8 @@ void check_nvme(Resolving& r) {
         z.offload_optimizer.nvme_path);
 }
 
-// Whether activation_checkpointing holds more than the defaults that an effective config writes.
+// Says whether activation_checkpointing holds more than the defaults that an effective config
+// writes.
 bool configures_recompute(const Config& config) {
   if (config.activation_checkpointing.cpu_checkpointing) return true;
   for (const auto& [path, origin] : config.origins.keys)

@@ -35,7 +35,8 @@ void check_metric(Resolving& r, const std::string& key, const std::string& metri
                         : cat("there are: ", join(names, ", ")));
 }
 
-/// What follows evaluations needs some between the first step and the last.
+/// Checks that there are evaluations between the first step and the last, for keys that follow
+/// them.
 void check_interval(Resolving& r) {
   const Config& c = r.config;
   if (c.train.evaluation.every > 0 || c.train.evaluation.every_minutes > 0) return;

@@ -128,14 +128,14 @@ std::string ranks_text(int64_t ranks) {
   return cat(ranks, ranks == 1 ? " rank" : " ranks");
 }
 
-// Where the degrees are written.
+// Tells where the degrees are written.
 std::string place_of_degrees(const Resolving& r) {
   if (r.config.origins.find("parallel") != nullptr) return "parallel";
   if (r.config.tensor_parallel.autotp_size > 1) return "tensor_parallel.autotp_size";
   return r.config.pipeline.stages > 1 ? "pipeline.stages" : "sequence_parallel_size";
 }
 
-// False where the ranks cannot be shared out: the problem is reported.
+// Returns false where the ranks cannot be shared out: the problem is reported.
 bool divide_world(Resolving& r, int64_t inner) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t world = r.context.world_size;

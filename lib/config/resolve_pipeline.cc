@@ -1,8 +1,10 @@
 #include <regex.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -13,16 +15,30 @@
 namespace ftrun {
 namespace {
 
-/// What decoder layers are called by those who write such expressions: transformers' classes and
-/// those of Megatron-DeepSpeed and GPT-NeoX.
+/// Names that expressions are looked for in: some of transformers' classes, and those of
+/// Megatron-DeepSpeed and GPT-NeoX.
 constexpr const char* kDecoderLayers[] = {
     "LlamaDecoderLayer", "MistralDecoderLayer",          "Qwen2DecoderLayer", "Qwen3DecoderLayer",
     "TransformerLayer",  "ParallelTransformerLayerPipe", "TransformerBlock"};
 
+/// Ends of the names that transformers gives its classes of decoder layers: Gemma2DecoderLayer,
+/// GPT2Block, GPTNeoXLayer.
+constexpr std::string_view kLayerEnds[] = {"DecoderLayer", "Block", "NeoXLayer"};
+
+/// Says whether an expression is the name of a class of decoder layers, of whatever family.
+bool names_decoder_layer(std::string_view expression) {
+  const bool is_name = std::all_of(expression.begin(), expression.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_';
+  });
+  return is_name && std::any_of(std::begin(kLayerEnds), std::end(kLayerEnds),
+                                [&](std::string_view end) { return expression.ends_with(end); });
+}
+
 constexpr const char* kTypePrefix = "type:";
 
-/// Whether an expression is found in a class name of decoder layers, in any case.
+/// Says whether an expression is found in a class name of decoder layers, in any case.
 bool matches_decoder_layers(const std::string& expression) {
+  if (names_decoder_layer(expression)) return true;
   regex_t compiled;
   if (::regcomp(&compiled, expression.c_str(), REG_EXTENDED | REG_ICASE | REG_NOSUB) != 0)
     return false;
@@ -119,7 +135,7 @@ void check_unit(Resolving& r) {
           "use layer or block");
 }
 
-/// What a run of one stage leaves unused.
+/// Names the keys that a run of one stage leaves unused.
 void name_unused(Resolving& r) {
   const ParallelConfig& p = r.config.parallel;
   const auto unused = [&](const std::string& path, const std::string& value) {

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// What the steps of resolve() share.
+/// Resolving is what the steps of resolve() share.
 struct Resolving {
   Config& config;
   const ResolveContext& context;
@@ -25,7 +25,7 @@ struct Resolving {
   void decide(const std::string& path, const std::string& value, const std::string& reason);
 };
 
-// In the order they run; each reads what those before it decided.
+// The steps of resolve(), in the order they run; each reads what those before it decided.
 void resolve_mesh(Resolving& r);
 /// A section without type is of the one kind there is.
 void resolve_adapter(Resolving& r);
@@ -37,7 +37,7 @@ void check_evaluation(Resolving& r);
 void resolve_data(Resolving& r);
 void resolve_precision(Resolving& r);
 void resolve_batch(Resolving& r);
-/// In the place of resolve_batch where elasticity chooses.
+/// Chooses the batch where elasticity does, in the place of resolve_batch.
 void resolve_elasticity(Resolving& r);
 /// Parts a stage, by the schedule; what keeps a pipeline from running as it is written.
 void resolve_pipeline(Resolving& r);

@@ -13,7 +13,7 @@
 
 namespace ftrun {
 
-/// What a key holds.
+/// FieldType is the type of a key's value.
 enum class FieldType {
   kBool,
   kInt,
@@ -31,7 +31,7 @@ enum class FieldType {
 using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                                 std::vector<int64_t>, std::vector<double>>;
 
-/// What ftrun does about a key that DeepSpeed has.
+/// An action is what ftrun does about a key that DeepSpeed has.
 enum class Action {
   kImplement,
   kNotice,      // checked, then ignored; said when it differs from the default
@@ -39,7 +39,7 @@ enum class Action {
   kRejectIfOn,  // the same, where the value differs from the default
 };
 
-/// Whose word a key is.
+/// Vocabulary says whose word a key is.
 enum class Vocabulary { kFtrun, kDeepSpeed };
 
 /// A word that stands for a number, or (a reason given) for more than one key can say.
@@ -49,7 +49,7 @@ struct NumberWord {
   std::string remedy;
 };
 
-/// One key: all that reading, checking, documenting and printing it needs.
+/// Field is one key: all that reading, checking, documenting and printing it needs.
 struct Field {
   std::string section;  // "" = top level
   std::string name;
@@ -62,7 +62,7 @@ struct Field {
   std::string unit;
   Vocabulary vocabulary = Vocabulary::kFtrun;
   Action action = Action::kImplement;
-  /// Of kNotice: why it has no effect, where the doc does not say it.
+  /// The reason why a key of kNotice has no effect, if the doc does not say it.
   std::string why;
   std::vector<std::string> aliases;
   std::optional<double> min, max;
@@ -75,7 +75,7 @@ struct Field {
   bool weighted = false;    // a list of {path, weight} may stand in its place (config/desugar.cc)
   std::vector<NumberWord> words;    // of whole numbers, in any case
   std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
-  /// Of optimizer.params and scheduler.params: the types that have it; empty = all.
+  /// The types of optimizer.params and scheduler.params that have the key; empty = all.
   std::vector<std::string> types;
   FieldValue default_value;
   /// Shown in the docs where the default is not a fixed value.
@@ -147,7 +147,7 @@ class Schema {
   const std::vector<Section>& sections() const { return sections_; }
   const std::vector<LegacyKey>& legacy() const { return legacy_; }
 
-  /// By name or alias; null when the section has no such key.
+  /// Finds a field by name or alias; null when the section has no such key.
   const Field* find(const std::string& section, const std::string& name) const;
   const Section* find_section(const std::string& path) const;
   const LegacyKey* find_legacy(const std::string& section, const std::string& name) const;
@@ -170,7 +170,8 @@ class Schema {
 
 void index_schema(Schema& schema);
 
-/// Of a section that a config does not use at all, which is left out where all keys with an effect are written.
+/// Says whether the field's section is not used by a config at all: it is left out where all keys
+/// with an effect are written.
 bool is_switched_off(const Config& config, const Field& field);
 
 }  // namespace ftrun

@@ -15,7 +15,9 @@ void declare_adapter(Schema& s) {
   rows.key("type", &A::type, "lora, which a section without type is; none: the section has no effect.")
       .alias("peft_type")
       .in_any_case();
-  rows.key("path", &A::path, "Folder of an adapter in PEFT's layout to go on from; empty: a new one.");
+  rows.key("path", &A::path,
+           "Folder of an adapter in PEFT's layout to go on from, or the name of one that the "
+           "Hugging Face cache holds; empty: a new one.");
   rows.key("r", &A::r, "Rank of each adapter: the columns of B.").range(1, 65'536);
   rows.key("lora_alpha", &A::lora_alpha, "The adapter's results are scaled by lora_alpha / r.").above(0);
   rows.key("lora_dropout", &A::lora_dropout, "Share of an adapter's inputs that is dropped in training: each element with this probability.")

@@ -23,6 +23,8 @@ constexpr std::string_view kIntroduction = R"(# Config reference
 
 <!-- Generated from the schema in lib/config; `ftrun schema --markdown` prints it. Do not edit. -->
 
+With this page you can write a config and look up any key: its type, default, unit and meaning.
+
 A config is JSON (comments and trailing commas are fine) or YAML. `--config` may be repeated: a later
 file wins key by key. `--set section.key=value` overrides both; the value is read as YAML. Of two keys that
 exclude each other (`train.steps` and `train.epochs`, a rate in `train` and in `optimizer.params`, `fp16` and

@@ -10,7 +10,7 @@ std::string config_markdown();
 /// A JSON Schema (draft-07) of the config, for editors: `ftrun schema`.
 std::string config_json_schema();
 
-/// One line a key: path, type, range, default, action. What the test of the surface freezes.
+/// Lists all keys, one a line: path, type, range, default, action. A test freezes the list.
 std::string config_surface();
 
 }  // namespace ftrun

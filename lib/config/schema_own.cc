@@ -23,8 +23,11 @@ void declare_model_and_data(Schema& s) {
       s, {.path = "data", .doc = "Tokenised data sets.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.data; });
   data.key("train", &DataConfig::train,
-           "Data set file, or a list of them read one after the other; or a list of {path, weight}: data "
-           "sets that are mixed by weight. Needed to train.")
+           "Data set file, or a list of them read one after the other; or a list of {path, "
+           "weight}: data "
+           "sets that are mixed by weight. A data set of the Hugging Face cache is named "
+           "owner/name or "
+           "owner/name@revision: its train.bin or train.jsonl. Needed to train.")
       .or_weighted();
   data.key("train_weights", &DataConfig::train_weights,
            "Of each entry of train: its share of the tokens that are trained on, as a number beside the "

@@ -27,7 +27,7 @@ void declare_legacy(Schema& schema);
 
 inline constexpr auto kDs = Vocabulary::kDeepSpeed;
 
-// Between a member's type and FieldValue.
+// Conversions between a member's type and FieldValue.
 inline FieldValue to_value(bool v) {
   return v;
 }
@@ -84,7 +84,7 @@ constexpr FieldType field_type() {
   return FieldType::kFloatList;
 }
 
-/// Adds the rows of one section. What depends on no type is here, compiled once.
+/// Adds the rows of one section. Code that depends on no type is here, compiled once.
 class SectionRows {
  public:
   SectionRows(Schema& schema, const Section& section)
@@ -152,7 +152,7 @@ auto section(Schema& schema, Section head, Part part) {
   return rows;
 }
 
-/// The same for a section of which nothing is kept.
+/// Adds a section of which nothing is kept.
 inline SectionRows section(Schema& schema, Section head) {
   SectionRows rows(schema, head);
   schema.add_section(std::move(head));

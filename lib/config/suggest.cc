@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-// What other programs call a key, and the key.
+// A synonym is what other programs call a key, and the key.
 struct Synonym {
   const char* word;
   const char* path;
@@ -101,7 +101,7 @@ std::string suggestion(const std::string& section, const std::string& key,
   std::string near = nearest(key, candidates);
   if (!near.empty() && edit_distance(key, near) <= 1) return did_you_mean(near);
   if (const std::string meant = foreign_word(section, key); !meant.empty()) return did_you_mean(meant);
-  // What is near in a section that was written on purpose is likelier than its name elsewhere.
+  // A key nearby in a section that was written on purpose is likelier than its name elsewhere.
   const auto elsewhere = schema.paths_named(key);
   if (!elsewhere.empty() && (section.empty() || near.empty()))
     return did_you_mean(elsewhere.front());

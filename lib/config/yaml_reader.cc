@@ -137,7 +137,7 @@ std::string tab_hint(const std::string& text) {
                                                 : "look at this line and the one above it";
 }
 
-/// Where documents begin.
+/// DocumentStarts finds where documents begin.
 class DocumentStarts : public YAML::EventHandler {
  public:
   std::vector<YAML::Mark> all;
@@ -153,8 +153,9 @@ class DocumentStarts : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-/// Of the first two at most. Not all: where a document begins with what no value begins with (a comma), yaml-cpp 0.7 takes
-/// nothing from the text and finds another one there, without end.
+/// Finds the begin of the first two documents at most. Not all: where a document begins with what
+/// no value begins with (a comma), yaml-cpp 0.7 takes nothing from the text and finds another one
+/// there, without end.
 std::vector<YAML::Mark> first_documents(const std::string& text) {
   std::istringstream input(text);
   YAML::Parser parser(input);

@@ -5,7 +5,8 @@
 
 namespace ftrun {
 
-/// One micro-batch of one rank: B rows of T positions, each list [B*T], row-major.
+/// Batch is one micro-batch of one rank: B rows of T positions (SampleSet::row_positions), each
+/// list [B*T], row-major.
 struct Batch {
   /// Input ids. Padding is id 0.
   std::vector<int32_t> tokens;
@@ -17,7 +18,8 @@ struct Batch {
   /// Index in the row of the first position that this one may attend to: 0 in the concat packing,
   /// the document's first position otherwise. A padding position may attend only to itself.
   std::vector<int32_t> starts;
-  /// Place of the first position among those of the step's global batch, row after row: the same in every step.
+  /// Place of the first position among those of the step's global batch, row after row, without
+  /// the rows' padding: the same in every step.
   int64_t first_token = 0;
   /// Labels of this micro-batch on this rank that count.
   int64_t counted_tokens = 0;
@@ -26,7 +28,7 @@ struct Batch {
 /// All that one optimizer step of one rank trains on.
 struct StepBatch {
   int64_t step = 0;
-  /// One for each accumulation slot.
+  /// A batch for each accumulation slot.
   std::vector<Batch> micro_batches;
   /// Labels that count on this rank, and over all ranks and slots of the step. The loss scale is
   /// 1 / counted_tokens_global; when that is 0 (possible under the concat packing with a loss mask)

@@ -16,7 +16,7 @@ std::string token_type_name(DType dtype);
 /// The integer type of that name (also "u16" and such); nothing for other names.
 std::optional<DType> token_type_from_name(const std::string& name);
 
-/// One element as an id: -1 for what no model can have.
+/// Reads one element as an id; -1 for what no model can have.
 int64_t token_value(std::span<const std::byte> bytes, int64_t offset, DType dtype);
 
 /// Tokens of one integer type after a header of `data_offset` bytes.

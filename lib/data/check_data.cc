@@ -101,7 +101,10 @@ class Scan {
   ReadScratch scratch_;
 };
 
-void describe_lengths(const TokenFile& file, std::ostringstream& out) {
+constexpr const char* kDataSet = "data set";
+constexpr const char* kRecorded = "recorded";
+
+void describe_lengths(const TokenFile& file, DatasetFacts& facts) {
   if (file.documents() == 0) return;
   int64_t shortest = file.tokens(), longest = 0;
   for (int64_t d = 0; d < file.documents(); ++d) {
@@ -109,44 +112,46 @@ void describe_lengths(const TokenFile& file, std::ostringstream& out) {
     shortest = std::min(shortest, length);
     longest = std::max(longest, length);
   }
-  out << "  documents  " << file.documents() << " (shortest " << shortest << ", mean "
-      << file.tokens() / file.documents() << ", longest " << longest << " tokens)\n";
+  facts.emplace_back("documents",
+                     cat(file.documents(), " (shortest ", shortest, ", mean ",
+                         file.tokens() / file.documents(), ", longest ", longest, " tokens)"));
 }
 
-void describe_mask(const TokenFile& file, std::ostringstream& out) {
+void describe_mask(const TokenFile& file, DatasetFacts& facts) {
   if (file.trained().all()) {
-    out << "  loss mask  none: every token counts\n";
+    facts.emplace_back("loss mask", "none: every token counts");
     return;
   }
   const int64_t trained = file.trained().count(0, file.tokens());
   const double percent = 100.0 * static_cast<double>(trained) /
                          static_cast<double>(std::max<int64_t>(file.tokens(), 1));
-  out << "  loss mask  " << trained << " of " << file.tokens() << " tokens count ("
-      << number_text(static_cast<double>(static_cast<int64_t>(percent * 10)) / 10) << "%)\n";
+  facts.emplace_back(
+      "loss mask",
+      cat(trained, " of ", file.tokens(), " tokens count (",
+          number_text(static_cast<double>(static_cast<int64_t>(percent * 10)) / 10), "%)"));
 }
 
-void describe_first_ids(const TokenFile& file, std::ostringstream& out) {
+void describe_first_ids(const TokenFile& file, DatasetFacts& facts) {
   std::vector<int32_t> ids(static_cast<size_t>(std::min<int64_t>(file.tokens(), 16)));
   std::vector<int32_t> labels(ids.size());
   ReadScratch scratch;
   file.read(0, ids, labels, scratch);
-  out << "  first ids ";
-  for (const int32_t id : ids) out << " " << id;
-  out << "\n";
+  facts.emplace_back("first ids", join_numbers(ids, " "));
 }
 
-void describe_file(const TokenFile& file, std::ostringstream& out) {
-  out << file.path() << "\n  format     " << file.format() << "\n";
+void describe_file(const TokenFile& file, DatasetFacts& facts) {
+  facts.emplace_back(kDataSet, file.path());
+  facts.emplace_back("format", file.format());
   for (const DataPart& part : file.parts()) {
     std::error_code error;
     const auto bytes = static_cast<int64_t>(std::filesystem::file_size(part.path, error));
-    out << "  file       " << part.path << " (" << part.role << ", " << human_bytes(bytes) << ")\n";
+    facts.emplace_back("file", cat(part.path, " (", part.role, ", ", human_bytes(bytes), ")"));
   }
-  out << "  tokens     " << file.tokens() << "\n";
-  describe_lengths(file, out);
-  describe_mask(file, out);
-  describe_first_ids(file, out);
-  for (const std::string& note : file.notes()) out << "  note       " << note << "\n";
+  facts.emplace_back("tokens", std::to_string(file.tokens()));
+  describe_lengths(file, facts);
+  describe_mask(file, facts);
+  describe_first_ids(file, facts);
+  for (const std::string& note : file.notes()) facts.emplace_back("note", note);
 }
 
 }  // namespace
@@ -201,19 +206,33 @@ std::string data_report_text(const DataReport& report) {
   return out.str();
 }
 
-std::string describe_dataset(const std::string& path, const TokenFileOptions& options) {
+DatasetFacts dataset_facts(const std::string& path, const TokenFileOptions& options) {
   const TokenDataset data({path}, options);
-  std::ostringstream out;
-  for (const auto& file : data.files()) describe_file(*file, out);
-  if (const auto recorded = recorded_fingerprint(data)) {
-    const DataStatistics& s = recorded->statistics;
-    out << "recorded     fingerprint " << recorded->digest << ", " << s.documents
-        << " documents, ids " << s.min_id << " to " << s.max_id << "\n";
-  } else {
-    out << "recorded     nothing current (no .json of prepare_data.py beside it, or files were "
-           "copied or changed since)\n";
+  DatasetFacts facts;
+  for (const auto& file : data.files()) describe_file(*file, facts);
+  const auto recorded = recorded_fingerprint(data);
+  const DataStatistics s = recorded ? recorded->statistics : DataStatistics{};
+  facts.emplace_back(
+      kRecorded, recorded ? cat("fingerprint ", recorded->digest, ", ", s.documents,
+                                " documents, ids ", s.min_id, " to ", s.max_id)
+                          : "nothing current (no .json of prepare_data.py beside it, or files were "
+                            "copied or changed since)");
+  return facts;
+}
+
+std::string dataset_text(const DatasetFacts& facts) {
+  constexpr size_t kValues = 13;
+  std::string text;
+  for (const auto& [name, value] : facts) {
+    std::string column = name == kDataSet ? "" : name == kRecorded ? name : "  " + name;
+    if (!column.empty()) column.resize(kValues, ' ');
+    text += cat(column, value, "\n");
   }
-  return out.str();
+  return text;
+}
+
+std::string describe_dataset(const std::string& path, const TokenFileOptions& options) {
+  return dataset_text(dataset_facts(path, options));
 }
 
 }  // namespace ftrun

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/sample_set.h"
@@ -10,9 +11,9 @@
 
 namespace ftrun {
 
-/// What a reading of a whole data set found.
+/// DataReport is what a reading of a whole data set found.
 struct DataReport {
-  /// Each a complete sentence naming file and place; the first 20, then how many more.
+  /// Complete sentences that name file and place; the first 20, then how many more.
   std::vector<std::string> problems;
   DataStatistics statistics;
   /// Ids outside the model's rows.
@@ -34,16 +35,23 @@ struct DataReport {
 };
 
 /// Reads every token (for `ftrun check --data`). Damage that keeps the data from being opened is
-/// reported as a problem too, as are fewer rows than `whole_batch`, what a training step needs where what does not fill one is left out;
-/// nothing is thrown for bad data.
+/// reported as a problem too, as are fewer rows than `whole_batch`, what a training step needs
+/// where what does not fill one is left out; nothing is thrown for bad data.
 DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
                          int64_t vocab_rows, std::optional<int64_t> whole_batch = std::nullopt);
 
 /// The report as lines for people.
 std::string data_report_text(const DataReport& report);
 
-/// What a data set is (for `ftrun inspect`): format, sizes, documents and their lengths, mask,
+/// DatasetFacts are names and values of what a data set is, a list for each of its files ("data
+/// set" begins one).
+using DatasetFacts = std::vector<std::pair<std::string, std::string>>;
+/// Describes a data set (for `ftrun inspect`): format, sizes, documents and their lengths, mask,
 /// first ids, recorded facts. Error(kBadInput) when it cannot be opened.
+DatasetFacts dataset_facts(const std::string& path, const TokenFileOptions& options = {});
+/// Writes the facts as lines for people.
+std::string dataset_text(const DatasetFacts& facts);
+/// Describes a data set as lines for people: the text of its facts.
 std::string describe_dataset(const std::string& path, const TokenFileOptions& options = {});
 
 }  // namespace ftrun

@@ -14,7 +14,8 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Of what has no .json, the first document stands for all.
+/// Says whether the first document has tokens that do not count, which stands for all of a file
+/// without .json.
 bool masks_first_document(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();

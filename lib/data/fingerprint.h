@@ -14,21 +14,22 @@
 
 namespace ftrun {
 
-/// What identifies the content of a data set, whatever its files are called and wherever they lie.
+/// DataFingerprint identifies the content of a data set, whatever its files are called and wherever
+/// they lie.
 struct DataFingerprint {
   /// XXH3 of the text that has one line "role bytes xxh3" for each file, as 16 hexadecimal digits.
   std::string digest;
   DataStatistics statistics;
   std::vector<FileRecord> files;
-  /// Where it comes from: "recorded by prepare_data.py", "cached" or "computed".
+  /// The source of the fingerprint: "recorded by prepare_data.py", "cached" or "computed".
   std::string origin;
 };
 
 /// The digest of files already hashed.
 std::string fingerprint_digest(const std::vector<FileRecord>& files);
 
-/// What prepare_data.py recorded, when every file has a sidecar and still has the size and
-/// modification time noted there. Reads no data. Warns about a sidecar of other files.
+/// Reads the fingerprint that prepare_data.py recorded, when every file has a sidecar and still has
+/// the size and modification time noted there. Reads no data. Warns about a sidecar of other files.
 std::optional<DataFingerprint> recorded_fingerprint(const TokenDataset& data);
 
 /// Reads every file through once. Nothing when `stop` becomes true meanwhile.

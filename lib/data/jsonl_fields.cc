@@ -23,7 +23,8 @@ constexpr Names kHarmlessNames = {
     "length", "num_turns", "turn_count", "num_tokens", "token_count", "n_tokens", "num_messages", "char_count", "word_count",
     "__index_level_0__", "unnamed_0"};
 
-/// A tokenizer's own outputs, which say nothing about the loss, are harmless beside token ids alone.
+/// A tokenizer's own outputs, which say nothing about the loss, are harmless beside token ids
+/// alone.
 constexpr Names kTokenizerOutputs = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping"};
 
 /// Drops what does not count in a name. A letter of ASCII may be written as \\u00NN.

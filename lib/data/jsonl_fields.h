@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// What a field of a JSONL line means.
+/// JsonlField is the meaning of a field of a JSONL line.
 enum class JsonlField {
   kInputIds,
   kLabels,
@@ -24,9 +24,9 @@ enum class JsonlField {
   kWeights,
   /// A chosen or rejected answer.
   kPreference,
-  /// True for an answer that is to be imitated.
+  /// A flag: the answer is to be imitated, or not.
   kDesirable,
-  /// Whether the line is trained on.
+  /// The line is trained on, or not.
   kTrain,
   /// Labels, ids or numbers for the loss that are given in another way than by labels.
   kOtherTargets,

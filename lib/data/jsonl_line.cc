@@ -24,7 +24,7 @@ struct JsonValue {
   bool list = false;
   int64_t entries = 0;
   std::string_view first;
-  /// Whether all entries are spelled as the first is.
+  /// All entries are spelled as the first is.
   bool alike = true;
 
   bool holds_nothing() const {
@@ -60,7 +60,8 @@ bool says_no(std::string_view scalar) {
 
 constexpr const char* kWriteLabels = "write labels, the ids with -100 for what does not count in the loss";
 
-/// The problem with a field that could change what is trained on; "" where it says what is so anyway.
+/// The problem with a field that could change what is trained on; "" where it says what is so
+/// anyway.
 std::string problem_of(JsonlField field, const JsonValue& value) {
   const bool all_ones = says_yes(value.list && value.alike ? value.first : value.text);
   switch (field) {
@@ -120,7 +121,7 @@ class LineReader {
   [[noreturn]] void fail(const std::string& what) const {
     throw LineError{cat("column ", at_ + 1, ": ", what)};
   }
-  /// For a number just read that may not stand here.
+  /// Fails on a number just read that may not stand here.
   [[noreturn]] void fail_number(const std::string& what) {
     at_ = number_at_;
     fail(what);

@@ -9,16 +9,17 @@
 
 namespace ftrun {
 
-/// How many lines have a field that is neither read nor harmless, by the field's name.
+/// UnreadFields counts the lines that have a field that is neither read nor harmless, by the
+/// field's name.
 using UnreadFields = std::map<std::string, int64_t, std::less<>>;
 
 /// Reads one line of a JSONL data set into `ids` and `labels` (equally long; not shifted;
 /// kIgnoredLabel where not trained), whose storage is reused: no allocation once they are large
 /// enough. Keys: input_ids; labels, as long (absent: every token is trained); attention_mask, as
 /// long (ones, with zeros only at the ends: such tokens are padding and dropped); position_ids
-/// (only 0, 1, 2, ...). A field that holds nothing (null, "", [], {}) counts as absent. Other fields
-/// are refused where they could change what is trained on (jsonl_fields.h), else harmless, else
-/// counted in `unread`. Returns "" or what is wrong with the line.
+/// (only 0, 1, 2, ...). A field that holds nothing (null, "", [], {}) counts as absent. Other
+/// fields are refused where they could change what is trained on (jsonl_fields.h), else harmless,
+/// else counted in `unread`. Returns "" or what is wrong with the line.
 std::string parse_jsonl_line(std::string_view line, std::vector<int32_t>& ids,
                              std::vector<int32_t>& labels, UnreadFields* unread = nullptr);
 
@@ -26,12 +27,12 @@ std::string parse_jsonl_line(std::string_view line, std::vector<int32_t>& ids,
 struct JsonlLine {
   std::string_view text;
   int64_t offset = 0;
-  /// From 1; blank lines count.
+  /// The line's number, from 1; blank lines count.
   int64_t number = 0;
 };
 
-/// The lines of a JSONL file that are not blank, without the mark of UTF-8 that a file, and each part of one that
-/// was joined from several, may begin with.
+/// The lines of a JSONL file that are not blank, without the mark of UTF-8 that a file, and each
+/// part of one that was joined from several, may begin with.
 class JsonlLines {
  public:
   explicit JsonlLines(std::string_view file);

@@ -24,13 +24,13 @@ struct LoaderOptions {
   uint64_t seed = 0;
   /// Step to begin with: the whole state of a resumed loader.
   int64_t first_step = 0;
-  /// One past the last step that will be asked for; negative for no end.
+  /// The step after the last one that will be asked for; negative for no end.
   int64_t end_step = -1;
   /// Steps made ready ahead of the one in use.
   int depth = 4;
   /// Longest wait for one step's data before Error(kEnvironment).
   double timeout_seconds = 600;
-  /// When a wait for data is told.
+  /// Options of the notice of a wait for data.
   WaitNoticeOptions notices;
 };
 

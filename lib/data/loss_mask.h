@@ -7,9 +7,9 @@
 
 namespace ftrun {
 
-/// Which tokens are trained on, one bit a token: bit i says whether token i counts as the label of
-/// the token before it. Bits are packed from the least significant end of each byte. A view: the
-/// bytes belong to the file or index that made it.
+/// TrainedBits says which tokens are trained on, one bit a token: bit i says whether token i counts
+/// as the label of the token before it. Bits are packed from the least significant end of each
+/// byte. A view: the bytes belong to the file or index that made it.
 class TrainedBits {
  public:
   /// Every token counts.
@@ -22,7 +22,7 @@ class TrainedBits {
     const auto byte = std::to_integer<unsigned>(bits_[static_cast<size_t>(token >> 3)]);
     return ((byte >> (token & 7)) & 1U) != 0;
   }
-  /// How many of the tokens [first, first + count) count.
+  /// Counts those of the tokens [first, first + count) that count.
   int64_t count(int64_t first, int64_t count) const;
 
  private:

@@ -33,13 +33,13 @@ void RowTable::cut_stream() {
   filled_ = rows_ * length_;
 }
 
-/// One past the last document of the set that a document belongs to.
+/// Returns the document after the last one of the set that a document belongs to.
 int64_t RowTable::end_of_set(int64_t document) const {
   return *std::upper_bound(set_begins_.begin() + 1, set_begins_.end() - 1, document);
 }
 
-/// The next run of at most T pairs at or after the cursor, before document `end`, that has a trained
-/// label.
+/// The next run of at most T pairs at or after the cursor, before document `end`, that has a
+/// trained label.
 bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const {
   while (cursor.document < end) {
     const int64_t start = data_.document_start(cursor.document);
@@ -57,8 +57,8 @@ bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dr
   return false;
 }
 
-/// Fills scratch.pieces from the cursor on, which is left where the next block begins; a block ends with
-/// its set. Returns the pieces left out.
+/// Fills scratch.pieces from the cursor on, which is left where the next block begins; a block ends
+/// with its set. Returns the pieces left out.
 int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
   const int64_t enough = kBlockRows * (packing_ == SequencePacking::kNone ? 1 : length_);
   const int64_t end = end_of_set(cursor.document);
@@ -86,7 +86,7 @@ void RowTable::place_pieces(PackScratch& scratch) const {
   }
 }
 
-/// Of a set of documents.
+/// Builds the blocks of a set of documents.
 void RowTable::build_blocks(int64_t first, int64_t end) {
   PackScratch scratch;
   Cursor cursor{first, 0};

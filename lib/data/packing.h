@@ -15,7 +15,7 @@ struct Piece {
   int64_t length = 0;
 };
 
-/// What a thread that asks for rows keeps between calls: the block packed last.
+/// PackScratch is what a thread that asks for rows keeps between calls: the block packed last.
 struct PackScratch {
   int64_t block = -1;
   std::vector<Piece> pieces;
@@ -29,8 +29,8 @@ struct PackScratch {
 /// label is left out.
 class RowTable {
  public:
-  /// `data` must outlive this. With `apart` no row holds tokens of two of the paths that the data was
-  /// opened with: the rows of the first come first, then those of the second.
+  /// `data` must outlive this. With `apart` no row holds tokens of two of the paths that the data
+  /// was opened with: the rows of the first come first, then those of the second.
   RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length, bool apart = false);
 
   int64_t size() const { return rows_; }
@@ -68,7 +68,7 @@ class RowTable {
   const TokenDataset& data_;
   SequencePacking packing_;
   int64_t length_;
-  // Of each set: where its tokens or (where documents count) its documents begin, and the end.
+  // The begin of each set's tokens or (where documents count) documents, and the end.
   std::vector<int64_t> set_begins_;
   std::vector<int64_t> set_rows_{0};
   int64_t rows_ = 0;

@@ -26,23 +26,23 @@ class SampleOrder {
   int half_bits_;
 };
 
-/// Of several data sets that are mixed, one: how many rows it has, and how many of them (with
-/// repetitions) an epoch of the mix takes.
+/// MixedRows describes one of several data sets that are mixed: how many rows it has, and how many
+/// of them (with repetitions) an epoch of the mix takes.
 struct MixedRows {
   int64_t rows = 0;
   int64_t taken = 0;
   bool operator==(const MixedRows&) const = default;
 };
 
-/// The order of one data set, or of a mix: each epoch is one permutation of what it takes of all sets,
-/// and each set goes on, from epoch to epoch, in its own order. Rows of the sets are numbered one set
-/// after the other. A function of seed and position alone, as SampleOrder.
+/// The order of one data set, or of a mix: each epoch is one permutation of what it takes of all
+/// sets, and each set goes on, from epoch to epoch, in its own order. Rows of the sets are numbered
+/// one set after the other. A function of seed and position alone, as SampleOrder.
 class MixedOrder {
  public:
-  /// One data set.
+  /// Makes the order of one data set.
   MixedOrder(const SampleOrder& order) : sets_{{0, 0, order}}, all_(order) {}  // NOLINT: it is one
-  /// `sets` is not empty, and all of its numbers are at least 1. `epoch_rows`: as SampleOrder's, of the
-  /// rows that all sets together give an epoch.
+  /// `sets` is not empty, and all of its numbers are at least 1. `epoch_rows`: as SampleOrder's, of
+  /// the rows that all sets together give an epoch.
   MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed, int64_t epoch_rows = 0);
 
   /// The row at position `sample` >= 0 of the stream.

@@ -29,14 +29,16 @@ int64_t checked_length(const SampleSetOptions& options) {
 
 SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptions& options)
     : data_(paths, file_options(options)),
-      rows_(data_, options.packing, checked_length(options), !options.weights.empty()) {
+      rows_(data_, options.packing, checked_length(options), !options.weights.empty()),
+      row_padding_(options.row_padding) {
   require(options.weights.empty() || options.weights.size() == paths.size(), "weights of other data sets");
   refuse_unusable();
   if (!options.weights.empty()) count_mix(options.weights);
 }
 
-/// How many rows an epoch takes of each set. The set with the most tokens that are trained on, T of them in
-/// R rows, is seen once; set i gives T * weight_i / weight of these tokens, in rows that hold T_i / R_i.
+/// Counts the rows that an epoch takes of each set. The set with the most tokens that are trained
+/// on, T of them in R rows, is seen once; set i gives T * weight_i / weight of these tokens, in
+/// rows that hold T_i / R_i.
 void SampleSet::count_mix(const std::vector<double>& weights) {
   std::vector<Piece> pieces;
   PackScratch scratch;
@@ -143,7 +145,7 @@ RowReader::RowReader(const SampleSet& samples, int64_t vocab_rows)
 }
 
 void RowReader::start(Batch& batch, int64_t count) const {
-  const int64_t length = samples_.sequence_length();
+  const int64_t length = samples_.row_positions();
   const auto size = static_cast<size_t>(count * length);
   batch.tokens.assign(size, 0);
   batch.labels.assign(size, kIgnoredLabel);
@@ -156,7 +158,7 @@ void RowReader::start(Batch& batch, int64_t count) const {
 
 void RowReader::fill(Batch& batch, int64_t at, int64_t row) {
   samples_.rows().pieces(row, pieces_, pack_scratch_);
-  const int64_t first = at * samples_.sequence_length();
+  const int64_t first = at * samples_.row_positions();
   int64_t slot = 0;
   for (const Piece& piece : pieces_) {
     const auto count = static_cast<size_t>(piece.length + 1);

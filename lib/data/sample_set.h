@@ -18,12 +18,14 @@ namespace ftrun {
 struct SampleSetOptions {
   /// Positions of a row, T.
   int64_t sequence_length = 512;
+  /// Positions behind these that no token takes.
+  int64_t row_padding = 0;
   SequencePacking packing = SequencePacking::kConcat;
   /// Element type of raw .bin files; by default what the .json beside them says.
   std::optional<DType> dtype;
-  /// What kind of files these are; kAuto looks at name and content.
+  /// The kind of these files; kAuto looks at name and content.
   DataFormat format = DataFormat::kAuto;
-  /// Of each path, when these are data sets that are mixed; empty: one stream.
+  /// The weight of each path, when these are data sets that are mixed; empty: one stream.
   std::vector<double> weights;
   /// Id that ends a document in files without boundaries; by default what the .json says.
   std::optional<int32_t> end_of_document;
@@ -42,9 +44,11 @@ class SampleSet {
   const RowTable& rows() const { return rows_; }
   int64_t size() const { return rows_.size(); }
   int64_t sequence_length() const { return rows_.sequence_length(); }
-  /// Of each data set of a mix, its rows and how many of them an epoch takes: those of the set with the most
-  /// tokens that are trained on once, of the others so many that the tokens trained on are as the weights.
-  /// Empty where nothing is mixed.
+  /// Positions of a row in a batch: T and those behind them that no token takes.
+  int64_t row_positions() const { return sequence_length() + row_padding_; }
+  /// The rows of each data set of a mix, and how many of them an epoch takes: those of the set with
+  /// the most tokens that are trained on once, of the others so many that the tokens trained on are
+  /// as the weights. Empty where nothing is mixed.
   const std::vector<MixedRows>& mix() const { return mix_; }
   /// Tokens of a set's rows that are trained on, as mix().
   const std::vector<int64_t>& mix_tokens() const { return mix_tokens_; }
@@ -61,12 +65,13 @@ class SampleSet {
   void count_mix(const std::vector<double>& weights);
   TokenDataset data_;
   RowTable rows_;
+  int64_t row_padding_;
   std::vector<MixedRows> mix_;
   std::vector<int64_t> mix_tokens_;
 };
 
-/// A line for each data set of a mix: its share of the tokens that are trained on, and how often an epoch
-/// sees it. Empty where nothing is mixed.
+/// A line for each data set of a mix: its share of the tokens that are trained on, and how often an
+/// epoch sees it. Empty where nothing is mixed.
 std::vector<std::string> mix_lines(const SampleSet& samples);
 
 /// Fills batches from a SampleSet. Keeps buffers between calls and allocates nothing once they are
@@ -120,8 +125,8 @@ class StepReader {
 /// every rank makes the same number of passes; what is left over is padding that no label counts.
 class ValidationReader {
  public:
-  /// Uses min(sequences, samples.size()) rows (0: all), `micro_batches` batches of `micro_batch` rows a
-  /// pass. `samples` must outlive this.
+  /// Uses min(sequences, samples.size()) rows (0: all), `micro_batches` batches of `micro_batch`
+  /// rows a pass. `samples` must outlive this.
   ValidationReader(const SampleSet& samples, int64_t sequences, int64_t micro_batch, int64_t ranks,
                    int64_t rank, int64_t vocab_rows, int64_t micro_batches = 1);
 

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr char kFormat[] = "ftrun-data";
-/// While prepare_data.py puts new files in the place of old ones.
+/// The mark that is there while prepare_data.py puts new files in the place of old ones.
 constexpr char kUnfinished[] = "ftrun-data-unfinished";
 
 [[noreturn]] void refuse_sidecar(const std::string& path, const std::string& what) {
@@ -30,8 +30,8 @@ constexpr char kUnfinished[] = "ftrun-data-unfinished";
               "write the data again with scripts/prepare_data.py, or remove this file");
 }
 
-/// What describes a data file has some hundred bytes, with the names of all inputs some megabytes. What is
-/// larger than the first is read only where its head says that it is ours.
+/// The size that a sidecar usually stays below: some hundred bytes, with the names of all inputs
+/// some megabytes. A larger file is read only where its head says that it is ours.
 constexpr int64_t kLargestSidecar = int64_t{1} << 20;
 constexpr int64_t kLargestOfOurs = int64_t{64} << 20;
 
@@ -62,8 +62,8 @@ int64_t largest_sidecar(const std::string& path) {
   return kLargestOfOurs;
 }
 
-/// Parsed JSON object of a file; nothing when there is no file, it is larger than `most` bytes or holds
-/// something else.
+/// Parsed JSON object of a file; nothing when there is no file, it is larger than `most` bytes or
+/// holds something else.
 std::optional<json> object_of(const std::string& path, int64_t most) {
   if (bytes_of(path).value_or(most + 1) > most) return std::nullopt;
   const std::string text = read_file(path);

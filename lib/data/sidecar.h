@@ -20,7 +20,7 @@ struct DataStatistics {
   int64_t max_id = -1;
 };
 
-/// One file of a data set as it was when it was hashed.
+/// FileRecord is one file of a data set as it was when it was hashed.
 struct FileRecord {
   std::string role;
   std::string path;
@@ -30,7 +30,8 @@ struct FileRecord {
   uint64_t xxh3 = 0;
 };
 
-/// What scripts/prepare_data.py writes beside a data file as <prefix>.json (docs/data.md).
+/// Sidecar is what scripts/prepare_data.py writes beside a data file as <prefix>.json
+/// (docs/data.md).
 struct Sidecar {
   std::string path;
   std::optional<DType> dtype;
@@ -44,13 +45,13 @@ struct Sidecar {
   std::vector<FileRecord> files;
 };
 
-/// <stem>.json if it was written by prepare_data.py; any other file of that name is left alone, and a
-/// large one (raw data, as a rule) is not even read unless it begins as ours do.
-/// Error(kBadInput) when it is ours but damaged, or too large to be.
+/// <stem>.json if it was written by prepare_data.py; any other file of that name is left alone, and
+/// a large one (raw data, as a rule) is not even read unless it begins as ours do. Error(kBadInput)
+/// when it is ours but damaged, or too large to be.
 std::optional<Sidecar> read_sidecar(const std::string& data_file);
 
-/// The same facts for `path`, which need not lie beside the data (a cached fingerprint); nothing for
-/// one of more than `most` bytes.
+/// Reads the same facts from `path`, which need not lie beside the data (a cached fingerprint);
+/// nothing for a file of more than `most` bytes.
 std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most);
 std::string sidecar_text(const Sidecar& sidecar);
 

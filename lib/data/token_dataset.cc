@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/text.h"
 #include "data/data_file.h"
 
@@ -19,7 +20,7 @@ size_t file_of(const std::vector<int64_t>& starts, int64_t at) {
   return static_cast<size_t>(after - starts.begin() - 1);
 }
 
-/// Whether a name in data.train is that of a file, a folder, or the prefix of a data file.
+/// Says whether a name in data.train is that of a file, a folder, or the prefix of a data file.
 bool is_there(const std::string& name) {
   std::error_code error;
   return fs::exists(name, error) || find_data_file(name).has_value();
@@ -38,7 +39,8 @@ std::vector<std::string> parts_not_there(const std::string& path) {
   return split(std::string_view(path).substr(begin), '/');
 }
 
-/// What `part` stands for in each folder, which is empty or ends with a slash: itself where it is there, else what matches it, sorted.
+/// Lists what `part` stands for in each folder, which is empty or ends with a slash: itself where
+/// it is there, else what matches it, sorted.
 std::vector<std::string> extended(const std::vector<std::string>& folders, const std::string& part) {
   std::vector<std::string> paths;
   std::error_code error;
@@ -58,7 +60,8 @@ std::vector<std::string> extended(const std::vector<std::string>& folders, const
 
 }  // namespace
 
-std::vector<std::string> matching_files(const std::string& pattern) {
+std::vector<std::string> matching_files(const std::string& named) {
+  const std::string pattern = is_there(named) ? named : find_hub_file(named);
   if (is_there(pattern)) return {pattern};
   const std::vector<std::string> rest = parts_not_there(pattern);
   if (std::none_of(rest.begin(), rest.end(), is_pattern)) return {pattern};

@@ -10,22 +10,25 @@
 
 namespace ftrun {
 
-/// The files that a name in data.train stands for. A file or prefix that is there is itself, whatever characters it has; so is each
-/// folder of the name that is there. Of what is not there, names with * ? [ ] are patterns, whose matches are sorted. Error(kBadInput)
-/// when nothing matches; a name without patterns is returned as it is.
+/// The files that a name in data.train stands for. A file or prefix that is there is itself,
+/// whatever characters it has; so is each folder of the name that is there. A file of a data set of
+/// the Hugging Face Hub ("owner/name@commit/train") is found in the local cache. Of what is not
+/// there, names with * ? [ ] are patterns, whose matches are sorted. Error(kBadInput) when nothing
+/// matches; a name without patterns is returned as it is.
 std::vector<std::string> matching_files(const std::string& pattern);
 
-/// One or several files read as one stream of tokens, in the order given. Immutable after opening;
-/// any number of threads may read, each with its own ReadScratch.
+/// TokenDataset is one or several files read as one stream of tokens, in the order given. Immutable
+/// after opening; any number of threads may read, each with its own ReadScratch.
 class TokenDataset {
  public:
-  /// Each path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput) for what cannot be read or holds no token.
+  /// Opens the files. A path is a file, a prefix, or a pattern (matching_files()). Error(kBadInput)
+  /// for what cannot be read or holds no token.
   TokenDataset(const std::vector<std::string>& paths, const TokenFileOptions& options);
 
   int64_t tokens() const { return token_starts_.back(); }
   int64_t documents() const { return document_starts_.back(); }
   const std::vector<std::unique_ptr<TokenFile>>& files() const { return files_; }
-  /// Where what each path named begins, and the end: paths + 1 tokens, or documents.
+  /// The begin of what each path named, and the end: paths + 1 tokens, or documents.
   const std::vector<int64_t>& path_tokens() const { return path_tokens_; }
   const std::vector<int64_t>& path_documents() const { return path_documents_; }
   /// The first file's path, with " and N more" when there are several.
@@ -33,15 +36,15 @@ class TokenDataset {
 
   /// First token of document d; documents() gives tokens().
   int64_t document_start(int64_t d) const;
-  /// As TokenFile::read, over the whole stream.
+  /// Reads as TokenFile::read does, over the whole stream.
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const;
   TokenPlace place(int64_t token) const;
   /// Findings of opening the files that do not stop training, a sentence each.
   std::vector<std::string> notes() const;
-  /// Whether every token counts as a label.
+  /// Says whether every token counts as a label.
   bool all_trained() const;
-  /// How many of the tokens [first, first + count) count as labels.
+  /// Counts those of the tokens [first, first + count) that count as labels.
   int64_t trained(int64_t first, int64_t count) const;
   void check_not_cut() const;
 

@@ -73,8 +73,8 @@ std::string resolved(const std::string& path) {
   refuse_missing(path);
 }
 
-/// What was prepared with a loss mask or an index means something else without it: prompts would be trained on, or documents cut
-/// elsewhere.
+/// Refuses a file whose mask or index is lost: without it, prompts would be trained on, or
+/// documents cut elsewhere.
 void refuse_lost_companion(const std::string& path) {
   const std::optional<Sidecar> side = read_sidecar(path);
   if (!side) return;

@@ -17,7 +17,7 @@ namespace ftrun {
 /// Label of a position that does not count in the loss, as in Hugging Face data sets.
 constexpr int32_t kIgnoredLabel = -100;
 
-/// Where a token lies and what the file says there, for messages.
+/// TokenPlace says where a token lies and what the file says there, for messages.
 struct TokenPlace {
   std::string file;
   /// Byte in the file (of the line's first byte in JSONL).
@@ -28,13 +28,14 @@ struct TokenPlace {
   int64_t value = 0;
 };
 
-/// One file of a data set and what it is for: "tokens", "index", "mask" or "jsonl".
+/// DataPart is one file of a data set and what it is for: "tokens", "index", "mask" or "jsonl".
 struct DataPart {
   std::string role;
   std::string path;
 };
 
-/// What a reader may keep between two reads: the last line of a JSONL file, parsed. One a thread.
+/// ReadScratch is what a reader may keep between two reads: the last line of a JSONL file, parsed.
+/// One a thread.
 struct ReadScratch {
   const void* file = nullptr;
   int64_t document = -1;
@@ -86,7 +87,7 @@ struct TokenFileOptions {
   std::optional<DType> dtype;
   /// Id that ends each document of a file without boundaries; by default what the .json says.
   std::optional<int32_t> end_of_document;
-  /// Whether document boundaries are needed: a raw .bin file is then scanned for end_of_document.
+  /// Document boundaries are needed: a raw .bin file is then scanned for end_of_document.
   bool find_documents = false;
 };
 

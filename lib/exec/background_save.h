@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// A checkpoint that a thread of its own writes while training goes on. On every rank of a run one: they
-/// write together.
+/// A checkpoint that a thread of its own writes while training goes on. On every rank of a run one:
+/// they write together.
 class BackgroundSave {
  public:
   /// `write` must not touch what training changes.
@@ -21,16 +21,16 @@ class BackgroundSave {
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  /// After which the state was copied.
+  /// The step after which the state was copied.
   int64_t step() const { return step_; }
-  /// Whether finish() would return at once.
+  /// Says whether finish() would return at once.
   bool has_ended() const { return ended_; }
 
   struct Outcome {
     SaveResult result;
     /// Why there is no checkpoint, or what followed it failed; "" otherwise.
     std::string failure;
-    /// From the copy to the end.
+    /// Seconds from the copy to the end.
     double seconds = 0;
   };
   /// Waits.

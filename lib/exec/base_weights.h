@@ -16,8 +16,8 @@
 
 namespace ftrun {
 
-/// The weights of a model folder as they are trained on: of those that are packed, the numbers that their codes stand for. Inline:
-/// commands use it without the engine.
+/// The weights of a model folder as they are trained on: of those that are packed, the numbers that
+/// their codes stand for. Inline: commands use it without the engine.
 class BaseWeights {
  public:
   /// `folder` is borrowed.
@@ -28,7 +28,8 @@ class BaseWeights {
           if (param.packed) packed_[model.tensor(id).name] = model.tensor(id).shape;
   }
 
-  /// Elements [begin, end) of a tensor in fp32. One tensor after the other: the scales of a packed one are found by reading it whole.
+  /// Elements [begin, end) of a tensor in fp32. One tensor after the other: the scales of a packed
+  /// one are found by reading it whole.
   void read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
     const auto found = packed_.find(tensor);
     if (found == packed_.end()) return read_stored(tensor, begin, end, out);
@@ -48,7 +49,7 @@ class BaseWeights {
  private:
   static constexpr int64_t kPart = int64_t{1} << 18;
 
-  /// What is read of a mapped file is memory of this process until it is released.
+  /// Reads a part of a mapped file, which is memory of this process until it is released.
   void read_stored(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) const {
     folder_.read_f32(tensor, begin, end, out);
     folder_.release(tensor, begin, end);
@@ -70,7 +71,7 @@ class BaseWeights {
   std::map<std::string, Dims> packed_;
   std::vector<float> values_;
   std::vector<std::byte> records_;
-  /// Of the tensor that is read.
+  /// The tensor that is read.
   std::string tensor_;
   std::optional<PackScales> scales_;
 };

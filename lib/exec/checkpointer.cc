@@ -55,13 +55,14 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   session_.together("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
-    if (!adapter.empty()) begun.emplace(adapter);
+    if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
     setup_.state().load(first_weights(begun ? &*begun : nullptr));
   });
   return std::nullopt;
 }
 
-/// "" where all of the model trains, and on other ranks than the first, whose record counts.
+/// Returns the fingerprint of the base; "" where all of the model trains, and on other ranks than
+/// the first, whose record counts.
 std::string Checkpointer::base_fingerprint() const {
   return setup_.train().model.trains_all() || !session_.is_first() ? "" : setup_.folder().weights_fingerprint();
 }
@@ -124,7 +125,7 @@ SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
           .best = best_of(progress)};
 }
 
-/// Nothing where this state is not the best.
+/// Makes the record of the best checkpoint; nothing if this state is not the best.
 std::optional<BestCheckpoint> Checkpointer::best_of(const TrainingProgress& progress) const {
   const EvaluationRecord& record = progress.evaluations;
   if (!record.is_best(progress.step)) return std::nullopt;
@@ -181,7 +182,7 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   return busy;
 }
 
-/// Where another one is under way, this waits for it.
+/// Starts a save in the background, after waiting for one that is under way.
 void Checkpointer::save_in_background(TrainingProgress& progress, const std::string& data_fingerprint) {
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
   const auto start = std::chrono::steady_clock::now();
@@ -198,7 +199,7 @@ void Checkpointer::save_in_background(TrainingProgress& progress, const std::str
   held_seconds_ += paused_seconds_;
 }
 
-/// Waits for a save in the background and tells how it ended. One that failed costs nothing but
+/// Waits for a save in the background and logs how it ended. One that failed costs nothing but
 /// itself: those before it are there, and the next one will be tried.
 void Checkpointer::settle(TrainingProgress& progress) {
   if (!under_way_) return;
@@ -291,8 +292,8 @@ void Checkpointer::add_to(RunManifest& manifest) const {
   manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * held_seconds_);
 }
 
-/// With a peer that is lost no checkpoint comes about, and one that is stopped would have to be waited
-/// for once more.
+/// Leaves the saves of a run that fails: with a peer that is lost no checkpoint comes about, and
+/// one that is stopped would have to be waited for once more.
 void Checkpointer::leave(const Error& error) noexcept {
   if (!under_way_) return;
   if (error.code() != ExitCode::kPeerLost) {
@@ -300,7 +301,7 @@ void Checkpointer::leave(const Error& error) noexcept {
     if (outcome.failure.empty() && session_.is_first()) log_notice(cat("saved ", outcome.result.folder));
     return;
   }
-  // Its thread may still write: what it writes stays until the process ends.
+  // The thread may still write: what it writes to stays until the process ends.
   [[maybe_unused]] static BackgroundSave* kept = nullptr;
   kept = under_way_.release();
 }

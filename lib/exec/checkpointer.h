@@ -38,27 +38,29 @@ class Checkpointer {
   /// that this one may continue; `describe` gives this run's manifest and is asked on rank 0.
   std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
 
-  /// Adds what this rank tells the others of its checkpoints; read_votes() gets the votes of all
-  /// ranks. Once before and after each step.
+  /// Adds what this rank reports to the others of its checkpoints; read_votes() gets the votes of
+  /// all ranks. Once before and after each step.
   void add_votes(Votes& votes) const;
   void read_votes(const Votes& votes);
 
-  /// Whether save_if_due() would write a checkpoint now.
+  /// Says whether save_if_due() would write a checkpoint now.
   bool will_save(const TrainingProgress& progress) const;
-  /// After each step of a run that goes on: tells how a save in the background ended, and saves where
-  /// the config asks for it or this is the best state so far, in the background where it says so. True when
-  /// training stood for longer than a copy takes. `data_fingerprint` matters on rank 0; "" where it is not
-  /// known. A best checkpoint that could not be written is forgotten in `progress`.
+  /// Ends a step of a run that goes on: logs how a save in the background ended, and saves where
+  /// the config asks for it or this is the best state so far, in the background where it says so.
+  /// True when training stood for longer than a copy takes. `data_fingerprint` matters on rank 0;
+  /// "" where it is not known. A best checkpoint that could not be written is forgotten in
+  /// `progress`.
   bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint);
   /// Seconds that the longest save of this start took; 0 before the first one has ended.
   double longest_save() const { return longest_save_; }
-  /// Whether the state after this step has been saved.
+  /// Says whether the state after this step has been saved.
   bool has_saved(int64_t step) const { return saved_step_ == step; }
-  /// Returns when the state after this step has been saved; where it has been, notes only that it is the best.
+  /// Returns when the state after this step has been saved; where it has been, notes only that it
+  /// is the best.
   void save(TrainingProgress& progress, const std::string& data_fingerprint);
 
-  /// Of a run that goes on, once what its checkpoint says is in `progress`: forgets a best checkpoint that is
-  /// gone, and makes the record of the best one that of this run.
+  /// Takes up the best checkpoint of a run that goes on, once what its checkpoint says is in
+  /// `progress`: forgets one that is gone, and makes the record of the best one that of this run.
   void take_up_best(TrainingProgress& progress);
   /// Removes the record of a best checkpoint whose evaluation was not finite: older versions wrote
   /// such.
@@ -67,12 +69,12 @@ class Checkpointer {
   /// `progress` any more, and is for reading only.
   void load_best(const TrainingProgress& progress);
 
-  /// How many checkpoints of this process were saved, failed, were skipped, and how long training
-  /// paused for them.
+  /// Adds how many checkpoints of this process were saved, failed, were skipped, and how long
+  /// training paused for them.
   void add_to(RunManifest& manifest) const;
 
-  /// For a run that ends by `error`: a save in the background is waited for where the others do so too,
-  /// else left to the end of the process.
+  /// Leaves the saves of a run that ends by `error`: a save in the background is waited for where
+  /// the others do so too, else left to the end of the process.
   void leave(const Error& error) noexcept;
 
   /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop meanwhile.
@@ -101,27 +103,28 @@ class Checkpointer {
   TrainingSetup& setup_;
   RunJournal& journal_;
   std::string base_weights_;
-  /// As the folder was when training began: its files may be gone when a checkpoint records it.
+  /// The fingerprint of the folder when training began: its files may be gone when a checkpoint
+  /// records it.
   std::string model_fingerprint_;
   int64_t saved_step_ = -1;
   /// The record names this one as the best.
   int64_t marked_step_ = -1;
-  /// Of what is exported, where it is not the last step's.
+  /// The text that names the step of the exported weights, if it is not the last one.
   std::string weights_of_;
   std::unique_ptr<BackgroundSave> under_way_;
-  /// Of all ranks, as the last step's votes said.
+  /// All ranks' saves have ended, as the last step's votes said.
   bool all_have_ended_ = false;
   /// Rank 0's clock says that it is time (checkpoint.every_minutes).
   bool due_by_time_ = false;
   std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();
-  /// Between the ranks' writing threads; nobody's where nothing is saved in the background.
+  /// The group of the ranks' writing threads; nobody's if nothing is saved in the background.
   std::optional<CheckpointGroup> background_;
   int64_t saved_ = 0;
   int64_t failed_ = 0;
   int64_t skipped_ = 0;
   double longest_save_ = 0;
   double held_seconds_ = 0;
-  /// Of them, for the one that is under way.
+  /// Seconds that training paused for the save in progress.
   double paused_seconds_ = 0;
   /// Makes the snapshot's pages come before the first copy waits for them.
   std::jthread room_;

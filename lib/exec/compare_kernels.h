@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// What compare_kernels() found.
+/// ComparedKernels is what compare_kernels() found.
 struct ComparedKernels {
   int operations = 0;
   /// ||GPU's - processor's|| / ||processor's|| of the output that differs most, and whose it is.

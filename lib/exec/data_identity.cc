@@ -29,7 +29,8 @@ void DataIdentity::start(const RunData& data) {
     fingerprints_.start(set.role(), *set.samples, paths.fingerprint(set.role()));
 }
 
-/// Until the data are known, records say what the run that goes on had: a start that is refused takes nothing from them.
+/// Sets what records say until the data are known: what the run that goes on had, so that a start
+/// that is refused takes nothing from them.
 void DataIdentity::expect() {
   expected_ = saved_;
   const auto& before = journal_.recorder()->before();

@@ -9,9 +9,9 @@
 
 namespace ftrun {
 
-/// Which data a run trains on, by fingerprints that rank 0 finds while the run goes on: run.json
-/// and the checkpoints get them, and a resumed run is refused when the data turns out to be other
-/// than before.
+/// DataIdentity says which data a run trains on, by fingerprints that rank 0 finds while the run
+/// goes on: run.json and the checkpoints get them, and a resumed run is refused when the data turns
+/// out to be other than before.
 class DataIdentity {
  public:
   /// All borrowed.
@@ -22,17 +22,18 @@ class DataIdentity {
   /// unknown).
   void resumed_from(const std::string& folder, const std::string& fingerprint);
   bool is_resumed() const { return !checkpoint_.empty(); }
-  /// On rank 0; the data must outlive this.
+  /// Starts on rank 0; the data must outlive this.
   void start(const RunData& data);
   /// Notes what has become known. Error(kUsage) when the resumed run had other data.
   void record();
-  /// Collective, the same once before a resumed run saves anything: nothing that was trained on other data is to be found by a later start.
+  /// Collective, the same once before a resumed run saves anything: nothing that was trained on
+  /// other data is to be found by a later start.
   void await_before_saving(StopAgreement& stop);
   /// Collective: until all is known, the ranks agree to stop, or it has taken too long.
   void await(StopAgreement& stop);
 
-  /// What a checkpoint is to record of the training data: while it is not known, what the run that goes on had. "" where that is not
-  /// known either, and on other ranks than 0.
+  /// The fingerprint that a checkpoint is to record of the training data: while it is not known,
+  /// that of the run that goes on. "" if that is not known either, and on other ranks than 0.
   const std::string& train() const { return train_.empty() ? expected_ : train_; }
 
  private:
@@ -48,7 +49,7 @@ class DataIdentity {
   DataFingerprints fingerprints_;
   std::string train_, expected_;
   bool has_awaited_ = false;
-  /// Of the checkpoint that the run goes on from; "" for a new run.
+  /// The fingerprint in the checkpoint that the run goes on from; "" for a new run.
   std::string checkpoint_;
   std::string saved_;
 };

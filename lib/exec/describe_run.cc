@@ -74,7 +74,7 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
                         "; leave threads out for ", plural(threads.share), " a rank"));
 }
 
-/// One rank alone adds nothing up.
+/// Says how ranks add; one rank alone adds nothing up.
 std::string sums_text(const RunParts& run) {
   const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
   return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
@@ -106,8 +106,8 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
              " sequences (train.evaluation.samples)");
 }
 
-/// Whether gradients reach `token` in a row: it is read at or before a label that counts, of the
-/// same document.
+/// Says whether gradients reach `token` in a row: it is read at or before a label that counts, of
+/// the same document.
 bool trains_on(const Batch& row, int32_t token) {
   auto reached = static_cast<int32_t>(row.tokens.size());
   for (size_t i = row.tokens.size(); i-- > 0;) {

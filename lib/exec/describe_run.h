@@ -16,12 +16,13 @@ namespace ftrun {
 /// The threads that this rank computes on.
 struct ThreadsInUse {
   int used = 1;
-  /// Its share of the processors that it may use, and what limits that beside the machine's own; "" for nothing.
+  /// The rank's share of the processors that it may use, and what limits that beside the machine's
+  /// own; "" for nothing.
   int share = 1;
   std::string limited_by;
 };
 
-/// What a run has opened, for those who describe it. All borrowed.
+/// RunParts are the parts that a run has opened, for those who describe it. All are borrowed.
 struct RunParts {
   const TrainRequest& request;
   Session& session;
@@ -35,8 +36,8 @@ struct RunParts {
 /// The manifest of the run: build, machine, devices, model, data.
 RunManifest describe_run(const RunParts& run);
 
-/// What rank 0 says when a run begins: where it computes, and what differs from what one would
-/// expect.
+/// Lists what rank 0 says when a run begins: where it computes, and what differs from what one
+/// would expect.
 std::vector<std::string> opening_notes(const RunParts& run);
 
 }  // namespace ftrun

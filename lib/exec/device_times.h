@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// When an instruction ran, in seconds from the begin of its run.
+/// An interval is the time in which an instruction ran, in seconds from the begin of its run.
 struct Interval {
   double begin = 0;
   double end = 0;
@@ -17,7 +17,8 @@ struct Interval {
 /// The time that the intervals cover, as intervals that follow each other and do not touch.
 std::vector<Interval> union_of(std::vector<Interval> intervals);
 
-/// What the instructions of a run took, by their intervals, and what ran beside computation.
+/// Accounts for the times of a run's instructions, by their intervals, and for what ran beside
+/// computation.
 DeviceTimes account_times(const Program& program, const std::vector<Interval>& by_instr);
 
 }  // namespace ftrun

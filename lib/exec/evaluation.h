@@ -22,7 +22,8 @@ std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config,
                                                            const std::vector<NamedSamples>& sets,
                                                            StopAgreement& stop);
 
-/// When evaluations are due by steps and by the clock of rank 0, which all ranks follow.
+/// EvaluationClock says when evaluations are due by steps and by the clock of rank 0, which all
+/// ranks follow.
 class EvaluationClock {
  public:
   EvaluationClock(const Config& config, const Session& session) : config_(config.train.evaluation), session_(session) {}

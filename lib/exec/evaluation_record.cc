@@ -26,7 +26,7 @@ std::optional<EvaluationRecord::Best> best_from(const Json& json) {
   return EvaluationRecord::Best{json.at("step").get<int64_t>(), json.at("value").get<double>()};
 }
 
-/// Nothing where it, or any loss of the evaluation, is not finite.
+/// Reads a metric of an evaluation; nothing if it, or any loss of the evaluation, is not finite.
 std::optional<double> finite_value(const EvaluationMetric& metric,
                                    const std::vector<EvaluationResult>& results) {
   const double value = metric_value(metric.kind, results.at(metric.set));

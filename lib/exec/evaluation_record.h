@@ -11,9 +11,10 @@
 
 namespace ftrun {
 
-/// What the evaluations of a run have come to: which was the best (checkpoint.keep_best), and whether
-/// they still improve (train.early_stopping). All ranks have the same; checkpoints keep it. The
-/// evaluation before the first step counts for neither: nothing has been trained then.
+/// EvaluationRecord is the history of a run's evaluations: which was the best
+/// (checkpoint.keep_best), and whether they still improve (train.early_stopping). All ranks have
+/// the same; checkpoints keep it. The evaluation before the first step counts for neither: nothing
+/// has been trained then.
 class EvaluationRecord {
  public:
   explicit EvaluationRecord(const Config& config);
@@ -38,18 +39,20 @@ class EvaluationRecord {
   const std::optional<Best>& best() const { return best_; }
   /// The state after this step is the best so far.
   bool is_best(int64_t step) const { return best_ && best_->step == step; }
-  /// Its checkpoint could not be written, or is gone: the one before it is the best again.
+  /// Forgets a best checkpoint that could not be written, or is gone: the one before it is the best
+  /// again.
   void lose_best(int64_t step);
-  /// "" where no best checkpoint is kept.
+  /// The metric by which the best checkpoint is chosen; "" where none is kept.
   const std::string& metric() const { return keep_best_.metric; }
 
-  /// So many evaluations in a row as early_stopping.patience have not improved.
+  /// Says whether early_stopping.patience evaluations in a row have not improved.
   bool stops() const;
-  /// "validation.loss has not improved by more than 0.01 in 3 evaluations (best 3.125 after step 10)".
+  /// "validation.loss has not improved by more than 0.01 in 3 evaluations (best 3.125 after step
+  /// 10)".
   std::string stop_reason() const;
 
-  /// For what a record of an older version may have counted: the evaluation after `step`, of set
-  /// `set`, was not finite.
+  /// Forgets the evaluation after `step`, of set `set`, which was not finite: a record of an older
+  /// version may have counted it.
   void forget(int64_t step, const std::string& set);
   /// The restored text was written by a version that did not know of evaluations that are not
   /// finite.
@@ -58,7 +61,8 @@ class EvaluationRecord {
   /// The step of the last evaluation; -1 before any.
   int64_t last_step() const { return last_step_; }
 
-  /// For a checkpoint. What a restored text says of another metric or mode than the config's is dropped.
+  /// Writes the record for a checkpoint. A restored text of another metric or mode than the
+  /// config's is dropped.
   std::string text() const;
   void restore(const std::string& text);
 
@@ -70,7 +74,7 @@ class EvaluationRecord {
   EarlyStoppingConfig stopping_;
   std::optional<EvaluationMetric> best_metric_, stop_metric_;
   int64_t last_step_ = -1;
-  /// Of the last evaluation the first set whose loss was not finite; "" for none.
+  /// The first set of the last evaluation whose loss was not finite; "" for none.
   std::string nonfinite_set_;
   bool last_loss_is_finite_ = true;
   bool is_of_older_version_ = false;

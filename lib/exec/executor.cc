@@ -27,7 +27,8 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
   return found;
 }
 
-/// How each instruction is shown while it runs. A decision waits for all that a device does, with others too.
+/// Says how each instruction is shown while it runs. A decision waits for all that a device does,
+/// with others too.
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   std::vector<Activity> all;
   for (const Instr& instr : program.instrs) {
@@ -37,7 +38,7 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   return all;
 }
 
-/// What an instruction computes for those of its list that come after it.
+/// Finds the values that an instruction computes for those of its list that come after it.
 std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
   const std::vector<Op>& list = list_of(graph, instr.kind);
   std::set<ValueId> made;
@@ -49,14 +50,14 @@ std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) 
   return later;
 }
 
-/// What a recording keeps of the micro-batches; their data is copied anew.
+/// Lists what a recording keeps of the micro-batches; their data is copied anew.
 std::vector<int64_t> first_tokens(const StepRun& step) {
   std::vector<int64_t> first;
   for (const Batch& batch : step.micro_batches) first.push_back(batch.first_token);
   return first;
 }
 
-/// By instruction of the disk lane the one after it, where that may start early.
+/// Finds for each instruction of the disk lane the one after it, if that may start early.
 std::vector<InstrId> early_disk_requests(const Program& program) {
   std::vector<InstrId> next(program.instrs.size(), -1);
   InstrId last = -1;
@@ -141,7 +142,8 @@ void Executor::run(StepRun& step) {
   step_ = nullptr;
 }
 
-/// By one thread, in the order of the program: what comes before the decision, and what comes after it.
+/// Records the program by one thread, in its order: the part before the decision, and the part
+/// after it.
 void Executor::record() {
   device_->drop_recordings();
   device_->begin_recording(0);
@@ -179,7 +181,7 @@ void Executor::run_recorded(const StepRun& step) {
   if (updates()) device_->replay(1);
 }
 
-/// Once nothing changes it any more.
+/// Takes the loss once nothing changes it any more.
 void Executor::take_loss(const double* loss) {
   loss_taken_ = true;
   step_->loss_sum = loss[slot_of(LossNumber::kLoss)];
@@ -203,8 +205,8 @@ std::array<double, kInstrKinds> Executor::seconds() const {
   return sum;
 }
 
-/// Shows what the lane does meanwhile to whoever would wait for this rank; not while it waits for its device, which
-/// may stand in a collective.
+/// Shows what the lane does meanwhile to whoever would wait for this rank; not while it waits for
+/// its device, which may stand in a collective.
 void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
   const auto lane = static_cast<int>(instr.lane);
@@ -334,7 +336,8 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
   return found;
 }
 
-/// One call for each pair of ranges, all announced before the first is waited for.
+/// Runs a collective: one call for each pair of ranges, all announced before the first is waited
+/// for.
 void Executor::run_collective(const Instr& instr) {
   Communicator& group = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, group);
@@ -429,8 +432,9 @@ void Executor::start_disk(size_t at) {
   disk_tickets_[at] = memory_.start_disk(program_, disk, address<std::byte>(memory), write);
 }
 
-/// Whether the step's decision lets it run is known when what it waits for is done: the checker has
-/// proved that it waits for the decision, and what the lane knew before it is done already.
+/// Says whether a disk request may start. Whether the step's decision lets it run is known when
+/// what it waits for is done: the checker has proved that it waits for the decision, and what the
+/// lane knew before it is done already.
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
   return lanes_.ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
@@ -447,7 +451,8 @@ void Executor::copy_disk(const Instr& instr) {
   memory_.swap()->wait(ticket);
 }
 
-/// What a step that failed had started and not waited for: it would pass for the next step's.
+/// Drops the disk requests that a failed step had started and not waited for: they would pass for
+/// the next step's.
 void Executor::drop_disk_requests() {
   for (std::optional<SwapFile::Ticket>& ticket : disk_tickets_) {
     if (!ticket) continue;
@@ -509,7 +514,8 @@ FlatUpdate Executor::flat_update(const Instr& instr) const {
   return flat;
 }
 
-/// Decay changes no state of an optimizer with codes.
+/// Finds the new scales of the optimizer states that are kept as codes. Unlike update(), it need
+/// not heed the instruction's `decay`: weight decay changes no such state.
 void Executor::measure(const Instr& instr) {
   device_->measure(instr.lane, flat_update(instr), program_.at(instr.writes[0].buffer).tier,
                    step_->optimizer);

@@ -25,60 +25,64 @@
 
 namespace ftrun {
 
-/// What all ranks know of a training step before its updates: the same numbers on each of them.
+/// StepSums are what all ranks know of a training step before its updates: the same numbers on each
+/// of them.
 struct StepSums {
   /// Sum of token losses and number of counted tokens.
   double loss = 0;
   double counted_tokens = 0;
-  /// Of the gradients as they lie in memory. Not finite where one of them is not.
+  /// The norm of the gradients as they lie in memory. It is not finite if one of them is not.
   double gradient_norm = 0;
 };
 
-/// What the caller decides from them.
+/// StepDecision is what the caller decides from them.
 struct StepDecision {
-  /// False: the instructions marked `if_finite` are left out.
+  /// Says whether the sums are finite; otherwise the instructions marked `if_finite` are left out.
   bool finite = true;
-  /// What each gradient is multiplied by before it enters the update.
+  /// The factor of each gradient before it enters the update.
   float gradient_scale = 1;
-  /// To report; the executor passes it on.
+  /// The norm to report; the executor passes it on.
   double gradient_norm = 0;
 };
 
-/// Must depend on its argument and on what all ranks have in common alone, so that all decide the same.
+/// StepPolicy decides on the update. It may use only its argument and state that is identical on
+/// every rank, so that all ranks decide alike.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
-/// What a step takes in beside the program, and what it gives back.
+/// StepRun is what a step takes in beside the program, and what it gives back.
 struct StepRun {
-  /// One a kLoadBatch instruction.
+  /// A batch for each kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
-  /// Answers kDecide. Called once a run, from the calling thread; required where the program has one.
+  /// Answers kDecide. Called once a run, from the calling thread; required where the program has
+  /// one.
   StepPolicy decide;
   /// Weight decay in it applies to kUpdate instructions marked `decay`.
   OptimizerConfig optimizer;
   /// This rank's, summed over all ranks together with the loss.
   Votes votes;
 
-  /// Of all ranks.
+  /// The votes of all ranks.
   Votes all_votes;
   /// Sum of token losses over all ranks.
   double loss_sum = 0;
-  /// Of a program that updates: number of counted tokens, over all ranks.
+  /// The number of counted tokens of a program that updates, over all ranks.
   double counted_tokens = 0;
-  /// Of one that does not: how many of them have their label as the likeliest token.
+  /// The number of counted tokens whose label is the likeliest token, of a program that does not
+  /// update.
   double correct_tokens = 0;
-  /// Of the decision.
+  /// The norm of the decision.
   double gradient_norm = 0;
-  /// Of the decision: the updates ran.
+  /// The decision's word: the updates ran.
   bool finite = true;
   /// Seconds of communication with other ranks that compute had nothing to do beside; on a GPU only
   /// known where it is timed.
   std::optional<double> exposed_communication_seconds;
 };
 
-/// Where a rank first met a value that is not finite.
+/// NonfinitePlace is where a rank first met a value that is not finite.
 struct NonfinitePlace {
-  /// -1: nowhere.
+  /// The instruction; -1: nowhere.
   InstrId instr = -1;
   /// "forward layer 3 mb 0 (layers.2): hidden"
   std::string text;
@@ -103,12 +107,12 @@ class Executor {
   /// Destroys what the device has recorded of the program; the next run records it anew.
   void drop_recordings();
 
-  /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU that
-  /// is not timed, those of the threads that started them.
+  /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU
+  /// that is not timed, those of the threads that started them.
   std::array<double, kInstrKinds> seconds() const;
-  /// Of the last run of a training program that is a stage of a pipeline.
+  /// Seconds of the last run of a training program that is a stage of a pipeline.
   const PipelineSeconds& pipeline_seconds() const { return phases_.seconds(); }
-  /// Of a GPU that is timed (GpuOptions::timed): what its last run took there.
+  /// The times of the last run on a GPU that is timed (GpuOptions::timed).
   const std::optional<DeviceTimes>& device_times() const { return times_; }
 
  private:
@@ -151,14 +155,14 @@ class Executor {
   const Program& program_;
   const ModelDescription& model_;
   const RankMemory& memory_;
-  /// By GroupId.
+  /// The communicators by GroupId.
   std::vector<Communicator*> groups_;
   ProgressBoard* board_;
   std::unique_ptr<LaneDevice> device_;
   std::vector<Activity> shown_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
-  /// What the gradient norm sums, and to where.
+  /// The spans that the gradient norm sums, and the place of their sums.
   std::vector<TypedSpan> norm_parts_;
   std::vector<double*> norm_sums_;
   std::optional<TypedSpan> loss_;
@@ -173,7 +177,8 @@ class Executor {
   /// request that is under way.
   std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
-  /// Runs so far, the options that were recorded with the updates, and where the recorded micro-batches stand.
+  /// Runs so far, the options that were recorded with the updates, and where the recorded
+  /// micro-batches stand.
   int64_t runs_ = 0;
   /// The optimizer that the recording was made with; all else of a step is in the scalars.
   std::optional<OptimizerConfig> recorded_;

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/hub_cache.h"
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf_export.h"
 #include "config/config.h"
+#include "config/model_name.h"
 #include "config/peft_config.h"
 #include "model/adapter_tensors.h"
 #include "model/config.h"
@@ -25,13 +25,13 @@ inline std::string export_folder(const Config& config) {
   return RunPaths(config.output_dir).exported() + (exports_adapter(config) ? "/adapter" : "/model");
 }
 
-/// Of exported weights; `own` where the config leaves it open.
+/// The dtype of exported weights; `own` if the config leaves it open.
 inline DType exported_dtype(ExportDtype wanted, DType own) {
   if (wanted == ExportDtype::kAuto) return own;
   return wanted == ExportDtype::kFp32 ? DType::kF32 : wanted == ExportDtype::kFp16 ? DType::kF16 : DType::kBF16;
 }
 
-/// As the model's own files; fp32 where its config.json does not say what these hold.
+/// The dtype of the model's own files; fp32 if its config.json does not say what these hold.
 inline DType exported_dtype(ExportDtype wanted, const ModelConfig& model) { return exported_dtype(wanted, model.dtype.value_or(DType::kF32)); }
 
 /// Describes, for PEFT's file, a model of the family that the config or the command calls `base`.
@@ -56,23 +56,23 @@ inline void export_as_adapter(ExportOptions& options, const Config& config, cons
   options.dtype = exported_dtype(wanted, DType::kF32);
 }
 
-/// How the base was quantized that an adapter was trained on, which its file says; nothing where it says nothing, as no file of PEFT's
-/// own does. Error(kBadInput).
+/// Reads from an adapter's file how the base was quantized that it was trained on; nothing where it
+/// says nothing, as no file of PEFT's own does. Error(kBadInput).
 inline std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter) {
   const auto text = adapter.metadata().find(kBaseQuantization);
   if (text == adapter.metadata().end()) return std::nullopt;
   return quantization_of_text(text->second, cat(adapter.path(), "/adapter_model.safetensors, ", kBaseQuantization));
 }
 
-/// What a run exports at its end, and where. Inline: commands use it without the engine.
+/// Makes the options of the export at a run's end. Inline: commands use it without the engine.
 inline ExportOptions export_options(const Config& config, const ModelConfig& model) {
   ExportOptions options;
   options.folder = export_folder(config);
-  options.source_folder = find_model_folder(config.model.path).folder;
+  options.source_folder = folder_of(config.model);
   const ExportDtype wanted = config.model_export.dtype;
   if (exports_adapter(config)) {
-    export_as_adapter(options, config, peft_model(config.model.path, model.family, model.tied),
-                      wanted);
+    export_as_adapter(options, config,
+                      peft_model(lasting_name(config.model), model.family, model.tied), wanted);
     return options;
   }
   options.dtype = exported_dtype(wanted, model);

@@ -22,7 +22,7 @@
 namespace ftrun {
 namespace {
 
-/// In [0, 1), 24 bits.
+/// Maps bits to a number in [0, 1), of 24 bits.
 double unit(uint64_t bits) { return static_cast<double>(bits >> 40) * 0x1p-24; }
 
 uint64_t key_of(std::string_view name, uint64_t seed) { return splitmix64(seed ^ splitmix64(xxh3(name.data(), name.size()))); }
@@ -62,7 +62,8 @@ const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key
   return known.q;
 }
 
-/// A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element (o, i) that of N(o, k) Q(2k + 1, i); N are each tensor's own.
+/// A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element (o, i) that of N(o, k)
+/// Q(2k + 1, i); N are each tensor's own.
 void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
   const bool is_a = tensor.initial.kind == Initial::Kind::kOrthogonalA;
   const int64_t rank = tensor.shape[is_a ? 0 : 1], columns = tensor.shape[1], half = rank / 2;
@@ -70,7 +71,7 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   if (begin == end) return;
   const auto& q = orthogonal_of(rank, key_of(lora_module(tensor.file_name()), seed));
   const uint64_t key = key_of(name, seed);
-  // What several elements share: A's columns, those of a part of a row alone, and B's row.
+  // Numbers that several elements share: A's columns, those of a part of a row alone, and B's row.
   std::vector<double> numbers;
   const bool in_a_row = begin / columns == (end - 1) / columns;
   const int64_t first = in_a_row ? begin % columns : 0, width = in_a_row ? end - begin : columns;
@@ -92,7 +93,7 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   }
 }
 
-/// To what a dtype holds of them, in so small parts that no other thread is asked to help.
+/// Rounds values to a dtype, in so small parts that no other thread is asked to help.
 void round_to(DType dtype, std::span<float> values) {
   constexpr size_t kPart = 4096;
   if (dtype_bytes(dtype) >= dtype_bytes(DType::kF32)) return;
@@ -152,7 +153,8 @@ void FirstWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t
       threads);
 }
 
-/// As layers read them: what is rounded for these is rounded before it is measured.
+/// Measures lengths as layers read the weights: values that are rounded for layers are rounded
+/// before they are measured.
 void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const {
   const std::string module = lora_module(magnitudes.name);
   // Products of one module of the files share A.

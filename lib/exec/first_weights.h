@@ -14,8 +14,8 @@
 
 namespace ftrun {
 
-/// Elements [begin, end) of a tensor that is made when training begins (Initial::Kind but kFolder): a function of seed, name
-/// and place alone, the same for every layout.
+/// Elements [begin, end) of a tensor that is made when training begins (Initial::Kind but kFolder):
+/// a function of seed, name and place alone, the same for every layout.
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out);
 
 /// Elements [begin, end) of a tensor, which is borrowed.
@@ -25,7 +25,8 @@ struct TensorPart {
   int64_t end = 0;
 };
 
-/// What the tensors of a model hold when training begins, and always where they are frozen.
+/// FirstWeights are the values of a model's tensors when training begins, and always of frozen
+/// ones.
 class FirstWeights {
  public:
   /// All borrowed; `adapter`, if any, comes before `folder`.
@@ -34,7 +35,8 @@ class FirstWeights {
 
   /// Error(kBadInput) with every tensor that is missing, unknown or misshapen. `model` is borrowed.
   void require_fit(const ModelDescription& model);
-  /// Measures what is wanted of tensors of Initial::Kind::kRowLengths, each once, on `threads` side by side: before they are read.
+  /// Measures what is wanted of tensors of Initial::Kind::kRowLengths, each once, on `threads` side
+  /// by side: before they are read.
   void measure_lengths(const std::vector<TensorPart>& wanted, size_t threads);
   /// Elements [begin, end) of a tensor in fp32.
   void read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const;
@@ -42,7 +44,7 @@ class FirstWeights {
   void release(const TensorInfo& tensor, int64_t begin, int64_t end) const;
 
  private:
-  /// Of rows from `begin` on.
+  /// Lengths of rows from `begin` on.
   struct Lengths {
     int64_t begin = 0;
     std::vector<float> values;
@@ -54,11 +56,11 @@ class FirstWeights {
   const ModelFolder& folder_;
   uint64_t seed_;
   const AdapterFolder* adapter_;
-  /// After require_fit().
+  /// The model, after require_fit().
   const ModelDescription* model_ = nullptr;
   /// require_fit() notes here where `adapter_` holds tensors, by the model's names.
   std::map<std::string, AdapterTensor> stored_;
-  /// What was measured, by the tensor's name.
+  /// The measured lengths, by the tensor's name.
   std::map<std::string, Lengths> lengths_;
 };
 

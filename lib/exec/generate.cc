@@ -75,7 +75,7 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
       memory.read(logits.program,
                   {scored, (block * room + static_cast<int64_t>(used - 1)) * row_bytes, row_bytes},
                   row.data() + block * row_bytes);
-    // Whoever has no logits chooses anything and is told what the chooser chose.
+    // A rank without logits chooses anything and receives what the chooser chose.
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
     int32_t next = kNoToken;
     if (!options.has_logits || are_finite(scores))

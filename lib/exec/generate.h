@@ -17,7 +17,8 @@ struct GenerateOptions {
   uint64_t seed = 0;
   /// Ids that end the text.
   std::vector<int64_t> stop_ids;
-  /// Of the ranks that compute it together the one that chooses each token, and whether this rank has logits.
+  /// The rank, of those that compute it together, that chooses each token, and whether this rank
+  /// has logits.
   int chooser = 0;
   bool has_logits = true;
   /// Asked before each token, by all ranks that compute it together: true ends the text there.

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Of the memory that uploads and downloads pass through.
+/// Bytes of the memory that uploads and downloads pass through.
 constexpr int64_t kStagingBytes = int64_t{8} << 20;
 
 }  // namespace
@@ -36,7 +36,7 @@ Gpu::~Gpu() {
 
 void Gpu::open_lane(Lane lane) {
   if (lanes_.contains(lane)) return;
-  // What others wait for goes first: copies and collectives are short beside a layer.
+  // Work that others wait for goes first: copies and collectives are short beside a layer.
   const bool goes_first = lane != Lane::kCompute;
   lanes_[lane] = {kernels_->create_stream(goes_first), kernels_->create_event(false)};
 }

@@ -20,8 +20,8 @@ struct GpuOptions {
   bool step_graph = false;
 };
 
-/// One GPU as a rank uses it: its kernels, a stream for each lane of its programs, which all of them
-/// share, and how host code reaches its memory. Outlives whatever was allocated through it.
+/// Gpu is one GPU as a rank uses it: its kernels, a stream for each lane of its programs, which all
+/// of them share, and how host code reaches its memory. Outlives whatever was allocated through it.
 class Gpu {
  public:
   explicit Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options = {});
@@ -32,24 +32,24 @@ class Gpu {
   DeviceKernels& kernels() const { return *kernels_; }
   const DeviceInfo& info() const { return kernels_->info(); }
   const GpuOptions& options() const { return options_; }
-  /// Makes the stream of a lane if there is none; compute has one from the start. Not beside lanes that
-  /// run.
+  /// Makes the stream of a lane if there is none; compute has one from the start. Not beside lanes
+  /// that run.
   void open_lane(Lane lane);
-  /// Of a lane that is open.
+  /// The stream of a lane that is open.
   DeviceStream stream(Lane lane) const;
 
-  /// What comes next on any lane waits for all that was put on any lane before. Not beside lanes that
-  /// run.
+  /// Separates runs: what comes next on any lane waits for all that was put on any lane before. Not
+  /// beside lanes that run.
   void separate_runs();
-  /// Around what is recorded: all lanes' streams take part, and compute's begins and ends it. Not beside
-  /// lanes that run.
+  /// Around what is recorded: all lanes' streams take part, and compute's begins and ends it. Not
+  /// beside lanes that run.
   void begin_recording();
   DeviceGraph end_recording();
   /// Waits for all that was put on any lane. Not beside lanes that run.
   void drain();
 
-  /// Between device memory and any host memory, after all that was put on any lane; returns when it is
-  /// done. Not beside lanes that run.
+  /// Copies between device memory and any host memory, after all that was put on any lane; returns
+  /// when it is done. Not beside lanes that run.
   void upload(void* to, const void* from, int64_t bytes);
   void download(void* to, const void* from, int64_t bytes);
 
@@ -57,13 +57,13 @@ class Gpu {
   struct Staging;
   struct LaneStream {
     DeviceStream stream = nullptr;
-    /// Behind what was put into it before the run at hand.
+    /// The event behind what was put into the stream before the run at hand.
     DeviceEvent tail = nullptr;
   };
 
   const std::unique_ptr<DeviceKernels> kernels_;
   const GpuOptions options_;
-  /// Those that are open.
+  /// The lanes that are open.
   std::map<Lane, LaneStream> lanes_;
   DeviceEvent gate_ = nullptr;
   std::unique_ptr<Staging> staging_;
@@ -113,7 +113,7 @@ class GpuEvent {
 
   DeviceEvent get() const { return event_; }
   void record(DeviceStream stream) const { gpu_->kernels().record(event_, stream); }
-  /// Of Use::kHostWait.
+  /// Waits for an event of Use::kHostWait.
   void synchronize() const { gpu_->kernels().synchronize(event_); }
 
  private:
@@ -121,8 +121,8 @@ class GpuEvent {
   DeviceEvent event_;
 };
 
-/// Pinned memory for what passes between host code and copies: two slots in turn, so that the host fills
-/// one while a copy still reads the other. One thread at a time.
+/// Pinned memory for what passes between host code and copies: two slots in turn, so that the host
+/// fills one while a copy still reads the other. One thread at a time.
 class PinnedRing {
  public:
   PinnedRing(Gpu& gpu, int64_t slot_bytes);
@@ -132,7 +132,8 @@ class PinnedRing {
   std::byte* take();
   /// The slot taken last is read or written by what stands in the stream now.
   void sent(DeviceStream stream) { used_[at_].record(stream); }
-  /// Host data that fits a slot, by way of the next one to the device: it may change when this returns.
+  /// Host data that fits a slot, by way of the next one to the device: it may change when this
+  /// returns.
   void send(void* to, const void* from, int64_t bytes, DeviceStream stream);
   /// Number of the slot taken last, and waiting for the copy of a slot.
   size_t at() const { return at_; }

@@ -12,11 +12,12 @@
 namespace ftrun {
 namespace {
 
-/// Of the pinned memory that numbers pass through when they change dtype or are added on their way.
+/// Bytes of the pinned memory that numbers pass through when they change dtype or are added on
+/// their way.
 constexpr int64_t kBridgeBytes = int64_t{4} << 20;
-/// What a look for numbers that are not finite takes at a time, at least.
+/// The least elements at a time of a look for numbers that are not finite.
 constexpr int64_t kProbedElements = int64_t{1} << 20;
-/// Between parts of a batch in pinned memory.
+/// The alignment of parts of a batch in pinned memory.
 constexpr int64_t kPartAlignment = 64;
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kPartAlignment); }
@@ -58,7 +59,7 @@ bool GpuDevice::leaves_all_to_device() const {
   return true;
 }
 
-/// Whether numbers change between the tiers: what a copy cannot do.
+/// Says whether numbers change between the tiers: what a copy cannot do.
 bool GpuDevice::bridges(const Instr& instr) const {
   if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) return false;
   const Buffer& from = program_.at(instr.reads[0].buffer);
@@ -67,7 +68,7 @@ bool GpuDevice::bridges(const Instr& instr) const {
   return instr.kind == InstrKind::kAccumulate || from.dtype != to.dtype;
 }
 
-/// Whether host code reads or writes memory of the host tier in it.
+/// Says whether host code reads or writes memory of the host tier in it.
 bool GpuDevice::works_on_host(const Instr& instr) const {
   const auto on_host = [&](const Range& range) { return tier(range) != Tier::kDevice; };
   switch (instr.kind) {
@@ -139,8 +140,8 @@ void GpuDevice::make_staging() {
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }
 
-/// Lanes of this run must not meet what lanes of the last one still do. Nor must host code: it waits for
-/// its own stream, and so for that.
+/// Lanes of this run must not meet what lanes of the last one still do. Nor must host code: it
+/// waits for its own stream, and so for that.
 void GpuDevice::begin_run(const StepScalars& scalars) {
   gpu_.separate_runs();
   scalars_ = &scalars;
@@ -180,13 +181,14 @@ bool GpuDevice::waits_are_over(const Instr& instr) {
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
 
-/// A wait that fails tells of this rank's own device, whatever its peers say.
+/// A wait that fails reports this rank's own device, whatever its peers say.
 void GpuDevice::wait_for(DeviceStream stream) {
   kernels().synchronize(stream);
   check_groups();
 }
 
-/// Collectives that are given up end like those that are done: what the device has then is no result.
+/// Collectives that are given up end like those that are done: what the device has then is no
+/// result.
 void GpuDevice::check_groups() {
   for (Communicator* group : groups_) group->check();
 }
@@ -321,7 +323,7 @@ void GpuDevice::add(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   kernels().add_into(to.data, to.dtype, from.data, from.dtype, from.count, gpu_.stream(lane));
 }
 
-/// While host code takes in one piece, the next one comes.
+/// Folds device memory into host memory: while host code takes in one piece, the next one comes.
 void GpuDevice::fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold) {
   PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
   const DeviceStream stream = gpu_.stream(lane);

@@ -11,10 +11,11 @@
 namespace ftrun {
 
 /// Lanes of a GPU. A lane's thread puts work of the device into the lane's stream; a wait for what
-/// another lane does there is a wait of the stream, and the host goes on. What host code does itself
-/// (disk copies, updates and sums of state in the host tier) waits on the host for the events it needs
-/// and for all that its own lane has put into its stream: what an instruction knows to be done is then
-/// the same as on a processor. Events, streams and staging are made once, none in a step.
+/// another lane does there is a wait of the stream, and the host goes on. What host code does
+/// itself (disk copies, updates and sums of state in the host tier) waits on the host for the
+/// events it needs and for all that its own lane has put into its stream: what an instruction knows
+/// to be done is then the same as on a processor. Events, streams and staging are made once, none
+/// in a step.
 class GpuDevice final : public LaneDevice {
  public:
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
@@ -53,7 +54,7 @@ class GpuDevice final : public LaneDevice {
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:
-  /// What host code does with a piece of device memory that has come.
+  /// A fold is what host code does with a piece of device memory that has come.
   using Fold = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
 
   DeviceKernels& kernels() const { return gpu_.kernels(); }
@@ -77,13 +78,13 @@ class GpuDevice final : public LaneDevice {
   const Program& program_;
   Gpu& gpu_;
   const std::vector<Communicator*> groups_;
-  /// For what lies in the host tier.
+  /// The device of what lies in the host tier.
   HostDevice host_;
   const StepScalars* scalars_ = nullptr;
-  /// By instruction.
+  /// Says of each instruction whether host code does it.
   std::vector<char> on_host_;
   std::vector<std::string> labels_;
-  /// Of instructions that others wait for.
+  /// Events of instructions that others wait for.
   std::map<InstrId, GpuEvent> done_;
   struct Timing {
     GpuEvent begin;
@@ -92,25 +93,26 @@ class GpuDevice final : public LaneDevice {
   std::vector<Timing> timings_;
   std::optional<GpuEvent> run_begin_;
 
-  /// What plan() found to be needed, in bytes or elements.
+  /// Sizes that plan() found to be needed, in bytes or elements.
   int64_t batch_bytes_ = 0;
   int64_t fetched_doubles_ = kLossSlots;
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
 
-  /// What load() and put() do with their data.
+  /// Inputs says what load() and put() do with their data.
   enum class Inputs { kSend, kRecord, kStage };
   Inputs inputs_ = Inputs::kSend;
   bool can_record_ = false;
-  /// The first instruction of the recording at hand: what comes before it is over when it is replayed.
+  /// The first instruction of the recording at hand: what comes before it is over when it is
+  /// replayed.
   InstrId recorded_from_ = 0;
   struct Recording {
     DeviceGraph graph;
-    /// By group.
+    /// The recorded collectives, by group.
     std::vector<std::vector<CollectiveRecord>> collectives;
   };
   std::vector<Recording> recordings_;
-  /// Of batches and numbers of a run that is recorded, in their order, and how far that has come.
+  /// The batches and numbers of a run that is recorded, in their order, and how far that has come.
   GpuBlock recorded_inputs_;
   std::optional<GpuEvent> inputs_read_;
   int64_t input_bytes_ = 0;

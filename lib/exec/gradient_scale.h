@@ -4,11 +4,11 @@
 
 namespace ftrun {
 
-/// What a step's gradients are multiplied by on their way.
+/// GradientScale is what a step's gradients are multiplied by on their way.
 struct GradientScale {
-  /// What the gradient of a token's loss is multiplied by before backward; 0 where no token counts.
+  /// The factor of the gradient of a token's loss before backward; 0 if no token counts.
   float loss_scale = 0;
-  /// What gradients in memory and on the wire are then multiples by of those that the update takes.
+  /// The ratio of gradients in memory and on the wire to those that the update takes.
   double multiple = 1;
 };
 

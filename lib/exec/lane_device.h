@@ -32,36 +32,38 @@ struct TypedSpan {
   }
 };
 
-/// What a run's instructions took on a device, in seconds.
+/// DeviceTimes are the times of a run's instructions on a device, in seconds.
 struct DeviceTimes {
   std::array<double, kInstrKinds> by_kind{};
   /// Time in which collectives ran, one or several, and compute did not.
   double exposed_communication = 0;
-  /// Of copies between the tiers device and host: all, and what compute worked beside.
+  /// Seconds of copies between the tiers device and host: all, and those beside which compute
+  /// worked.
   double copies = 0;
   double hidden_copies = 0;
 };
 
-/// What lanes do with memory: the executor knows which instruction comes next and what it means, this
-/// knows where it runs. On the host a call does the work. On a GPU a call puts work of the device tier
-/// into the stream of its lane, and does work of the host tier at once. Every call but begin_run() comes
-/// from the thread of its lane, unless it says otherwise.
+/// LaneDevice does what lanes do with memory: the executor knows which instruction comes next and
+/// what it means, this knows where it runs. On the host a call does the work. On a GPU a call puts
+/// work of the device tier into the stream of its lane, and does work of the host tier at once.
+/// Every call but begin_run() comes from the thread of its lane, unless it says otherwise.
 class LaneDevice {
  public:
   virtual ~LaneDevice() = default;
 
   /// A run begins, on no lane yet. `scalars` is borrowed for the run.
   virtual void begin_run(const StepScalars& scalars) = 0;
-  /// Around an instruction, also one that is left out. Lanes has seen to it that what the instruction
-  /// waits for has left its own lane.
+  /// Around an instruction, also one that is left out. Lanes has seen to it that what the
+  /// instruction waits for has left its own lane.
   virtual void enter(const Instr& instr) = 0;
   virtual void leave(const Instr& instr) = 0;
-  /// Whether what the instruction waits for has ended, not only been started.
+  /// Says whether what the instruction waits for has ended, not only been started.
   virtual bool waits_are_over(const Instr& instr) = 0;
-  /// Whether instructions still run when the lanes' threads have started them and gone on: the times of
-  /// those threads say nothing then.
+  /// Says whether instructions still run when the lanes' threads have started them and gone on: the
+  /// times of those threads say nothing then.
   virtual bool is_asynchronous() const = 0;
-  /// Waits. Of the last run, where the device measures it (GpuOptions::timed); nothing else.
+  /// Waits. The times of the last run, if the device measures them (GpuOptions::timed); nothing
+  /// else.
   virtual std::optional<DeviceTimes> times() = 0;
 
   virtual void clear(Lane lane, const TypedSpan& to) = 0;
@@ -72,9 +74,9 @@ class LaneDevice {
   /// `context` without the scalars, which are those of the run.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                        std::span<void* const> storage, KernelContext context) = 0;
-  /// Before the collectives of an instruction.
+  /// Attaches a group before the collectives of an instruction.
   virtual void attach(Lane lane, Communicator& group) = 0;
-  /// Between tiers and dtypes.
+  /// Copies between tiers and dtypes.
   virtual void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) = 0;
   virtual void add(Lane lane, const TypedSpan& from, const TypedSpan& to) = 0;
   /// *to[i] = sum of squares of from[i]; `to` lies on the device tier.
@@ -86,21 +88,23 @@ class LaneDevice {
   virtual void measure(Lane lane, const FlatUpdate& update, Tier tier,
                        const OptimizerConfig& optimizer) = 0;
 
-  // Recording: where can_record(), one thread may go through instructions [first, last) in program order
-  // between the two calls, which writes down what they put on the device instead of doing it. replay() does
-  // it, as often as wanted, after what stands on the compute lane; what later stands there comes after it.
+  // Recording: where can_record(), one thread may go through instructions [first, last) in program
+  // order between the two calls, which writes down what they put on the device instead of doing it.
+  // replay() does it, as often as wanted, after what stands on the compute lane; what later stands
+  // there comes after it.
   virtual bool can_record() const { return false; }
   virtual void begin_recording(InstrId first) { static_cast<void>(first); }
   virtual void end_recording() {}
   virtual void replay(size_t recording) { static_cast<void>(recording); }
-  /// Destroys all recordings, also one that an error has cut short. Before the groups of the program are closed or given up.
+  /// Destroys all recordings, also one that an error has cut short. Before the groups of the
+  /// program are closed or given up.
   virtual void drop_recordings() {}
-  /// From here to the next replay(), load() and put() only leave their data where the first recording takes
-  /// it from; they come in its order.
+  /// Stages inputs from here to the next replay(): load() and put() only leave their data where the
+  /// first recording takes it from; they come in its order.
   virtual void stage_inputs() {}
 
-  /// From the thread that runs the program, when its lanes are through: waits until the work of all of
-  /// them is over.
+  /// Waits until the work of all lanes is over; called by the thread that runs the program, when
+  /// its lanes are through.
   virtual void drain() = 0;
   /// Waits, and makes F64 numbers of the device tier readable until the lane's next call.
   virtual std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) = 0;
@@ -112,8 +116,8 @@ class LaneDevice {
   virtual bool is_finite(Lane lane, const TypedSpan& numbers) = 0;
 };
 
-/// The device whose memory `memory` is. Both are borrowed.
-/// So are `groups`, those of the program: a wait for a device may have ended because a peer is lost.
+/// The device whose memory `memory` is. Both are borrowed. So are `groups`, those of the program: a
+/// wait for a device may have ended because a peer is lost.
 std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory,
                                              const std::vector<Communicator*>& groups);
 

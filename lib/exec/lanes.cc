@@ -122,7 +122,7 @@ void Lanes::run_steps(size_t worker) {
   }
 }
 
-/// Of what the step waits for, what is on `first_lane` and those after it.
+/// Says whether everything that the step waits for on `first_lane` and the lanes after it is done.
 bool Lanes::done_before(const Step& step, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
     if (done_[lane] < step.after[lane]) return false;
@@ -140,7 +140,7 @@ bool Lanes::stages_done_before(const Step& step) const {
                      [&](size_t lane) { return done_[lane] >= step.after[lane]; });
 }
 
-/// With the mutex held.
+/// Wakes the lanes whose waits are done, with the mutex held.
 void Lanes::wake_those_done() {
   for (Sleeper& sleeper : sleepers_)
     if (sleeper.over && sleeper.over()) sleeper.woken.notify_one();

@@ -32,12 +32,12 @@ class Lanes {
   /// Runs every instruction once. Rethrows the first failure after all lanes have stopped.
   void run_once();
 
-  /// Whether all that the instruction waits for is done. For the lane that runs what stands before
-  /// it.
+  /// Says whether all that the instruction waits for is done. Only the lane that runs what stands
+  /// before it may ask.
   bool ready(InstrId id);
 
-  /// Seconds that compute stood waiting before the instruction that it runs now: for what ranks of several
-  /// stages do together, and for anything else.
+  /// Seconds that compute stood waiting before the instruction that it runs now: for what ranks of
+  /// several stages do together, and for anything else.
   struct Waited {
     double stages = 0;
     double other = 0;
@@ -76,7 +76,7 @@ class Lanes {
   /// Of each thread: that of a lane, or of the first group's lane for those of all groups.
   std::vector<std::vector<Step>> steps_;
   bool one_launcher_;
-  /// Of each instruction among those of its lane, and among the steps of its thread.
+  /// The number of each instruction among those of its lane, and among the steps of its thread.
   std::vector<size_t> ordinal_;
   std::vector<size_t> position_;
   std::vector<int64_t> done_;
@@ -85,9 +85,9 @@ class Lanes {
   bool stopping_ = false;
   std::exception_ptr error_;
   double exposed_communication_seconds_ = 0;
-  /// Of groups of several stages.
+  /// The lanes of groups of several stages.
   std::vector<size_t> stage_lanes_;
-  /// Of the calling thread.
+  /// The waits of the calling thread.
   Waited waited_;
   std::mutex mutex_;
   /// A thread that waits, and for what: whoever brings that about wakes this thread and no other.

@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// What a schedule sets for one optimizer step.
+/// ScheduledRate is what a schedule sets for one optimizer step.
 struct ScheduledRate {
   double learning_rate = 0;
   /// OneCycle cycles Adam's betas too.

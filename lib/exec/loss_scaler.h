@@ -23,7 +23,7 @@ class LossScaler {
   /// The last step overflowed at the smallest scale: DeepSpeed gives up then, at stages 1 to 3.
   bool exhausted() const { return exhausted_; }
 
-  /// For checkpoints; nothing without fp16.
+  /// The state for checkpoints; nothing without fp16.
   std::optional<LossScalerState> state() const;
   void restore(const LossScalerState& state);
 

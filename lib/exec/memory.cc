@@ -52,7 +52,7 @@ std::byte* TierBlock::data() const {
 
 namespace {
 
-/// What an arena is for: the most that it holds at one moment, by category.
+/// Says what an arena is for: the most that it holds at one moment, by category.
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = memory_plan({&program}).at(tier);
   return cat("the arena of temporary buffers (most at ", plan.fullest, ": ",
@@ -70,7 +70,7 @@ std::string available_text() {
   return cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are available (", limit.by, ")");
 }
 
-/// How many of them there are not; 0 where there are as many, and something else is in the way.
+/// Bytes that are missing; 0 if there are as many, and something else is in the way.
 int64_t lacking_bytes(int64_t bytes) {
   const MemoryLimit limit = read_memory_limit();
   return std::max<int64_t>(0, bytes - std::min(limit.available, limit.process.left));
@@ -81,7 +81,7 @@ int64_t lacking_bytes(int64_t bytes) {
 RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
     : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
 
-/// What it was for, what there is, what the rank has already.
+/// Says why memory was refused: what it was for, what there is, what the rank has already.
 std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what, const Error& error) const {
   int64_t held = 0;
   for (const Tier each : kTiers)
@@ -93,7 +93,7 @@ std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& wha
              available, "the rank has ", human_bytes(held), " already: ", error.message());
 }
 
-/// Runs an allocation; what the system refuses is told with what would help.
+/// Runs an allocation; what the system refuses is reported with what would help.
 template <typename Allocate>
 auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
                          Allocate allocate) const {
@@ -226,7 +226,7 @@ void RankMemory::write(const Program& program, const Range& range, const void* d
 
 void RankMemory::populate(const Program& program, BufferId buffer) const {
   const TierBlock& memory = block(program.at(buffer)).owned;
-  // Where the kernel cannot (before Linux 5.14) they come when they are written.
+  // The pages come when they are written if the kernel cannot do this (before Linux 5.14).
   ::madvise(memory.data(), static_cast<size_t>(memory.bytes()), MADV_POPULATE_WRITE);
 }
 
@@ -260,7 +260,7 @@ void RankMemory::write_disk(const Program& program, const Range& range, const vo
   swap_->wait(start_disk(program, range, const_cast<void*>(data), true));
 }
 
-/// `measure` tells the bytes of a block of memory.
+/// `measure` returns the bytes of a block of memory.
 template <typename Measure>
 RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
   TierBytes all;

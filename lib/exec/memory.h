@@ -34,7 +34,7 @@ class HostBlock {
   HostBlock& operator=(const HostBlock&) = delete;
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  /// What the kernel mapped for it: whole pages.
+  /// Bytes that the kernel mapped for it: whole pages.
   int64_t mapped() const { return mapped_; }
 
  private:
@@ -49,18 +49,19 @@ struct TierBlock {
   CommBuffer shared;
   GpuBlock gpu;
 
-  /// What look() found in use of main memory; a GPU does not tell. Knowledge of the block, not its
-  /// content.
+  /// Pages of main memory that look() found in use; a GPU does not report any. Knowledge of the
+  /// block, not its content.
   mutable TouchedPages pages;
 
   std::byte* data() const;
   int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
-  /// What its allocator gave.
+  /// Bytes that its allocator gave.
   int64_t obtained() const { return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes(); }
   bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
-/// What would need less of a tier: the remedy of an allocation that fails for want of so many bytes (0: of how many is not known).
+/// MemoryAdvice says what would need less of a tier: the remedy of an allocation that fails for
+/// want of so many bytes (0: of how many is not known).
 using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 
 /// The memory of a rank's programs: one block for each persistent buffer, shared by name between
@@ -68,8 +69,8 @@ using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 class RankMemory {
  public:
   /// Buffers that peers may see are allocated by `group`. `swap` says where the disk tier is; its
-  /// size is found from the first program that has one. With a GPU the device tier is its memory, which
-  /// peers do not read, and the host tier is pinned for it (GpuOptions::pin_memory).
+  /// size is found from the first program that has one. With a GPU the device tier is its memory,
+  /// which peers do not read, and the host tier is pinned for it (GpuOptions::pin_memory).
   explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryAdvice advice = nullptr,
                       Gpu* gpu = nullptr);
   RankMemory(const RankMemory&) = delete;
@@ -86,7 +87,7 @@ class RankMemory {
 
   /// The GPU whose memory the device tier is; null on a processor.
   Gpu* gpu() const { return gpu_; }
-  /// Whether host code may read and write the range where it lies: in main memory.
+  /// Says whether host code may read and write the range where it lies: in main memory.
   bool in_reach(const Program& program, const Range& range) const;
   /// Copies a range that lies in memory to main memory and back. Not beside lanes that run.
   void read(const Program& program, const Range& range, void* out) const;
@@ -98,16 +99,16 @@ class RankMemory {
   /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
   void read_disk(const Program& program, const Range& range, void* data) const;
   void write_disk(const Program& program, const Range& range, const void* data) const;
-  /// The same, started only: the ticket is for swap().wait().
+  /// Starts to read or write a range on disk: the ticket is for swap().wait().
   SwapFile::Ticket start_disk(const Program& program, const Range& range, void* data, bool write) const;
   /// Null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
 
-  /// From now on until release_disk() what lies on disk now can be read by read_kept(), whatever is
+  /// Keeps what lies on disk now until release_disk(): it can be read by read_kept(), whatever is
   /// written meanwhile. Not beside lanes that run.
   void keep_disk();
   void release_disk();
-  /// As read_disk, of what was there when keep_disk() was called; from any thread.
+  /// Reads, as read_disk does, what was there when keep_disk() was called; from any thread.
   void read_kept(const Program& program, const Range& range, void* data) const;
 
   /// Bytes of a tier: what lives from step to step by category, and arenas.
@@ -116,8 +117,8 @@ class RankMemory {
     int64_t arenas = 0;
     int64_t total = 0;
   };
-  /// What allocators gave, counted where they gave it: whole pages of memory, and for the disk the
-  /// space that the file system reserved (its total; categories are the file's parts).
+  /// Bytes that allocators gave, counted where they gave it: whole pages of memory, and for the
+  /// disk the space that the file system reserved (its total; categories are the file's parts).
   TierBytes allocated(Tier tier) const;
   /// The most of it that was seen in use, in whole pages, by this and earlier calls. Nothing of the
   /// disk, and of memory that a GPU gave, where pages are not shown.
@@ -129,7 +130,7 @@ class RankMemory {
     int64_t bytes = 0;
     Category category = Category::kBuffers;
     Tier tier = Tier::kDevice;
-    /// On disk: where it lies, which a write may change.
+    /// The place on disk, which a write may change.
     mutable ShadowMap disk;
   };
   template <typename Measure>
@@ -149,9 +150,9 @@ class RankMemory {
   SwapOptions swap_options_;
   MemoryAdvice advice_;
   int64_t disk_used_ = 0;
-  /// Where in the swap file the second places of buffers begin (Buffer::shadow_offset).
+  /// The offset in the swap file where the second places of buffers begin (Buffer::shadow_offset).
   int64_t shadows_ = 0;
-  /// Of what lives from step to step.
+  /// The blocks that live from step to step.
   std::map<std::pair<Persistent, Tier>, Block> blocks_;
   Gpu* gpu_;
   TierBlock device_arena_;

@@ -21,14 +21,14 @@ int64_t mapped_of_peers(const TrainingSetup& setup) {
 
 using Row = std::vector<std::string>;
 
-/// What was used, or given where that is not known.
+/// Computes what was used, or given if that is not known.
 int64_t used(Tier tier, int64_t allocated, int64_t touched, bool on_gpu) {
   const bool pages_are_known = tier == Tier::kHost || (tier == Tier::kDevice && !on_gpu);
   return pages_are_known && touched > 0 ? touched : allocated;
 }
 
-/// Calls `line` with what (a category, "temporary", "all"), predicted, allocated and touched bytes of
-/// each part of a tier that there is.
+/// Calls `line` with what (a category, "temporary", "all"), predicted, allocated and touched bytes
+/// of each part of a tier that there is.
 template <typename Line>
 void for_each_part(const TierPlan& planned, const TierMemory& measured, Line line) {
   const auto part = [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
@@ -41,7 +41,7 @@ void for_each_part(const TierPlan& planned, const TierMemory& measured, Line lin
   part("all", planned.total, measured.allocated.total, measured.touched.total);
 }
 
-/// In bytes where it is about single pages.
+/// Writes an error, in bytes where it is about single pages.
 std::string error_text(int64_t measured, int64_t predicted) {
   if (predicted >= 1 << 20) return percent_off(measured, predicted);
   return cat(measured >= predicted ? "+" : "", measured - predicted, " B");
@@ -58,7 +58,7 @@ void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
                 });
 }
 
-/// What shares the arenas of a tier.
+/// Says what shares the arenas of a tier.
 std::string peak_text(Tier tier, const TierPlan& planned) {
   if (planned.arenas == 0) return "";
   return cat(tier_name(tier), " temporary, at most: ", categories_text(planned.arena_peak),

@@ -12,7 +12,8 @@
 
 namespace ftrun {
 
-/// What was measured of one tier: what allocators gave, and what of it was ever in use.
+/// TierMemory is what was measured of one tier: what allocators gave, and what of it was ever in
+/// use.
 struct TierMemory {
   RankMemory::TierBytes allocated;
   RankMemory::TierBytes touched;
@@ -22,10 +23,10 @@ struct TierMemory {
 struct MemoryReport {
   MemoryPlan planned;
   std::array<TierMemory, kTiers.size()> tiers;
-  /// What the process held before the first of it was allocated, when its libraries had their own
-  /// working memory: a cost of the program and the machine, not of the model.
+  /// Bytes that the process held before the first of it was allocated, when its libraries had their
+  /// own working memory: a cost of the program and the machine, not of the model.
   int64_t fixed = 0;
-  /// Of peers, at most, while a collective runs.
+  /// The most bytes of peers, while a collective runs.
   int64_t peers = 0;
   /// The most that the process held while it trained, of its own and shared memory.
   int64_t measured = 0;
@@ -43,22 +44,25 @@ struct MemoryReport {
 
 MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);
 
-/// Predicted, allocated and touched bytes of every category and tier, and by how much what was touched
-/// (what was allocated, where pages are not shown) is off what was predicted; the process below.
+/// Predicted, allocated and touched bytes of every category and tier, and by how much what was
+/// touched (what was allocated, where pages are not shown) is off what was predicted; the process
+/// below.
 std::string memory_text(const MemoryReport& report);
 
-/// The same for run.json: "predicted", "allocated" and "touched" with "device_parameters",
-/// "device_temporary", "device_total", ...; "process" with "fixed", "peers", "predicted", "measured".
+/// Writes the report for run.json: "predicted", "allocated" and "touched" with "device_parameters",
+/// "device_temporary", "device_total", ...; "process" with "fixed", "peers", "predicted",
+/// "measured".
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
-/// Bytes that are in use now, for metrics.jsonl: of what lives from step to step by category, of the
-/// rest as "temporary"; of other tiers as "host_optimizer". Allocated ones where pages are not shown.
+/// Bytes that are in use now, for metrics.jsonl: of what lives from step to step by category, of
+/// the rest as "temporary"; of other tiers as "host_optimizer". Allocated ones where pages are not
+/// shown.
 std::vector<NamedBytes> memory_metrics(const RankMemory& memory);
 
-/// The most that this process held (ProcessMemory::held) while it ran steps. The kernel knows the peak
-/// of all resident pages only. Where a step raised that, the pages of mapped files, of which it has as
-/// many at its end as in its midst, are taken off; peaks between steps, when checkpoints are mapped to be
-/// read, are not looked at.
+/// The most that this process held (ProcessMemory::held) while it ran steps. The kernel knows the
+/// peak of all resident pages only. Where a step raised that, the pages of mapped files, of which
+/// it has as many at its end as in its midst, are taken off; peaks between steps, when checkpoints
+/// are mapped to be read, are not looked at.
 class PeakMemory {
  public:
   /// Around each step.

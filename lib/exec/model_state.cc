@@ -22,7 +22,7 @@ namespace {
 
 /// Elements that pass through memory at a time where they cannot be read in place.
 constexpr int64_t kChunk = int64_t{1} << 20;
-/// Of a tensor that is packed: whole blocks.
+/// Elements of a packed tensor that are done at a time: whole blocks.
 constexpr int64_t kPackedPart = int64_t{1} << 18;
 
 /// Returns a slice of what this rank uses of a tensor, as boxes of the whole tensor that lie one
@@ -52,7 +52,8 @@ int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
   return count;
 }
 
-/// Elements [begin, end) of a tensor, which are those from `position` on of a part of what a rank has of it.
+/// Elements [begin, end) of a tensor, which are those from `position` on of a part of what a rank
+/// has of it.
 struct TensorRun {
   int64_t begin;
   int64_t end;
@@ -241,7 +242,8 @@ ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) co
   };
 }
 
-/// What this rank has of a packed tensor, in parts of at most kPackedPart elements, with the scales of the whole.
+/// Packs what this rank has of a packed tensor, in parts of at most kPackedPart elements, with the
+/// scales of the whole.
 void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first) {
   const PackedFormat& format = packed(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
@@ -268,7 +270,7 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWe
   }
 }
 
-/// What training begins with, and always what is frozen.
+/// Fills a state with what training begins with, and always with what is frozen.
 void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) {
   if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
   const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
@@ -279,7 +281,7 @@ void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) 
   for (const Slice& slice : slices) pack(piece, slice, first);
 }
 
-/// What an optimizer's state begins with: its memory is zeros already.
+/// Fills an optimizer's state with the number it begins with: its memory is zeros already.
 void ModelState::fill_constant(const StatePiece& piece, double number) {
   if (number == 0.0) return;
   fill(piece, DType::kF32,
@@ -288,7 +290,8 @@ void ModelState::fill_constant(const StatePiece& piece, double number) {
        });
 }
 
-/// What this rank has of magnitudes in pieces that are filled from `first`.
+/// Measures the lengths of the magnitudes that this rank has in pieces that are filled from
+/// `first`.
 void ModelState::measure_lengths(FirstWeights& first, const std::function<bool(const StatePiece&)>& is_read) const {
   std::map<TensorId, TensorPart> wanted;
   for (const StatePiece& piece : pieces_) {
@@ -342,7 +345,7 @@ std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
   return slices_of({.sectors = sectors});
 }
 
-/// What lies on disk is not copied: it is kept, and what is written goes elsewhere.
+/// Takes a snapshot; state on disk is not copied: it is kept, and what is written goes elsewhere.
 std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
   std::vector<CopiedRange> in_reach;
   for (const StatePiece& piece : pieces_) {
@@ -383,7 +386,8 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
   return mine;
 }
 
-/// `box` of the tensor, which lies at element `first` of the unit: itself, or its copy in the snapshot.
+/// `box` of the tensor, which lies at element `first` of the unit: itself, or its copy in the
+/// snapshot.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
                                    const Box& box, int64_t first, StateReading reading) const {
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
@@ -440,7 +444,7 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
   }
 }
 
-/// What this rank holds of a unit's parameters.
+/// The parameters of a unit that this rank holds.
 const StatePiece& ModelState::parameters_of(UnitId unit) const {
   for (const StatePiece& piece : pieces_)
     if (piece.state == StatePiece::kParam && piece.unit == unit) return piece;

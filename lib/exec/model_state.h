@@ -18,8 +18,8 @@
 
 namespace ftrun {
 
-/// How a state is read: as it is now or as it was when it was copied, and by way of which memory what lies on disk is
-/// (none given: of its own).
+/// StateReading says how a state is read: as it is now or as it was when it was copied, and by way
+/// of which memory what lies on disk is (none given: of its own).
 struct StateReading {
   bool of_snapshot = false;
   std::span<std::byte> sectors;
@@ -34,29 +34,31 @@ class ModelState {
   /// `memory` must have allocated the plan's training program. All are borrowed.
   ModelState(const StepPlan& plan, RankMemory& memory, std::vector<std::string> state_kinds);
 
-  /// What this rank holds of every parameter, as training begins. Error(kBadInput) with every tensor
-  /// that is missing, unknown or misshapen.
+  /// Fills what this rank holds of every parameter, as training begins. Error(kBadInput) with every
+  /// tensor that is missing, unknown or misshapen.
   void load(FirstWeights first);
 
-  /// Everything this rank holds, from a checkpoint, whatever layout wrote it; what is frozen from where it came.
-  /// Returns what the checkpoint holds in another precision. Error(kBadInput).
+  /// Fills everything this rank holds: trained state from the checkpoint, whatever layout wrote it,
+  /// frozen parameters from `first`, as when training began. Returns the states that the checkpoint
+  /// holds in another precision. Error(kBadInput).
   std::vector<StateConversion> load(Checkpoint& checkpoint, FirstWeights first);
 
-  /// What this rank writes into a checkpoint: of what several ranks use alike, the first's. The state
-  /// itself: it must not change while they are read. What lies on disk is read by way of `sectors`, by one
-  /// thread at a time, where they are given (a multiple of 4096 bytes).
+  /// Lists what this rank writes into a checkpoint: of what several ranks use alike, the first's.
+  /// The slices refer to the state itself: it must not change while they are read. State on disk is
+  /// read by way of `sectors`, by one thread at a time, if they are given (a multiple of 4096
+  /// bytes).
   std::vector<StateSlice> slices(std::span<std::byte> sectors = {}) const;
 
-  /// The same of a copy of the state as it is now (StateOptions::snapshots), which stays until
-  /// release_snapshot(): to be read by another thread while training goes on. One at a time; not
-  /// beside lanes that run.
+  /// Lists the slices of a copy of the state as it is now (StateOptions::snapshots), which stays
+  /// until release_snapshot(): to be read by another thread while training goes on. One copy at a
+  /// time; not beside lanes that run.
   std::vector<StateSlice> snapshot(std::span<std::byte> sectors = {});
   void release_snapshot();
   /// Has the kernel give the copy's pages before the first copy waits for them; from any thread.
   void populate_snapshot() const;
 
-  /// Elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that hold one copy
-  /// of the model between them: only its first one may have `receives`, and gets them.
+  /// Elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that hold one
+  /// copy of the model between them: only its first one may have `receives`, and gets them.
   void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives, Communicator& group,
                std::span<float> out) const;
 
@@ -64,14 +66,14 @@ class ModelState {
   std::vector<StateInfo> states() const;
 
  private:
-  /// Where a state of a unit's tensor comes from: fills `out` with a box of it, row by row.
+  /// ReadTensor gives a state of a unit's tensor: fills `out` with a box of it, row by row.
   using ReadTensor = std::function<void(const StatePiece& piece, const TensorInfo& tensor,
                                         const Box& box, void* out)>;
 
   bool trains(const StatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
   ReadTensor reading(const FirstWeights& first) const;
   std::string kind_of(int32_t state) const;
-  /// Of the states as a checkpoint holds them.
+  /// The dtype of a state as a checkpoint holds it.
   DType stored_dtype(const StatePiece& piece) const;
   DType dtype(const StatePiece& piece) const;
   const PackedFormat& packed(const StatePiece& piece) const;

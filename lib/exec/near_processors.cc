@@ -22,7 +22,7 @@ std::string read_line(const std::filesystem::path& path) {
   return line;
 }
 
-/// -1 for a text that is no number.
+/// Reads a number; -1 for a text that is none.
 int number_of(std::string_view text) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -34,7 +34,7 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-/// Whether the calling thread may run on all of them.
+/// Says whether the calling thread may run on all of them.
 bool may_run_on(const std::vector<int>& processors) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -16,6 +16,7 @@
 #include "base/hub_cache.h"
 #include "base/module_path.h"
 #include "base/text.h"
+#include "config/model_name.h"
 #include "data/sample_set.h"
 
 namespace ftrun {
@@ -124,8 +125,8 @@ std::vector<NodeFact> program_facts(const BuildInfo& build) {
 
 std::vector<NodeFact> input_facts(const Config& config, const RunData& data) {
   std::vector<NodeFact> facts;
-  add_folder("model.path", find_model_folder(config.model.path).folder, facts);
-  add_folder("adapter.path", config.adapter.path, facts);
+  add_folder("model.path", folder_of(config.model), facts);
+  add_folder("adapter.path", find_adapter_folder(config.adapter.path).folder, facts);
   facts.push_back({"data.train", sampled_rows(*data.train)});
   for (const NamedSamples& set : data.validation)
     facts.push_back({cat("the data of ", set.name), sampled_rows(*set.samples)});

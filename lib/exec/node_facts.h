@@ -25,10 +25,10 @@ std::vector<NodeFact> program_facts(const BuildInfo& build);
 /// data set). Errors of reading.
 std::vector<NodeFact> input_facts(const Config& config, const RunData& data);
 
-/// The driver of this node's GPUs, with its kernel module where that is told.
+/// The driver of this node's GPUs, with its kernel module where that is reported.
 std::vector<NodeFact> driver_facts(int cuda_version);
 
-/// For an exchange between ranks.
+/// Writes facts for an exchange between ranks.
 std::string facts_text(std::span<const NodeFact> facts);
 
 /// A line for each node and fact in which it differs from rank 0's node, each node once:

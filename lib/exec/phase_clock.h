@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// One phase of one micro-batch in one layer.
+/// LayerPhase is one phase of one micro-batch in one layer.
 struct LayerPhase {
   /// kForward, kBackward, kInputGrad or kWeightGrad.
   InstrKind kind = InstrKind::kForward;
@@ -18,14 +18,16 @@ struct LayerPhase {
   auto operator<=>(const LayerPhase&) const = default;
 };
 
-/// What the compute lane of a rank of a pipeline did in a training step until its decision, in seconds.
-/// All of them together are the time from the step's begin to its decision.
+/// PipelineSeconds is what the compute lane of a rank of a pipeline did in a training step until
+/// its decision, in seconds. All of them together are the time from the step's begin to its
+/// decision.
 struct PipelineSeconds {
-  /// For what ranks of several stages do together, and before the decision for all ranks' gradient norm.
+  /// Seconds waited for what ranks of several stages do together, and before the decision for all
+  /// ranks' gradient norm.
   double waited_for_stages = 0;
   double waited_at_end = 0;
-  /// What it did, and waited for anything but other stages: before its first layer, in each layer, and from the
-  /// gradient norm on.
+  /// Seconds of its work and of waits for anything but other stages: before its first layer, in
+  /// each layer, and from the gradient norm on.
   double before = 0;
   std::map<LayerPhase, double> layers;
   double after = 0;
@@ -49,7 +51,7 @@ class PhaseClock {
   const Program& program_;
   PipelineSeconds seconds_;
   bool decided_ = false;
-  /// What instructions between those of layers belong to.
+  /// The place of the seconds of instructions between those of layers.
   double* current_ = &seconds_.before;
 };
 

@@ -12,13 +12,14 @@ namespace ftrun {
 
 /// The communicators of a rank, borrowed.
 struct RankGroups {
-  /// Of the groups of its programs, each once. Among GPUs these move device memory.
+  /// The communicators of the groups of its programs, each once. Among GPUs they move device
+  /// memory.
   std::vector<Communicator*> open;
-  /// For memory of host code: of all ranks, and of those that hold one copy of the model's state
-  /// between them.
+  /// The communicators for memory of host code: of all ranks, and of those that hold one copy of
+  /// the model's state between them.
   Communicator* host_world = nullptr;
   Communicator* host_model = nullptr;
-  /// Where this rank shows what it does; null for nowhere.
+  /// The board on which this rank shows what it does; null for none.
   ProgressBoard* board = nullptr;
 
   /// All that a group that is the only one needs.

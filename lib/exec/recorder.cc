@@ -83,7 +83,8 @@ void Recorder::admit(const RunManifest& now) {
 void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
                      const RunManifest& now) {
   const std::string path = folder + "/checkpoint.json";
-  // Of an older version: whether the config is another can be told, what is other in it cannot.
+  // A checkpoint of an older version records only the config's hash: it shows that the config has
+  // changed, not which keys.
   const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
   if (is_imported(saved))
     log_notice(import_notice(folder, saved));
@@ -142,7 +143,7 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   follow();
 }
 
-/// By what sends the run to a tracker.
+/// Follows the run with the program that sends it to a tracker.
 void Recorder::follow() {
   if (!follower_) return;
   if (const std::string warning = follower_->start(); !warning.empty()) warn(warning);
@@ -152,10 +153,10 @@ void Recorder::end_following() {
   if (!follower_) return;
   follow();
   if (const std::string problem = follower_->problem(); !problem.empty()) log_warning(problem);
-  follower_.reset();  // told once, though the run may end by an error after its report
+  follower_.reset();  // reported once, though the run may end by an error after its report
 }
 
-/// What the earlier run of the folder left in its manifest goes on in the new one.
+/// Takes over into the new manifest what the earlier run of the folder left in its own.
 void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
   if (!before_) return;
   manifest.restarts = before_->restarts;
@@ -234,14 +235,14 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
     if (progress_) progress_->finish();
     end_following();
     if (!manifest_ || folder_.is_another_runs()) return;
-    // Of several ranks the supervisor knows which one was the cause.
+    // The supervisor knows which one of several ranks was the cause.
     if (request_.launch.world == 1)
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
     const bool trained = posix_files().exists(paths().metrics());
     write_outcome(exit_code, reason, trained ? read_metrics(paths().metrics()) : std::vector<StepMetrics>{});
     if (trained) write_report();
   } catch (const std::exception&) {
-    // A full disk may be what ends the run; the error itself is told elsewhere.
+    // A full disk may be what ends the run; the error itself is reported elsewhere.
   }
 }
 

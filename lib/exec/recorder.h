@@ -22,9 +22,9 @@
 
 namespace ftrun {
 
-/// All that rank 0 tells the world of a run: metrics.jsonl, TensorBoard, CSV, the progress line,
-/// run.json, the report at the end. Nothing but the lock is written to the run folder before start(),
-/// so that a run whose model or data was refused can be started again as it is.
+/// Recorder writes all that rank 0 reports of a run: metrics.jsonl, TensorBoard, CSV, the progress
+/// line, run.json, the report at the end. Nothing but the lock is written to the run folder before
+/// start(), so that a run whose model or data was refused can be started again as it is.
 class Recorder {
  public:
   /// Takes the run folder. Error(kUsage) for one that holds another run, Error(kEnvironment) for
@@ -32,17 +32,18 @@ class Recorder {
   explicit Recorder(const TrainRequest& request);
 
   const RunPaths& paths() const { return folder_.paths(); }
-  /// What the folder's earlier run wrote, when this one continues it.
+  /// The manifest of the folder's earlier run, when this one continues it.
   const std::optional<RunManifest>& before() const { return before_; }
 
   /// Refuses a resume that is not the run of the folder (admit_resume) and notes what else changed.
   void admit(const RunManifest& now);
-  /// The same for the run that saved the checkpoint in `folder`, by the checkpoint's own record.
+  /// Admits the run that saved the checkpoint in `folder`, by the checkpoint's own record.
   void admit(const std::string& folder, const CheckpointMeta& saved, const RunManifest& now);
   /// Says, and run.json keeps, that training starts from the model's weights though a resume was
   /// asked for.
   void note_new_start();
-  /// Error(kBadInput) where the run that is resumed had saved checkpoints: nothing starts over by itself.
+  /// Error(kBadInput) where the run that is resumed had saved checkpoints: nothing starts over by
+  /// itself.
   void refuse_where_saved_ones_are_gone() const;
 
   /// Writes run.json and config.yaml and opens what steps are written to, when the first step is
@@ -50,14 +51,14 @@ class Recorder {
   void start(RunManifest manifest, int64_t first_step, int64_t total_steps);
 
   void record(const StepMetrics& metrics);
-  /// To samples.jsonl.
+  /// Records text samples in samples.jsonl.
   void record(int64_t step, const std::vector<TextSample>& samples);
   /// A line of text above the progress line; also in the rank's log.
   void say(const std::string& line);
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
-  /// Ends the progress line, writes the outcome and the report. Returns the table of losses, the restarts and how much of
-  /// the time was training.
+  /// Ends the progress line, writes the outcome and the report. Returns the table of losses, the
+  /// restarts and how much of the time was training.
   std::string finish(int exit_code, const std::string& reason);
   /// Writes the outcome of a run that ends by an error, as far as the disk lets it.
   void fail(int exit_code, const std::string& reason) noexcept;
@@ -74,7 +75,7 @@ class Recorder {
   const TrainRequest& request_;
   RunFolder folder_;
   std::optional<RunManifest> before_;
-  /// Of run.json: what training starts from.
+  /// The field of run.json that says what training starts from.
   std::string start_ = "the model's weights";
   std::set<std::string> noted_changes_;
   std::optional<ManifestFile> manifest_;

@@ -38,7 +38,7 @@ std::map<std::string, std::vector<int>> by_text(const std::vector<std::string>& 
   return ranks;
 }
 
-/// What of each rank stands in place `index` of its words.
+/// Takes the words in place `index` of each rank's text.
 std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t index) {
   std::vector<std::string> words;
   for (const std::string& text : texts) {
@@ -51,13 +51,13 @@ std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t 
   return words;
 }
 
-/// What a rank sent of a set: "HASH NAME" of each part.
+/// A holder is a rank and what it sent of a set: "HASH NAME" of each part.
 struct Holder {
   int rank = 0;
   std::vector<std::string> parts;
 };
 
-/// By key; a rank that does not share the set sent "-".
+/// Lists the holders by key; a rank that does not share the set sent "-".
 std::map<std::string, std::vector<Holder>> holders_of(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<Holder>> holders;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
@@ -69,7 +69,8 @@ std::map<std::string, std::vector<Holder>> holders_of(const std::vector<std::str
   return holders;
 }
 
-/// Of ranks that sent different lines for a part, by line. Where one is named it is that rank's failure, on whichever rank it is told.
+/// Makes the error of ranks that sent different lines for a part, by line. If one rank is named it
+/// is that rank's failure, on whichever rank it is reported.
 RankError difference(const std::map<std::string, std::vector<int>>& versions, int64_t step) {
   const auto most = std::max_element(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
     return a.second.size() < b.second.size();
@@ -105,8 +106,9 @@ ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
   find_shared();
 }
 
-/// Sets keep apart what data-parallel ranks cut and what they do not, and what tensor-parallel ranks share out and
-/// what they have several copies of: a rank shares all of a set with another one or none. All ranks have as many sets.
+/// Sets keep apart what data-parallel ranks cut and what they do not, and what tensor-parallel
+/// ranks share out and what they have several copies of: a rank shares all of a set with another
+/// one or none. All ranks have as many sets.
 void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partition,
                               const std::vector<std::string>& kinds) {
   std::map<std::tuple<int32_t, bool, int>, Set> sets;
@@ -170,7 +172,7 @@ uint64_t ReplicaCheck::hash_of(const Part& part) const {
   return stream.digest();
 }
 
-/// Of each part.
+/// Hashes each part.
 std::vector<uint64_t> ReplicaCheck::hashes(const Set& set) const {
   std::vector<uint64_t> found(set.parts.size());
   const auto take = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
@@ -182,8 +184,9 @@ std::vector<uint64_t> ReplicaCheck::hashes(const Set& set) const {
   return found;
 }
 
-/// Numbers x of n ranks are equal where n * sum of x^2 = (sum of x)^2 (Cauchy and Schwarz). Quarters of a hash
-/// are so small that sums over 2^20 ranks are exact in fp64; the products are compared as integers.
+/// Numbers x of n ranks are equal where n * sum of x^2 = (sum of x)^2 (Cauchy and Schwarz).
+/// Quarters of a hash are so small that sums over 2^20 ranks are exact in fp64; the products are
+/// compared as integers.
 void ReplicaCheck::check(int64_t step) const {
   if (!compares()) return;
   constexpr size_t kQuarters = 4;

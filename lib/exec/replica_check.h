@@ -12,9 +12,9 @@
 
 namespace ftrun {
 
-/// Finds silent corruption: what several ranks hold alike, they compare by hashes. Copies are the same bits
-/// in every step, as all of them are updated with the same sums; where they are not, a memory or a
-/// processor has changed something. What lies on disk is not looked at.
+/// Finds silent corruption: what several ranks hold alike, they compare by hashes. Copies are the
+/// same bits in every step, as all of them are updated with the same sums; where they are not, a
+/// memory or a processor has changed something. What lies on disk is not looked at.
 class ReplicaCheck {
  public:
   /// Collective: gives every rank the texts of all, by rank.
@@ -22,16 +22,16 @@ class ReplicaCheck {
   /// Collective: sums numbers over all ranks, in place.
   using Sum = std::function<void(std::span<double> numbers)>;
 
-  /// Collective: ranks find out what they hold alike. `state_kinds` names the optimizer's states. The plan
-  /// and the memory are borrowed.
+  /// Collective: ranks find out what they hold alike. `state_kinds` names the optimizer's states.
+  /// The plan and the memory are borrowed.
   ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
                std::vector<std::string> state_kinds, Exchange exchange, Sum sum);
 
-  /// Whether any two ranks hold anything alike.
+  /// Says whether any two ranks hold anything alike.
   bool compares() const { return !shared_.empty(); }
 
-  /// Collective. Error(kEnvironment), the same on all ranks, naming a tensor and who differs: the ranks
-  /// that are fewer, or all where neither side is. A RankError of the rank where it is one.
+  /// Collective. Error(kEnvironment), the same on all ranks, naming a tensor and who differs: the
+  /// ranks that are fewer, or all where neither side is. A RankError of the rank where it is one.
   void check(int64_t step) const;
 
  private:
@@ -50,7 +50,7 @@ class ReplicaCheck {
   };
   /// A key that several ranks have.
   struct Shared {
-    /// Of which set, and how many ranks.
+    /// The set, and how many ranks share it.
     size_t set = 0;
     double ranks = 0;
   };
@@ -67,7 +67,7 @@ class ReplicaCheck {
   Exchange exchange_;
   Sum sum_;
   std::vector<Set> sets_;
-  /// The same on all ranks, in the same order.
+  /// The shared sets, the same on all ranks, in the same order.
   std::vector<Shared> shared_;
 };
 

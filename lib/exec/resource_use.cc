@@ -27,7 +27,7 @@ void ResourceUse::end_step(bool finite) {
   disk_wait_ += disk_waited();
 }
 
-/// By all groups of this rank.
+/// Bytes sent by all groups of this rank.
 int64_t ResourceUse::bytes_sent() const {
   int64_t bytes = 0;
   for (const Communicator* group : setup_.groups().distinct())

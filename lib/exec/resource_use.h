@@ -16,7 +16,7 @@
 
 namespace ftrun {
 
-/// What a run uses of memory, links and disk, measured around each training step.
+/// ResourceUse measures what a run uses of memory, links and disk, around each training step.
 class ResourceUse {
  public:
   /// The setup is borrowed.
@@ -25,15 +25,16 @@ class ResourceUse {
   /// Around each run of the training program.
   void begin_step();
   void end_step(bool finite);
-  /// For which the last step's requests to the disk were waited for, whatever else went on meanwhile.
+  /// Seconds for which the last step's requests to the disk were waited for, whatever else went on
+  /// meanwhile.
   double disk_wait_seconds() const { return disk_wait_; }
-  /// What is in use and has been moved after the step.
+  /// Adds what is in use and has been moved after the step.
   void add_to(StepMetrics& metrics) const;
 
   /// Collective, after the last step and before checkpoints and exports map whole files for a
   /// moment: sums over the ranks, and the figures of the rank that needed most.
   void total(Session& session);
-  /// Of the totals.
+  /// Adds the totals.
   void add_to(RunManifest& manifest) const;
   std::vector<std::string> texts(int ranks) const;
 
@@ -49,14 +50,15 @@ class ResourceUse {
   StepTraffic traffic_;
   PipelineUse pipeline_;
   double disk_wait_ = 0;
-  /// Of the rank that needed most: resident, anonymous and shared, and of files.
+  /// The most bytes of the rank that needed most: resident, anonymous and shared, and of files.
   int64_t most_resident_ = 0;
   int64_t most_held_ = 0;
   int64_t most_of_files_ = 0;
   std::optional<MemoryReport> memory_;
-  /// Of a pipeline: memory_metrics() of each stage's first rank, and "process", what that held at most.
+  /// The memory of a pipeline's stages: memory_metrics() of each stage's first rank, and "process",
+  /// what that held at most.
   std::vector<std::map<std::string, int64_t>> stages_;
-  /// Of all ranks; absent where no step was made.
+  /// The traffic of all ranks; absent if no step was made.
   std::optional<TrafficSums> all_traffic_;
 };
 

@@ -17,8 +17,8 @@
 namespace ftrun {
 namespace {
 
-/// The beginning of the document at [begin, end) of a row: up to its first token that is trained on, or
-/// `count` tokens where that is its second. The label at a token is the one after it.
+/// The beginning of the document at [begin, end) of a row: up to its first token that is trained
+/// on, or `count` tokens where that is its second. The label at a token is the one after it.
 std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, int64_t count) {
   size_t context = begin;
   while (context < end && row.labels[context] < 0) ++context;
@@ -27,7 +27,7 @@ std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, in
   return {row.tokens.begin() + static_cast<std::ptrdiff_t>(begin), row.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
 }
 
-/// Of each document of a row its first position, and where the tokens of the last one end.
+/// Finds the first position of each document of a row, and where the tokens of the last one end.
 std::vector<size_t> document_bounds(const Batch& row) {
   std::vector<size_t> bounds;
   size_t end = row.tokens.size();
@@ -38,15 +38,15 @@ std::vector<size_t> document_bounds(const Batch& row) {
   return bounds;
 }
 
-/// What the trained tensors held when training began, for MovedTensors; nothing where that cannot be read any more, as an
-/// export must not fail for it.
+/// BeginningOfTraining reads what the trained tensors held when training began, for MovedTensors;
+/// nothing if that cannot be read any more, as an export must not fail for it.
 class BeginningOfTraining {
  public:
   BeginningOfTraining(const Config& config, const TrainingSetup& setup, DType dtype) {
     if (!setup.folder().is_as_long()) return;
     try {
       const std::string& begun_from = config.adapter.path;
-      if (!begun_from.empty()) adapter_.emplace(begun_from);
+      if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);
       first_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed), adapter_ ? &*adapter_ : nullptr);
       first_->require_fit(setup.train().model);
       moved_.emplace(setup.train().model, *first_, dtype);
@@ -65,15 +65,16 @@ class BeginningOfTraining {
 /// Thrown through export_model, which then removes what it has written.
 struct ExportStopped {};
 
-/// One rank's part in what all ranks do for each piece: they vote on stopping, and the writer gets it.
+/// Pieces is one rank's part in what all ranks do for each piece: they vote on stopping, and the
+/// writer gets it.
 class Pieces {
  public:
   /// `moved` is the writer's, or null.
   Pieces(TrainingSetup& setup, bool writes, const std::function<bool()>& stop, MovedTensors* moved)
       : setup_(setup), writes_(writes), stop_(stop), moved_(moved) {}
 
-  /// Collective. What fails inside leaves the ranks out of step: the groups are given up, so that no rank
-  /// waits for this one.
+  /// Collective. What fails inside leaves the ranks out of step: the groups are given up, so that
+  /// no rank waits for this one.
   void collect(const ExportPiece& piece, std::span<float> out) {
     ++asked_;
     try {
@@ -139,7 +140,8 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   ExportOutcome outcome;
   try {
     if (writes) outcome.failure = write_export(options, tensors, pieces);
-    // After a failure the others go on sending: what is left is taken and dropped, so that all can be told.
+    // After a failure the others go on sending: what is left is taken and dropped, so that all can
+    // be reported.
     const bool alone = setup.groups().host_world->size() == 1;
     if (!writes || (outcome.failure && !alone)) pieces.help(export_pieces(options, tensors));
   } catch (const ExportStopped&) {

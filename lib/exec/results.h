@@ -14,21 +14,22 @@
 
 namespace ftrun {
 
-/// What a run makes of the trained weights at its end: an export, and a sample of text.
+/// Results are what a run makes of the trained weights at its end: an export, and a sample of text.
 
 struct ExportOutcome {
   /// `stop` gave it up, and nothing of it stays.
   bool stopped = false;
-  /// What failed on the writer alone, between pieces: the other ranks do not know of it.
+  /// The failure of the writer alone, between pieces: the other ranks do not know of it.
   std::exception_ptr failure;
-  /// Of the writer: trained tensors that are as they were when training began (MovedTensors); "" where all have moved.
+  /// The trained tensors that are as they were when training began (MovedTensors), known to the
+  /// writer; "" if all have moved.
   std::string unmoved;
 };
 
-/// Writes the trained weights as a Hugging Face folder, export_folder(), in the dtype the config asks
-/// for. Collective: the rank that `writes` gets what others hold piece by piece, never a whole model.
-/// All ranks ask `stop` (collective, the same answer for all) before each piece. Throws what fails where
-/// ranks work together; the groups are then given up, and the others fail at once.
+/// Writes the trained weights as a Hugging Face folder, export_folder(), in the dtype the config
+/// asks for. Collective: the rank that `writes` gets what others hold piece by piece, never a whole
+/// model. All ranks ask `stop` (collective, the same answer for all) before each piece. Throws what
+/// fails where ranks work together; the groups are then given up, and the others fail at once.
 ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
                              const std::function<bool()>& stop);
 
@@ -36,14 +37,14 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
 /// folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.
 std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup);
 
-/// The beginnings of validation documents, which the model continues, and the model made ready for it: all
-/// of it that may fail on one rank alone. A document that begins with tokens that are not trained on (a
-/// chat) gives all of these.
+/// The beginnings of validation documents, which the model continues, and the model made ready for
+/// it: all of it that may fail on one rank alone. A document that begins with tokens that are not
+/// trained on (a chat) gives all of these.
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup, const SampleSet& validation);
 
-/// The prompt and what the model writes after it; empty on ranks without `detokenizer`. Collective over all
-/// ranks where one alone cannot run the model. Each of them asks `stop` before each token; the text ends
-/// where it says true.
+/// The prompt and what the model writes after it; empty on ranks without `detokenizer`. Collective
+/// over all ranks where one alone cannot run the model. Each of them asks `stop` before each token;
+/// the text ends where it says true.
 TextSample sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
                         const Detokenizer* detokenizer, const std::function<bool()>& stop);
 

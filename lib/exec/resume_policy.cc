@@ -18,9 +18,9 @@
 namespace ftrun {
 namespace {
 
-/// A field and all below it. Neither the losses of the steps to come nor the state they begin with depend on
-/// these, but for rounding, when the ranks or the precision of states change. Model and data may move: they are
-/// compared by content, under "model" and "data".
+/// A field and all below it. Neither the losses of the steps to come nor the state they begin with
+/// depend on these, but for rounding, when the ranks or the precision of states change. Model and
+/// data may move: they are compared by content, under "model" and "data".
 constexpr std::array<std::string_view, 44> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
     "config.train.check_replicas",
@@ -29,7 +29,8 @@ constexpr std::array<std::string_view, 44> kMayChange{
     "config.wall_clock_breakdown", "config.log_level", "config.model.path", "config.data.train",
     "config.data.validation", "config.data.validation_names", "data.validation", "config.train.early_stopping", "config.data.prefetch", "config.threads",
     "config.device", "config.comm", "config.recompute", "config.activation_checkpointing", "config.aio",
-    // Another processor may have another library of products, which rounds otherwise; so may other ranks' sums.
+    // Another processor may have another library of products, which rounds otherwise; so may other
+    // ranks' sums.
     "config.kernels", "products", "sums", "attention",
     // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
     "topology", "config.parallel", "config.elastic", "config.tensor_parallel", "config.sequence_parallel_size",
@@ -63,7 +64,8 @@ std::string recorded_config(const CheckpointMeta& saved, const std::string& now)
   return config.dump(2);
 }
 
-/// A key of the config that the record's version did not know, and that this run leaves at its default.
+/// A key of the config that the record's version did not know, and that this run leaves at its
+/// default.
 bool is_new_default(const ManifestDifference& difference) {
   constexpr std::string_view kConfig = "config.";
   if (difference.before != kNotRecorded || !difference.field.starts_with(kConfig)) return false;
@@ -82,8 +84,8 @@ ImportRecord import_record(const CheckpointMeta& saved) {
   return import_record_from(saved.extra.at(kImportRecord), "the checkpoint's record of its import");
 }
 
-/// This run's config with what is known of the other program's in its place. Settings that this one does
-/// not have are passed over.
+/// This run's config with what is known of the other program's in its place. Settings that this one
+/// does not have are passed over.
 std::string imported_config(const CheckpointMeta& saved, const std::string& now) {
   auto config = nlohmann::ordered_json::parse(now, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return now;

@@ -24,29 +24,33 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
                                       const RunManifest& now,
                                       const std::vector<std::string>& allowed);
 
-/// Under this one ModelFolder::weights_fingerprint() of the base, where some of it is frozen and so not in the checkpoint.
+/// The field of ModelFolder::weights_fingerprint() of the base, if some of it is frozen and so not
+/// in the checkpoint.
 inline constexpr const char* kBaseRecord = "base_weights";
 
-/// Refuses weights that are not those which what is frozen had, with Error(kBadInput). Inline: commands use it without the engine.
+/// Refuses weights that are not those which what is frozen had, with Error(kBadInput). Inline:
+/// commands use it without the engine.
 inline void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base) {
   const auto record = saved.extra.find(kBaseRecord);
   if (record == saved.extra.end() || record->second == base.weights_fingerprint()) return;
   throw Error(ExitCode::kBadInput, cat(base.path(), ": its weights are not those that ", step, " was trained on, which holds only what trains"),
               "give the model folder that training began from, unchanged");
 }
-/// Of the extra fields of a checkpoint: EvaluationRecord::text().
+/// The extra field of a checkpoint that holds EvaluationRecord::text().
 inline constexpr const char* kEvaluationRecord = "evaluations";
 
-/// Tells which states of a checkpoint a run keeps in another precision, and what that does to them.
+/// Says which states of a checkpoint a run keeps in another precision, and what that does to them.
 std::string conversion_notice(const std::string& folder, const StateConversion& conversion);
 
-/// Whether a checkpoint was imported from another program's, which has no config, seed or data of ftrun's.
+/// Says whether a checkpoint was imported from another program's, which has no config, seed or data
+/// of ftrun's.
 bool is_imported(const CheckpointMeta& saved);
-/// What a run that goes on from an imported checkpoint has to know: where that is from, and what it does not say.
+/// Says what a run that goes on from an imported checkpoint has to know: where that is from, and
+/// what it does not say.
 std::string import_notice(const std::string& folder, const CheckpointMeta& saved);
 
-/// The run that saved a checkpoint, as far as the checkpoint itself tells: seed, topology, fingerprints
-/// and config are its own, all else is taken from `now`.
+/// The run that saved a checkpoint, as far as the checkpoint itself records it: seed, topology,
+/// fingerprints and config are its own, all else is taken from `now`.
 RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now);
 
 }  // namespace ftrun

@@ -13,7 +13,8 @@
 
 namespace ftrun {
 
-/// Rows of scale B A, which an adapter adds to a matrix W [outputs, inputs]. Inline, as BaseWeights is.
+/// Rows of scale B A, which an adapter adds to a matrix W [outputs, inputs]. Inline, as BaseWeights
+/// is.
 struct AdapterRows {
   int64_t inputs = 0;
   int64_t rank = 0;
@@ -36,8 +37,9 @@ struct AdapterRows {
   }
 };
 
-/// out[i] = length of row `begin` + i of W + scale B A. `as_read`, if any, makes of elements of W what layers read of them. In double, so
-/// that the sum's order shows in no bit of fp32; some rows of W at a time.
+/// out[i] = length of row `begin` + i of W + scale B A. `as_read`, if any, makes of elements of W
+/// what layers read of them. In double, so that the sum's order shows in no bit of fp32; some rows
+/// of W at a time.
 inline void row_lengths(BaseWeights& base, const std::string& weight, const AdapterRows& adapter, int64_t begin, std::span<double> out,
                         const std::function<void(std::span<float>)>& as_read = {}) {
   constexpr int64_t kPart = int64_t{1} << 18;

@@ -9,11 +9,12 @@ namespace ftrun {
 
 RunData open_run_data(const Config& config) {
   for (const auto* paths : {&config.data.train, &config.data.validation})
-    for (const Error& error : too_long_conversations(*paths, sample_options(config.data))) throw error;
+    for (const Error& error : too_long_conversations(*paths, sample_options(config))) throw error;
   RunData data;
-  data.train = std::make_unique<SampleSet>(config.data.train, training_options(config.data));
+  data.train = std::make_unique<SampleSet>(config.data.train, training_options(config));
   for (const EvaluationSet& set : evaluation_sets(config.data))
-    data.validation.push_back({set.name, std::make_unique<SampleSet>(set.paths, sample_options(config.data))});
+    data.validation.push_back(
+        {set.name, std::make_unique<SampleSet>(set.paths, sample_options(config))});
   return data;
 }
 

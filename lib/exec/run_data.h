@@ -16,14 +16,14 @@ namespace ftrun {
 struct NamedSamples {
   std::string name;
   std::unique_ptr<SampleSet> samples;
-  /// In run.json, and of its fingerprint: "validation", or "validation.NAME".
+  /// The name of the set in run.json, and of its fingerprint: "validation", or "validation.NAME".
   std::string role() const { return name == "validation" ? name : "validation." + name; }
 };
 
 /// The data sets of a run.
 struct RunData {
   std::unique_ptr<SampleSet> train;
-  /// In the order of the config; empty where it names none.
+  /// The sets in the order of the config; empty if it names none.
   std::vector<NamedSamples> validation;
 };
 

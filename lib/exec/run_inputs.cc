@@ -23,6 +23,9 @@ InputRecord describe_data(const SampleSet& samples) {
   record.path = samples.data().name();
   for (const auto& file : samples.data().files())
     for (const DataPart& part : file->parts()) record.bytes += file_bytes(part.path);
+  const std::string& first = samples.data().files().front()->path();
+  if (const auto from = snapshot_of(std::filesystem::path(first).parent_path().string()))
+    record.commit = from->commit;
   if (const auto known = recorded_fingerprint(samples.data())) record.fingerprint = known->digest;
   record.details = {{"rows", std::to_string(samples.size())},
                     {"tokens", std::to_string(samples.data().tokens())}};

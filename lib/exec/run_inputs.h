@@ -14,8 +14,8 @@
 
 namespace ftrun {
 
-/// A data set for the manifest: where it is, how large, and its fingerprint when that is recorded
-/// beside the files.
+/// A data set for the manifest: where it is, how large, the commit of one that lies in the Hugging
+/// Face cache, and its fingerprint when that is recorded beside the files.
 InputRecord describe_data(const SampleSet& samples);
 /// The manifest's record of a model folder, as `named` in the config; with the commit of one that
 /// lies in the Hugging Face cache.
@@ -30,7 +30,7 @@ class DataFingerprints {
 
   /// (role, digest) of those that have become known since the last call. Never waits.
   std::vector<std::pair<std::string, std::string>> take();
-  /// True when none is left to be found.
+  /// Says whether none is left to be found.
   bool all_taken() const { return unknown_.empty(); }
 
  private:

@@ -43,7 +43,8 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
   session_.together("writing the run folder", [&] {
     if (recorder_) recorder_->start(describe(), steps_done == 0 ? 0 : steps_done + 1, total_steps);
   });
-  // Not before run.json is there: a folder that holds logs and no run would not be started in again.
+  // The logs open after run.json is there: a folder that holds logs and no run would not be started
+  // in again.
   session_.together("opening the logs", [&] {
     log_start({.level = log_level(config.log_level),
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",

@@ -15,12 +15,12 @@
 
 namespace ftrun {
 
-/// What a run says and writes down. Rank 0 has a recorder for the run folder and the terminal; what
-/// other ranks say goes to their own logs or nowhere, so that callers need not ask which rank they
-/// are.
+/// RunJournal prints and records what a run has to report. Rank 0 has a recorder for the run folder
+/// and the terminal; what other ranks say goes to their own logs or nowhere, so that callers need
+/// not ask which rank they are.
 class RunJournal {
  public:
-  /// Both are borrowed.
+  /// Opens the journal; request and session are borrowed.
   RunJournal(const TrainRequest& request, Session& session)
       : request_(request), session_(session) {}
 
@@ -39,12 +39,12 @@ class RunJournal {
 
   /// Called when the first step has its data: how long it took from the start of the process.
   void note_ready();
-  /// What the config wants to see of a step.
+  /// Shows what the config wants to see of a step.
   void show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics,
                  const Executor& executor);
-  /// Of rank 0: the outcome, and the table of losses on standard output.
+  /// Concludes the run on rank 0: the outcome, and the table of losses on standard output.
   void conclude(int exit_code, const std::string& reason);
-  /// Of a run that ends by an error, as far as the disk lets it.
+  /// Notes the failure of a run that ends by an error, as far as the disk lets it.
   void fail(int exit_code, const std::string& reason) noexcept;
 
  private:

@@ -1,18 +1,26 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "config/config.h"
 #include "data/sample_set.h"
+#include "model/tensor_split.h"
 
 namespace ftrun {
 
-/// How a data set is cut into rows, as the config says. Inline: commands use it without the engine.
-inline SampleSetOptions sample_options(const DataConfig& data) {
+/// Reads from the config how a data set is cut into rows. Inline: commands use it without the
+/// engine.
+inline SampleSetOptions sample_options(const Config& config) {
+  const DataConfig& data = config.data;
+  const BatchShape given{config.train_micro_batch_size_per_gpu, data.sequence_length};
+  const auto ranks = static_cast<int>(std::clamp<int64_t>(config.parallel.tensor, 1, INT32_MAX));
   SampleSetOptions options;
   options.sequence_length = data.sequence_length;
+  options.row_padding = pad_rows(given, {ranks, 0, config.parallel.sequence}).row_padding;
   options.packing = data.packing;
   options.format = data.format;
   if (data.token_dtype == TokenDtype::kUint16) options.dtype = DType::kU16;
@@ -20,10 +28,10 @@ inline SampleSetOptions sample_options(const DataConfig& data) {
   return options;
 }
 
-/// Of data.train, whose data sets may be mixed.
-inline SampleSetOptions training_options(const DataConfig& data) {
-  SampleSetOptions options = sample_options(data);
-  options.weights = data.train_weights;
+/// The options of data.train, whose data sets may be mixed.
+inline SampleSetOptions training_options(const Config& config) {
+  SampleSetOptions options = sample_options(config);
+  options.weights = config.data.train_weights;
   return options;
 }
 

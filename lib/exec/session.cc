@@ -24,11 +24,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Where comm.timeout is auto. What ranks wait for when they meet and exchange texts:
+// Limits where comm.timeout is auto.
+/// The limit of ranks that meet and exchange texts.
 constexpr milliseconds kMeetingLimit = std::chrono::minutes(10);
-/// for the first step, which sets up libraries and reads everything for the first time:
+/// The limit of the first step, which sets up libraries and reads everything for the first time.
 constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);
-/// and for every later one so many times the slowest, as data and disks have bad moments, but no less than
+/// The limit of every later step, as a multiple of the slowest, as data and disks have bad moments;
+/// kLeastLimit at least.
 constexpr double kSlowestSteps = 10;
 constexpr milliseconds kLeastLimit = std::chrono::minutes(10);
 
@@ -38,15 +40,16 @@ milliseconds wait_of(const Config& config, milliseconds by_itself) {
   return is_auto(config) ? by_itself : std::chrono::seconds(config.comm.timeout);
 }
 
-/// Beside the run folder, which is looked at and made only when all have met.
+/// The meeting file, beside the run folder, which is looked at and made only when all have met.
 std::string meeting_file(const std::string& output_dir) {
   std::string folder = std::filesystem::path(output_dir).lexically_normal().string();
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   return folder + ".rendezvous";
 }
 
-/// What all ranks of a job have alike and no two jobs at a time: configs that differ are refused anyway, and one run at a time holds
-/// an output_dir. For a token that was given, which may be given to several jobs; a file's is one job's.
+/// A name that all ranks of a job have alike and no two jobs at a time: configs that differ are
+/// refused anyway, and one run at a time holds an output_dir. It is for a token that was given,
+/// which may be given to several jobs; a file's is one job's.
 std::string job_of(const TrainRequest& request) {
   const LaunchEnvironment& launch = request.launch;
   if (!launch.job.empty() || launch.token.empty()) return launch.job;
@@ -68,7 +71,7 @@ std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
   options.token = launch.token;
   options.meeting_file = meeting_file(request.config.output_dir);
   options.job = job_of(request);
-  // What this rank starts (programs of the user's) has no need of it.
+  // Programs of the user's that this rank starts have no need of it.
   ::unsetenv("FTRUN_TOKEN");
   options.board_fd = launch.board_fd;
   options.local_rank = launch.local_rank;
@@ -204,7 +207,8 @@ void Session::require_equal(const std::string& what, const std::string& text) {
   refuse_together({ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
 }
 
-/// All ranks have the same reason. Rank 0 serves what the others have yet to read: it waits for them.
+/// All ranks have the same reason. Rank 0 serves what the others have yet to read: it waits for
+/// them.
 void Session::refuse_together(const Error& error) {
   try {
     exchange("refused", "");
@@ -252,7 +256,7 @@ int Session::vote_to_stop(int signal) {
   return voted_signal(votes);
 }
 
-/// Those of GPUs stand where the others wait meanwhile.
+/// Sets the limit of waits; the groups of GPUs wait where the others do meanwhile.
 void Session::set_timeout(milliseconds limit, bool devices) {
   groups().host_world->set_timeout(limit);
   groups().host_model->set_timeout(limit);

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/hub_cache.h"
+#include "config/model_name.h"
 #include "exec/weights_check.h"
 #include "kernels/kernels.h"
 #include "program/savings.h"
@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// Where the disk tier lies: one file holds parameters and optimizer state.
+/// Chooses where the disk tier lies: one file holds parameters and optimizer state.
 SwapOptions swap_options(const Config& config, const std::string& run, int rank) {
   SwapOptions swap;
   swap.folder = disk_folder(config.zero);
@@ -25,8 +25,9 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
   return swap;
 }
 
-/// What the process holds before it has anything of the model, once its libraries have their threads
-/// and working memory, and saving its own: else these would come with the first step and look like the model's.
+/// Measures what the process holds before it has anything of the model, once its libraries have
+/// their threads and working memory, and saving its own: else these would come with the first step
+/// and look like the model's.
 int64_t held_when_warm(const Gpu* gpu, SaveRoom& room) {
   room.populate();
   if (gpu == nullptr) {
@@ -36,7 +37,7 @@ int64_t held_when_warm(const Gpu* gpu, SaveRoom& room) {
   return read_process_memory().held();
 }
 
-/// Before the memory of training is asked for.
+/// Prepares a GPU before the memory of training is asked for.
 void prepare(const Gpu* gpu, const ProgramPlan& plan) {
   if (gpu == nullptr) return;
   for (const LayerGraph& graph : plan.model.graphs) gpu->kernels().prepare(graph);
@@ -45,7 +46,7 @@ void prepare(const Gpu* gpu, const ProgramPlan& plan) {
 }  // namespace
 
 PlannedModel::PlannedModel(const Config& from, int rank)
-    : folder(find_model_folder(from.model.path).folder),
+    : folder(folder_of(from.model)),
       config(parse_model_config(folder.config_json(), folder.path() + "/config.json")),
       plan(plan_steps(from, config, rank)) {
   name_as_model(folder, plan.train.model, /*tells=*/rank == 0);

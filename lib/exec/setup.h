@@ -16,7 +16,7 @@
 
 namespace ftrun {
 
-/// What a rank will train, planned: no memory yet, no other ranks.
+/// PlannedModel is what a rank will train, planned: no memory yet, no other ranks.
 struct PlannedModel {
   /// Error(kBadInput) for the model folder; what plan_steps() throws.
   PlannedModel(const Config& config, int rank);
@@ -39,7 +39,8 @@ class TrainingSetup {
 
   const ProgramPlan& train() const { return model_.plan.train; }
   const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
-  /// It and its executor are there where samples of text are wanted and there is validation data to begin them with.
+  /// The program for samples of text. It and its executor are there where samples of text are
+  /// wanted and there is validation data to begin them with.
   const ProgramPlan& text() const { return model_.plan.text.value(); }
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
@@ -47,20 +48,22 @@ class TrainingSetup {
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluate_executor() { return *evaluate_executor_; }
   Executor& text_executor() { return *text_executor_; }
-  /// Destroys what the GPU has recorded of all programs: before the groups are closed or given up, which wait for that.
+  /// Destroys what the GPU has recorded of all programs: before the groups are closed or given up,
+  /// which wait for that.
   void drop_recordings();
   ModelState& state() { return *state_; }
   const SaveRoom& save_room() const { return save_room_; }
   const RankMemory& memory() const { return memory_; }
-  /// What the process held, of its own and shared memory, before the first of it was allocated and
-  /// after a first product: libraries, threads, their working memory, data, the staging area of checkpoints.
+  /// Bytes that the process held, of its own and shared memory, before the first of it was
+  /// allocated and after a first product: libraries, threads, their working memory, data, the
+  /// staging area of checkpoints.
   int64_t held_before() const { return held_before_; }
-  /// On a GPU: its kernels beside the processor's.
+  /// The comparison of a GPU's kernels with the processor's.
   const std::optional<ComparedKernels>& compared() const { return compared_; }
   const ModelConfig& model_config() const { return model_.config; }
   const ModelFolder& folder() const { return model_.folder; }
 
-  /// True when one rank alone cannot run the model: it does not have all parameters.
+  /// Says whether one rank alone cannot run the model: it does not have all parameters.
   bool needs_all_ranks() const {
     const StateOptions& state = model_.plan.options.state;
     return state.tensor.count > 1 || state.pipeline.stages() > 1 || (state.stage == 3 && state.shard.count > 1);

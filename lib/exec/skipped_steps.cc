@@ -48,9 +48,10 @@ void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& 
 std::string SkippedSteps::where() const {
   if (!search_) return "";
   if (search_->finite_now)
-    return ": run again it is finite, so this machine does not compute the same twice";
-  return search_->place.empty() ? ": no layer met it, so it comes from summing gradients"
-                                : cat(": first met by ", search_->place);
+    return ": re-running the step gave finite values, so this machine is not deterministic";
+  return search_->place.empty()
+             ? ": every layer's values are finite; the overflow is in the gradient sum"
+             : cat(": first met by ", search_->place);
 }
 
 std::string SkippedSteps::count(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search) {

@@ -10,18 +10,19 @@
 
 namespace ftrun {
 
-/// What a step that was not finite showed when it was run again.
+/// NonfiniteSearch is what a step that was not finite showed when it was run again.
 struct NonfiniteSearch {
-  /// Where a value was first not finite; "" when every layer's values are finite and only a sum of
-  /// gradients is not.
+  /// The place where a value was first not finite; "" when every layer's values are finite and only
+  /// a sum of gradients is not.
   std::string place;
-  /// From the same weights and data it came out finite.
+  /// The step came out finite from the same weights and data.
   bool finite_now = false;
 };
 
-/// What a rank says of such a step to the others.
+/// RankNonfinite is what a rank says of such a step to the others.
 struct RankNonfinite {
-  /// When in the step it met it, -1 for never: ranks that have it from another one have it later.
+  /// The moment of the step when it met it, -1 for never: ranks that have it from another one have
+  /// it later.
   int64_t when = -1;
   /// The rank among those with sequences of their own.
   int data = 0;
@@ -29,8 +30,9 @@ struct RankNonfinite {
 };
 
 std::string encode_nonfinite(const RankNonfinite& own);
-/// "rank 1, forward layer 3 ...; rank 4, ...", from the texts of all ranks, the first one first. Ranks
-/// that share their sequences with one that met it earlier have it from that one, and are left out.
+/// "rank 1, forward layer 3 ...; rank 4, ...", from the texts of all ranks, the first one first.
+/// Ranks that share their sequences with one that met it earlier have it from that one, and are
+/// left out.
 std::string nonfinite_places(const std::vector<std::string>& texts);
 
 /// Steps whose update is left out because loss or gradients are not finite, and the loss scale that
@@ -40,16 +42,16 @@ class SkippedSteps {
  public:
   explicit SkippedSteps(const Config& config);
 
-  /// From a checkpoint.
+  /// Restores the counts from a checkpoint.
   void restore(int64_t total, const std::optional<LossScalerState>& scaler);
 
   int64_t total() const { return total_; }
-  /// What the next step's loss is multiplied by.
+  /// The factor of the next step's loss.
   double loss_scale() const { return scaler_.scale(); }
   std::optional<LossScalerState> scaler_state() const { return scaler_.state(); }
 
-  /// Whether a step that is not finite is worth running again to see where: not when the loss scale
-  /// answers it, and only the first of a row.
+  /// Says whether a step that is not finite is worth running again to see where: not when the loss
+  /// scale answers it, and only the first of a row.
   bool wants_place() const { return !scaler_.expects_overflow() && !search_; }
 
   /// Counts a step; `search` when it was run again. Returns the warning, "" for a finite step.
@@ -58,7 +60,7 @@ class SkippedSteps {
   /// Error(kNumerical) when too many steps in a row were left out, or the loss scale can get no
   /// smaller. `step` is the last one.
   void refuse_too_many(int64_t step) const;
-  /// The same at the end of a run of `steps` steps, none of which was finite: it has trained nothing.
+  /// Refuses a run of `steps` steps at its end, none of which was finite: it has trained nothing.
   void refuse_none_trained(int64_t steps) const;
 
  private:
@@ -67,9 +69,9 @@ class SkippedSteps {
   LossScaler scaler_;
   int64_t limit_;
   int64_t total_ = 0;
-  /// Without overflows that the loss scale answered.
+  /// Steps in a row that were not finite, without overflows that the loss scale answered.
   int64_t in_a_row_ = 0;
-  /// Of this row, if it was looked for.
+  /// The search of this row, if there was one.
   std::optional<NonfiniteSearch> search_;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -15,13 +16,6 @@ constexpr std::array<std::string_view, kRankPhases> kPhaseTexts{"computing", "wa
                                                                 "waiting for its disk"};
 
 double total(const RankSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
-
-/// The lower one of two in the middle: of two ranks the faster one says what is usual.
-double median(std::vector<double> values) {
-  const size_t middle = (values.size() - 1) / 2;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle), values.end());
-  return values[middle];
-}
 
 }  // namespace
 

@@ -9,31 +9,34 @@
 
 namespace ftrun {
 
-/// What a rank does in a step while others may wait for it; waiting for other ranks is none of it.
+/// RankPhase is what a rank does in a step while others may wait for it; waiting for other ranks is
+/// none of it.
 enum class RankPhase : uint8_t { kCompute, kData, kDisk };
 inline constexpr size_t kRankPhases = 3;
 /// Seconds by RankPhase.
 using RankSeconds = std::array<double, kRankPhases>;
 
-/// Finds stragglers, ranks that hold the others up: each tells how long it worked itself in the median step of a
-/// window of steps, sorted by that, and one that took much longer than the ranks with the same work, in two windows that
-/// follow each other, is named. Single long steps change nothing.
+/// Finds stragglers, ranks that hold the others up. Each rank reports how long it worked itself in
+/// the median step of a window of steps. A rank that took much longer than the median of the ranks
+/// with the same work, in two consecutive windows, is named. Single long steps change nothing.
 class SlowRanks {
  public:
-  /// Steps of a window: one that turns slow is named after two, at most 20 steps.
+  /// Steps of a window. A window's median is a slow step once 5 of its 10 are slow, so that a rank
+  /// that turns slow is named 15 to 24 steps later, depending on where in a window it begins.
   static constexpr int64_t kWindow = 10;
-  /// Times the median of the others, and seconds a step more than that, from which on a rank is slow.
+  /// A rank is slow whose step takes at least `kFactor` times the median of all ranks with the same
+  /// work, and at least `kLeastSeconds` more than it.
   static constexpr double kFactor = 1.5;
   static constexpr double kLeastSeconds = 0.02;
 
   /// Collective: sums numbers over all ranks, in place.
   using Sum = std::function<void(std::span<double> numbers)>;
 
-  /// `teams[r]` tells which ranks have the same work as rank r: those with the same number.
+  /// `teams[r]` is the team of rank r: ranks of one team have the same work.
   SlowRanks(int rank, std::vector<int> teams, Sum sum);
 
-  /// Collective: after each step, with this rank's seconds of it. On all ranks alike: a line for each rank that
-  /// is slow now and was not before, or is no longer; else nothing.
+  /// Collective: after each step, with this rank's seconds of it. On all ranks alike: a line for
+  /// each rank that is slow now and was not before, or is no longer; else nothing.
   std::vector<std::string> step(int64_t number, const RankSeconds& seconds);
 
  private:

@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// Of what is not seen.
+/// The count of traffic that is not seen.
 constexpr int64_t kUnseen = -1;
 
 DiskTraffic difference(const DiskTraffic& now, const DiskTraffic& before) {

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Whether the run stops before its end. All ranks have the same answer at the same point of the
-/// run: they vote, each with the signal that has reached it.
+/// StopAgreement decides whether the run stops before its end. All ranks have the same answer at
+/// the same point of the run: they vote, each with the signal that has reached it.
 class StopAgreement {
  public:
   explicit StopAgreement(Session& session) : session_(session) {}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -11,7 +12,7 @@ namespace {
 constexpr const char* kLeadCounter = "stop_lead_milliseconds";
 constexpr const char* kStepCounter = "longest_step_milliseconds";
 constexpr const char* kSaveCounter = "longest_save_milliseconds";
-/// Costs that differ by less are not told again, nor, together with the seconds below, written.
+/// Costs that differ by less are not reported again, nor, together with the seconds below, written.
 constexpr double kNotable = 1.1;
 constexpr double kNotableSeconds = 0.05;
 

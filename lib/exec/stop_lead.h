@@ -33,7 +33,7 @@ class StopLead {
   void read_counters(const std::map<std::string, int64_t>& counters);
   /// Writes the lead and the costs, rounded up to milliseconds.
   void write_counters(std::map<std::string, int64_t>& counters) const;
-  /// Whether a cost has grown by more than a tenth, and 50 ms, since note_written().
+  /// Says whether a cost has grown by more than a tenth, and 50 ms, since note_written().
   bool has_news() const;
   void note_written() { written_ = costs_; }
 

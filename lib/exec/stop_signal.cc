@@ -41,7 +41,7 @@ struct StopSignal {
   int signal;
   Vote vote;
 };
-/// Where ranks were reached by several, the first of these counts.
+/// The signals that stop a run; if several reached ranks, the first of these counts.
 constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, Vote::kRequeue},
                                                   {SIGTERM, Vote::kTerminate},
                                                   {SIGHUP, Vote::kHangup},

@@ -54,7 +54,7 @@ std::vector<TextSample> TextSamples::write_all() {
   return samples;
 }
 
-/// Once. Where all ranks write, none may fail alone.
+/// Prepares the texts, once. If all ranks write, none may fail alone.
 void TextSamples::prepare() {
   if (!prompts_.empty()) return;
   const auto read = [&] { prompts_ = sample_prompts(config_, setup_, validation_); };

@@ -22,9 +22,9 @@ class TextSamples {
   TextSamples(const Config& config, Session& session, TrainingSetup& setup, const SampleSet& validation, RunJournal& journal)
       : config_(config), session_(session), setup_(setup), validation_(validation), journal_(journal) {}
 
-  /// Collective: on rank 0 the texts of the model as it is now; none where the config asks for none, a
-  /// signal ends it, or they cannot be written: rank 0 then says why, once, as a run that cannot write a
-  /// text still trains. Where all ranks write and one fails alone, its Error.
+  /// Collective: on rank 0 the texts of the model as it is now; none where the config asks for
+  /// none, a signal ends it, or they cannot be written: rank 0 then says why, once, as a run that
+  /// cannot write a text still trains. Where all ranks write and one fails alone, its Error.
   std::vector<TextSample> write();
 
  private:
@@ -39,7 +39,7 @@ class TextSamples {
   TrainingSetup& setup_;
   const SampleSet& validation_;
   RunJournal& journal_;
-  /// Whether texts are written at all; not yet known before the first.
+  /// The answer whether texts are written at all; not yet known before the first.
   std::optional<bool> wanted_;
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::vector<int32_t>> prompts_;

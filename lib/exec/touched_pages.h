@@ -10,8 +10,8 @@ namespace ftrun {
 int64_t whole_pages(int64_t bytes);
 
 /// The pages of a block of memory that were ever seen in use, as the kernel says (mincore). A page
-/// that was touched and then swapped out or given back still counts, so this is a high-water mark of
-/// what look() saw.
+/// that was touched and then swapped out or given back still counts, so this is a high-water mark
+/// of what look() saw.
 class TouchedPages {
  public:
   TouchedPages() = default;

@@ -11,10 +11,10 @@
 
 namespace ftrun {
 
-/// What `--resume` asks for.
+/// ResumeRequest is what `--resume` asks for.
 struct ResumeRequest {
   bool resume = false;
-  /// Nothing: the newest good checkpoint.
+  /// The step to resume from; nothing: the newest good checkpoint.
   std::optional<int64_t> step;
   /// Fields of the manifest that may differ from the run that is resumed (`--allow`).
   std::vector<std::string> allowed;
@@ -36,7 +36,7 @@ struct TrainRequest {
   /// AgentLaunch::name of the torchrun that started the ranks, once they have met; "" elsewhere.
   std::string agent;
   ResumeRequest resume;
-  /// Of those that ftrun's own supervisor started again.
+  /// The ranks that ftrun's own supervisor started again.
   RanksOfStart ranks;
   /// Seconds between the scheduler's warning and its kill (--stop-lead); 0 where nobody gave any.
   double stop_lead = 0;

@@ -46,14 +46,16 @@ std::string swap_name(const TrainRequest& request) {
   return hex64(xxh3(key.data(), key.size()));
 }
 
-/// Of torchrun whose agent serves no store: its process, which outlives its ranks, and what it counts itself.
+/// Identifies the launch by torchrun's own process and restart count if its agent serves no store:
+/// the process outlives its ranks.
 std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
   if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
   const std::string process = identity_text(identity_of(::getppid()));
   return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
 }
 
-/// What ranks know once they have met: those that torchrun started again go on with the run that an earlier start of it began.
+/// Completes the request with what ranks know once they have met: those that torchrun started again
+/// go on with the run that an earlier start of it began.
 TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
   if (!agent) agent = launch_of_parent(request.launch);
   if (!agent) return request;
@@ -99,7 +101,7 @@ int Trainer::train() {
   journal_.take_folder();
   open_data();
   open_model();
-  check_ranks(config_, *setup_, session_);
+  step_times_.emplace(check_ranks(config_, *setup_, session_));
   load_or_resume();
   open_outputs();
   warn_of_placement();
@@ -128,7 +130,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   kept = setup_.release();
 }
 
-// What is opened before the first step.
+// These functions open what is opened before the first step.
 
 void Trainer::prepare_process() {
   const ProcessorLimit processors = read_processor_limit();
@@ -199,7 +201,7 @@ void Trainer::open_outputs() {
   session_.together("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.say(note);
-    // Where the config says how many steps, the notice of the config has said it.
+    // A notice reports it for a config that says how many steps.
     const std::string rise = config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
     if (!rise.empty()) journal_.warn(rise);
     identity_.start(data_);
@@ -228,7 +230,9 @@ void Trainer::open_replica_check() {
                     [this](const std::string& text) { return session_.exchange("replicas", text); },
                     [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())
-    journal_.say("no two ranks hold anything alike: a bit that a memory changes cannot be found by comparing them");
+    journal_.say(
+        "no state is replicated across ranks, so train.check_replicas cannot detect silent "
+        "corruption");
 }
 
 /// Ranks of one stage of the pipeline have the same work.
@@ -269,14 +273,15 @@ void Trainer::train_until_stopped() {
     if (stop_.reached())
       checkpointer_->save(progress_, identity_.train());
     else if (!has_ended() && checkpointer_->save_if_due(progress_, identity_.train()))
-      // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
+      // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its
+      // save.
       stop_.vote();
     review_stop_lead();
   }
   if (!stop_.reached()) progress_.skipped.refuse_none_trained(progress_.step);
 }
 
-/// Also before each checkpoint, so that none holds what a memory has changed.
+/// Compares replicas; also before each checkpoint, so that none holds what a memory has changed.
 void Trainer::check_replicas() {
   if (!replicas_) return;
   session_.show_phase(cat("comparing replicas after step ", progress_.step));
@@ -295,7 +300,8 @@ void Trainer::review_stop_lead() {
     try {
       journal_.update([this](RunManifest& m) { stop_lead_.write_counters(m.counters); });
     } catch (const Error& error) {
-      log_debug(error.what());  // a measurement ends no run; what must be written tells of the disk
+      // A measurement ends no run; a write that matters reports the disk's failure itself.
+      log_debug(error.what());
     }
   }
   if (const std::string warning = stop_lead_.take_warning(); !warning.empty())
@@ -329,6 +335,7 @@ StepMetrics Trainer::train_step() {
   stop_lead_.note_step(metrics.step_seconds);
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   use_->add_to(metrics);
+  step_times_->note(metrics);
   journal_.show_step(progress_, step, metrics, setup_->train_executor());
   count_skipped(step);
   warn_of_no_labels(metrics);
@@ -336,7 +343,7 @@ StepMetrics Trainer::train_step() {
   return metrics;
 }
 
-/// Where it is not known how long a rank stood for others, all take equally long.
+/// Names slow ranks; if it is not known how long a rank stood for others, all take equally long.
 void Trainer::name_slow_ranks(const StepMetrics& metrics) {
   if (!slow_ranks_ || !metrics.exposed_communication_seconds) return;
   const double disk = use_->disk_wait_seconds();
@@ -374,16 +381,18 @@ void Trainer::count_skipped(const StepRun& step) {
   });
 }
 
-/// Once a run: possible under packing "concat" with a loss mask.
+/// Warns once a run that no label counts: possible under packing "concat" with a loss mask.
 void Trainer::warn_of_no_labels(const StepMetrics& metrics) {
   if (metrics.tokens > 0 || std::exchange(warned_of_no_labels_, true)) return;
-  journal_.warn(cat("step ", metrics.step, ": none of its labels counts in the loss: it has no loss (NaN) and zero gradients",
+  journal_.warn(cat("step ", metrics.step,
+                    ": all labels are masked: the loss is NaN and the gradients are zero",
                     "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves out rows without such labels"));
 }
 
 // Evaluation.
 
-/// Before the first step; and of a resumed run where a signal came before the evaluation that was due.
+/// Evaluates before the first step; and in a resumed run if a signal came before the evaluation
+/// that was due.
 void Trainer::evaluate_before_training() {
   if (data_.validation.empty() || progress_.evaluations.last_step() == progress_.step) return;
   const bool first = progress_.step == 0 && total_steps_ > 0;
@@ -428,8 +437,8 @@ std::vector<StepMetrics> Trainer::recorded_evaluations(
   return all;
 }
 
-/// What a checkpoint of an older version may have taken for the best or an improvement: it went by
-/// accuracy alone.
+/// Reviews what a checkpoint of an older version may have taken for the best or an improvement: it
+/// went by accuracy alone.
 void Trainer::review_evaluations() {
   if (!progress_.evaluations.is_of_older_version()) return;
   for (const StepMetrics& metrics : recorded_evaluations(
@@ -445,7 +454,8 @@ void Trainer::review_evaluations() {
   }
 }
 
-/// What was evaluated after its checkpoint was written. Empty where the last run did not.
+/// Reads the evaluation that was made after its checkpoint was written. Empty if the last run made
+/// none.
 std::vector<EvaluationResult> Trainer::recorded_evaluation() {
   if (!identity_.is_resumed()) return {};
   std::vector<EvaluationResult> results;
@@ -458,7 +468,7 @@ std::vector<EvaluationResult> Trainer::recorded_evaluation() {
   return all ? results : std::vector<EvaluationResult>{};
 }
 
-/// False when a signal ended it.
+/// Evaluates the model. Returns false when a signal ended it.
 bool Trainer::evaluate(StepMetrics& metrics) {
   session_.show_phase(cat("the evaluation after step ", progress_.step));
   evaluation_clock_.begin();
@@ -484,7 +494,7 @@ void Trainer::take_evaluation(const StepMetrics& metrics) {
   });
 }
 
-/// Once a run.
+/// Warns once a run of sets without counted tokens.
 void Trainer::warn_of_uncounted_sets(const StepMetrics& metrics) {
   if (std::exchange(warned_of_uncounted_sets_, true)) return;
   for (const EvaluationResult& result : metrics.evaluations)
@@ -495,7 +505,7 @@ void Trainer::warn_of_uncounted_sets(const StepMetrics& metrics) {
           "\n  remedy: raise train.evaluation.samples, or validate on other data"));
 }
 
-/// The same prompts at each evaluation and at the end.
+/// Writes texts, after the same prompts at each evaluation and at the end.
 void Trainer::write_samples() {
   if (stop_.reached() || data_.validation.empty() || sampled_step_ == progress_.step) return;
   if (!text_samples_)
@@ -510,7 +520,12 @@ void Trainer::write_samples() {
 void Trainer::finish() {
   loader_->shutdown();
   use_->total(session_);
-  session_.together("recording what the run used", [this] { journal_.update([this](RunManifest& manifest) { use_->add_to(manifest); }); });
+  session_.together("recording what the run used", [this] {
+    journal_.update([this](RunManifest& manifest) {
+      use_->add_to(manifest);
+      manifest.time = step_times_->record();
+    });
+  });
   session_.allow_work_of_one_rank();
   save_last_checkpoint();
   session_.together("recording the checkpoints", [this] {
@@ -558,8 +573,8 @@ void Trainer::export_model() {
   checkpointer_->export_model(stop_);
 }
 
-/// Collective: the last checkpoint tells what data it was trained on, however short the run was. A
-/// run that was stopped before has begun to save what there is.
+/// Collective: waits up to a minute for the data's fingerprint, then saves the last checkpoint.
+/// After a stop signal it saves at once.
 void Trainer::save_last_checkpoint() {
   if (stop_.reached()) {
     // One that was begun when the signal came may not be over, and may fail.
@@ -581,6 +596,7 @@ void Trainer::conclude() {
   identity_.record();
   say_sample();
   for (const std::string& text : use_->texts(session_.world())) journal_.say(text);
+  if (const std::string text = step_times_->text(); !text.empty()) journal_.say(text);
   const std::string reason = how_it_ended();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.say(reason);
   journal_.conclude(withheld_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),
@@ -595,7 +611,7 @@ std::string Trainer::how_it_ended() const {
              progress_.evaluations.stop_reason());
 }
 
-/// On the terminal the first one.
+/// Shows the first sample on the terminal.
 void Trainer::say_sample() {
   if (stop_.reached() || samples_.empty() || sampled_step_ != progress_.step) return;
   const TextSample& sample = samples_.front();

@@ -20,6 +20,7 @@
 #include "exec/session.h"
 #include "exec/setup.h"
 #include "exec/slow_ranks.h"
+#include "exec/step_times.h"
 #include "exec/stop_agreement.h"
 #include "exec/stop_lead.h"
 #include "exec/text_sample.h"
@@ -28,8 +29,8 @@
 
 namespace ftrun {
 
-/// One rank's training: what is opened, in which order, and the loop of steps. RunJournal reports the
-/// run; Checkpointer saves it.
+/// Trainer is one rank's training: what is opened, in which order, and the loop of steps.
+/// RunJournal reports the run; Checkpointer saves it.
 class Trainer {
  public:
   explicit Trainer(const TrainRequest& request);
@@ -102,8 +103,9 @@ class Trainer {
   double longest_check_ = 0;
   std::optional<SlowRanks> slow_ranks_;
   std::optional<ResourceUse> use_;
+  std::optional<StepTimes> step_times_;
   std::unique_ptr<Loader> loader_;
-  /// Of the config, over all steps.
+  /// The schedule of the config, over all steps.
   SchedulerConfig lr_schedule_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
@@ -111,7 +113,7 @@ class Trainer {
   bool warned_of_uncounted_sets_ = false;
   EvaluationClock evaluation_clock_;
   std::optional<TextSamples> text_samples_;
-  /// After which step text was last written, and what.
+  /// The step after which text was last written, and the text.
   int64_t sampled_step_ = -1;
   std::vector<TextSample> samples_;
   /// Why there is no export of weights that are not to be passed on as good; "" where there is one,

@@ -8,7 +8,8 @@
 
 namespace ftrun {
 
-/// How far training has come: what a checkpoint holds beside the model's state.
+/// TrainingProgress says how far training has come: what a checkpoint holds beside the model's
+/// state.
 struct TrainingProgress {
   explicit TrainingProgress(const Config& config) : skipped(config), evaluations(config) {}
 

@@ -15,7 +15,7 @@ class Votes {
   void add(Vote vote) { at(vote) += 1; }
   int64_t of(Vote vote) const { return static_cast<int64_t>(counts_[static_cast<size_t>(vote)]); }
 
-  /// For a sum over all ranks.
+  /// The counts for a sum over all ranks.
   std::span<double> counts() { return counts_; }
   std::span<const double> counts() const { return counts_; }
 

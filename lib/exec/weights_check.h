@@ -34,6 +34,11 @@ inline void name_as_model(ModelFolder& folder, const ModelDescription& model, bo
     const StoredTensor* found = folder.find(place.name);
     if (found && found->shape == place.shape) folder.name_part(tensor.name, tensor.shape, place);
   }
+  if (const size_t quantized = folder.quantized_tensors(); tells && quantized > 0)
+    log_notice(cat(folder.path(), ": ", quantized,
+                   " of its matrices are quantized; they are read as the bf16 numbers that their "
+                   "codes stand for, and exported "
+                   "as these"));
   if (const std::string spelling = spelling_text(model, names); tells && !spelling.empty())
     log_notice(cat(folder.path(), ": the weights have names of their own (", spelling, "); they are read, and exported under the model's"));
 }
@@ -55,7 +60,7 @@ inline void require_tied(const ModelDescription& model, const ModelFolder& folde
                   head, " from the weights"));
 }
 
-/// What to do about weights that have `problems`.
+/// Says what to do about weights that have `problems`.
 inline std::string remedy_of(const ModelDescription& model, const ModelFolder& folder, const std::vector<std::string>& problems,
                              const StoredNames& names) {
   if (!names.remedy.empty()) return names.remedy;
@@ -67,8 +72,8 @@ inline std::string remedy_of(const ModelDescription& model, const ModelFolder& f
   return "use the config.json and the weights of the same model";
 }
 
-/// Opens the folder of a model. Tensors that it stores under other names (find_stored_names()) are read by the model's. Inline: commands
-/// use it without the engine.
+/// Opens the folder of a model. Tensors that it stores under other names (find_stored_names()) are
+/// read by the model's. Inline: commands use it without the engine.
 inline ModelFolder open_model_folder(const std::string& path, const ModelDescription& model) {
   ModelFolder folder(path);
   name_as_model(folder, model, /*tells=*/true);
@@ -76,8 +81,8 @@ inline ModelFolder open_model_folder(const std::string& path, const ModelDescrip
 }
 
 /// Refuses a model folder whose tensors are not those of its config.json, or hold what is not read
-/// as weights, with Error(kBadInput). Only headers are read (but see require_tied()). Inline: commands use it without the
-/// engine.
+/// as weights, with Error(kBadInput). Only headers are read (but see require_tied()). Inline:
+/// commands use it without the engine.
 inline void require_weights(const ModelDescription& model, const ModelFolder& folder) {
   constexpr size_t kProblemsUnderCause = 6;
   std::vector<std::pair<std::string, Dims>> found;
@@ -124,7 +129,7 @@ inline std::map<std::string, AdapterTensor> require_adapter(const ModelDescripti
     const bool tells = known.insert(wanted.stored).second;
     const StoredTensor* stored = adapter.find(wanted.stored);
     if (stored == nullptr) {
-      // PEFT leaves biases out of some files. Of a tied matrix one name is enough.
+      // PEFT leaves biases out of some files. One name of a tied matrix is enough.
       if (tells && !wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
         problems.push_back(cat("tensor ", wanted.stored, " is missing; expected shape ",
                                dims_text(wanted.stored_shape)));

@@ -19,7 +19,7 @@ class GraphBuilder {
 
   ValueId input(Port port, DType dtype, Dims dims, std::string name);
   ValueId param(std::string name, Dims dims);
-  /// One that kernels read in fp32 where layers compute in 16 bits.
+  /// Adds a parameter that kernels read in fp32 where layers compute in 16 bits.
   ValueId fp32_param(std::string name, Dims dims);
   /// A weight of products, packed where the graph's are (ModelDtypes::packed).
   ValueId product_weight(std::string name, Dims dims);

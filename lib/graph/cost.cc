@@ -2,43 +2,87 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "graph/layer_graph.h"
 #include "graph/op_spec.h"
 
 namespace ftrun {
 
-namespace flops_of {
+namespace work_of {
 
-double elements(const LayerGraph& graph, const Op& op) {
-  double elements = 0;
-  for (const ValueId id : op.out) elements += static_cast<double>(element_count(graph.at(id).dims));
-  return elements;
+OpWork elements(const LayerGraph& graph, const Op& op) {
+  return Pass{.flops = result_elements(graph, op), .bytes = operand_bytes(graph, op)};
 }
 
-double communication(const LayerGraph&, const Op&) {
-  return 0.0;
+OpWork transcendentals(const LayerGraph& graph, const Op& op) {
+  const double elements = result_elements(graph, op);
+  return Pass{.flops = elements, .transcendentals = elements, .bytes = operand_bytes(graph, op)};
 }
 
-}  // namespace flops_of
+OpWork communication(const LayerGraph& graph, const Op& op) {
+  return Pass{.bytes = operand_bytes(graph, op)};
+}
+
+}  // namespace work_of
+
+OpWork::OpWork(std::initializer_list<Pass> passes) : count_(passes.size()) {
+  require(count_ <= kMostPasses, "passes of an operation");
+  std::copy(passes.begin(), passes.end(), passes_.begin());
+}
+
+Pass OpWork::total() const {
+  Pass sum;
+  for (const Pass& pass : *this) {
+    sum.flops += pass.flops;
+    sum.transcendentals += pass.transcendentals;
+    sum.bytes += pass.bytes;
+  }
+  return sum;
+}
+
+OpWork work(const LayerGraph& graph, const Op& op) {
+  return op_spec(op.kind).work(graph, op);
+}
+
+double flops(const LayerGraph& graph, const Op& op) {
+  return work(graph, op).total().flops;
+}
+
+double traffic_bytes(const LayerGraph& graph, const Op& op) {
+  return work(graph, op).total().bytes;
+}
 
 double product_flops(const LayerGraph& graph, ValueId x, ValueId w) {
   const double tokens = static_cast<double>(graph.at(x).dims[0]);
   return 2.0 * tokens * static_cast<double>(element_count(graph.at(w).dims));
 }
 
-double flops(const LayerGraph& graph, const Op& op) {
-  return op_spec(op.kind).flops(graph, op);
-}
-
-int64_t traffic_bytes(const LayerGraph& graph, const Op& op) {
+double operand_bytes(const LayerGraph& graph, const Op& op) {
   int64_t bytes = 0;
   for (const ValueId id : op.in) bytes += graph.at(id).bytes();
   for (const ValueId id : op.out) bytes += graph.at(id).bytes();
-  return bytes;
+  return static_cast<double>(bytes);
+}
+
+double result_elements(const LayerGraph& graph, const Op& op) {
+  double elements = 0;
+  for (const ValueId id : op.out) elements += static_cast<double>(element_count(graph.at(id).dims));
+  return elements;
 }
 
 double op_price(const LayerGraph& graph, const Op& op) {
-  return std::max(flops(graph, op), kFlopsPerByte * static_cast<double>(traffic_bytes(graph, op)));
+  double price = 0;
+  for (const Pass& pass : work(graph, op)) {
+    const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
+    price += std::max(arithmetic, kFlopsPerByte * pass.bytes);
+  }
+  return price;
+}
+
+double list_price(const LayerGraph& graph, std::span<const Op> list) {
+  double price = 0;
+  for (const Op& op : list) price += op_price(graph, op);
+  return price;
 }
 
 }  // namespace ftrun

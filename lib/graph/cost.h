@@ -1,6 +1,9 @@
 #pragma once
 
-#include <cstdint>
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+#include <span>
 
 #include "graph/op.h"
 
@@ -8,20 +11,61 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// Floating-point operations of one operation (multiply and add count as two); causal attention
-/// counts the half that is computed.
+/// A pass of an operation over memory, with the arithmetic that goes on beside it.
+struct Pass {
+  /// Floating-point operations; multiply and add count as two.
+  double flops = 0;
+  /// Exponentials, tangents, sines and their like.
+  double transcendentals = 0;
+  /// Bytes read plus written beyond the caches.
+  double bytes = 0;
+};
+
+/// OpWork is what an operation does: its passes, each of which begins when the one before it ends.
+/// A gradient of a parameter counts as written once; the list that adds to it reads it, too.
+class OpWork {
+ public:
+  /// The logits, the losses and two gradients of the head.
+  static constexpr size_t kMostPasses = 4;
+
+  OpWork(const Pass& pass) : OpWork({pass}) {}
+  OpWork(std::initializer_list<Pass> passes);
+
+  const Pass* begin() const { return passes_.data(); }
+  const Pass* end() const { return passes_.data() + count_; }
+  /// The sum of all passes.
+  Pass total() const;
+
+ private:
+  std::array<Pass, kMostPasses> passes_{};
+  size_t count_ = 0;
+};
+
+/// Computes the work of one operation of a list.
+OpWork work(const LayerGraph& graph, const Op& op);
+/// Floating-point operations of all its passes.
 double flops(const LayerGraph& graph, const Op& op);
+/// Bytes that all its passes move.
+double traffic_bytes(const LayerGraph& graph, const Op& op);
+
 /// Floating-point operations of a product of each row of `x` with all of `w`.
 double product_flops(const LayerGraph& graph, ValueId x, ValueId w);
-/// Bytes read plus written, each operand once.
-int64_t traffic_bytes(const LayerGraph& graph, const Op& op);
+/// Bytes of all operands, each once.
+double operand_bytes(const LayerGraph& graph, const Op& op);
+/// Elements of all results.
+double result_elements(const LayerGraph& graph, const Op& op);
 
 /// Operations a machine does in the time it moves one byte: 4 on a two-core server, 20 in fp32 on
 /// an accelerator. It keeps the price of norms, rotations and gated products from being nothing.
 inline constexpr double kFlopsPerByte = 16.0;
+/// Operations that an exponential takes: a polynomial of six terms and the scaling by a power of
+/// two.
+inline constexpr double kFlopsPerTranscendental = 16.0;
 
-/// Time of an operation in the unit that one floating-point operation takes:
-/// max(flops, kFlopsPerByte * traffic).
+/// Time of an operation in the unit that one floating-point operation takes: the sum over its
+/// passes of max(arithmetic, kFlopsPerByte * bytes).
 double op_price(const LayerGraph& graph, const Op& op);
+/// Price of operations that run one after another.
+double list_price(const LayerGraph& graph, std::span<const Op> list);
 
 }  // namespace ftrun

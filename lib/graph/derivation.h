@@ -29,7 +29,7 @@ class Derivation {
   ValueId result_gradient(ValueId id);
   /// Made by an operation that has no gradients, as the lengths of rows are.
   bool is_constant(ValueId id) const;
-  /// False for what the batch gives.
+  /// Says whether a value gets a gradient; what the batch gives does not.
   bool wants_gradient(ValueId id) const;
   void add_term(ValueId id, ValueId term);
   /// `sum` holds all terms so far.
@@ -48,20 +48,21 @@ class Derivation {
 
   // --- operations ---
 
-  /// In the list of that name.
+  /// Emits an operation in the list of that name.
   void emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                        OpAttrs attrs = {});
   void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                         OpAttrs attrs = {});
-  /// In the list that reads it.
+  /// Emits an operation in the list that reads it.
   void emit_for_reader(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs);
 
   // --- tensor-parallel ranks ---
 
-  /// Made by an operation whose gradient takes what each rank found: an all-gather sums it, dropout hands it on to its
-  /// operand.
+  /// Made by an operation whose gradient takes what each rank found: an all-gather sums it, dropout
+  /// hands it on to its operand.
   bool passes_on_terms(ValueId id) const;
-  /// Whether `op` is the first operation of the forward list that reads the value: the last one in backward.
+  /// Says whether `op` is the first operation of the forward list that reads the value: the last
+  /// one in backward.
   bool is_first_reader(const Op& op, ValueId id) const;
   /// The gradient by `id`, of which `term` is this rank's term of the sum over the ranks.
   ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
@@ -92,12 +93,12 @@ class Derivation {
   LayerGraph& graph_;
   const std::vector<bool>& kept_;
   std::map<ValueId, size_t> producer_;
-  /// What is made again at this point of the backward list, by the forward value.
+  /// Values that are made again at this point of the backward list, by the forward value.
   std::map<ValueId, ValueId> again_;
   std::vector<ValueId> passing_;
   int depth_ = 0;
   std::vector<std::function<void()>> waiting_;
-  /// Of each operation in the backward list.
+  /// The list of each operation in the backward list.
   std::vector<List> lists_;
   std::map<ValueId, std::vector<ValueId>> terms_;
 };

@@ -99,7 +99,7 @@ ValueId Derivation::make_again(ValueId id) {
   return again_.at(id);
 }
 
-/// True for a value that needs no operation.
+/// Says whether a value needs no operation.
 bool Derivation::has(ValueId id) const {
   return kept_[static_cast<size_t>(id)] || again_.contains(id);
 }
@@ -143,7 +143,7 @@ void Derivation::finish_inputs() {
   }
 }
 
-/// Whether operation `at` of the backward list, which is run again for weight gradients alone,
+/// Says whether operation `at` of the backward list, which is run again for weight gradients alone,
 /// makes less than what only it reads of what they would have to keep: gate and up of a gated
 /// activation are twice its result.
 bool Derivation::is_smaller_when_made(size_t at) const {
@@ -168,8 +168,8 @@ bool Derivation::is_smaller_when_made(size_t at) const {
 }
 
 /// Input gradients may run before all weight gradients: what they read, directly or through other
-/// operations run again, is made in their own list, and so is what weight gradients alone read where it takes less
-/// room until then than what it is made of.
+/// operations run again, is made in their own list, and so is what weight gradients alone read
+/// where it takes less room until then than what it is made of.
 void Derivation::split_lists() {
   std::set<ValueId> read;
   std::vector<size_t> for_weight_grads;
@@ -189,8 +189,8 @@ void Derivation::split_lists() {
     (lists_[i] == List::kInputGrad ? graph_.input_grad : graph_.weight_grad).push_back(graph_.backward[i]);
 }
 
-/// What crosses from the one list to the other: gradients of products, and forward values that the
-/// input gradients made again.
+/// Marks what crosses from the one list to the other: gradients of products, and forward values
+/// that the input gradients made again.
 void Derivation::mark_deferred() {
   std::set<ValueId> made;
   for (const Op& op : graph_.input_grad) made.insert(op.out.begin(), op.out.end());

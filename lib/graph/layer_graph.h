@@ -15,7 +15,7 @@ using Dims = std::vector<int64_t>;
 
 int64_t element_count(const Dims& dims);
 
-/// Where a value comes from or goes to, which decides where its storage lies.
+/// A role says where a value comes from or goes to, which decides where its storage lies.
 enum class ValueRole : uint8_t {
   kInput,       // from the batch or another layer
   kOutput,      // handed to another layer
@@ -29,7 +29,8 @@ enum class ValueRole : uint8_t {
   kWorkspace,   // scratch of one operation: U8 bytes
 };
 
-/// What a value carries between layers and the loader; at most one value a port and direction.
+/// A port says what a value carries between layers and the loader; at most one value a port and
+/// direction.
 enum class Port : uint8_t { kNone, kTokens, kPositions, kStarts, kLabels, kHidden, kRope, kLogits, kLoss };
 
 std::string_view port_name(Port port);
@@ -40,25 +41,25 @@ struct Value {
   Dims dims;
   ValueRole role = ValueRole::kTemp;
   Port port = Port::kNone;
-  /// For kParam: the value of its gradient. For kOutput and kInput: the value of the gradient by it.
+  /// The value of the gradient of a kParam, or of the gradient by a kOutput or kInput.
   ValueId grad = -1;
-  /// For kParam: how its elements are packed, which kernels unpack as `dtype`.
+  /// The format in which the elements of a kParam are packed, which kernels unpack as `dtype`.
   PackedFormat packed = {};
 
   int64_t bytes() const { return stored_bytes(dtype, packed, element_count(dims)); }
-  /// Of what its storage holds.
+  /// The dtype of what its storage holds.
   DType stored_dtype() const { return packed ? DType::kU8 : dtype; }
 };
 
-/// Whose kernels run a graph: they differ in the scratch they need and in how much of the head they do at a
-/// time.
+/// Kernels says whose kernels run a graph: they differ in the scratch they need and in how much of
+/// the head they do at a time.
 enum class Kernels : uint8_t { kProcessor, kGpu };
 
-/// Element types of a model's graphs, and who computes with them. Statistics (rstd, lse) are F32 (F64 when
-/// `compute` is), rotary tables F32, losses F64 whatever these are.
+/// Element types of a model's graphs, and who computes with them. Statistics (rstd, lse) are F32
+/// (F64 when `compute` is), rotary tables F32, losses F64 whatever these are.
 struct ModelDtypes {
-  /// Activations and parameters: F32, BF16 or F16 (F64 is for tests). In 16 bits storage and rounding
-  /// are 16-bit; products and sums are F32.
+  /// Activations and parameters: F32, BF16 or F16 (F64 is for tests). In 16 bits storage and
+  /// rounding are 16-bit; products and sums are F32.
   DType compute = DType::kF32;
   /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
   DType gradients = DType::kF32;
@@ -68,9 +69,9 @@ struct ModelDtypes {
   bool operator==(const ModelDtypes&) const = default;
 };
 
-/// One layer for fixed shapes: values and three lists. `backward` runs the input-gradient and
-/// weight-gradient operations interleaved (each weight gradient as soon as its inputs exist), which
-/// is what a schedule uses that does not defer weight gradients.
+/// LayerGraph is one layer for fixed shapes: values and three lists. `backward` runs the
+/// input-gradient and weight-gradient operations interleaved (each weight gradient as soon as its
+/// inputs exist), which is what a schedule uses that does not defer weight gradients.
 struct LayerGraph {
   std::string name;
   ModelDtypes dtypes;

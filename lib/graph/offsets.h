@@ -23,7 +23,7 @@ class Offsets {
   int64_t bytes_ = 0;
 };
 
-/// True for elements of 16 bits, which are computed with in 32.
+/// Says whether elements have 16 bits, which are computed with in 32.
 inline bool is_narrow(int64_t element_bytes) {
   return element_bytes < dtype_bytes(DType::kF32);
 }

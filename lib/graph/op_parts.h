@@ -7,16 +7,19 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 class Derivation;
+class OpWork;
 
 // Parts that entries of many kinds share (ops/KIND/spec.cc): functions of one operation.
 
-/// Floating-point operations (multiply and add count as two).
-namespace flops_of {
-/// One for each element that is written.
-double elements(const LayerGraph& graph, const Op& op);
-/// Communication does no arithmetic.
-double communication(const LayerGraph& graph, const Op& op);
-}  // namespace flops_of
+/// Functions for the work of operations, of kinds that move each operand once.
+namespace work_of {
+/// Counts one floating-point operation for each element that is written.
+OpWork elements(const LayerGraph& graph, const Op& op);
+/// An exponential or its like for each element that is written.
+OpWork transcendentals(const LayerGraph& graph, const Op& op);
+/// No arithmetic.
+OpWork communication(const LayerGraph& graph, const Op& op);
+}  // namespace work_of
 
 /// Bytes of scratch.
 namespace workspace_of {
@@ -29,7 +32,7 @@ int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op);
 
 /// Emit the gradient operations of a forward operation.
 namespace gradients_of {
-/// Nothing that it reads has a gradient, or another kind makes it.
+/// Emits no gradient: nothing that the operation reads has one, or another kind makes it.
 void no_operand(Derivation& derivation, const Op& op);
 }  // namespace gradients_of
 

@@ -24,26 +24,26 @@ enum class OpCollective : uint8_t {
   kShift
 };
 
-/// An entry holds what planning knows of a kind: its place in the table (ops/KIND/spec.cc). What
-/// moves is each operand once, for every kind (traffic_bytes).
+/// An entry holds what planning knows of a kind: its place in the table (ops/KIND/spec.cc).
 struct OpSpec {
   /// "linear_dgrad", ...: unique.
   std::string_view name;
   /// Operands in letters: N = B*T tokens of a micro-batch (B rows of T tokens), D hidden, H query
-  /// heads, K key/value heads, d head size, E its elements that
-  /// rotate, F feed-forward, V vocabulary rows, C tokens of a chunk,
-  /// I and O of a product. Dimensions of an operand are joined by commas, [optional] operands come
-  /// last. Q stands for (H+2K)d, R for H+K, A for H*d, G for 2F, P for t*C, J for r1+r2+r3, M for
-  /// O1+O2+O3. S is any shape, tS the blocks of t ranks of that shape.
+  /// heads, K key/value heads, d head size, E its elements that rotate, F feed-forward, V
+  /// vocabulary rows, C tokens of a chunk, I and O of a product. Dimensions of an operand are joined
+  /// by commas, [optional] operands come last. Q stands for (H+2K)d, R for H+K, A for H*d, U for
+  /// K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS the blocks of t
+  /// ranks of that shape.
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may share the operation out, each rank with a
   /// part of every operand that has the letter, and the whole of the others (see result_is_term and
-  /// gradient_is_term). H stands for Q, R and A as well, F for G, O for M. Empty: it is not shared out, or
-  /// its attributes say how (the vocabulary kinds).
+  /// gradient_is_term). H stands for Q, R, A and U as well, F for G, O for M. Empty: it is not
+  /// shared out, or its attributes say how (the vocabulary kinds).
   std::string_view shared_by = {};
   /// The result that the backward list makes again instead of keeping it from forward; -1: none.
   int cheap_result = -1;
-  /// The input, where it is given, whose storage output 0 may lie on if nothing reads that input later; -1: none.
+  /// The input, where it is given, whose storage output 0 may lie on if nothing reads that input
+  /// later; -1: none.
   int in_place = -1;
   OpCollective collective = OpCollective::kNone;
   /// Running it again would count the loss twice.
@@ -67,8 +67,8 @@ struct OpSpec {
   int private_result = -1;
   /// Bytes that a library of the GPU may keep beside the plan's scratch; null: none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
-  /// Floating-point operations.
-  double (*flops)(const LayerGraph&, const Op&) = flops_of::elements;
+  /// Arithmetic and memory traffic (graph/cost.h).
+  OpWork (*work)(const LayerGraph&, const Op&) = work_of::elements;
   /// Bytes of scratch on processors; null: none.
   int64_t (*workspace)(const LayerGraph&, const Op&) = nullptr;
   /// Bytes of scratch on a GPU; null for collectives alone.
@@ -87,18 +87,18 @@ Op sum_of(ValueId a, ValueId b, ValueId sum);
 /// whole = the sum of `term` over the tensor-parallel ranks. ops/collective/spec.cc
 Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks);
 
-/// Whether list[i] and the operation after it are computed by a GPU in one pass (OpSpec::gpu_pair):
-/// the first one's scratch then lives until the second is done.
+/// Says whether list[i] and the operation after it are computed by a GPU in one pass
+/// (OpSpec::gpu_pair): the first one's scratch then lives until the second is done.
 bool is_gpu_pair(std::span<const Op> list, size_t i);
 
-/// Of an operation that tensor-parallel ranks share out along `letter`: true when what each makes of
-/// a result is a term of a sum over the ranks (x w^T of some columns of x and w). False: it is its
-/// part of the result.
+/// Says whether a result of an operation that tensor-parallel ranks share out along `letter` is a
+/// term: true when what each makes of it is a term of a sum over the ranks (x w^T of some columns
+/// of x and w). False: it is its part of the result.
 bool result_is_term(OpKind kind, size_t result, char letter);
 
-/// The same of the gradient by an operand that each rank has whole: true when each makes a term of
-/// it, from its part of the results' gradients. False: each makes all of it, or it has a part of the
-/// operand and of its gradient.
+/// Says it of the gradient by an operand that each rank has whole: true when each makes a term of
+/// it, from its part of the results' gradients. False: each makes all of it, or it has a part of
+/// the operand and of its gradient.
 bool gradient_is_term(OpKind kind, size_t operand, char letter);
 
 }  // namespace ftrun

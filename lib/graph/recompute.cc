@@ -20,12 +20,6 @@ bool can_run_again(OpKind kind) {
   return !op_spec(kind).once;
 }
 
-double list_price(const LayerGraph& graph, std::span<const Op> list) {
-  double price = 0;
-  for (const Op& op : list) price += op_price(graph, op);
-  return price;
-}
-
 /// Everything but cheap results.
 std::vector<bool> keep_all(const LayerGraph& graph) {
   std::vector<bool> kept(graph.values.size(), true);
@@ -70,7 +64,8 @@ int64_t collectives_in(std::span<const Op> list) {
 /// Communication is not made again: what it costs is not known here.
 std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
   const LayerGraph plain = derived(graph, keep_all(graph));
-  // What is not kept as it is would only be kept to make again something of the same size.
+  // Every choice keeps at most the values that a list without recompute keeps: another value would
+  // only be kept to make again something of the same size.
   std::vector<bool> base(graph.values.size());
   for (size_t i = 0; i < base.size(); ++i) base[i] = plain.values[i].role == ValueRole::kSaved;
   const double limit =

@@ -9,8 +9,9 @@ namespace ftrun {
 
 struct LayerGraph;
 
-/// Which results of a layer's forward list are kept for its backward list. The rest is made again
-/// by the same operations on the same numbers, so gradients have the same bits under every policy.
+/// RecomputePolicy says which results of a layer's forward list are kept for its backward list. The
+/// rest is made again by the same operations on the same numbers, so gradients have the same bits
+/// under every policy.
 ///
 /// What there is to choose from, for a token of a block with D hidden, Q = (H+2K)d, F feed-forward
 /// and T tokens a row:
@@ -23,11 +24,11 @@ struct LayerGraph;
 ///
 /// The bargain of Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer
 /// Models", section 5), the T x T scores of attention, is no choice here: the kernels never store
-/// them. Of what is left every product costs the same per element, and attention costs less where
-/// rows are shorter than D, and more where they are longer. So no ratio separates the good from
-/// the bad in general, and kSelective asks for the best that a price buys: of all choices whose
-/// operations cost at most `budget` of the forward list, the one that keeps the fewest bytes
-/// (among equals the cheapest).
+/// them. Every product that is left costs the same per element; attention costs less where rows are
+/// shorter than D, and more where they are longer. So no ratio separates the good from the bad in
+/// general, and kSelective asks for the best that a price buys: of all choices whose operations
+/// cost at most `budget` of the forward list, the one that keeps the fewest bytes (among equals the
+/// cheapest).
 ///
 /// kFull costs less than a second run of the forward list (0.70 to 0.87 of it for blocks of Llama's
 /// shape), since backward reads neither the down projection nor the block's output.
@@ -41,8 +42,9 @@ struct RecomputePolicy {
   bool operator==(const RecomputePolicy&) const = default;
 };
 
-/// For each value of a graph whose forward list is complete and whose backward lists are empty:
-/// true when backward may keep it from forward. Values that cannot be made again are always kept.
+/// Chooses the kept values of a graph whose forward list is complete and whose backward lists are
+/// empty: true when backward may keep a value from forward. Values that cannot be made again are
+/// always kept.
 std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy);
 
 /// A result whose kind is cheap: made again under every policy. The sum of a residual norm and

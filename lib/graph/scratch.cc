@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// How often a list reads each value.
+/// Counts how often a list reads each value.
 std::vector<int> reads_of(const LayerGraph& graph, std::span<const Op> list) {
   std::vector<int> reads(graph.values.size());
   for (const Op& op : list)
@@ -19,8 +19,8 @@ std::vector<int> reads_of(const LayerGraph& graph, std::span<const Op> list) {
   return reads;
 }
 
-/// By value: true when it lives in `list` alone. A deferred value does where the list both makes it
-/// and has all its readers.
+/// Says of each value whether it lives in `list` alone. A deferred value does where the list both
+/// makes it and has all its readers.
 std::vector<bool> scratch_of(const LayerGraph& graph, std::span<const Op> list) {
   std::vector<bool> made(graph.values.size());
   for (const Op& op : list)
@@ -51,8 +51,8 @@ void touch(StorageRequest& request, int64_t at) {
   request.last = std::max(request.last, at);
 }
 
-/// When an operation is known to be done: at the first that reads its result, or at the end of the
-/// list, for a collective; else where it stands.
+/// Finds when an operation is known to be done: at the first that reads its result, or at the end
+/// of the list, for a collective; else where it stands.
 std::vector<int64_t> done_at(std::span<const Op> list) {
   std::vector<int64_t> done(list.size());
   for (size_t i = list.size(); i-- > 0;) {

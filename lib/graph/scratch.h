@@ -23,7 +23,7 @@ struct ScratchPlan {
 /// `weight_grad`.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
-/// Which of the values that forward leaves for backward.
+/// SavedFor chooses among the values that forward leaves for backward.
 enum class SavedFor : uint8_t {
   kBackward,    // all
   kInputGrad,   // those that `weight_grad` does not read
@@ -33,9 +33,9 @@ enum class SavedFor : uint8_t {
 /// Storage of the values that forward leaves for backward, in one buffer; 64-byte aligned.
 ScratchPlan plan_saved(const LayerGraph& graph, SavedFor which = SavedFor::kBackward);
 
-/// Storage of the values that `input_grad` leaves for `weight_grad`, in one buffer; 64-byte aligned.
-/// Besides these the weight gradients read kSaved values, what is given to the layer, and gradients
-/// at its borders (kOutputGrad, kInputGrad): all these live until they have run.
+/// Storage of the values that `input_grad` leaves for `weight_grad`, in one buffer; 64-byte
+/// aligned. Besides these the weight gradients read kSaved values, what is given to the layer, and
+/// gradients at its borders (kOutputGrad, kInputGrad): all these live until they have run.
 ScratchPlan plan_deferred(const LayerGraph& graph);
 
 }  // namespace ftrun

@@ -30,7 +30,8 @@ class Letters {
     return agree("F", 2, "G") && agree("C", known_.at("t"), "P");
   }
 
-  /// What only shows when all operands are there: low ranks lie side by side, and so do magnitudes. The fault, or "".
+  /// Finds the fault that only shows when all operands are there: low ranks lie side by side, and
+  /// so do magnitudes. The fault, or "".
   std::string sums_fault() const {
     if (!is_sum("J", {"r1", "r2", "r3"})) return "J is not the sum of the ranks";
     if (known_.contains("O1") && !is_sum("M", {"O1", "O2", "O3"})) return "M is not the sum of the parts";
@@ -38,7 +39,7 @@ class Letters {
   }
 
  private:
-  /// Where it is known at all.
+  /// Says whether a size is the sum of its parts; true if it is not known.
   bool is_sum(const char* whole, std::initializer_list<const char*> parts) const {
     const auto known = known_.find(whole);
     if (known == known_.end()) return true;

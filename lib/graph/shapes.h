@@ -7,8 +7,8 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// What is wrong with the shapes of an operation's operands ("needs N,O O,I -> N,I: w is no O,I");
-/// "" when they agree with its kind.
+/// Finds what is wrong with the shapes of an operation's operands ("needs N,O O,I -> N,I: w is no
+/// O,I"); "" when they agree with its kind.
 std::string shape_fault(const LayerGraph& graph, const Op& op);
 
 }  // namespace ftrun

@@ -18,14 +18,15 @@ constexpr int kMostTries = 24;
 constexpr int64_t kMostLooks = 5'000'000;
 /// Looks at what lies in an arena for the gaps that it leaves: a tenth of a second of work.
 constexpr int64_t kMostGapLooks = 20'000'000;
-/// Of less than this part of all that lives there is next to nothing to gain.
+/// The part of all that lives there, as 1 / kLeastPart, below which there is next to nothing to
+/// gain.
 constexpr int64_t kLeastPart = 1000;
 
 bool takes_part(const StorageRequest& request) { return request.bytes > 0 && request.first <= request.last; }
 
 bool meet(const StorageRequest& a, const StorageRequest& b) { return a.first <= b.last && b.first <= a.last; }
 
-/// What requests have together, time by time.
+/// LiveBytes is what requests have together, time by time.
 class LiveBytes {
  public:
   LiveBytes(std::span<const StorageRequest> requests, int64_t alignment) : alignment_(alignment) {
@@ -51,7 +52,8 @@ class LiveBytes {
       live_[index(at)] -= round_up(request.bytes, alignment_);
   }
 
-  /// The first time at which there is most, and how much: nothing at no time where there are no requests.
+  /// The first time at which there is most, and how much: nothing at no time where there are no
+  /// requests.
   std::pair<int64_t, int64_t> fullest() const {
     const auto most = std::max_element(live_.begin(), live_.end());
     return most == live_.end() ? std::pair<int64_t, int64_t>{} : std::pair{begin_ + (most - live_.begin()), *most};
@@ -65,8 +67,8 @@ class LiveBytes {
   std::vector<int64_t> live_;
 };
 
-/// Finds those of a set of requests that live at some time of an interval: a tree over the requests in
-/// the order of their beginnings, where each node knows the latest end below it.
+/// Finds those of a set of requests that live at some time of an interval: a tree over the requests
+/// in the order of their beginnings, where each node knows the latest end below it.
 class LiveTree {
  public:
   LiveTree(std::span<const StorageRequest> requests, std::vector<size_t> members)
@@ -123,8 +125,8 @@ class LiveTree {
 /// Bytes [begin, end) of an arena.
 using Extent = std::pair<int64_t, int64_t>;
 
-/// Calls `found` with the aligned beginning and the end of each gap that `taken` leaves of `bytes` bytes, the lowest first,
-/// until it returns true. Sorts `taken`.
+/// Calls `found` with the aligned beginning and the end of each gap that `taken` leaves of `bytes`
+/// bytes, the lowest first, until it returns true. Sorts `taken`.
 template <typename Found>
 void find_gap(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, const Found& found) {
   std::sort(taken.begin(), taken.end());
@@ -228,8 +230,8 @@ class Gaps {
   mutable int64_t looks_ = 0;
 };
 
-/// Of the requests that live at `time` and have no place yet the largest that fits into a gap, and its place there;
-/// -1: none fits.
+/// Finds, of the requests that live at `time` and have no place yet, the largest that fits into a
+/// gap, and its place there; -1: none fits.
 std::pair<size_t, int64_t> largest_that_fits(std::span<const StorageRequest> requests,
                                              std::span<const int64_t> offset, int64_t time, const Gaps& gaps) {
   size_t largest = 0;

@@ -22,7 +22,7 @@ struct StorageLayout {
   /// Byte offset by request; -1 for requests of no bytes.
   std::vector<int64_t> offset;
   int64_t bytes = 0;
-  /// What it took: other requests, or groups of them, that were looked at.
+  /// The effort: other requests, or groups of them, that were looked at.
   int64_t looks = 0;
 };
 
@@ -37,9 +37,10 @@ struct PackedArena {
   int64_t bytes = 0;
 };
 
-/// Which of `requests`, which would be packed into an arena of their own, lie in gaps of `arena` instead: their
-/// byte offsets there; -1 for those that stay. They are chosen so that what is left has less at its fullest
-/// time, the largest first; none more than are needed for no more than `enough` bytes.
+/// Chooses which of `requests`, which would be packed into an arena of their own, lie in gaps of
+/// `arena` instead: their byte offsets there; -1 for those that stay. They are chosen so that what
+/// is left has less at its fullest time, the largest first; none more than are needed for no more
+/// than `enough` bytes.
 std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const PackedArena& arena,
                                int64_t alignment, int64_t enough);
 

@@ -29,16 +29,17 @@ struct DeviceInfo {
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;
-  /// Its place on the bus ("0000:1B:00.0"): the same for all slices of a GPU that is cut up (MIG).
+  /// The GPU's place on the bus ("0000:1B:00.0"): the same for all slices of a GPU that is cut up
+  /// (MIG).
   std::string bus_id;
-  /// "GPU-5f3c...", of a slice its own: two processes that see the same device see the same text, and
-  /// no others do, on whatever machine.
+  /// "GPU-5f3c...", of a slice its own: two processes that see the same device see the same text,
+  /// and no others do, on whatever machine.
   std::string uuid;
   /// Shared memory that a block of a kernel may ask for.
   int64_t block_shared_bytes = 0;
   /// All of its memory, used or not.
   int64_t memory_bytes = 0;
-  /// Of the driver and of the runtime, as 1000 major + 10 minor.
+  /// Versions of the driver and of the runtime, as 1000 major + 10 minor.
   int driver_version = 0;
   int runtime_version = 0;
 };
@@ -48,9 +49,9 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-/// The kernels, memory and queues of one GPU. Calls only enqueue, in the order of their stream: none
-/// waits for the device (those named synchronize and the allocations do), none allocates, and all
-/// that take a stream may be captured into a graph. Addresses are device memory unless said
+/// The kernels, memory and queues of one GPU. Calls only enqueue, in the order of their stream:
+/// none waits for the device (those named synchronize and the allocations do), none allocates, and
+/// all that take a stream may be captured into a graph. Addresses are device memory unless said
 /// otherwise. Results have the same bits from run to run on one kind of GPU: nothing is added in an
 /// order that depends on timing. Failures are Error(kEnvironment); what a kernel did wrong on the
 /// device shows in the next synchronize.
@@ -70,7 +71,8 @@ class DeviceKernels {
   /// Host memory that copies can use without the host waiting.
   virtual void* allocate_pinned(int64_t bytes) = 0;
   virtual void free_pinned(void* memory) noexcept = 0;
-  /// Between device and (pinned) host, any direction. Pageable host memory works, but the host waits.
+  /// Copies between device and (pinned) host, in any direction. Pageable host memory works, but the
+  /// host waits.
   virtual void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) = 0;
   virtual void fill_zero(void* to, int64_t bytes, DeviceStream stream) = 0;
 
@@ -78,20 +80,21 @@ class DeviceKernels {
   virtual DeviceStream create_stream(bool high_priority) = 0;
   virtual void destroy(DeviceStream stream) noexcept = 0;
   virtual void synchronize(DeviceStream stream) = 0;
-  /// `timed` events can be used with milliseconds(). Those with `host_waits` alone can be given to synchronize(): the thread that
-  /// waits sleeps, for which the device interrupts the host at each record.
+  /// `timed` events can be used with milliseconds(). Those with `host_waits` alone can be given to
+  /// synchronize(): the thread that waits sleeps, for which the device interrupts the host at each
+  /// record.
   virtual DeviceEvent create_event(bool timed, bool host_waits = false) = 0;
   virtual void destroy(DeviceEvent event) noexcept = 0;
   virtual void record(DeviceEvent event, DeviceStream stream) = 0;
-  /// What comes later in `stream` waits for what was before the event's last record.
+  /// Makes what comes later in `stream` wait for what was before the event's last record.
   virtual void wait(DeviceStream stream, DeviceEvent event) = 0;
   virtual void synchronize(DeviceEvent event) = 0;
   virtual bool is_done(DeviceEvent event) = 0;
   virtual double milliseconds(DeviceEvent begin, DeviceEvent end) = 0;
 
   // --- names for profilers -------------------------------------------------------------------------
-  /// What the calling thread puts into streams until pop_range() belongs to `name` (NVTX). Nearly free
-  /// where no profiler looks.
+  /// What the calling thread puts into streams until pop_range() belongs to `name` (NVTX). Nearly
+  /// free where no profiler looks.
   virtual void push_range(const char* name) = 0;
   virtual void pop_range() = 0;
 
@@ -104,24 +107,26 @@ class DeviceKernels {
   virtual void destroy(DeviceGraph graph) noexcept = 0;
 
   // --- operations --------------------------------------------------------------------------------
-  /// Once for each graph, outside of steps and before anything else is allocated. Error(kUnsupported) with the
-  /// arithmetic when an operation of it cannot run on this GPU. Plans of other libraries are made here, with the
-  /// memory that they need.
+  /// Once for each graph, outside of steps and before anything else is allocated.
+  /// Error(kUnsupported) with the arithmetic when an operation of it cannot run on this GPU. Plans
+  /// of other libraries are made here, with the memory that they need.
   virtual void prepare(const LayerGraph& graph) = 0;
-  /// Who computes attention: "own", or "cudnn 9.19.0" where the table has it. It decides bits.
+  /// Names who computes attention: "own", or "cudnn 9.19.0" where the table has it. It decides
+  /// bits.
   virtual std::string attention() const = 0;
-  /// Once graphs are prepared: "own" also where that computes none of their attention.
+  /// Names who does once graphs are prepared: "own" also if cuDNN computes none of their attention.
   virtual std::string attention_in_use() const { return attention(); }
-  /// Why our kernels compute what cuDNN would by CudnnUse::kWhereMeasured; "" where nothing is to be said.
+  /// Why our kernels compute what cuDNN would by CudnnUse::kWhereMeasured; "" where nothing is to
+  /// be said.
   virtual std::string attention_notice() const { return ""; }
   /// Device memory that prepared graphs' attention took beside what is planned.
   virtual int64_t attention_workspace_bytes() const { return 0; }
-  /// The device's run_op (kernels.h) for operations that follow each other in a list of the graph, which may share a
-  /// kernel: the bits are those of each alone. Activations F32, BF16 or F16; gradients of parameters likewise,
-  /// whatever the activations are. `context.scalars` is device memory. Tokens and labels are not
-  /// checked (that would take a wait): one outside the table gives NaN. Matrix products share one
-  /// workspace, so operations go to one stream at a time. Error(kUnsupported) for other dtypes and
-  /// for head sizes above 256.
+  /// The device's run_op (kernels.h) for operations that follow each other in a list of the graph,
+  /// which may share a kernel: the bits are those of each alone. Activations F32, BF16 or F16;
+  /// gradients of parameters likewise, whatever the activations are. `context.scalars` is device
+  /// memory. Tokens and labels are not checked (that would take a wait): one outside the table
+  /// gives NaN. Matrix products share one workspace, so operations go to one stream at a time.
+  /// Error(kUnsupported) for other dtypes and for head sizes above 256.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                        const KernelContext& context, DeviceStream stream) = 0;
 
@@ -141,33 +146,34 @@ class DeviceKernels {
   virtual void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
                              const StepScalars* scalars, DeviceStream stream) = 0;
 
-  /// to[i] = from[i], between F32, BF16 and F16.
+  /// Converts to[i] = from[i], between F32, BF16 and F16.
   virtual void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                        DeviceStream stream) = 0;
-  /// to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
+  /// Adds to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
   virtual void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
                         DeviceStream stream) = 0;
-  /// out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32, or BF16 and F16,
-  /// which are added in fp32 and rounded once. `out` is none of the blocks.
+  /// out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32, or
+  /// BF16 and F16, which are added in fp32 and rounded once. `out` is none of the blocks.
   virtual void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
                           DeviceStream stream) = 0;
 };
 
-/// Whether cuDNN computes attention, where it can (kernels/cuda/cudnn_attention.h has the table); our kernels compute the
-/// rest.
+/// CudnnUse says whether cuDNN computes attention, where it can (kernels/cuda/cudnn_attention.h has
+/// the table); our kernels compute the rest.
 enum class CudnnUse {
   kNever,
-  /// On GPUs of cudnn_is_measured(), if the library is there and has a plan.
+  /// CuDNN computes it on GPUs of cudnn_is_measured(), if the library is there and has a plan.
   kWhereMeasured,
   /// Error where the library is not there, or has no plan for a shape of its table.
   kAlways
 };
 
-/// GPUs on which cuDNN's attention was compared with ours and timed (docs/benchmarks.md): compute capability 9.0, where it
-/// takes a quarter of our kernels' time. Of documents see cudnn_pays() (kernels/cuda/cudnn_attention.h).
+/// GPUs on which cuDNN's attention was compared with ours and timed (docs/benchmarks.md): compute
+/// capability 9.0, where it takes a quarter of our kernels' time. For documents see cudnn_pays()
+/// (kernels/cuda/cudnn_attention.h).
 inline bool cudnn_is_measured(const DeviceInfo& gpu) { return gpu.compute_major == 9 && gpu.compute_minor == 0; }
 
-/// Who computes attention on a GPU.
+/// AttentionOptions say who computes attention on a GPU.
 struct AttentionOptions {
   CudnnUse cudnn = CudnnUse::kNever;
   /// Rows may hold several documents, between which nothing attends.
@@ -175,9 +181,9 @@ struct AttentionOptions {
 };
 
 /// Opens GPU `index` of this process. Loads libftrun_cuda.so, which lies beside the engine: nothing
-/// of CUDA is touched before. Error(kUnsupported) when this build has no CUDA or the GPU is too old,
-/// Error(kEnvironment) when there is no driver, no such GPU, or a library does not load: cuDNN is one only where it is
-/// asked for.
+/// of CUDA is touched before. Error(kUnsupported) when this build has no CUDA or the GPU is too
+/// old, Error(kEnvironment) when there is no driver, no such GPU, or a library does not load: cuDNN
+/// is one only where it is asked for.
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions& attention = {});
 
 /// GPUs that this process sees, 0 without a driver. Loads the library too: Error as above.

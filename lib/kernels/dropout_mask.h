@@ -9,15 +9,17 @@
 
 namespace ftrun {
 
-// Which elements a dropout makes 0. Nothing is drawn and nothing is kept: an element's bits are a function of the step's key
-// (dropout_key), the layer, the dropout's number in the layer, the token's place in the step's global batch and the column
-// of the whole row. So backward makes the same mask again, a step that is run again has it too, and it is the same however
-// ranks and micro-batches share out tokens, columns and layers.
+// Which elements a dropout makes 0. Nothing is drawn and nothing is kept: an element's bits are a
+// function of the step's key (dropout_key), the layer, the dropout's number in the layer, the
+// token's place in the step's global batch and the column of the whole row. So backward makes the
+// same mask again, a step that is run again has it too, and it is the same however ranks and
+// micro-batches share out tokens, columns and layers.
 //
-// The first four make a row's key of 64 bits by splitmix64, which takes a handful of instructions a row; each stretch of
-// 4,096 columns has a key of its own, and its columns are numbered through a bijection of 32 bits that the key picks (two
-// multiplications, after which columns that differ in higher bits would not be independent). Philox would do with more: ten
-// rounds of two products of 64 bits for four elements, where this takes two of 32 bits for one, which every vector unit and
+// The first four make a row's key of 64 bits by splitmix64, which takes a handful of instructions a
+// row; each stretch of 4,096 columns has a key of its own, and its columns are numbered through a
+// bijection of 32 bits that the key picks (two multiplications, after which columns that differ in
+// higher bits would not be independent). Philox would do with more: ten rounds of two products of
+// 64 bits for four elements, where this takes two of 32 bits for one, which every vector unit and
 // every GPU has.
 
 /// A stretch's bijection.
@@ -29,21 +31,28 @@ struct DropoutKeys {
 /// Columns with one bijection.
 inline constexpr int64_t kDropoutStretch = 4096;
 
-/// Of token `token` of the step's global batch.
+/// The key of token `token` of the step's global batch.
 FTRUN_HOST_DEVICE inline uint64_t dropout_row_key(uint64_t dropout_key, int64_t layer, int64_t site, int64_t token) {
   constexpr uint64_t kMostSites = 16;
   const uint64_t place = static_cast<uint64_t>(layer) * kMostSites + static_cast<uint64_t>(site);
   return splitmix64(splitmix64(dropout_key ^ splitmix64(place)) ^ static_cast<uint64_t>(token));
 }
 
-/// Of the stretch that a column of the row lies in.
+/// The keys of the stretch that a column of the row lies in.
 FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t column) {
   const auto stretch = static_cast<uint64_t>(column / kDropoutStretch);
   const uint64_t key = stretch == 0 ? row_key : splitmix64(row_key + stretch);
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-/// 32 bits of a column of that stretch, uniform over rows. The vector kernels have the same (`scrambled`, kernels/cpu/simd.inc).
+/// Returns the place of the n-th token of a micro-batch among those that are no padding of their
+/// rows. Padding has places of tokens behind it: what becomes of it is never read.
+FTRUN_HOST_DEVICE inline int64_t dropout_place(int64_t n, int64_t row_tokens, int64_t row_padding) {
+  return n - n / row_tokens * row_padding;
+}
+
+/// 32 bits of a column of that stretch, uniform over rows. The vector kernels have the same
+/// (`scrambled`, kernels/cpu/simd.inc).
 FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t column) {
   uint32_t x = column ^ keys.low;
   x = ((x ^ (x >> 16)) * 0x21f0aaadU) ^ keys.high;
@@ -56,7 +65,7 @@ inline uint32_t least_kept_bits(const DropoutAttrs& attrs) {
   return static_cast<uint32_t>(std::min(std::round(attrs.probability * 0x1p32), 0x1p32 - 1));
 }
 
-/// What kept elements are multiplied by.
+/// The factor of kept elements.
 inline double dropout_scale(const DropoutAttrs& attrs) { return 1 / (1 - attrs.probability); }
 
 }  // namespace ftrun

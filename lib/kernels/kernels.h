@@ -20,8 +20,8 @@ struct KernelContext {
   /// Gradients of parameters are added to what is there; false overwrites.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
-  /// What masks of dropout depend on beside the step: the layer of the model, and the place of token 0 among those of the
-  /// step's global batch.
+  /// The numbers on which masks of dropout depend beside the step: the layer of the model, and the
+  /// place of token 0 among those of the step's global batch.
   int64_t layer = 0;
   int64_t first_token = 0;
 };
@@ -49,13 +49,14 @@ void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storag
 /// g's start. NaN or infinity in g give a non-finite result.
 double sum_of_squares(const void* g, DType dtype, int64_t count);
 
-/// to[i] = from[i], between F32, BF16 and F16. The ranges are apart, or the same with one dtype.
+/// Converts to[i] = from[i], between F32, BF16 and F16. The ranges are apart, or the same with one
+/// dtype.
 void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count);
 
-/// to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
+/// Adds to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
 void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count);
 
-/// What one optimizer step reads and writes: flat ranges of `count` elements.
+/// FlatUpdate is what one optimizer step reads and writes: flat ranges of `count` elements.
 struct FlatUpdate {
   /// The parameters that are kept: F32, or BF16 rounded stochastically.
   void* parameters = nullptr;
@@ -74,13 +75,14 @@ struct FlatUpdate {
   /// The scales after the step, of blocks that the range has only elements of: given, or measured
   /// (measure_codes). Null: each is that of the block's elements here, and replaces the old one.
   std::array<float*, kMostOptimizerStates> new_scales{};
-  /// When given, gets the new parameters in F32, BF16 or F16: what the layers compute with. Not the
-  /// parameters' own memory.
+  /// The copy, when given, gets the new parameters in F32, BF16 or F16: what the layers compute
+  /// with. Not the parameters' own memory.
   void* copy = nullptr;
   DType copy_dtype = DType::kBF16;
   int64_t count = 0;
   /// Number of the first element among all parameters that a tensor-parallel rank uses, the same
-  /// however data-parallel ranks and calls cut them: it decides the random bits of stochastic rounding.
+  /// however data-parallel ranks and calls cut them: it decides the random bits of stochastic
+  /// rounding.
   int64_t first_index = 0;
 };
 
@@ -89,11 +91,12 @@ struct FlatUpdate {
 /// FlatUpdate::first_index alone.
 uint64_t rounding_key(uint64_t seed, int64_t step);
 
-/// StepScalars::dropout_key of a step. Which elements dropout makes 0 is a function of this key and of where they stand
-/// (kernels/dropout_mask.h) alone, so backward makes the mask again, and so does any layout of the ranks.
+/// StepScalars::dropout_key of a step. Which elements dropout makes 0 is a function of this key and
+/// of where they stand (kernels/dropout_mask.h) alone, so backward makes the mask again, and so
+/// does any layout of the ranks.
 uint64_t dropout_key(uint64_t seed, int64_t step);
 
-/// One step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
+/// Runs one step of an optimizer that is offered (optimizers/NAME/update.inc), with gradient_scale
 /// applied to the gradients on the way, in one pass over memory. Codes are decoded before it; those
 /// of a block are encoded after it, with its new scale. Error(kUnsupported) for other dtypes.
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
@@ -107,13 +110,13 @@ void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
 /// Threads kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);
 int kernel_threads();
-/// One product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state): after it BLAS
-/// has its threads and the memory into which it packs operands, which it keeps.
+/// Runs a product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state): after
+/// it BLAS has its threads and the memory into which it packs operands, which it keeps.
 void warm_up_products(void* memory);
 inline constexpr int64_t kWarmUpSide = 512;
 inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;
-/// Kernels that the calling thread runs use no other thread. For the threads of other lanes than
-/// compute: each would get an OpenMP team of its own.
+/// Kernels that the calling thread runs use no other thread. The threads of other lanes than
+/// compute need it: each would get an OpenMP team of its own.
 void run_kernels_on_this_thread();
 
 }  // namespace ftrun

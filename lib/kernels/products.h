@@ -11,11 +11,13 @@ namespace ftrun {
 /// Attention whose products in bf16 are those of Intel's matrix units (AMX).
 inline constexpr std::string_view kOnMatrixUnits = "bf16 on matrix units";
 
-/// Who multiplies matrices, with versions: "openblas 0.3.34"; bf16 also "widened to fp32".
+/// ProductsInUse names who multiplies matrices, with versions: "openblas 0.3.34"; bf16 also
+/// "widened to fp32".
 struct ProductsInUse {
   std::string fp32;
   std::string bf16;
-  /// How attention multiplies bf16: kOnMatrixUnits, "bf16 by vdpbf16ps" or "bf16 widened to fp32".
+  /// The way in which attention multiplies bf16: kOnMatrixUnits, "bf16 by vdpbf16ps" or "bf16
+  /// widened to fp32".
   std::string attention;
   /// The library that the rule names for this processor and that is not there; "" when it is.
   std::string missing;

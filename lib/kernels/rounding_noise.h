@@ -10,8 +10,9 @@ namespace ftrun {
 /// Elements whose numbers are drawn with the same keys.
 inline constexpr int64_t kNoiseStretch = int64_t{1} << 16;
 
-/// Three 16-bit random numbers of an element, independent in pairs: the two halves of `first` (the first moment takes the lower
-/// one, the second moment the upper one), and the lower half of `second` (the parameter).
+/// Three 16-bit random numbers of an element, independent in pairs: the two halves of `first` (the
+/// first moment takes the lower one, the second moment the upper one), and the lower half of
+/// `second` (the parameter).
 struct RoundingNoise {
   uint32_t first = 0;
   uint32_t second = 0;
@@ -23,7 +24,8 @@ FTRUN_HOST_DEVICE inline DropoutKeys rounding_keys(uint64_t rounding_key, int64_
   return {static_cast<uint32_t>(keys), static_cast<uint32_t>(keys >> 32)};
 }
 
-/// The numbers of element `place` of a stretch: those of the processor's vector kernels (kernels/cpu/flat_kernels.inc).
+/// The numbers of element `place` of a stretch: those of the processor's vector kernels
+/// (kernels/cpu/flat_kernels.inc).
 FTRUN_HOST_DEVICE inline RoundingNoise rounding_noise(const DropoutKeys& keys, uint32_t place) {
   const uint32_t first = dropout_bits(keys, place);
   return {first, (first * 0x9e3779b1U) >> 16};

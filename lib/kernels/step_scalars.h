@@ -12,7 +12,8 @@ struct StepScalars {
   float learning_rate = 0.0F;
   /// Number of this step among those that update, from 1.
   int64_t update = 1;
-  /// In double: 1 - beta2 of a beta2 rounded to float would be wrong in the fifth digit.
+  /// The scalars are doubles: 1 - beta2 of a beta2 rounded to float would be wrong in the fifth
+  /// digit.
   double beta1 = 0.9;
   double beta2 = 0.999;
   /// 1 - beta1^t and 1 - beta2^t of this step, computed in double (1 without bias correction).
@@ -21,9 +22,9 @@ struct StepScalars {
   /// Multiplies gradients before the update: min(1, clip / (norm + 1e-6)), or 1; in fp16 divided by
   /// the loss scale that the gradients were made with (norm is the norm without it).
   float gradient_scale = 1.0F;
-  /// Of this step's stochastic rounding: see rounding_key().
+  /// The key of this step's stochastic rounding: see rounding_key().
   uint64_t rounding_key = 0;
-  /// Of this step's dropout: see dropout_key().
+  /// The key of this step's dropout: see dropout_key().
   uint64_t dropout_key = 0;
 };
 

@@ -64,14 +64,15 @@ class Choice {
   }
 
   bool excludes(const std::string& module) {
-    // As PEFT matches these: by the end of the path, at a dot or not.
+    // PEFT matches these by the end of the path, at a dot or not.
     for (const std::string& saved : options_.saved_modules)
       if (module.ends_with(saved)) return true;
     if (exclude_) return matches(*exclude_, module) && note(options_.exclude_pattern);
     return excludes_by_name(module);
   }
 
-  /// Also of modules that are not wanted: an entry that names one of these is no mistyped one.
+  /// Says whether an entry excludes a module by its name, also one that is not wanted: such an
+  /// entry is no mistyped one.
   bool excludes_by_name(const std::string& module) {
     bool any = false;
     for (const std::string& entry : options_.exclude_modules)
@@ -86,7 +87,9 @@ class Choice {
     for (const std::string_view module :
          {family_.head, family_.embedding, family_.norm, family_.positions})
       if (!module.empty()) others.emplace_back(module);
-    std::vector<std::string_view> norms{family_.input_norm, family_.post_norm};
+    std::vector<std::string_view> norms;
+    if (config.input_norm) norms.push_back(family_.input_norm);
+    if (config.mlp_norm) norms.push_back(family_.post_norm);
     if (config.output_norms)
       norms.insert(norms.end(), {family_.attention_output_norm, family_.mlp_output_norm});
     if (config.qk_norm) norms.insert(norms.end(), {family_.q_norm, family_.k_norm});
@@ -213,7 +216,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
         choice.excludes_by_name(module);
         continue;
       }
-      // As in PEFT, a path that is written out counts in any layer.
+      // A path that is written out counts in any layer, as in PEFT.
       if (choice.excludes(module) || !(is_wanted || contains(options.target_modules, module))) continue;
       const LowRank low = choice.adapter_of(module);
       for (const Projection projection : of_products.products)

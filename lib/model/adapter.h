@@ -25,8 +25,8 @@ struct LowRank {
 struct BlockAdapter {
   /// Products of one module (TensorNames::products) have the same.
   std::array<LowRank, kProjections> of;
-  /// Their products have magnitudes too (Liu et al. 2024, "DoRA"): row o of W + scale B A is divided by its length and multiplied by
-  /// m[o], which trains and begins as that length.
+  /// Magnitudes of the block's products (Liu et al. 2024, "DoRA"): row o of W + scale B A is
+  /// divided by its length and multiplied by m[o], which trains and begins as that length.
   bool magnitudes = false;
 
   const LowRank& at(Projection projection) const { return of[static_cast<size_t>(projection)]; }
@@ -37,10 +37,10 @@ struct BlockAdapter {
 struct Adapter {
   std::vector<BlockAdapter> blocks;
   LoraInit begin = LoraInit::kUniform;
-  /// In training, of the elements of what A multiplies.
+  /// The dropout of the elements of what A multiplies, in training.
   double dropout = 0;
 
-  /// Of a block; without adapters one that has none.
+  /// The adapter of a block; without adapters one that has none.
   const BlockAdapter& block(int64_t layer) const {
     static const BlockAdapter kNone;
     return blocks.empty() ? kNone : blocks[static_cast<size_t>(layer)];
@@ -48,7 +48,8 @@ struct Adapter {
   bool operator==(const Adapter&) const = default;
 };
 
-/// Which modules get which adapter, in PEFT's words and with its meanings (LoraConfig).
+/// LoraOptions say which modules get which adapter, in PEFT's words and with its meanings
+/// (LoraConfig).
 struct LoraOptions {
   int64_t r = 8;
   double alpha = 8;
@@ -63,13 +64,13 @@ struct LoraOptions {
   std::string exclude_pattern;
   /// Modules that train whole: they and what ends with their names get no adapter.
   std::vector<std::string> saved_modules;
-  /// Only these blocks; empty: all.
+  /// The only blocks with adapters; empty: all.
   std::vector<int64_t> layers;
   /// Regular expressions of the end of a module's path, and its own rank or alpha: the first one that matches counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   LoraInit begin = LoraInit::kUniform;
-  /// From 0 to below 1.
+  /// The dropout, from 0 to below 1.
   double dropout = 0;
   /// BlockAdapter::magnitudes.
   bool magnitudes = false;
@@ -84,7 +85,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options);
 std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
 std::string lora_magnitude_name(const std::string& module);
-/// Whether a tensor of that name belongs to a low-rank adapter.
+/// Says whether a tensor of that name belongs to a low-rank adapter.
 bool is_lora_name(std::string_view tensor);
 /// "model.layers.0.self_attn.q_proj" of one that does.
 std::string lora_module(const std::string& tensor);

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// Before the model's name of every tensor in PEFT's files.
+/// The prefix of the model's name of every tensor in PEFT's files.
 inline constexpr std::string_view kAdapterRoot = "base_model.model.";
 
 /// AdapterTensor is a model tensor that an adapter's file holds.
@@ -23,7 +23,8 @@ struct AdapterTensor {
   StoredPlace place;
 };
 
-/// What PEFT's file of the model's adapter holds: all that trains. A tied matrix is there under both of its names.
+/// Lists what PEFT's file of the model's adapter holds: all that trains. A tied matrix is there
+/// under both of its names.
 std::vector<AdapterTensor> adapter_tensors(const ModelDescription& model);
 
 }  // namespace ftrun

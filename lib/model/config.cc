@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "model/config_reader.h"
 #include "model/families.h"
+#include "model/readable_quantizations.h"
 #include "model/rope.h"
 
 namespace ftrun {
@@ -18,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// As for the file (checkpoint/model_folder.h).
+// Most bytes of config.json's text; the file has the same limit (checkpoint/model_folder.h).
 constexpr size_t kLargestText = size_t{4} << 20;
 // A projection's width (heads times head size); the bound of the other dimensions is WholeRange's.
 constexpr int64_t kWidest = int64_t{1} << 20;
@@ -107,7 +108,7 @@ void finish_heads(ConfigReader& reader, ModelConfig& config, const Family& famil
     reader.problem(size_key, cat(config.head_size, " is odd; the rotation needs pairs"));
   }
   if (config.rotary_size() % 2 != 0 && config.head_size % 2 == 0) {
-    reader.problem("partial_rotary_factor",
+    reader.problem(keys.partial_rotary,
                    cat(number_text(config.rope.partial), " of ", config.head_size, " is ",
                        config.rotary_size(), ", which is odd; the rotation needs pairs"));
   }
@@ -156,7 +157,8 @@ std::vector<int64_t> read_eos(ConfigReader& reader) {
   return out;
 }
 
-/// As torch takes a padding_idx; transformers opens no model whose padding_idx has no row.
+/// Reads the padding row as torch takes a padding_idx; transformers opens no model whose
+/// padding_idx has no row.
 std::optional<int64_t> padding_row(ConfigReader& reader, const ModelConfig& config) {
   if (config.pad_id) return *config.pad_id < config.vocab_rows ? config.pad_id : std::nullopt;
   const json* value = reader.find("pad_token_id");
@@ -174,7 +176,9 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
   config.layers = whole_or_class(reader, keys.layers, defaults.layers, {1, 10000});
   config.max_positions = reader.whole_or(keys.positions, defaults.positions, {1, int64_t{1} << 40});
   read_heads(reader, config, family);
-  config.norm_epsilon = reader.number_or(keys.norm_epsilon, defaults.norm_epsilon, true);
+  config.norm_epsilon = keys.norm_epsilon
+                            ? reader.number_or(keys.norm_epsilon, defaults.norm_epsilon, true)
+                            : defaults.norm_epsilon;
   config.tied = reader.flag_or("tie_word_embeddings", defaults.tied);
   const double dropout =
       reader.number_or(keys.attention_dropout, defaults.attention_dropout, false);
@@ -188,13 +192,14 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
     config.rope = ropes.full;
     if (ropes.window != ropes.full) config.window_rope = ropes.window;
   } else {
-    config.rope = read_rope(reader, config.max_positions);
+    config.rope = read_rope(reader, config.max_positions, family);
   }
   config.windows.assign(static_cast<size_t>(config.layers), 0);
   config.dtype = read_dtype(reader);
   config.eos_ids = read_eos(reader);
   config.bos_id = read_token(reader, "bos_token_id");
   config.pad_id = read_token(reader, "pad_token_id");
+  if (!reader.has("pad_token_id") && defaults.pad_id >= 0) config.pad_id = defaults.pad_id;
   config.padding_row = padding_row(reader, config);
 }
 
@@ -216,12 +221,37 @@ Activation read_activation(ConfigReader& reader, const Family& family) {
   return Activation::kSilu;
 }
 
+/// Refuses a model whose weights are codes of a format that is not read
+/// (checkpoint/quantized_weights).
+void check_quantization(ConfigReader& reader) {
+  const json* value = reader.find("quantization_config");
+  if (!value) return;
+  static const std::map<std::string, std::string_view> kNames{
+      {"awq", "AWQ"},     {"compressed-tensors", "compressed-tensors"},
+      {"gptq", "GPTQ"},   {"hqq", "HQQ"},
+      {"mxfp4", "MXFP4"}, {"torchao", "torchao"}};
+  const auto said = value->is_object() ? value->find("quant_method") : value->end();
+  const bool names_one = value->is_object() && said != value->end() && said->is_string();
+  const std::string method = names_one ? said->get<std::string>() : "";
+  if (std::find(kReadableQuantizations.begin(), kReadableQuantizations.end(), method) !=
+      kReadableQuantizations.end())
+    return;
+  const auto known = kNames.find(method);
+  const std::string shown = known != kNames.end() ? std::string(known->second)
+                            : names_one           ? found_text(*said)
+                                                  : "an unnamed method";
+  reader.unsupported(
+      "quantization_config",
+      cat("the weights are quantized already, by ", shown,
+          ", which is not read (fp8 with scales and bitsandbytes are); give the original "
+          "model, which quantization quantizes while it is loaded"));
+}
+
 void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
   const double window_share = config.window_rope ? config.window_rope->partial : 1.0;
   if ((config.rope.partial != 1.0 || window_share != 1.0) && !family.rotates_partly)
     reader.unsupported("partial_rotary_factor", "partial rotation is not supported yet");
-  if (reader.find("quantization_config"))
-    reader.unsupported("quantization_config", "the weights are quantized already; give the original model, which quantization quantizes while it is loaded");
+  check_quantization(reader);
   const auto classes = reader.texts("architectures");
   const auto is_ours = [&](const std::string& name) { return name == family.architecture; };
   if (!classes.empty() && std::none_of(classes.begin(), classes.end(), is_ours)) {
@@ -272,6 +302,19 @@ std::string rope_text(const RopeConfig& rope) {
   return text;
 }
 
+/// Returns "none", or the rotation that most layers have and what differs from it.
+std::string rotation_text(const ModelConfig& config) {
+  if (config.rotary_size() == 0) return "none";
+  std::string text = rope_text(config.rope);
+  if (config.rotates_pairs) text += ", of neighbours";
+  if (config.window_rope) text += cat(", with a window ", rope_text(*config.window_rope));
+  std::vector<int64_t> still;
+  for (int64_t i = 0; i < config.layers; ++i)
+    if (!config.layer_rotates(i)) still.push_back(i);
+  if (!still.empty()) text += cat(", none on layers ", join_numbers(still, ","));
+  return text;
+}
+
 // "full", "4096", or one entry a run of equal layers: "full x28, 4096 x4".
 std::string windows_text(const std::vector<int64_t>& windows) {
   std::vector<std::string> runs;
@@ -308,10 +351,14 @@ std::string features_text(const ModelConfig& config) {
   if (config.qkv_bias) names.emplace_back("qkv_bias");
   if (config.attention_out_bias) names.emplace_back("attention_out_bias");
   if (config.mlp_bias) names.emplace_back("mlp_bias");
-  if (config.qk_norm) names.emplace_back("qk_norm");
-  if (config.norm == NormKind::kLayer) names.emplace_back("layer_norm");
+  if (config.qk_norm) names.emplace_back(config.whole_qk_norm ? "whole_qk_norm" : "qk_norm");
+  if (config.norm == NormKind::kLayer)
+    names.emplace_back(config.norm_bias ? "layer_norm" : "layer_norm_without_bias");
   if (config.norm == NormKind::kRmsLessOne) names.emplace_back("norms_less_one");
+  if (!config.input_norm) names.emplace_back("no_input_norm");
+  if (!config.mlp_norm) names.emplace_back("no_mlp_norm");
   if (config.output_norms) names.emplace_back("output_norms");
+  if (config.parallel_residual) names.emplace_back("parallel_residual");
   if (config.learned_positions) names.emplace_back("learned_positions");
   if (!config.gated) names.emplace_back("plain_mlp");
   if (config.activation != Activation::kSilu)
@@ -319,7 +366,7 @@ std::string features_text(const ModelConfig& config) {
   return names.empty() ? "none" : join(names, " ");
 }
 
-/// "", or a line of those that are not 1.
+/// Makes a line of the scales that are not 1; "" if all are.
 std::string scales_text(const ModelConfig& config) {
   std::string text;
   const auto add = [&](std::string_view name, double scale) {
@@ -361,6 +408,8 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   read_common(reader, config, family);
   config.learned_positions = !family.names.positions.empty();
   config.gated = !family.names.product(Projection::kGate).empty();
+  config.input_norm = !family.names.input_norm.empty();
+  config.mlp_norm = !family.names.post_norm.empty();
   config.output_norms = !family.names.attention_output_norm.empty();
   config.activation = read_activation(reader, family);
   family.read(reader, config);
@@ -376,9 +425,7 @@ std::string config_text(const ModelConfig& config) {
       << "\nheads " << config.query_heads << " query, " << config.kv_heads << " key/value, of "
       << config.head_size << "\npositions " << config.max_positions << "\nnorm_epsilon "
       << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config)
-      << scales_text(config) << softcaps_text(config) << "\nrope "
-      << (config.learned_positions ? "none" : rope_text(config.rope))
-      << (config.window_rope ? cat(", with a window ", rope_text(*config.window_rope)) : "")
+      << scales_text(config) << softcaps_text(config) << "\nrope " << rotation_text(config)
       << "\nwindow " << windows_text(config.windows) << "\ndtype "
       << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
       << tokens_text(config) << "\n";

@@ -11,11 +11,11 @@
 
 namespace ftrun {
 
-/// How the rotary angles of a model are scaled (transformers' rope_type).
+/// RopeType says how the rotary angles of a model are scaled (transformers' rope_type).
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
 
 /// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), the same
-/// with weights that are stored less 1, or layer norm with weight and bias (Ba et al. 2016).
+/// with weights that are stored less 1, or layer norm with a weight (Ba et al. 2016).
 enum class NormKind : uint8_t { kRms, kRmsLessOne, kLayer };
 
 struct RopeConfig {
@@ -33,7 +33,7 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-/// What a Hugging Face config.json says of a decoder, in one spelling.
+/// ModelConfig is what a Hugging Face config.json says of a decoder, in one spelling.
 struct ModelConfig {
   /// Hugging Face's model_type: "llama", "mistral", "gpt2", ...
   std::string family;
@@ -47,21 +47,36 @@ struct ModelConfig {
   /// Longest sequence the model was made for; 0 when config.json does not say.
   int64_t max_positions = 0;
   NormKind norm = NormKind::kRms;
+  /// Layer norms have a bias.
+  bool norm_bias = true;
   double norm_epsilon = 1e-6;
   Activation activation = Activation::kSilu;
   /// The MLP is down(act(gate(x)) * up(x)); else down(act(up(x))).
   bool gated = true;
-  /// Each position has a vector that is added to the token's, and heads do not rotate.
+  /// Says whether each position has a vector that is added to the token's; heads do not rotate
+  /// then.
   bool learned_positions = false;
+  /// Vectors of their table that stand before the first position's.
+  int64_t position_offset = 0;
   /// The output matrix is the embedding matrix.
   bool tied = false;
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  /// RMS norm of each query and key head before the rotation.
+  /// RMS norm of each query and key head before the rotation, or of all query heads and all key
+  /// heads of a token together.
   bool qk_norm = false;
+  bool whole_qk_norm = false;
+  /// Attention reads the norm of the hidden states; else themselves.
+  bool input_norm = true;
+  /// The MLP reads a norm of its own of the hidden states; else themselves, or, with a parallel
+  /// residual, what attention reads.
+  bool mlp_norm = true;
   /// Norms of what attention and MLP add to the hidden states.
   bool output_norms = false;
+  /// Attention and MLP read the same hidden states, to which both are added: x + attention(x) +
+  /// mlp(x). Else the MLP reads what attention was added to.
+  bool parallel_residual = false;
   /// Factors of the embedding's rows, of what attention and MLP add to the hidden states, of
   /// logits.
   double embedding_scale = 1.0;
@@ -77,6 +92,10 @@ struct ModelConfig {
   /// Keys of config.json that ask for dropout in training.
   std::vector<std::string> dropouts;
   RopeConfig rope;
+  /// Neighbours of a head's elements (2i, 2i+1) rotate together; else those of its two halves.
+  bool rotates_pairs = false;
+  /// Says of each layer whether it rotates; empty: all do.
+  std::vector<bool> rotates;
   /// The rotation of layers with a sliding window, where it differs.
   std::optional<RopeConfig> window_rope;
   /// Sliding window of each layer in tokens; 0 = full attention.
@@ -93,6 +112,9 @@ struct ModelConfig {
   int64_t rotary_size() const {
     return learned_positions ? 0
                              : static_cast<int64_t>(static_cast<double>(head_size) * rope.partial);
+  }
+  bool layer_rotates(int64_t layer) const {
+    return rotary_size() > 0 && (rotates.empty() || rotates[static_cast<size_t>(layer)]);
   }
   /// Returns the rotations of a head that layers have: none, one or two.
   std::vector<RopeConfig> rotations() const {

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// What is wrong with a config.json, found before anything is refused.
+/// ConfigFindings are what is wrong with a config.json, found before anything is refused.
 struct ConfigFindings {
   /// "key: what was found; what is expected"
   std::vector<std::string> problems;
@@ -44,7 +44,7 @@ class ConfigReader {
   std::string text_or(const char* key, const std::string& fallback);
   std::vector<std::string> texts(const char* key);
 
-  /// False once a problem was noted: checks between keys would only repeat it.
+  /// Says whether no problem was noted yet; after one, checks between keys would only repeat it.
   bool clean() const { return findings_.problems.empty(); }
   void problem(std::string_view key, const std::string& what);
   void unsupported(std::string_view key, const std::string& what);

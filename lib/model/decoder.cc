@@ -38,9 +38,14 @@
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
 #include "ops/softcap/softcap.h"
+#include "ops/whole_qk_norm/whole_qk_norm.h"
 
 namespace ftrun {
 namespace {
+
+bool has_norm_bias(const ModelConfig& c) {
+  return c.norm == NormKind::kLayer && c.norm_bias;
+}
 
 // Adds tensors in the order of a Hugging Face state dict: a module's weight, then its bias.
 class TensorTable {
@@ -59,7 +64,7 @@ class TensorTable {
   /// share A.
   struct Lora {
     TensorId a = -1, b = -1;
-    /// -1: it has none.
+    /// The tensor of magnitudes; -1: it has none.
     TensorId magnitudes = -1;
   };
   /// LoraModule is a module of the files with an adapter. Rows of B of its products lie under each
@@ -103,7 +108,7 @@ class TensorTable {
       return add(replicated(module + end, {c.hidden}, split_, term));
     };
     Norm ids{vector(".weight", 1)};
-    if (c.norm == NormKind::kLayer) ids.bias = vector(".bias", 2);
+    if (has_norm_bias(c)) ids.bias = vector(".bias", 2);
     return ids;
   }
   TensorId head_norm(std::string name, int64_t size) {
@@ -141,7 +146,7 @@ class TensorTable {
     Product product;
     bool is_whole;
     bool transposed;
-    /// Outputs of the module's products together, and of those before this one.
+    /// Outputs of the module's products together, and the row of this one's first in its matrix.
     int64_t module_outputs;
     int64_t first;
 
@@ -159,6 +164,8 @@ class TensorTable {
       tensor.stored = {.name = cat(module, end),
                        .shape = std::move(shape),
                        .first = first,
+                       .run = std::max<int64_t>(product.run, 1),
+                       .stride = std::max<int64_t>(product.stride, 1),
                        .transposed = turned};
     }
   };
@@ -172,7 +179,7 @@ class TensorTable {
     int64_t first = 0;
     for (const Product& product : products) {
       parts.push_back({module, product, is_whole, transposed, outputs, first});
-      first += product.outputs;
+      first += product.run > 0 ? product.run : product.outputs;
     }
     return parts;
   }
@@ -253,13 +260,18 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
     for (size_t i = 0; i < its.size(); ++i)
       ids.products[static_cast<size_t>(its[i].projection)] = added[i];
     if (!c.qk_norm || module.products.back() != Projection::kO) continue;
-    ids.q_norm = table.head_norm(names.in_block(layer, names.q_norm) + ".weight", c.head_size);
-    ids.k_norm = table.head_norm(names.in_block(layer, names.k_norm) + ".weight", c.head_size);
+    const std::string q_norm = names.in_block(layer, names.q_norm) + ".weight";
+    const std::string k_norm = names.in_block(layer, names.k_norm) + ".weight";
+    ids.q_norm = c.whole_qk_norm ? table.rows(q_norm, {c.query_heads * c.head_size})
+                                 : table.head_norm(q_norm, c.head_size);
+    ids.k_norm = c.whole_qk_norm
+                     ? table.rows(k_norm, {c.kv_heads * c.head_size}, kv_copies(c, split))
+                     : table.head_norm(k_norm, c.head_size);
   }
-  ids.input_norm = table.norm(names.in_block(layer, names.input_norm), c);
+  if (c.input_norm) ids.input_norm = table.norm(names.in_block(layer, names.input_norm), c);
   if (c.output_norms)
     ids.attention_output_norm = table.norm(names.in_block(layer, names.attention_output_norm), c);
-  ids.post_norm = table.norm(names.in_block(layer, names.post_norm), c);
+  if (c.mlp_norm) ids.post_norm = table.norm(names.in_block(layer, names.post_norm), c);
   if (c.output_norms)
     ids.mlp_output_norm = table.norm(names.in_block(layer, names.mlp_output_norm), c);
   for (const ProductModule& module : modules) {
@@ -300,7 +312,7 @@ struct NormParams {
 
 NormParams add_norm_params(GraphBuilder& g, const ModelConfig& c, std::string_view name) {
   NormParams params{g.param(cat(name, ".weight"), {c.hidden})};
-  if (c.norm == NormKind::kLayer) params.bias = g.param(cat(name, ".bias"), {c.hidden});
+  if (has_norm_bias(c)) params.bias = g.param(cat(name, ".bias"), {c.hidden});
   return params;
 }
 
@@ -308,16 +320,18 @@ double norm_weight_offset(const ModelConfig& c) {
   return c.norm == NormKind::kRmsLessOne ? 1.0 : 0.0;
 }
 
+/// Emits the norm of x; x itself without parameters.
 ValueId add_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, const NormParams& params) {
+  if (params.weight < 0) return x;
   if (c.norm == NormKind::kLayer)
     return ops::layer_norm(g, x, params.weight, params.bias, c.norm_epsilon);
   return ops::rms_norm(g, x, params.weight, {c.norm_epsilon, norm_weight_offset(c)});
 }
 
-/// Emits x + r and its norm.
+/// Emits x + r and its norm, which is the sum itself without parameters.
 ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId x, ValueId r,
                                  const NormParams& params) {
-  if (c.norm == NormKind::kLayer) {
+  if (c.norm == NormKind::kLayer || params.weight < 0) {
     const ValueId sum = ops::add(g, x, r);
     return {sum, add_norm(g, c, sum, params)};
   }
@@ -362,7 +376,8 @@ std::vector<RankMatrix> rank_matrices(const ModelConfig& whole, const TensorSpli
   return matrices;
 }
 
-/// In the order in which a step reads them: behind the product's own parameters.
+/// Adds the parameters of low-rank adapters in the order in which a step reads them: behind the
+/// product's own parameters.
 MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
                                    const TensorNames& names, const TensorSplit& split,
                                    const BlockAdapter& adapter, const DropoutAttrs& dropout) {
@@ -401,35 +416,40 @@ MatrixParams::Lora add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
   return lora;
 }
 
-/// Adds a block's parameters to its graph. `whole` is the config of the whole model, `dropout` that
-/// of what adapters multiply. Modules of one matrix, whose A's are one matrix, have the same mask.
+/// Adds a block's parameters to its graph. `whole` is the config of the whole model. `dropout`
+/// holds what the dropouts of all adapters' operands have in common; each gets its own site and
+/// first column here. Modules of one matrix, whose A's are one matrix, share a mask.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
-                             double dropout, const TensorSplit& split) {
+                             const DropoutAttrs& dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);
   const std::vector<RankMatrix> matrices = rank_matrices(whole, split);
   BlockParams p;
-  p.input_norm = add_norm_params(g, whole, "input_norm");
+  if (whole.input_norm) p.input_norm = add_norm_params(g, whole, "input_norm");
   for (const RankMatrix& matrix : matrices) {
     MatrixParams& params = p.at(matrix.matrix);
     const std::string name = matrix_name(matrix);
     if (matrix.matrix == ProductMatrix::kGateUp) {
       if (whole.output_norms)
         p.attention_output_norm = add_norm_params(g, whole, "attention_output_norm");
-      p.post_norm = add_norm_params(g, whole, "post_norm");
+      if (whole.mlp_norm) p.post_norm = add_norm_params(g, whole, "post_norm");
     }
     params.weight = g.product_weight(name + ".weight", {matrix.outputs, matrix.inputs});
     for (const Product& product : matrix.products) params.products.push_back(product.projection);
     if (matrix.products.front().bias) params.bias = g.param(name + ".bias", {matrix.outputs});
     if (matrix.matrix != ProductMatrix::kQkv || !whole.qk_norm) continue;
-    p.q_norm = g.param("q_norm.weight", {whole.head_size});
-    p.k_norm = g.param("k_norm.weight", {whole.head_size});
+    const ModelConfig local = local_config(whole, split);
+    const int64_t q_heads = whole.whole_qk_norm ? local.query_heads : 1;
+    const int64_t k_heads = whole.whole_qk_norm ? local.kv_heads : 1;
+    p.q_norm = g.param("q_norm.weight", {q_heads * whole.head_size});
+    p.k_norm = g.param("k_norm.weight", {k_heads * whole.head_size});
   }
   if (whole.output_norms) p.mlp_output_norm = add_norm_params(g, whole, "mlp_output_norm");
   for (const RankMatrix& matrix : matrices) {
     const bool by_outputs = matrix.products.front().by_outputs;
     // The numbers of sites decide masks: a run goes on with the same ones.
-    const DropoutAttrs site{dropout, static_cast<int>(matrix.matrix),
-                            by_outputs ? 0 : split.index * matrix.inputs};
+    DropoutAttrs site = dropout;
+    site.site = static_cast<int>(matrix.matrix);
+    site.first_column = by_outputs ? 0 : split.index * matrix.inputs;
     p.at(matrix.matrix).lora = add_lora_params(g, matrix, names, split, adapter, site);
   }
   return p;
@@ -446,27 +466,27 @@ class SplitProducts {
     return by_tokens() ? ops::all_gather(g_, x, along_tensor(split_.degree)) : x;
   }
 
-  /// y = x w^T + b, of which each rank makes some columns.
-  ValueId column_parallel(ValueId x, const MatrixParams& params) {
+  /// Emits y = x w^T + b, of which each rank makes some columns, for all tokens.
+  ValueId column_parallel(ValueId all, const MatrixParams& params) {
     const auto& [weight, bias, products, lora] = params;
     const int ranks = gradient_is_term(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
     const LinearAttrs attrs{.gradient_ranks = ranks};
-    const ValueId all = all_tokens(x);
     if (lora.magnitudes >= 0) return with_magnitudes(all, weight, bias, lora, attrs, 'O');
     return adapted(all, ops::linear(g_, all, weight, bias, attrs), lora, attrs);
   }
 
-  /// The sum over the ranks of x w^T, each of some columns of x and w, + b, which the first one
-  /// adds.
-  ValueId row_parallel(ValueId x, const MatrixParams& params) {
+  /// Emits x w^T, each rank's of some columns of x and w, + b, which the first one adds: a term of
+  /// the sum over the ranks.
+  ValueId row_parallel_term(ValueId x, const MatrixParams& params) {
     const auto& [weight, bias, products, lora] = params;
     const bool adds_bias = bias < 0 || split_.index == 0;
     const LinearAttrs attrs{.adds_bias = adds_bias};
-    const ValueId y = lora.magnitudes >= 0
-                          ? with_magnitudes(x, weight, bias, lora, attrs, 'I')
-                          : adapted(x, ops::linear(g_, x, weight, bias, attrs), lora, attrs);
-    return whole(OpKind::kLinear, 'I', y);
+    if (lora.magnitudes >= 0) return with_magnitudes(x, weight, bias, lora, attrs, 'I');
+    return adapted(x, ops::linear(g_, x, weight, bias, attrs), lora, attrs);
   }
+
+  /// Emits the sum over the ranks of what row_parallel_term() made.
+  ValueId sum_of_terms(ValueId term) { return whole(OpKind::kLinear, 'I', term); }
 
   /// Result `x` of an operation that the ranks share out along `letter`: their sum where each made a
   /// term of it, by tokens where hidden states are.
@@ -523,28 +543,31 @@ int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split) {
 struct BlockKind {
   /// 0 where it does not shorten rows.
   int64_t window = 0;
-  /// An index of ModelConfig::rotations().
-  size_t rotation = 0;
+  /// An index of ModelConfig::rotations(); -1: it does not rotate.
+  int rotation = 0;
   auto operator<=>(const BlockKind&) const = default;
 };
 
 BlockKind block_kind(const ModelConfig& c, int64_t layer, int64_t row_tokens) {
   const int64_t window = c.windows[static_cast<size_t>(layer)];
-  const bool turns_otherwise = window > 0 && c.window_rope.has_value();
-  return {window >= row_tokens ? 0 : window, turns_otherwise ? size_t{1} : size_t{0}};
+  const bool uses_window_rope = window > 0 && c.window_rope.has_value();
+  return {window >= row_tokens ? 0 : window, !c.layer_rotates(layer) ? -1
+                                             : uses_window_rope      ? 1
+                                                                     : 0};
 }
 
-/// Returns a graph's name: "block", "block.window128", "block.window128.rope1".
-std::string block_name(const BlockKind& kind) {
+/// Returns a graph's name: "block", "block.window128", "block.window128.rope1", "block.unrotated".
+std::string block_name(const ModelConfig& c, const BlockKind& kind) {
+  const bool differs = kind.rotation < 0 && c.rotary_size() > 0;
   return cat("block", kind.window > 0 ? cat(".window", kind.window) : "",
-             kind.rotation > 0 ? cat(".rope", kind.rotation) : "");
+             kind.rotation > 0 ? cat(".rope", kind.rotation) : "", differs ? ".unrotated" : "");
 }
 
 /// Says where the angles of a rotation are in the table of all that the model has.
-RopeAttrs rope_attrs(const ModelConfig& c, const HeadAttrs& heads, size_t rotation) {
+RopeAttrs rope_attrs(const ModelConfig& c, const HeadAttrs& heads, int rotation) {
   const int64_t angles = c.rotary_size() / 2;
-  if (c.rotations().size() == 1) return {heads};
-  return {heads, static_cast<int64_t>(rotation) * angles, angles};
+  if (c.rotations().size() == 1) return {.heads = heads, .pairs = c.rotates_pairs};
+  return {heads, rotation * angles, angles, c.rotates_pairs};
 }
 
 /// The width of the rope table: twice the angles of all rotations.
@@ -552,56 +575,106 @@ int64_t rope_width(const ModelConfig& c) {
   return static_cast<int64_t>(c.rotations().size()) * c.rotary_size();
 }
 
-ValueId build_attention(GraphBuilder& g, SplitProducts& products, const ModelConfig& c,
-                        const BlockParams& p, ValueId norm, ValueId rope, ValueId starts,
-                        const BlockKind& kind) {
-  const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon,
-                        norm_weight_offset(c)};
-  const AttentionAttrs attrs{
-      .query_heads = c.query_heads,
-      .kv_heads = c.kv_heads,
-      .head_size = c.head_size,
-      .scale = c.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_size))),
-      .window = kind.window,
-      .softcap = c.attention_softcap};
-  ValueId qkv = products.column_parallel(norm, p.at(ProductMatrix::kQkv));
-  if (c.qk_norm) qkv = ops::qk_norm(g, qkv, p.q_norm, p.k_norm, heads);
-  if (rope >= 0) qkv = ops::rope(g, qkv, rope, rope_attrs(c, heads, kind.rotation));
-  return products.row_parallel(ops::attention(g, qkv, starts, attrs),
-                               p.at(ProductMatrix::kAttentionOut));
-}
-
 struct BlockGraph {
   LayerGraph graph;
   BlockParams params;
+};
+
+/// BlockBuilder emits the forward list of a rank's block.
+class BlockBuilder {
+ public:
+  /// `c` is the config of what the rank has.
+  BlockBuilder(GraphBuilder& g, const ModelConfig& c, const BatchShape& batch,
+               const BlockKind& kind, const TensorSplit& split)
+      : g_(g), c_(c), kind_(kind), ranks_(split.degree), products_(g, split) {
+    const int64_t n = batch.tokens();
+    x_ = g.input(Port::kHidden, g.dtypes().compute, {hidden_tokens(batch, split), c.hidden}, "x");
+    if (kind.rotation >= 0) rope_ = g.input(Port::kRope, DType::kF32, {n, rope_width(c)}, "rope");
+    starts_ = g.input(Port::kStarts, DType::kI32, {n}, "starts");
+  }
+
+  /// Returns the block's result.
+  ValueId emit(const BlockParams& p) {
+    const ValueId norm = products_.all_tokens(add_norm(g_, c_, x_, p.input_norm));
+    const ValueId attention = attention_term(p, norm);
+    return c_.parallel_residual ? emit_beside(p, norm, attention) : emit_behind(p, attention);
+  }
+
+ private:
+  /// Emits an MLP that reads what attention was added to.
+  ValueId emit_behind(const BlockParams& p, ValueId attention_term) {
+    ValueId attention = products_.sum_of_terms(attention_term);
+    attention = add_norm(g_, c_, attention, p.attention_output_norm);
+    const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
+    const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.post_norm);
+    ValueId mlp = products_.sum_of_terms(mlp_term(p, products_.all_tokens(middle.norm)));
+    mlp = add_norm(g_, c_, mlp, p.mlp_output_norm);
+    return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
+  }
+
+  /// Emits an MLP that reads the hidden states as attention does, of whose norm `norm` are all
+  /// tokens. The ranks sum what both add at once.
+  ValueId emit_beside(const BlockParams& p, ValueId norm, ValueId attention_term) {
+    require(!c_.output_norms, "attention and MLP beside each other have no norms behind them");
+    const ValueId read =
+        c_.mlp_norm ? products_.all_tokens(add_norm(g_, c_, x_, p.post_norm)) : norm;
+    const ValueId both = products_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
+    return ops::add(g_, x_, ops::scale(g_, both, c_.residual_scale));
+  }
+
+  ValueId attention_term(const BlockParams& p, ValueId norm) {
+    const HeadAttrs heads{c_.query_heads, c_.kv_heads, c_.head_size, c_.norm_epsilon,
+                          norm_weight_offset(c_)};
+    const auto size = static_cast<double>(c_.head_size);
+    const AttentionAttrs attrs{.query_heads = c_.query_heads,
+                               .kv_heads = c_.kv_heads,
+                               .head_size = c_.head_size,
+                               .scale = c_.attention_scale.value_or(1.0 / std::sqrt(size)),
+                               .window = kind_.window,
+                               .softcap = c_.attention_softcap};
+    ValueId qkv = products_.column_parallel(norm, p.at(ProductMatrix::kQkv));
+    if (c_.qk_norm) qkv = add_qk_norm(p, qkv, heads);
+    if (rope_ >= 0) qkv = ops::rope(g_, qkv, rope_, rope_attrs(c_, heads, kind_.rotation));
+    return products_.row_parallel_term(ops::attention(g_, qkv, starts_, attrs),
+                                       p.at(ProductMatrix::kAttentionOut));
+  }
+
+  ValueId add_qk_norm(const BlockParams& p, ValueId qkv, const HeadAttrs& heads) {
+    if (!c_.whole_qk_norm) return ops::qk_norm(g_, qkv, p.q_norm, p.k_norm, heads);
+    const WholeQkNormAttrs attrs{heads, ranks_};
+    ValueId squares = ops::qk_squares(g_, qkv, attrs);
+    if (ranks_ > 1 && result_is_term(OpKind::kQkDots, 0, 'H'))
+      squares = ops::all_reduce(g_, squares, ranks_);
+    return ops::whole_qk_norm(g_, qkv, squares, p.q_norm, p.k_norm, attrs);
+  }
+
+  ValueId mlp_term(const BlockParams& p, ValueId norm) {
+    const ValueId gate_up = products_.column_parallel(norm, p.at(ProductMatrix::kGateUp));
+    const ValueId active = c_.gated ? ops::gated_activation(g_, gate_up, c_.activation)
+                                    : ops::activation(g_, gate_up, c_.activation);
+    return products_.row_parallel_term(active, p.at(ProductMatrix::kDown));
+  }
+
+  GraphBuilder& g_;
+  const ModelConfig& c_;
+  BlockKind kind_;
+  int ranks_;
+  SplitProducts products_;
+  ValueId x_ = -1, rope_ = -1, starts_ = -1;
 };
 
 // Builds a rank's graph of a block.
 BlockGraph build_block(const ModelConfig& whole, const BatchShape& batch, const BlockKind& kind,
                        bool train, const ModelDtypes& dtypes, const RecomputePolicy& recompute,
                        const TensorSplit& split, const BlockAdapter& adapter, double dropout) {
-  const int64_t n = batch.tokens();
   const ModelConfig c = local_config(whole, split);
-  GraphBuilder g(block_name(kind), n, batch.row_tokens, dtypes);
-  SplitProducts products(g, split);
-  const ValueId x =
-      g.input(Port::kHidden, dtypes.compute, {hidden_tokens(batch, split), c.hidden}, "x");
-  const int64_t table_width = rope_width(c);
-  const ValueId rope =
-      table_width > 0 ? g.input(Port::kRope, DType::kF32, {n, table_width}, "rope") : -1;
-  const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
-  const BlockParams p = add_block_params(g, whole, adapter, train ? dropout : 0, split);
-  const ValueId norm = add_norm(g, c, x, p.input_norm);
-  ValueId attention = build_attention(g, products, c, p, norm, rope, starts, kind);
-  if (c.output_norms) attention = add_norm(g, c, attention, p.attention_output_norm);
-  const ValueId attended = ops::scale(g, attention, c.residual_scale);
-  const auto middle = add_sum_and_norm(g, c, x, attended, p.post_norm);
-  const ValueId gate_up = products.column_parallel(middle.norm, p.at(ProductMatrix::kGateUp));
-  const ValueId active = whole.gated ? ops::gated_activation(g, gate_up, c.activation)
-                                     : ops::activation(g, gate_up, c.activation);
-  ValueId down = products.row_parallel(active, p.at(ProductMatrix::kDown));
-  if (c.output_norms) down = add_norm(g, c, down, p.mlp_output_norm);
-  g.output(ops::add(g, middle.sum, ops::scale(g, down, c.residual_scale)), Port::kHidden);
+  GraphBuilder g(block_name(whole, kind), batch.tokens(), batch.row_tokens, dtypes);
+  BlockBuilder block(g, c, batch, kind, split);
+  const DropoutAttrs masks{.probability = train ? dropout : 0,
+                           .row_tokens = batch.row_tokens,
+                           .row_padding = batch.row_padding};
+  const BlockParams p = add_block_params(g, whole, adapter, masks, split);
+  g.output(block.emit(p), Port::kHidden);
   return {g.finish(train, recompute), p};
 }
 
@@ -648,13 +721,12 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t, 
   add(p.q_norm, {t.q_norm});
   add(p.k_norm, {t.k_norm});
   add_matrix(ProductMatrix::kAttentionOut);
-  if (p.attention_output_norm.weight >= 0)
-    add_norm(p.attention_output_norm, t.attention_output_norm);
+  add_norm(p.attention_output_norm, t.attention_output_norm);
   part = BlockPart::kMlp;
   add_norm(p.post_norm, t.post_norm);
   add_matrix(ProductMatrix::kGateUp);
   add_matrix(ProductMatrix::kDown);
-  if (p.mlp_output_norm.weight >= 0) add_norm(p.mlp_output_norm, t.mlp_output_norm);
+  add_norm(p.mlp_output_norm, t.mlp_output_norm);
   return used;
 }
 
@@ -692,7 +764,7 @@ class DecoderBuilder {
   ModelDescription build() {
     const TensorId table = table_.rows(weight_of(names_.embedding), {c_.vocab_rows, c_.hidden});
     const TensorId positions = c_.learned_positions ? table_.rows(weight_of(names_.positions),
-                                                                  {c_.max_positions, c_.hidden})
+                                                                  {position_rows(), c_.hidden})
                                                     : -1;
     add_embedding(table, positions);
     for (int64_t i = 0; i < c_.layers; ++i) add_block(i);
@@ -723,9 +795,9 @@ class DecoderBuilder {
     // Each rank has the vectors of some tokens and of some positions.
     ValueId x = ops::embed(g, tokens, weight, rows_of(c_.vocab_rows, local_.vocab_rows));
     if (position_table >= 0) {
-      const int64_t rows = divide_up(c_.max_positions, split_.degree);
+      const int64_t rows = divide_up(position_rows(), split_.degree);
       const ValueId vectors = g.param("positions.weight", {rows, c_.hidden});
-      x = ops::add(g, x, ops::embed(g, positions, vectors, rows_of(c_.max_positions, rows)));
+      x = ops::add(g, x, ops::embed(g, positions, vectors, position_rows_of(rows)));
       params.push_back({vectors, {position_table}});
     }
     x = SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', x);
@@ -741,6 +813,14 @@ class DecoderBuilder {
     if (dtypes_.compute == DType::kBF16) return f32_from_bf16(bf16_from_f32(scale));
     if (dtypes_.compute == DType::kF16) return f32_from_f16(f16_from_f32(scale));
     return scale;
+  }
+
+  int64_t position_rows() const { return c_.max_positions + c_.position_offset; }
+
+  /// Says which positions the rows of the rank are: those before position 0 are of none.
+  RowsAttrs position_rows_of(int64_t of_rank) const {
+    if (c_.position_offset == 0) return rows_of(c_.max_positions, of_rank);
+    return {split_.index * of_rank - c_.position_offset, c_.max_positions};
   }
 
   RowsAttrs rows_of(int64_t all, int64_t of_rank) const {

@@ -17,15 +17,16 @@ namespace ftrun {
 /// Index in ModelDescription::tensors.
 using TensorId = int32_t;
 
-/// Where a tensor's first values come from.
+/// Initial says where a tensor's first values come from.
 struct Initial {
   enum class Kind : uint8_t {
     kFolder,   // the model folder
     kZero,
     kUniform,  // in [-size, size)
     kNormal,   // standard deviation `size`
-    // Of a low-rank adapter, A [rank, inputs] and B [outputs, rank]: Q's rows of even number, transposed, by normal numbers, and normal
-    // numbers by those of odd number, all by `size`; Q is a random orthogonal matrix of the two.
+    // A low-rank adapter's A [rank, inputs] and B [outputs, rank]: Q's rows of even number,
+    // transposed, by normal numbers, and normal numbers by those of odd number, all by `size`; Q is
+    // a random orthogonal matrix of the two.
     kOrthogonalA,
     kOrthogonalB,
     kRowLengths,  // of W + `size` B A of the module, in the numbers that layers read
@@ -45,9 +46,9 @@ struct TensorInfo {
   /// Hugging Face's name: "model.layers.0.self_attn.q_proj.weight". A part of a tensor of the
   /// files (`stored`) has the part's name before the last one: "...qkv_proj.q.weight".
   std::string name;
-  /// Of the whole tensor.
+  /// The shape of the whole tensor.
   Dims shape;
-  /// What this rank's graphs use of it; all of it without tensor parallelism.
+  /// The box of it that this rank's graphs use; all of it without tensor parallelism.
   Box local;
   /// Elements of zeros behind those, in rows that no file has: tensor-parallel ranks have as many
   /// rows of a vocabulary each, also where they cannot share it out evenly.
@@ -59,7 +60,8 @@ struct TensorInfo {
   bool partial_gradient = false;
   /// Updated by training; false: frozen (model/freeze.h).
   bool trainable = true;
-  /// What it holds when training begins: the model folder's weights, or made here (a part of an adapter).
+  /// The values when training begins: the model folder's weights, or made here (a part of an
+  /// adapter).
   Initial initial;
   /// The place in files of the model, or of its adapter; without a name they hold it as it is.
   StoredPlace stored;
@@ -79,7 +81,7 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-/// How layers are split over the tensor-parallel ranks of a group.
+/// TensorSplit says how layers are split over the tensor-parallel ranks of a group.
 struct TensorSplit {
   /// Ranks of the group, and which of them this one is.
   int degree = 1;
@@ -97,27 +99,28 @@ struct GraphParam {
   ValueId value = -1;
   std::vector<TensorId> tensors;
   BlockPart part = BlockPart::kAttention;
-  /// Its elements are packed as ModelDtypes::packed says.
+  /// The elements are packed as ModelDtypes::packed says.
   bool packed = false;
-  /// Its elements are fp32 although layers compute in 16 bits: few of them, of which small changes count.
+  /// The elements are fp32 although layers compute in 16 bits: few of them, of which small changes
+  /// count.
   bool fp32 = false;
 };
 
 enum class LayerKind : uint8_t { kEmbedding, kBlock, kHead };
 
-/// One layer of the model: an instance of a graph with its own parameters.
+/// Layer is one layer of the model: an instance of a graph with its own parameters.
 struct Layer {
   /// "embed", "layers.0", ..., "head".
   std::string name;
   LayerKind kind = LayerKind::kBlock;
   /// Index in ModelDescription::graphs; equal layers share one.
   int graph = 0;
-  /// In forward order of first use.
+  /// The parameters in forward order of first use.
   std::vector<GraphParam> params;
 };
 
-/// Which blocks make activations again in their backward lists, and how much of them; see
-/// graph/recompute.h.
+/// RecomputeOptions say which blocks make activations again in their backward lists, and how much
+/// of them; see graph/recompute.h.
 struct RecomputeOptions {
   RecomputePolicy policy;
   /// Blocks 0, every, 2 every, ... follow `policy`; the others keep what they need.
@@ -129,10 +132,12 @@ struct RecomputeOptions {
   }
 };
 
-/// A micro-batch: `rows` sequences (B) of `row_tokens` tokens (T).
+/// A micro-batch: `rows` sequences (B) of `row_tokens` places for tokens (T), the last
+/// `row_padding` of which are never taken.
 struct BatchShape {
   int64_t rows = 1;
   int64_t row_tokens = 1;
+  int64_t row_padding = 0;
 
   int64_t tokens() const { return rows * row_tokens; }
   bool operator==(const BatchShape&) const = default;
@@ -160,7 +165,8 @@ struct ModelDescription {
   ModelDtypes dtypes;
   TensorSplit split;
   Adapter adapter;
-  /// In the order of a Hugging Face state dict; a tied output matrix is the embedding's tensor.
+  /// The tensors in the order of a Hugging Face state dict; a tied output matrix is the embedding's
+  /// tensor.
   std::vector<TensorInfo> tensors;
   std::vector<LayerGraph> graphs;
   /// Embedding, blocks, head.
@@ -179,7 +185,7 @@ struct ModelDescription {
     return graphs[static_cast<size_t>(layer.graph)];
   }
   const TensorInfo& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
-  /// Nothing is frozen.
+  /// Says whether nothing is frozen.
   bool trains_all() const {
     return std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& info) { return info.trainable; });
   }

@@ -13,9 +13,12 @@
 namespace ftrun {
 
 std::span<const Family> families() {
-  static const std::array kFamilies{kLlamaFamily,   kMistralFamily, kQwen2Family, kQwen3Family,
-                                    kGraniteFamily, kPhi3Family,    kGpt2Family,  kGemmaFamily,
-                                    kGemma2Family,  kGemma3Family};
+  static const std::array kFamilies{
+      kLlamaFamily, kMistralFamily, kQwen2Family,      kQwen3Family,    kGraniteFamily,
+      kPhi3Family,  kGpt2Family,    kGemmaFamily,      kGemma2Family,   kGemma3Family,
+      kOlmo2Family, kSmolLm3Family, kStarcoder2Family, kStableLmFamily, kGlmFamily,
+      kGlm4Family,  kCohereFamily,  kCohere2Family,    kGptNeoxFamily,  kOptFamily,
+      kFalconFamily};
   return kFamilies;
 }
 
@@ -41,11 +44,13 @@ void require_float(DType dtype, std::string_view what) {
 
 }  // namespace
 
-ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
+ModelDescription build_model(const ModelConfig& config, const BatchShape& given, Mode mode,
                              const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                              const TensorSplit& split, const Adapter& adapter) {
   if (!find_family(config.family)) bug(cat("no family ", config.family));
-  require(batch.rows > 0 && batch.row_tokens > 0, "an empty batch shape");
+  require(given.rows > 0 && given.row_tokens > 0, "an empty batch shape");
+  require_tensor_split(config, split);
+  const BatchShape batch = pad_rows(given, split);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (batch.row_tokens > kMost || batch.rows > kMost / batch.row_tokens) {
     throw Error(ExitCode::kBadInput,
@@ -58,16 +63,16 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& batch,
                 cat(join(config.dropouts, ", "), ": dropout in training is not supported yet"),
                 cat("set ", join(config.dropouts, " and "), " to 0 in the model's config.json"));
   }
-  if (config.learned_positions && batch.row_tokens > config.max_positions) {
+  const int64_t tokens = batch.row_tokens - batch.row_padding;
+  if (config.learned_positions && tokens > config.max_positions) {
     throw Error(ExitCode::kBadInput,
-                cat("rows of ", batch.row_tokens, " tokens: the model has vectors for ",
-                    config.max_positions, " positions"),
+                cat("rows of ", tokens, " tokens: the model has vectors for ", config.max_positions,
+                    " positions"),
                 cat("set data.sequence_length to at most ", config.max_positions));
   }
   require_float(dtypes.compute, "activations");
   require_float(dtypes.gradients, "gradients");
   require(recompute.every > 0, "recompute in every block, every second, ...");
-  require_tensor_split(config, batch, split);
   require(adapter.blocks.empty() || static_cast<int64_t>(adapter.blocks.size()) == config.layers,
           "an adapter of this model's blocks");
   ModelDtypes fitted = dtypes;

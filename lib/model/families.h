@@ -25,6 +25,8 @@ struct ConfigKeys {
   const char* norm_epsilon = "rms_norm_eps";
   const char* activation = "hidden_act";
   const char* attention_dropout = "attention_dropout";
+  const char* rope_theta = "rope_theta";
+  const char* partial_rotary = "partial_rotary_factor";
 };
 
 /// ConfigDefaults are what a family's config class takes where config.json says nothing; 0:
@@ -41,6 +43,11 @@ struct ConfigDefaults {
   int64_t positions = 0;
   double norm_epsilon = 1e-6;
   double attention_dropout = 0;
+  double rope_theta = 10000.0;
+  /// The share of each head that rotates.
+  double partial_rotary = 1.0;
+  /// The padding token; -1: none.
+  int64_t pad_id = -1;
   const char* activation = "silu";
   bool tied = false;
 };
@@ -91,5 +98,16 @@ extern const Family kGpt2Family;
 extern const Family kGemmaFamily;
 extern const Family kGemma2Family;
 extern const Family kGemma3Family;
+extern const Family kOlmo2Family;
+extern const Family kSmolLm3Family;
+extern const Family kStarcoder2Family;
+extern const Family kStableLmFamily;
+extern const Family kGlmFamily;
+extern const Family kGlm4Family;
+extern const Family kCohereFamily;
+extern const Family kCohere2Family;
+extern const Family kGptNeoxFamily;
+extern const Family kOptFamily;
+extern const Family kFalconFamily;
 
 }  // namespace ftrun

@@ -12,7 +12,8 @@ namespace {
 
 bool has_whole_rows(const TensorInfo& tensor) { return tensor.local.extent[1] == tensor.shape[1]; }
 
-/// Whether runs of `count` elements of what the rank has are such runs of the whole tensor, counted from both first ones.
+/// Says whether runs of `count` elements of what the rank has are such runs of the whole tensor,
+/// counted from both first ones.
 bool keeps_runs(const TensorInfo& tensor, int64_t count) {
   const int64_t columns = tensor.shape[1];
   if (has_whole_rows(tensor)) return tensor.local.offset[0] * columns % count == 0;

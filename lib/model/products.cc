@@ -18,6 +18,14 @@ std::vector<Product> block_products(const ModelConfig& c, const TensorSplit& spl
                                 {P::kGate, M::kGateUp, f, d, true, 1, c.mlp_bias},
                                 {P::kUp, M::kGateUp, f, d, true, 1, c.mlp_bias},
                                 {P::kDown, M::kDown, d, f, false, 1, c.mlp_bias}};
+  if (names.rows_by_key_head) {
+    const int64_t group = q / c.kv_heads, stride = group + 2 * c.head_size;
+    for (Product& product : products) {
+      if (product.matrix != M::kQkv) continue;
+      product.run = product.projection == P::kQ ? group : c.head_size;
+      product.stride = stride;
+    }
+  }
   std::erase_if(products, [&](const Product& p) { return names.product(p.projection).empty(); });
   return products;
 }

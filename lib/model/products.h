@@ -25,6 +25,10 @@ struct Product {
   bool by_outputs;
   int copies;
   bool bias;
+  /// The rows of its outputs in a matrix that several products share: `run` of them are neighbours,
+  /// and the next ones come `stride` rows later; 0: all of them are neighbours.
+  int64_t run = 0;
+  int64_t stride = 0;
 };
 
 /// Returns the products that the family has, in the order of Projection.

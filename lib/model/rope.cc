@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/families.h"
 
 namespace ftrun {
 namespace {
@@ -47,11 +48,9 @@ void read_llama3(ConfigReader& outer, ConfigReader& reader, int64_t max_position
     reader.problem("original_max_position_embeddings", "missing; expected a whole number");
 }
 
-double read_partial(ConfigReader& reader, double outer) {
-  const double share = reader.number_or("partial_rotary_factor", outer, true);
-  if (share > 1.0)
-    reader.problem("partial_rotary_factor",
-                   cat("found ", number_text(share), "; expected at most 1"));
+double read_partial(ConfigReader& reader, double outer, const char* key = "partial_rotary_factor") {
+  const double share = reader.number_or(key, outer, true);
+  if (share > 1.0) reader.problem(key, cat("found ", number_text(share), "; expected at most 1"));
   return share;
 }
 
@@ -103,10 +102,10 @@ float scaled(const RopeConfig& rope, float frequency) {
 
 }  // namespace
 
-RopeConfig read_rope(ConfigReader& reader, int64_t max_positions) {
+RopeConfig read_rope(ConfigReader& reader, int64_t max_positions, const Family& family) {
   RopeConfig rope;
-  rope.theta = reader.number_or("rope_theta", rope.theta, true);
-  rope.partial = read_partial(reader, 1.0);
+  rope.theta = reader.number_or(family.keys.rope_theta, family.defaults.rope_theta, true);
+  rope.partial = read_partial(reader, family.defaults.partial_rotary, family.keys.partial_rotary);
   const char* key = rope_key(reader);
   if (!key) return rope;
   if (is_nested(*reader.find(key))) {

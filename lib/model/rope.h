@@ -8,9 +8,12 @@
 
 namespace ftrun {
 
-/// Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (transformers 4).
-/// `reader` reads the whole config.json; `max_positions` is its max_position_embeddings.
-RopeConfig read_rope(ConfigReader& reader, int64_t max_positions);
+struct Family;
+
+/// Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (transformers 4); what
+/// they leave out is the family's own. `reader` reads the whole config.json; `max_positions` is its
+/// max_position_embeddings.
+RopeConfig read_rope(ConfigReader& reader, int64_t max_positions, const Family& family);
 
 /// LayerRopes are the rotations of layers with full attention and of those with a sliding window.
 struct LayerRopes {

@@ -12,7 +12,8 @@ struct ParameterCounts {
   /// The input embedding's table.
   int64_t embedding = 0;
   int64_t non_embedding = 0;
-  /// Those a token is multiplied with: all but an embedding table that is only looked up in.
+  /// The parameters that a token is multiplied with: all but an embedding table that is only looked
+  /// up in.
   int64_t multiplied = 0;
   bool operator==(const ParameterCounts&) const = default;
 };

@@ -26,7 +26,8 @@ std::string without_wrappers(const std::string& name) {
   return join(parts, ".");
 }
 
-/// Stored names by what they are without wrappers. Of two that are one then, the one that has no wrapper counts, else neither.
+/// Stored names by what they are without wrappers. If two become one, the one that has no wrapper
+/// counts, else neither.
 std::map<std::string, std::string> unwrapped(const std::vector<std::string>& stored) {
   std::map<std::string, std::string> plain;
   std::set<std::string> twice;
@@ -42,7 +43,7 @@ std::map<std::string, std::string> unwrapped(const std::vector<std::string>& sto
   return plain;
 }
 
-/// How many of `cores` stand behind each prefix, which is empty or ends with a dot.
+/// Counts how many of `cores` stand behind each prefix, which is empty or ends with a dot.
 std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::string>& plain, const std::set<std::string, std::less<>>& cores) {
   std::map<std::string, size_t> counts;
   for (const auto& [name, as_stored] : plain) {

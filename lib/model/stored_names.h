@@ -9,15 +9,17 @@
 
 namespace ftrun {
 
-/// How a folder spells the names of tensors that a reader wants. Programs store one model under several spellings: wrappers leave
-/// their own names in those of what they wrap (torch.compile `_orig_mod.`, DistributedDataParallel `module.`), models inside
-/// others have their place in front, and a model without its head has no `model.`.
+/// StoredNames say how a folder spells the names of tensors that a reader wants. Programs store one
+/// model under several spellings: wrappers leave their own names in those of what they wrap
+/// (torch.compile `_orig_mod.`, DistributedDataParallel `module.`), models inside others have their
+/// place in front, and a model without its head has no `model.`.
 struct StoredNames {
   /// The stored name of each tensor that is there under another name than the one that it is read by.
   std::map<std::string, std::string> stored;
-  /// Where names differ by more than a wrapper or a prefix: why, as a sentence's part; else empty.
+  /// The reason why names differ by more than a wrapper or a prefix, as a sentence's part; else
+  /// empty.
   std::string cause;
-  /// What serves against `cause`; may be empty.
+  /// The remedy against `cause`; may be empty.
   std::string remedy;
 };
 
@@ -25,10 +27,12 @@ struct StoredNames {
 /// them; wrappers' names may stand anywhere. What is stored under its own name, or under two others, has no entry.
 StoredNames find_stored_names(const std::vector<std::string>& wanted, const std::vector<std::string>& stored, std::string_view root);
 
-/// The same for a model's tensors in a model folder. A tied matrix may be stored as the head alone, as transformers reads it.
+/// Finds the stored names of a model's tensors in a model folder. A tied matrix may be stored as
+/// the head alone, as transformers reads it.
 StoredNames find_stored_names(const ModelDescription& model, const std::vector<std::string>& stored);
 
-/// One example of a spelling for a notice: `stored_name for name`; "" where all have their own names.
+/// Makes an example of a spelling for a notice: `stored_name for name`; "" where all have their own
+/// names.
 std::string spelling_text(const ModelDescription& model, const StoredNames& names);
 
 }  // namespace ftrun

@@ -40,6 +40,9 @@ struct TensorNames {
   std::string_view head = "lm_head";
   /// Files hold the products' matrices as [inputs, outputs].
   bool transposed = false;
+  /// The rows of a matrix of q, k and v stand by key head: the rows of the query heads that share
+  /// it, its own, and those of its value head. Else all of q, then all of k, then all of v.
+  bool rows_by_key_head = false;
   /// Ends of the names of buffers that files hold and no model reads.
   std::array<std::string_view, 3> ignored{"rotary_emb.inv_freq", ".masked_bias", {}};
   /// The modules with an adapter where a config names none; PEFT's where it has a rule.

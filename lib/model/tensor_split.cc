@@ -1,6 +1,7 @@
 #include "model/tensor_split.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -10,13 +11,12 @@
 namespace ftrun {
 namespace {
 
-/// What is shared out evenly among the ranks, or is held by as many ranks each where there are
-/// more.
+/// Shared is what is shared out evenly among the ranks, or is held by as many ranks each where
+/// there are more.
 struct Shared {
   int64_t count;
   std::string what;
   bool or_held_by_several = false;
-  std::string remedy = {};
   /// Rows of which the last rank may have fewer than others, but has one.
   bool padded = false;
 
@@ -26,7 +26,7 @@ struct Shared {
   }
 };
 
-std::vector<Shared> all_shared(const ModelConfig& c, const BatchShape& batch, bool sequence) {
+std::vector<Shared> all_shared(const ModelConfig& c) {
   std::vector<Shared> all{{c.query_heads, cat(c.query_heads, " query heads")},
                           {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
                           {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
@@ -34,14 +34,9 @@ std::vector<Shared> all_shared(const ModelConfig& c, const BatchShape& batch, bo
                            .what = cat("a vocabulary of ", c.vocab_rows, " rows"),
                            .padded = true}};
   if (c.learned_positions)
-    all.push_back({.count = c.max_positions,
+    all.push_back({.count = c.max_positions + c.position_offset,
                    .what = cat("vectors for ", c.max_positions, " positions"),
                    .padded = true});
-  if (sequence)
-    all.push_back({batch.tokens(),
-                   cat("the ", batch.rows, " x ", batch.row_tokens, " = ", batch.tokens(),
-                       " tokens of a micro-batch"),
-                   false, "; or set parallel.sequence: false"});
   return all;
 }
 
@@ -70,37 +65,42 @@ std::string problem_text(const ModelConfig& config, const Shared& shared, int64_
                "last of ", degree, " ranks; degrees that do: ", join_numbers(fit, ", "));
   return cat(shared.what, " cannot be shared out among ", degree,
              " ranks: ", division_text(shared.count, degree),
-             "; degrees that divide: ", join_numbers(fit, ", "), shared.remedy);
+             "; degrees that divide: ", join_numbers(fit, ", "));
 }
 
 }  // namespace
 
-std::vector<std::string> check_tensor_split(const ModelConfig& config, const BatchShape& batch,
-                                            const TensorSplit& split) {
+std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree) {
   std::vector<std::string> problems;
-  for (const Shared& shared : all_shared(config, batch, split.sequence))
-    if (!shared.fits(split.degree)) problems.push_back(problem_text(config, shared, split.degree));
+  for (const Shared& shared : all_shared(config))
+    if (!shared.fits(degree)) problems.push_back(problem_text(config, shared, degree));
   return problems;
 }
 
-std::vector<int64_t> tensor_split_degrees(const ModelConfig& config, const BatchShape& batch,
-                                          bool sequence) {
-  return degrees(config, [&](int64_t degree) {
-    return check_tensor_split(config, batch, {static_cast<int>(degree), 0, sequence}).empty();
-  });
+std::vector<int64_t> tensor_split_degrees(const ModelConfig& config) {
+  return degrees(config,
+                 [&](int64_t degree) { return check_tensor_split(config, degree).empty(); });
 }
 
-void require_tensor_split(const ModelConfig& config, const BatchShape& batch,
-                          const TensorSplit& split) {
+BatchShape pad_rows(BatchShape batch, const TensorSplit& split) {
+  if (!split.sequence) return batch;
+  const int64_t unit = split.degree / std::gcd<int64_t>(split.degree, batch.rows);
+  const int64_t padded = round_up(batch.row_tokens, unit);
+  batch.row_padding += padded - batch.row_tokens;
+  batch.row_tokens = padded;
+  return batch;
+}
+
+void require_tensor_split(const ModelConfig& config, const TensorSplit& split) {
   require(split.degree > 0 && split.index >= 0 && split.index < split.degree,
           "a rank of the tensor-parallel group");
-  const std::vector<std::string> problems = check_tensor_split(config, batch, split);
+  const std::vector<std::string> problems = check_tensor_split(config, split.degree);
   if (problems.empty()) return;
-  throw Error(ExitCode::kUsage,
-              cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
-                  join(problems, "\n  ")),
-              cat("degrees that divide all of these: ",
-                  join_numbers(tensor_split_degrees(config, batch, split.sequence), ", ")));
+  throw Error(
+      ExitCode::kUsage,
+      cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
+          join(problems, "\n  ")),
+      cat("degrees that divide all of these: ", join_numbers(tensor_split_degrees(config), ", ")));
 }
 
 ModelConfig local_config(const ModelConfig& config, const TensorSplit& split) {

@@ -13,20 +13,22 @@ namespace ftrun {
 // key, value, gate and up matrices and of both vocabulary matrices are shared out among t ranks,
 // and the columns of the output and down matrices. With sequence parallelism (Korthikanti et al.
 // 2022) what lies between those products is shared out by tokens. Ranks have as many rows of a
-// vocabulary each: those that it has not are padding of the last rank's (TensorInfo::padding).
+// vocabulary each: those that it has not are padding of the last rank's (TensorInfo::padding). They
+// have as many tokens each, too: rows are padded at their ends (BatchShape::row_padding).
 
-/// Every reason why a model cannot be split so, one a line, with the arithmetic and the degrees
-/// that divide; none for degree 1.
-std::vector<std::string> check_tensor_split(const ModelConfig& config, const BatchShape& batch,
-                                            const TensorSplit& split);
+/// Every reason why a model cannot be split over `degree` ranks, one a line, with the arithmetic
+/// and the degrees that divide; none for degree 1.
+std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree);
 
 /// Error(kUsage) with all of them.
-void require_tensor_split(const ModelConfig& config, const BatchShape& batch,
-                          const TensorSplit& split);
+void require_tensor_split(const ModelConfig& config, const TensorSplit& split);
 
 /// Degrees that pass, the smallest (1) first.
-std::vector<int64_t> tensor_split_degrees(const ModelConfig& config, const BatchShape& batch,
-                                          bool sequence);
+std::vector<int64_t> tensor_split_degrees(const ModelConfig& config);
+
+/// Adds padding to the rows of a micro-batch, as little as makes its tokens divide among
+/// sequence-parallel ranks.
+BatchShape pad_rows(BatchShape batch, const TensorSplit& split);
 
 /// The config of what one rank has: its share of the heads, of the feed-forward and of the
 /// vocabulary.
@@ -36,8 +38,8 @@ ModelConfig local_config(const ModelConfig& config, const TensorSplit& split);
 /// ranks.
 int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
-/// What a rank has of a tensor of this name and shape: its share of the rows or columns, of rows
-/// that `copies` neighbouring ranks have together, or all of it.
+/// Describes what a rank has of a tensor of this name and shape: its share of the rows or columns,
+/// of rows that `copies` neighbouring ranks have together, or all of it.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,

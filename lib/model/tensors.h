@@ -23,11 +23,11 @@ inline constexpr size_t kMostTensorProblems = 20;
 /// `most` is counted.
 std::string tensor_problems_text(const std::vector<std::string>& problems, size_t most = kMostTensorProblems);
 
-/// True for a tensor of a model folder that the model does not read and that may be ignored.
+/// Says whether a tensor of a model folder, which the model does not read, may be ignored.
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name);
 
-/// Whether AdamW's weight decay is usual for the tensor: matrices and all that adapters add yes; norms and
-/// biases no.
+/// Says whether AdamW's weight decay is usual for the tensor: matrices and all that adapters add
+/// yes; norms and biases no.
 bool decays(const TensorInfo& tensor);
 
 /// "[576, 1536]"

@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-/// Without the last part: "weight", "bias".
+/// The name of a tensor without the last part: "weight", "bias".
 std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
 /// Expressions of parts of names, and which of them have chosen something.

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// Which tensors of a model train.
+/// TrainedOptions say which tensors of a model train.
 struct TrainedOptions {
   /// The model has adapters: they train, and of its own tensors only what is named here.
   bool adapter = false;

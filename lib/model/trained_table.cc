@@ -39,7 +39,7 @@ std::string module_of(const TensorInfo& tensor) {
   return is_lora_name(name) ? lora_module(name) : name.substr(0, name.rfind('.'));
 }
 
-/// What trains of the modules of one name.
+/// TrainedModules are what trains of the modules of one name.
 struct TrainedModules {
   std::set<int64_t> blocks;
   std::set<int64_t> ranks;

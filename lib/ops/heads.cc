@@ -7,6 +7,7 @@ void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
   letters["Q"] = (query_heads + 2 * kv_heads) * head_size;
   letters["R"] = query_heads + kv_heads;
   letters["A"] = query_heads * head_size;
+  letters["U"] = kv_heads * head_size;
   letters["H"] = query_heads;
   letters["d"] = head_size;
 }

@@ -19,7 +19,7 @@ struct HeadAttrs {
   bool operator==(const HeadAttrs&) const = default;
 };
 
-/// Adds what the letters Q, R, A, H and d of OpSpec::shapes stand for.
+/// Adds what the letters Q, R, A, U, H and d of OpSpec::shapes stand for.
 void add_head_letters(int64_t query_heads, int64_t kv_heads, int64_t head_size,
                       std::map<std::string, int64_t>& letters);
 

@@ -26,7 +26,7 @@ struct FlatLayout {
 };
 
 FlatLayout flat_layout(const Partition& partition, FlatOrder order);
-/// The same for units of `elements[unit]` elements instead of their padded size.
+/// Lays out units of `elements[unit]` elements instead of their padded size.
 FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order);
 
 /// A rank's part of a unit: elements [begin, end) of its flat range.

@@ -14,14 +14,14 @@ struct ShardPlace {
   int index = 0;
 };
 
-/// How the units of a partition are cut over a shard group: rank i of n holds elements
-/// [i, i+1) x stride of a unit that is cut. A whole copy of it has n strides, which may reach
-/// past the unit's end; a unit that is not cut is held whole by everyone.
+/// Sharding cuts the units of a partition over a shard group: rank i of n holds elements [i, i+1) x
+/// stride of a unit that is cut. A whole copy of it has n strides, which may reach past the unit's
+/// end; a unit that is not cut is held whole by everyone.
 class Sharding {
  public:
-  /// Cuts nothing when there is one rank. Small units are cut only with `cut_small`, and only if every
-  /// rank gets at least one block: cut finer, a unit would be mostly padding (16 MB for a norm at 1,024
-  /// ranks); whole, it costs a few kilobytes a rank.
+  /// Cuts nothing when there is one rank. Small units are cut only with `cut_small`, and only if
+  /// every rank gets at least one block: cut finer, a unit would be mostly padding (16 MB for a
+  /// norm at 1,024 ranks); whole, it costs a few kilobytes a rank.
   Sharding(const Partition& partition, ShardPlace place, bool cut_small);
   /// Cuts nothing.
   explicit Sharding(const Partition& partition);

@@ -63,7 +63,7 @@ class UnitBuilder {
     return start;
   }
 
-  /// Where a parameter begins that is put behind element `end` of a unit.
+  /// Finds where a parameter begins that is put behind element `end` of a unit.
   int64_t start_behind(int64_t end, const GraphParam& param) const {
     int64_t elements = 0;
     bool within_block = false;
@@ -120,7 +120,7 @@ class UnitBuilder {
     return {coded > 0, coded < std::ssize(param.tensors)};
   }
 
-  /// What parameters of one unit have in common.
+  /// Common holds the properties in which all parameters of a unit agree.
   struct Common {
     bool small = false;
     bool trainable = true;
@@ -176,7 +176,7 @@ class UnitBuilder {
   const std::function<bool(const TensorInfo&)>& coded_;
   int64_t small_elements_ = 0;
   Partition out_;
-  /// Where each tensor starts, once it does.
+  /// The place of each tensor, once it has one.
   std::vector<std::optional<ParamPlace>> placed_;
   std::map<std::pair<std::pair<int, int>, Common>, UnitId> by_key_;
 };

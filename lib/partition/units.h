@@ -14,15 +14,15 @@ namespace ftrun {
 /// Index in Partition::units.
 using UnitId = int32_t;
 
-/// Units, shards and what an update takes at a time begin and end at multiples of this many elements
-/// of the unit: whole sectors of a disk, whatever the dtype.
+/// Units, shards and what an update takes at a time begin and end at multiples of this many
+/// elements of the unit: whole sectors of a disk, whatever the dtype.
 inline constexpr int64_t kUnitBlock = 4096;
 /// Blocks of this many elements, counted from a tensor's first one (of what this rank uses of it,
 /// row by row), are never cut: the gradient norm adds up each by itself, and a state may be stored
 /// in blocks that share a scale. Each parameter of a graph begins on a block of its unit, and so do
 /// its tensors, but for those after one that ends within a block. Such a parameter is kept clear of
-/// multiples of kUnitBlock, where shards begin, if it is no longer than that; of a longer one, which
-/// no usual model has, blocks are those of the parameter.
+/// multiples of kUnitBlock, where shards begin, if it is no longer than that; of a longer one,
+/// which no usual model has, blocks are those of the parameter.
 inline constexpr int64_t kTensorBlock = 256;
 static_assert(kUnitBlock % kTensorBlock == 0 && kTensorBlock == kPackedRecord);
 
@@ -36,13 +36,14 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-/// What is gathered, reduced and updated together: parameters in one flat range.
+/// A unit is a set of parameters in one flat range that are gathered, reduced and updated together.
 struct Unit {
   UnitId id = -1;
   std::string name;
   /// Indices of the layers that read it, ascending; a tied matrix's unit is read by two.
   std::vector<int> layers;
-  /// By position; they do not overlap, and what lies between and after them is padding.
+  /// The slices of tensors by position; they do not overlap, and the elements between and after
+  /// them are padding.
   std::vector<Slice> slices;
   /// Elements of parameters, without padding.
   int64_t numel = 0;
@@ -52,9 +53,10 @@ struct Unit {
   bool small = false;
   /// Holds tensors that are updated; those that are frozen have units of their own.
   bool trainable = true;
-  /// So have those that are packed, which are frozen too.
+  /// Packed tensors, which are frozen too, are in units of their own.
   bool packed = false;
-  /// And those that are fp32 where layers compute in 16 bits; they are small.
+  /// Tensors that are fp32 where layers compute in 16 bits are in units of their own; they are
+  /// small.
   bool fp32 = false;
   /// Holds tensors whose optimizer states are codes, and tensors whose are numbers. Both where a
   /// matrix of a graph has both.
@@ -62,7 +64,7 @@ struct Unit {
   bool uncoded = true;
 };
 
-/// Where a parameter of a layer's graph starts.
+/// ParamPlace is the place where a parameter of a layer's graph starts.
 struct ParamPlace {
   UnitId unit = -1;
   int64_t position = 0;
@@ -70,7 +72,7 @@ struct ParamPlace {
 };
 
 struct Partition {
-  /// In forward order of first use.
+  /// The units in forward order of first use.
   std::vector<Unit> units;
   /// places[layer][i] is the place of model.layers[layer].params[i].
   std::vector<std::vector<ParamPlace>> places;
@@ -82,9 +84,9 @@ struct Partition {
   std::vector<UnitId> units_of(int layer) const;
 };
 
-/// Which parameters are small: at most `tensor_elements` each of what this rank uses (DeepSpeed's
-/// stage3_param_persistence_threshold), in forward order until all of them together would pass
-/// `total_elements` (stage3_model_persistence_threshold).
+/// SmallTensors says which parameters are small: at most `tensor_elements` each of what this rank
+/// uses (DeepSpeed's stage3_param_persistence_threshold), in forward order until all of them
+/// together would pass `total_elements` (stage3_model_persistence_threshold).
 struct SmallTensors {
   int64_t tensor_elements = 0;
   int64_t total_elements = INT64_MAX;

@@ -9,12 +9,6 @@
 namespace ftrun {
 namespace {
 
-double price_of(const LayerGraph& graph, const std::vector<Op>& list) {
-  double price = 0;
-  for (const Op& op : list) price += op_price(graph, op);
-  return price;
-}
-
 double parameters_of(const ModelDescription& model, const Layer& layer) {
   int64_t elements = 0;
   for (const GraphParam& param : layer.params)
@@ -81,7 +75,7 @@ class Cut {
     return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
   }
 
-  /// Whether parts of at most `limit` can hold all blocks. Where fewer parts can, so can more:
+  /// Says whether parts of at most `limit` can hold all blocks. Where fewer parts can, so can more:
   /// there are blocks enough, and a part that is cut in two is no heavier.
   bool holds(int64_t limit) const {
     int parts = 0;
@@ -103,13 +97,13 @@ class Cut {
     return enough;
   }
 
-  /// Of the blocks from `from` on in `left` parts: the least sum of squares.
+  /// Returns the cell for the blocks from `from` on in `left` parts: their least sum of squares.
   int64_t& best(int left, int from) {
     return best_[static_cast<size_t>(left) * static_cast<size_t>(blocks_ + 1) +
                  static_cast<size_t>(from)];
   }
 
-  /// The same where the first part is [from, to); kNone where that cannot be.
+  /// Returns the least sum of squares with [from, to) as the first part; kNone if there is none.
   int64_t with_part(int left, int from, int to) {
     const int64_t rest = best(left - 1, to), part = weight(from, to);
     return rest == kNone || part > limit_ ? kNone : part * part + rest;
@@ -134,10 +128,10 @@ class Cut {
 }  // namespace
 
 PhaseSeconds phase_prices(const LayerGraph& graph) {
-  return {.forward = price_of(graph, graph.forward),
-          .backward = price_of(graph, graph.backward),
-          .input_grad = price_of(graph, graph.input_grad),
-          .weight_grad = price_of(graph, graph.weight_grad)};
+  return {.forward = list_price(graph, graph.forward),
+          .backward = list_price(graph, graph.backward),
+          .input_grad = list_price(graph, graph.input_grad),
+          .weight_grad = list_price(graph, graph.weight_grad)};
 }
 
 std::vector<PhaseSeconds> part_prices(const ModelDescription& model, const PipelineLayout& layout) {

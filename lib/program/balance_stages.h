@@ -10,10 +10,11 @@
 
 namespace ftrun {
 
-// Where a model is cut for a pipeline. The slowest part sets the pace of all of them, so the cut is
-// the one whose dearest part is the cheapest there is.
+// These functions choose where a model is cut for a pipeline. The slowest part sets the pace of all
+// of them, so the cut is the one whose dearest part is the cheapest there is.
 
-/// What each phase of a micro-batch costs in a layer or part, in op_price's unit.
+/// PhaseSeconds holds the cost of each phase of a micro-batch in a layer or part, in op_price's
+/// unit.
 PhaseSeconds phase_prices(const LayerGraph& graph);
 std::vector<PhaseSeconds> part_prices(const ModelDescription& model, const PipelineLayout& layout);
 

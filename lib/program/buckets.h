@@ -28,7 +28,7 @@ class BucketFiller {
 
   /// Collectives come in ascending order of `at`.
   void add(size_t at, Instr collective, std::vector<Instr> after = {});
-  /// What comes next joins nothing that came before.
+  /// Closes the bucket: units that come next join none of the earlier ones.
   void close();
   /// All buckets by `last`; closes the open ones.
   std::vector<Bucket> take();

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// From where a unit's parameters are gathered until their last reader.
+/// A window reaches from the gather of a unit's parameters to their last reader.
 struct Window {
   ParameterUse use;
   /// Number of the use, and elements of a whole copy.
@@ -91,7 +91,7 @@ class Reuse {
   std::map<UnitId, size_t> latest_;
 };
 
-/// Where the secondary shards lie of the units that are gathered over the shards more than once.
+/// Places the secondary shards of the units that are gathered over the shards more than once.
 std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store,
                                         const std::vector<Window>& windows) {
   const ShardPlace node = program.place_in(store.groups().node);
@@ -120,7 +120,7 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
   return parts;
 }
 
-/// What brings the parameters of each window.
+/// Makes the instructions that bring the parameters of each window.
 class Gathers {
  public:
   Gathers(Program& program, UnitStore& store, std::map<UnitId, Range> secondary)
@@ -136,7 +136,7 @@ class Gathers {
   }
 
  private:
-  /// On the lane of the gather, so that compute does not wait for it.
+  /// Copies the part on the lane of the gather, so that compute does not wait for it.
   Instr keep_part(const Instr& gather, const Range& part) const {
     const ShardPlace node = program_.place_in(store_.groups().node);
     Instr copy = gather;

@@ -12,11 +12,13 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 /// CUDA's context (some 500 MiB on data centre GPUs) and the machine code that ftrun and cuBLAS load of their kernels.
 constexpr int64_t kContext = 768 * kMiB;
-/// As kernels/cuda/matmul.cc allocates it on Hopper; older GPUs take 4 MiB.
+/// The workspace of cuBLAS on Hopper, as kernels/cuda/matmul.cc allocates it; older GPUs take 4
+/// MiB.
 constexpr int64_t kBlasWorkspace = 32 * kMiB;
-/// Of a communicator: up to 32 channels of 4 MiB and their smaller protocols, for rings, trees and messages.
+/// The buffers of one communicator: up to 32 channels of 4 MiB and their smaller protocols, for
+/// rings, trees and messages.
 constexpr int64_t kNcclBuffers = 512 * kMiB;
-/// As comm/device_communicator.h allocates them.
+/// The buffers of ordered sums, as comm/device_communicator.h allocates them.
 constexpr int64_t kOrderedSums = 32 * kMiB;
 
 /// Bytes that libraries keep beside the plan's scratch, of the operation that needs most.

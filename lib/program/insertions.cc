@@ -14,7 +14,7 @@ size_t position(const Insertion& insertion) {
 /// Instructions in their final order.
 class Weaver {
  public:
-  /// One of the plain program, whose waits are for others of it.
+  /// Adds an instruction of the plain program, whose waits are for others of it.
   void add_plain(Instr&& instr) {
     for (InstrId& wait : instr.waits) wait = plain_[static_cast<size_t>(wait)];
     plain_.push_back(static_cast<InstrId>(result_.size()));
@@ -36,7 +36,7 @@ class Weaver {
   }
 
   std::vector<Instr> result_;
-  /// Where each plain instruction lies now.
+  /// The place of each plain instruction in the woven program.
   std::vector<InstrId> plain_;
   InstrId computed_ = -1;
 };

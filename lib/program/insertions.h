@@ -28,7 +28,7 @@ struct Touches {
   size_t first = kNone;
   size_t last = 0;
 };
-/// By buffer.
+/// Lists the instructions that touch each buffer, indexed by buffer.
 std::vector<Touches> find_touches(const Program& program);
 
 /// Lets an instruction touch another buffer in place of one.

@@ -23,13 +23,13 @@ using ValuePlaces = std::map<ValueId, Range>;
 void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
                    ValuePlaces& places);
 
-/// What a phase runs of each layer.
+/// The kind of instruction that runs a phase of a layer.
 InstrKind kind_of(Phase phase);
 /// The list that instructions of a kind run parts of.
 const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind);
-/// Whether its operations are in it.
+/// Says whether the instruction's operations are in the graph.
 bool has_ops(const LayerGraph& graph, const Instr& instr);
-/// These operations.
+/// The operations that the instruction runs.
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);
 
 /// Fills bindings, reads and writes of `instr` with what its operations touch, from `places`.

@@ -34,9 +34,9 @@ class LaneClocks {
 /// waits (a vector clock, Mattern 1989). Waits that do not point backwards are left out.
 LaneClocks known_done(const Program& program);
 
-/// When each buffer is in use, in positions of the instruction list. An instruction of another lane
-/// than compute may run as soon as what it waits for is done and until compute knows that it is
-/// done, so its buffers live all that time. A result lives to the end.
+/// Computes when each buffer is in use, in positions of the instruction list. An instruction of
+/// another lane than compute may run as soon as what it waits for is done and until compute knows
+/// that it is done, so its buffers live all that time. A result lives to the end.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
 
 }  // namespace ftrun

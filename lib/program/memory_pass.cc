@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// What O_DIRECT asks of memory; the host arena is what disks are read into.
+/// O_DIRECT's alignment of memory; disks are read into the host arena.
 constexpr int64_t kDiskAlignment = 4096;
 
 /// Lifetimes of the buffers of one arena; of no bytes for all others.
@@ -30,8 +30,9 @@ StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& li
   return layout;
 }
 
-/// What peers read is gradients and buckets, but for what tensor-parallel ranks exchange: there is little of it where
-/// activations are most. The largest of the device's buffers lie there then.
+/// Puts the largest private buffers of the device into gaps of the arena that peers read. Peers
+/// read gradients and buckets, and what tensor-parallel ranks exchange: there is little of it when
+/// there are most activations.
 void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives, const StorageLayout& shared,
                               const ArenaBytes& there) {
   int64_t& bytes = program.arena_bytes[static_cast<size_t>(Arena::kShared)];

@@ -30,7 +30,7 @@ void add_persistent(const Program& program, MemoryPlan& plan, std::set<std::pair
   }
 }
 
-/// What the arenas of one tier hold, moment by moment.
+/// The contents of the arenas of one tier, moment by moment.
 class ArenaHistory {
  public:
   ArenaHistory(const Program& program, Tier tier)
@@ -60,7 +60,7 @@ class ArenaHistory {
   }
 
  private:
-  /// Of the compute instruction that runs then: other lanes may be ahead or behind.
+  /// Names the compute instruction that runs then: other lanes may be ahead or behind.
   std::string label(size_t at) const {
     const auto& instrs = program_.instrs;
     while (at + 1 < instrs.size() && instrs[at].lane != Lane::kCompute) ++at;
@@ -185,7 +185,8 @@ int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, in
   return std::min(whole / ranks, kShmWindowBytes) * (ranks - 1);
 }
 
-/// What each instruction has mapped of peers while it runs: one of its calls at a time.
+/// Bytes of peers' memory that each instruction has mapped while it runs: one of its calls at a
+/// time.
 std::vector<int64_t> mapped_by_instr(const Program& program,
                                      const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   std::vector<int64_t> mapped(program.instrs.size(), 0);

@@ -13,14 +13,14 @@ namespace ftrun {
 
 inline constexpr std::array<Tier, 3> kTiers{Tier::kDevice, Tier::kHost, Tier::kNvme};
 
-/// What one rank allocates in one tier, in bytes.
+/// TierPlan lists what one rank allocates in one tier, in bytes.
 struct TierPlan {
   /// Buffers that live from step to step.
   std::array<int64_t, kCategoryCount> persistent{};
-  /// What each category has in the arenas at its own fullest moment.
+  /// Bytes of each category in the arenas at the category's own fullest moment.
   std::array<int64_t, kCategoryCount> arena_peak{};
-  /// What is in the arenas at their fullest moment, and the instruction that runs then ("" when the
-  /// tier has no arena).
+  /// Bytes of each category in the arenas at their fullest moment, and the instruction that runs
+  /// then ("" when the tier has no arena).
   std::array<int64_t, kCategoryCount> at_fullest{};
   std::string fullest;
   int64_t arenas = 0;
@@ -35,7 +35,7 @@ struct TierPlan {
 /// "activations 1.43 GiB, buckets 229.50 MiB": those of which there are any.
 std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes);
 
-/// What one rank allocates for its programs.
+/// MemoryPlan lists what one rank allocates for its programs.
 struct MemoryPlan {
   std::array<TierPlan, kTiers.size()> tiers;
 

@@ -25,8 +25,8 @@ struct TensorCrossing {
 /// Bytes that a rank sends to its tensor group while it runs the program once.
 int64_t tensor_bytes(const Program& program);
 
-/// Whether the next tensor rank after `rank`, in a ring, is on another node. `nodes`: the name of
-/// each rank's node.
+/// Says whether the next tensor rank after `rank`, in a ring, is on another node. `nodes`: the name
+/// of each rank's node.
 bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes);
 
 /// Adds up over all ranks; `bytes_of` gives tensor_bytes() of a rank.

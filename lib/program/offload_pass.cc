@@ -73,7 +73,7 @@ class Offload {
   void move(size_t k, const std::vector<size_t>& users) {
     const bool stays = last_stays_ && k + 1 == outputs_.size();
     const BufferId own = outputs_[k];
-    // What comes from another stage comes early, when the slot may still be in use.
+    // An output from another stage comes early, when the slot may still be in use.
     const bool arrives = program_.instrs[users[0]].kind == InstrKind::kReceive;
     const BufferId slot = arrives ? own : outputs_[k % kSlots];
     const BufferId again = stays ? slot : back_on_device(own, slot);
@@ -116,13 +116,13 @@ class Offload {
     return make_copy(program_, program_.whole(from), program_.whole(to));
   }
 
-  /// Where the instructions of one layer begin that instruction `i` is among.
+  /// Finds the first instruction of the run of one layer that instruction `i` belongs to.
   size_t begin_of_run(size_t i) const {
     const int32_t layer = program_.instrs[i].layer;
     while (i > backward_ && program_.instrs[i - 1].layer == layer) --i;
     return i;
   }
-  /// Where those of the layer begin that comes before that of instruction `i`.
+  /// Finds the first instruction of the layer before the one that instruction `i` belongs to.
   size_t begin_of_run_before(size_t i) const {
     const size_t begin = begin_of_run(i);
     return begin == backward_ ? begin : begin_of_run(begin - 1);
@@ -132,7 +132,7 @@ class Offload {
   const std::vector<BufferId>& outputs_;
   const OutputUses& uses_;
   const bool last_stays_;
-  /// Where backward of the micro-batch begins.
+  /// The first instruction of the micro-batch's backward.
   size_t backward_ = 0;
   std::vector<Insertion> insertions_;
 };

@@ -21,7 +21,7 @@ class AccessLog {
   }
 
   /// The last instruction of `lane` that wrote what `instr` touches or read what it writes, or -1.
-  /// What stands before it on that lane is done when it is.
+  /// Instructions before it on that lane are done when it is.
   InstrId last_conflict(const Instr& instr, Lane lane) {
     InstrId last = -1;
     for (const Range& range : instr.reads)
@@ -68,10 +68,10 @@ class AccessLog {
   std::vector<std::vector<Log>> buffers_;
 };
 
-/// How far compute may run ahead of what takes gradients away. Compute fills buffers (whole
-/// gradients, copies in the dtype they travel in) that live until another lane has emptied them; if
-/// it never waited, all of them would live to the end of the step. So one bucket may be under way
-/// while the next one fills.
+/// Limits how far compute may run ahead of the lanes that take gradients away. Compute fills
+/// buffers (whole gradients, copies in the dtype they travel in) that live until another lane has
+/// emptied them; if it never waited, all of them would live to the end of the step. So one bucket
+/// may be under way while the next one fills.
 class BucketsInFlight {
  public:
   explicit BucketsInFlight(const Program& program)
@@ -80,7 +80,7 @@ class BucketsInFlight {
         newest_(nothing_done(program)),
         older_(newest_) {}
 
-  /// What must be done before a compute instruction starts to fill another one.
+  /// The instructions that must be done before a compute instruction starts to fill another bucket.
   const LaneClock* before(const Instr& instr) {
     if (instr.lane != Lane::kCompute) return nullptr;
     bool starts = false;
@@ -104,7 +104,8 @@ class BucketsInFlight {
     const Buffer& buffer = program_.at(range.buffer);
     return !buffer.persistent && buffer.category == Category::kBuckets;
   }
-  /// What tensor-parallel ranks sum stays in the bucket.
+  /// Says whether the instruction takes gradients out of the bucket; a sum of tensor-parallel ranks
+  /// leaves them there.
   bool empties(const Instr& instr) const {
     if (instr.group() != kNoGroup &&
         program_.group(instr.group()).ranks.runs_within({MeshAxis::kTensor}))
@@ -122,8 +123,8 @@ class BucketsInFlight {
   LaneClock older_;
 };
 
-/// How far compute may run ahead of what takes a stage's results to other stages: what it sends lives until
-/// the receiver has it, so one may be under way on a link while the next one is made.
+/// Limits how far compute may run ahead of the links to other stages: what is sent lives until the
+/// receiver has it, so one send may be under way on a link while the next value is made.
 class SendsInFlight {
  public:
   explicit SendsInFlight(const Program& program)
@@ -135,7 +136,8 @@ class SendsInFlight {
         lane_of_[static_cast<size_t>(instr.reads[0].buffer)] = static_cast<size_t>(instr.lane);
   }
 
-  /// What must be done before an instruction that is the first to write what is sent; -1 for nothing.
+  /// The earlier send on the same link that must be done before `instr`, if that is the first to
+  /// write a buffer that is sent; -1 for none.
   InstrId before(const Instr& instr) {
     InstrId needed = -1;
     for (const Range& range : instr.writes) {
@@ -229,7 +231,7 @@ class Orderer {
       if (lane != own) now[lane] = std::max(now[lane], then[lane]);
   }
 
-  /// The same among the waits of one instruction.
+  /// Drops those waits of one instruction that its other waits imply.
   void drop_implied(std::vector<InstrId>& waits) const {
     const std::vector<InstrId> all = waits;
     std::erase_if(waits, [&](InstrId wait) {

@@ -14,7 +14,8 @@ namespace ftrun {
 // from these uses what moves them; weave() puts it in. Passes of the second kind take the whole
 // program: order_communication, plan_memory, overlap_disk_requests. No pass changes what is computed.
 
-/// How far ahead and how long gathered parameters are kept, in elements.
+/// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
+/// elements.
 struct GatherLimits {
   /// stage3_max_reuse_distance: parameters stay from one use to the next where at most so many are
   /// gathered between; 0 keeps nothing.
@@ -24,10 +25,11 @@ struct GatherLimits {
   int64_t prefetch_elements = 0;
   /// stage3_max_live_parameters: of both, so many may be there together.
   int64_t max_live_elements = 0;
-  /// Of parameters that are gathered more than once, this rank keeps what the first gather brought of
-  /// its own of equal parts, one for each rank of StateGroups::node, in a buffer from step to step
-  /// (ZeRO++'s secondary shard); later gathers of the step bring them from there, over the node
-  /// alone. The first one still runs over all shards, because the update has changed them.
+  /// Keeps secondary shards (ZeRO++): of parameters that are gathered more than once, this rank
+  /// keeps its share of what the first gather brought, one of equal parts for each rank of
+  /// StateGroups::node, in a buffer from step to step; later gathers of the step bring them from
+  /// there, over the node alone. The first one still runs over all shards, because the update has
+  /// changed them.
   bool secondary_shards = false;
 };
 

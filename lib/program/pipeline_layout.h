@@ -16,11 +16,12 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-/// Which layers each stage of a pipeline runs. The model is cut into parts, `chunks` a stage; part k
-/// hands its last layer's output to part k+1 and gets the gradient by it back.
+/// PipelineLayout says which layers each stage of a pipeline runs. The model is cut into parts,
+/// `chunks` a stage; part k hands its last layer's output to part k+1 and gets the gradient by it
+/// back.
 class PipelineLayout {
  public:
-  /// One stage that runs all layers, however many.
+  /// Makes a layout of one stage that runs all layers, however many.
   PipelineLayout() = default;
   /// Part k has layers [first_layer[k], first_layer[k+1]), stages x chunks parts of at least one layer.
   PipelineLayout(int stages, int chunks, ChunkPlacement placement, std::vector<int32_t> first_layer);

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-// What a resolved config says of its pipeline.
+// These functions read what a resolved config says of its pipeline.
 
 /// Stages, and parts of the model a stage; 1 without a pipeline.
 int pipeline_stages(const Config& config);
@@ -23,12 +23,12 @@ PipelineSchedule pipeline_schedule(const Config& config);
 /// be cut as the config says.
 void require_pipeline(const Config& config, int64_t blocks);
 
-/// Which layers each stage has: parallel.pipeline_layers, or balanced by pipeline.partition.
-/// `model` is built for training. Errors of require_pipeline.
+/// Computes which layers each stage has: parallel.pipeline_layers, or balanced by
+/// pipeline.partition. `model` is built for training. Errors of require_pipeline.
 PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model);
 
-/// What a stage waits in a step of fewer than four micro-batches a stage, if parts take equally
-/// long; "" for more micro-batches and without a pipeline.
+/// Tells how long a stage waits in a step of fewer than four micro-batches a stage, if parts take
+/// equally long; "" for more micro-batches and without a pipeline.
 std::string bubble_notice(const Config& config);
 
 }  // namespace ftrun

@@ -6,7 +6,7 @@
 namespace ftrun {
 namespace {
 
-/// Of all elements; from here on parameters that stay whole are no small matter.
+/// The share of all elements from which on parameters that stay whole are worth a note.
 constexpr double kMuchWhole = 0.05;
 
 std::string clamped(const char* key, int64_t asked, int64_t used, const char* to) {

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// What a plan does otherwise than the config's figures say, or than a reader may expect, a line
+/// Explains how a plan differs from the config's figures, or from what a reader may expect, a line
 /// each: buckets that were cut, small parameters that weigh, gradients that are sent wider than
 /// weights are, what a GPU holds beside the plan.
 std::vector<std::string> plan_notes(const Config& config, const StepPlan& plan);

@@ -22,10 +22,11 @@ namespace ftrun {
 using BufferId = int32_t;
 using InstrId = int32_t;
 
-/// Where a buffer lies. On CPU ranks the device tier is ftrun's own accounting of main memory.
+/// A tier is the memory that holds a buffer. On CPU ranks the device tier is ftrun's own accounting
+/// of main memory.
 enum class Tier : uint8_t { kDevice, kHost, kNvme };
 
-/// What a buffer holds, for the memory account.
+/// A category is the kind of content of a buffer, for the memory table.
 enum class Category : uint8_t {
   kParameters,   // what forward and backward read
   kGradients,    // what the update reads
@@ -50,7 +51,7 @@ enum class Persistent : int32_t {
   kLoss,
   kNorm,
   kSnapshot,
-  /// Of the optimizer: kMoments + i is its i-th.
+  /// State of the optimizer: kMoments + i is its i-th.
   kMoments,
   /// The scales of tensors that straddle blocks (program/state_spec.h).
   kStraddlingScales = kMoments + 16,
@@ -61,25 +62,28 @@ struct Buffer {
   Tier tier = Tier::kDevice;
   Category category = Category::kActivations;
   int64_t bytes = 0;
-  /// Nothing: lives within a step, and shares an arena with others that it does not meet.
+  /// The kind of persistent state; nothing: the buffer lives within a step, and shares an arena
+  /// with others whose lifetimes do not overlap with its own.
   std::optional<Persistent> persistent;
-  /// Of a step: read when the program has ended, so nothing takes its place until then.
+  /// The result of a step: it is read when the program has ended, so nothing takes its place until
+  /// then.
   bool is_result = false;
   /// Allocated through the communicator, so that ranks of the same machine can read it.
   bool peer_visible = false;
-  /// Not read by peers, but in a gap of the arena of what is; set by plan_memory.
+  /// The buffer is private, but lies in a gap of the arena that peers read; set by plan_memory.
   bool in_gap = false;
   /// Byte offset in its arena, set by plan_memory; -1 for persistent buffers.
   int64_t arena_offset = -1;
-  /// Of its elements; U8 where values of several dtypes lie in it.
+  /// The dtype of its elements; U8 where values of several dtypes lie in it.
   DType dtype = DType::kU8;
-  /// Of the parameters in it, which are records of bytes then.
+  /// The format of packed parameters in it; the buffer then holds records of bytes.
   PackedFormat packed = {};
   /// Neighbouring elements of the state that one of its elements stands for: those of a block, of
   /// which it is the scale.
   int64_t block = 1;
-  /// On disk, of what is saved: byte offset in the disk's snapshot buffer of as many bytes that take
-  /// the place of these, and these of those, while a checkpoint is written from the others; -1: none.
+  /// The shadow of saved state on disk: byte offset in the disk's snapshot buffer of as many bytes
+  /// that take the place of these, and these of those, while a checkpoint is written from the
+  /// others; -1: none.
   int64_t shadow_offset = -1;
 
   int64_t bytes_of(int64_t elements) const {
@@ -93,7 +97,7 @@ enum class Arena : uint8_t { kDevice, kShared, kHost };
 inline constexpr size_t kArenaCount = 3;
 using ArenaBytes = std::array<int64_t, kArenaCount>;
 Arena arena_of(const Buffer& buffer);
-/// Whether peers can read it in place, persistent or not.
+/// Says whether peers can read the buffer in place, persistent or not.
 inline bool in_shared_memory(const Buffer& buffer) { return buffer.peer_visible || buffer.in_gap; }
 
 /// Bytes [offset, offset + bytes) of a buffer.
@@ -166,10 +170,11 @@ struct Binding {
   Range range;
 };
 
-/// What instructions of some kinds have beside what all have.
+/// Details of an instruction that only some kinds have.
 
-/// Of what runs a layer's list: graph of the model, operations [first_op, first_op + op_count) of
-/// that list, no collectives among them, and the storage of their values.
+/// LayerOps is the detail of an instruction that runs a layer's list: graph of the model,
+/// operations [first_op, first_op + op_count) of that list, no collectives among them, and the
+/// storage of their values.
 struct LayerOps {
   int32_t graph = -1;
   int32_t first_op = 0;
@@ -179,8 +184,9 @@ struct LayerOps {
   bool accumulate = false;
 };
 
-/// Of collectives and transfers. Those of a layer's list have its layer and micro-batch, those of
-/// gradients and parameters a unit, those between stages of a pipeline a micro-batch.
+/// Exchange is the detail of collectives and transfers. An exchange of a layer's list has its layer
+/// and micro-batch, one of gradients or parameters a unit, one between stages of a pipeline a
+/// micro-batch.
 struct Exchange {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
@@ -196,11 +202,11 @@ struct Exchange {
   int64_t row = 1;
 };
 
-/// Of kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.
-/// States that are codes are followed by their scales, of which the first is that of the block with
-/// which the update begins. Scales of a tensor that straddles blocks are read behind these, all of
-/// them: the old ones of each state, then the new ones. Of kMeasure: reads are the same, writes are
-/// the new scales.
+/// UpdateRange is the detail of kUpdate (reads = {gradient, ...}, writes = {weights, states...,
+/// [copy of the weights]}) and of kMeasure. States that are codes are followed by their scales, of
+/// which the first is that of the block with which the update begins. Scales of a tensor that
+/// straddles blocks are read behind these, all of them: the old ones of each state, then the new
+/// ones. A kMeasure reads the same and writes the new scales.
 struct UpdateRange {
   bool decay = false;
   bool writes_copy = false;
@@ -212,15 +218,16 @@ struct UpdateRange {
   std::optional<BlockMap> blocks = {};
 };
 
-/// Of kGradientNorm: how many ranks have slots of their own in the norm buffer, and which of them
-/// these are: slot % ranks == place. Sums are added in the order of slots. With 1, ranks share slots.
+/// NormSlots is the detail of kGradientNorm: how many ranks have slots of their own in the norm
+/// buffer, and which of them these are: slot % ranks == place. Sums are added in the order of
+/// slots. With 1, ranks share slots.
 struct NormSlots {
   int32_t ranks = 1;
   int32_t place = 0;
 };
 
-/// Of copies on the disk lane: with what it waits for done, it may start while the request before it
-/// on the lane still runs.
+/// DiskRequest is the detail of copies on the disk lane: once its waits are done, the copy may
+/// start while the request before it on the lane still runs.
 struct DiskRequest {
   bool starts_early = false;
 };
@@ -240,7 +247,7 @@ struct Instr {
   int32_t micro_batch = -1;
   /// The unit whose parameters or gradients it moves; else -1.
   int32_t unit = -1;
-  /// By kind; nothing for kinds that need no more.
+  /// Detail of the kind; nothing for kinds that need no more.
   std::variant<std::monostate, LayerOps, Exchange, NormSlots, UpdateRange, DiskRequest> detail;
 
   bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
@@ -271,10 +278,10 @@ struct Program {
   /// Bytes of persistent buffers that hold something when the step begins: parameters and optimizer
   /// state. All else is written before it is read.
   std::vector<Range> given;
-  /// Of its collectives, in the order in which communicators are opened. Every program of a rank has
-  /// the same.
+  /// The groups of its collectives, in the order in which communicators are opened. Every program
+  /// of a rank has the same.
   std::vector<ProgramGroup> groups;
-  /// Among the stages of the pipeline.
+  /// The place among the stages of the pipeline.
   ShardPlace stage;
   /// Bytes of each arena; set by plan_memory.
   ArenaBytes arena_bytes{};
@@ -288,21 +295,21 @@ struct Program {
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
-  /// Of this rank; that of one alone for kNoGroup.
+  /// The place of this rank in a group; that of one alone for kNoGroup.
   ShardPlace place_in(GroupId id) const {
     return id == kNoGroup ? ShardPlace{} : group(id).place;
   }
 };
 
-/// -1 where the program has none.
+/// Finds a persistent buffer; -1 where the program has none.
 BufferId find_persistent(const Program& program, Persistent which, Tier tier = Tier::kDevice);
-/// What is_result, of which a program has at most one; -1 for none.
+/// Finds the buffer that is_result, of which a program has at most one; -1 for none.
 BufferId find_result(const Program& program);
 
-/// Whether two ranges have bytes of memory or of the disk in common: of one buffer, or of an arena that
-/// their buffers share, once plan_memory has placed them.
+/// Says whether two ranges have bytes of memory or of the disk in common: of one buffer, or of an
+/// arena that their buffers share, once plan_memory has placed them.
 bool share_bytes(const Program& program, const Range& a, const Range& b);
-/// Whether one of two instructions writes bytes that the other touches.
+/// Says whether one of two instructions writes bytes that the other touches.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
 /// How many lanes its instructions may be on: those of its groups and the four before them.

@@ -52,8 +52,8 @@ size_t last_list(const Program& program) {
   return last;
 }
 
-/// By micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets are one range:
-/// the last unit first, as backward makes them.
+/// Sorts by micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets
+/// are one range: the last unit first, as backward makes them.
 void sort_as_they_lie(std::vector<Made>& made) {
   std::sort(made.begin(), made.end(), [](const Made& a, const Made& b) {
     return std::tuple(a.use.micro_batch, -a.use.chunk, -a.use.unit) <
@@ -70,7 +70,7 @@ class Reductions {
     require(made.by.first != Touches::kNone, "a gradient is written");
     const std::pair backward(made.use.micro_batch, made.use.chunk);
     if (backward != backward_) begin_backward(backward);
-    // Where gradients of one unit come from several micro-batches, they are summed in that order.
+    // Gradients of one unit that come from several micro-batches are summed in that order.
     require(made.by.last >= std::exchange(last_of_unit_[made.use.unit], made.by.last),
             "gradients are made in the order of micro-batches");
     at_ = std::max(at_, made.by.last);
@@ -118,7 +118,8 @@ class Reductions {
 std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store,
                                         int64_t bucket_elements) {
   std::vector<Made> made = find_made(program, store.gradient_uses());
-  // Whoever waits for another stage's share while that waits for what this one has yet to make hangs.
+  // A stage that waits for another's share while that waits for what this one has yet to make
+  // hangs.
   const size_t end = last_list(program);
   for (Made& one : made)
     if (store.spec(one.use.unit).copied) one.by.last = end;

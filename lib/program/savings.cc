@@ -55,7 +55,7 @@ class Alternatives {
     if (parameters.empty()) parameters = optimizer;
   }
 
-  /// Whoever left overlap_comm to the stage's default will have the new stage's.
+  /// Sets the stage; overlap_comm follows the new stage's default where the config left it open.
   static void set_stage(ZeroConfig& zero, int64_t stage) {
     if (zero.overlap_comm == (zero.stage == 3)) zero.overlap_comm = stage == 3;
     zero.stage = stage;
@@ -154,7 +154,8 @@ bool brings_objections(const Config& changed, const std::set<std::string>& befor
   return !std::includes(before.begin(), before.end(), now.begin(), now.end());
 }
 
-/// Of several values of one key the one that saves most; of equals the one that was asked first.
+/// Chooses of several values of one key the one that saves most; of equals the one that was asked
+/// first.
 std::vector<Saving> best_of_each_key(const std::vector<Saving>& sorted) {
   std::set<std::string> seen;
   std::vector<Saving> best;
@@ -182,7 +183,7 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
       const int64_t then = measure(memory_plan(plan_steps(other.config, model, rank)));
       if (then < now) savings.push_back({other.change, now - then});
     } catch (const Error&) {
-      // What cannot be planned is no advice.
+      // A config that cannot be planned is no advice.
     }
   }
   std::stable_sort(savings.begin(), savings.end(),

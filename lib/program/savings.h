@@ -19,7 +19,7 @@ struct Saving {
   int64_t bytes = 0;
 };
 
-/// What of a plan is to become less.
+/// A MemoryMeasure is the figure of a plan that is to become less.
 using MemoryMeasure = std::function<int64_t(const MemoryPlan&)>;
 
 /// Main memory where processors compute: their tiers device and host are the same. The device's where

@@ -61,7 +61,8 @@ void one_forward_one_backward(Writer& out, int32_t warm, int32_t micro_batches) 
   }
 }
 
-/// The same with backward in two: up to `delayed` micro-batches wait for their weight gradients.
+/// Writes a schedule with backward in two: up to `delayed` micro-batches wait for their weight
+/// gradients.
 void zero_bubble(Writer& out, int32_t warm, int32_t delayed, int32_t micro_batches) {
   for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
@@ -113,7 +114,7 @@ void v_shaped(Writer& out, int stages, int stage, int32_t micro_batches) {
     out.add(Phase::kForward, 1);
     out.add_both(1);
   }
-  // Nothing but gradients is left: those that other stages wait for come first.
+  // Only gradients are left: those that other stages wait for come first.
   for (int i = 0; i < stage; ++i) {
     out.add(Phase::kInputGrad, 0);
     out.add(Phase::kInputGrad, 1);

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// What is done with a micro-batch in one pass over the layers of a chunk.
+/// A phase is the work on a micro-batch in one pass over the layers of a chunk.
 enum class Phase : uint8_t {
   kForward,
   kBackward,    // input and weight gradients, interleaved
@@ -16,8 +16,8 @@ enum class Phase : uint8_t {
   kWeightGrad,  // the rest of backward
 };
 
-/// One phase of one micro-batch over the layers of one chunk (a stage's share of the model; one,
-/// but for interleaved schedules).
+/// ScheduleAction is one phase of one micro-batch over the layers of one chunk (a stage's share of
+/// the model; one, but for interleaved schedules).
 struct ScheduleAction {
   Phase phase = Phase::kForward;
   int32_t chunk = 0;
@@ -25,17 +25,18 @@ struct ScheduleAction {
   bool operator==(const ScheduleAction&) const = default;
 };
 
-/// Where the chunks of stages lie among the parts of a model that is cut into stages x chunks
-/// parts: chunk k of stage s is part k x stages + s, or (two chunks) chunk 1 is part 2 x stages - 1
+/// ChunkPlacement says where the chunks of stages lie among the parts of a model that is cut into
+/// stages x chunks parts: chunk k of stage s is part k x stages + s, or (two chunks) chunk 1 is
+/// part 2 x stages - 1
 /// - s, so that the first stage has the first and the last part.
 enum class ChunkPlacement : uint8_t { kLoop, kV };
 
 ChunkPlacement placement_of(PipelineSchedule schedule);
 /// The part that a chunk of a stage is.
 int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
-/// How many chunks a stage has in a schedule; 0 for as many as the caller likes.
+/// The number of chunks that a stage has in a schedule; 0 for as many as the caller likes.
 int fixed_chunks(PipelineSchedule schedule);
-/// Whether a schedule can have that many micro-batches: the interleaved one goes round the
+/// Says whether a schedule can have that many micro-batches: the interleaved one goes round the
 /// chunks in rounds of equal size, as near to one micro-batch a stage as they divide.
 bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches);
 

@@ -69,9 +69,9 @@ class Picture {
     return shortest;
   }
 
-  /// So wide that actions have room for their name and a blank, or for the name alone where all
-  /// fits then. Else the middle is left out, and the begin is drawn so narrow that each stage's
-  /// first backward pass is seen, down to a column an action.
+  /// Chooses the scale: so wide that actions have room for their name and a blank, or for the name
+  /// alone if everything fits then. Else the middle is left out, and the begin is drawn so narrow
+  /// that each stage's first backward pass is seen, down to a column an action.
   void choose_scale(size_t room) {
     const double shortest = shortest_named();
     const auto fits = [&] { return column(timeline_.makespan) <= room; };
@@ -91,7 +91,7 @@ class Picture {
     tail_ = shown - head;
   }
 
-  /// When every stage has ended its first action that is no forward pass.
+  /// The time when every stage has ended its first action that is no forward pass.
   double warm_up() const {
     double end = 0;
     for (const StageTimeline& stage : timeline_.stages) {
@@ -109,12 +109,12 @@ class Picture {
 
   bool shows(size_t column) const { return column < head_ || column + tail_ >= columns_; }
 
-  /// Where a column that is shown stands in a line.
+  /// The place in a line of a column that is shown.
   size_t place(size_t column) const {
     return column < head_ ? column : column - (columns_ - tail_) + head_ + kLeftOutColumns;
   }
 
-  /// What is written into columns [first, end): the name or, where the longest name would have no
+  /// The text of columns [first, end): the action's name or, where the longest name would have no
   /// room, its letter.
   std::string text_of(const ScheduleAction& action, size_t first, size_t end) const {
     std::string name = name_of(action);

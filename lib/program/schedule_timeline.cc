@@ -73,7 +73,7 @@ class Walk {
     return true;
   }
 
-  /// When the inputs of an action are with its stage.
+  /// The time when the inputs of an action are with its stage.
   double ready(const ScheduleAction& action, size_t part) const {
     const auto m = static_cast<size_t>(action.micro_batch);
     if (action.phase == Phase::kForward)

@@ -27,12 +27,12 @@ struct TimedAction {
   double end = 0;
 };
 
-/// What one stage does.
+/// StageTimeline is what one stage does.
 struct StageTimeline {
   std::vector<TimedAction> actions;
   double busy = 0;  // seconds
 
-  /// From the begin of its first action to the end of its last.
+  /// Seconds from the begin of its first action to the end of its last.
   double own_span() const;
 };
 
@@ -40,9 +40,9 @@ struct ScheduleTimeline {
   std::vector<StageTimeline> stages;
   double makespan = 0;  // seconds from the first action's begin to the last one's end
 
-  /// Of the makespan, the share in which the stage waits.
+  /// The share of the makespan in which the stage waits.
   double idle_share(int stage) const;
-  /// Of the makespan, the share in which stages wait, over all of them.
+  /// The share of the makespan in which stages wait, over all of them.
   double idle_share() const;
 };
 
@@ -53,8 +53,8 @@ using ActionSeconds = std::vector<std::vector<double>>;
 /// takes `transfer` seconds to another stage. A bug when actions wait for each other.
 ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
                               const ActionSeconds& seconds, double transfer = 0);
-/// The same where a phase takes as long for each micro-batch: `parts` are those of the model, stages x
-/// chunks of them.
+/// Runs the timeline where a phase takes as long for each micro-batch: `parts` are those of the
+/// model, stages x chunks of them.
 ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
                               const std::vector<PhaseSeconds>& parts, double transfer = 0);
 
@@ -65,7 +65,8 @@ std::vector<PhaseSeconds> equal_parts(int parts);
 /// Most micro-batches of a chunk that the stage has begun and not finished: what is kept of each is
 /// kept from its forward pass to the end of its backward pass.
 int32_t most_in_flight(const std::vector<ScheduleAction>& list);
-/// The same to the end of the input gradients: what waits for weight gradients alone keeps less.
+/// Most micro-batches of a chunk that the stage has begun and not finished the input gradients of: a
+/// micro-batch that waits for its weight gradients alone keeps less.
 int32_t most_before_input_grad(const std::vector<ScheduleAction>& list);
 
 }  // namespace ftrun

@@ -51,8 +51,8 @@ Grouping link_grouping(const RankMesh& mesh, int from, int to) {
           true};
 }
 
-/// In an order that all ranks share: none waits for one that waits for it when they are opened one by
-/// one. `mesh` and `state` are borrowed.
+/// Lists the groupings in an order that all ranks share: no rank waits for one that waits for it
+/// when they are opened one by one. `mesh` and `state` are borrowed.
 std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state) {
   using enum MeshAxis;
   const auto is = [](GroupId StateGroups::* member) {
@@ -88,8 +88,8 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
   return all;
 }
 
-/// Whether a grouping's groups are those of one before it, seen from rank 0, which is in all that may
-/// be the same.
+/// Knows whether a grouping's groups are those of one before it, seen from rank 0, which is in all
+/// that may be the same.
 class KnownGroupings {
  public:
   bool is_new(const Grouping& grouping) {

@@ -25,7 +25,8 @@ struct KeptState {
   int64_t block = 1;
 };
 
-/// How model states are kept and moved: what ZeRO stages, precisions and offload targets differ in.
+/// StateOptions say how model states are kept and moved: how ZeRO stages, precisions and offload
+/// targets differ.
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int stage = 0;
@@ -41,19 +42,20 @@ struct StateOptions {
   /// them use the same part of a tensor that is shared out among fewer (key/value heads); 1 = none.
   ShardPlace tensor;
   int tensor_copies = 1;
-  /// Which layers each stage of the pipeline has, and which stage this is. With `ties_ends` the first
-  /// and the last stage have a copy each of one matrix (tied embeddings).
+  /// The layers of each stage of the pipeline, and the number of this stage. With `ties_ends` the
+  /// first and the last stage have a copy each of one matrix (tied embeddings).
   PipelineLayout pipeline;
   int pipeline_stage = 0;
   bool ties_ends = false;
-  /// False: stage 1 sums whole gradients on every rank (DeepSpeed's reduce_scatter).
+  /// Says whether gradients are reduced to shards; false: stage 1 sums whole gradients on every
+  /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
   /// Gradients travel in this dtype: their own, or another that they are converted to and from.
   DType communication = DType::kF32;
   /// The dtype of the weights that the optimizer updates.
   DType master = DType::kF32;
-  /// Where parameters (stage 3) and optimizer state (stages 1 to 3) lie between uses. Small units
-  /// stay on the device.
+  /// The tiers of parameters (stage 3) and optimizer state (stages 1 to 3) between uses. Small
+  /// units stay on the device.
   Tier parameter_tier = Tier::kDevice;
   Tier optimizer_tier = Tier::kDevice;
   /// Share of the optimizer state that goes to that tier (DeepSpeed's offload_optimizer.ratio).
@@ -67,7 +69,8 @@ struct StateOptions {
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
   /// Numbers of the gradient norm that ranks exchange at most, unless there are more units: 1 MiB.
   int64_t most_norm_slots = int64_t{1} << 17;
-  /// What is saved has a place for a copy, from which a checkpoint is written while training goes on.
+  /// Gives saved state a place for a copy, from which a checkpoint is written while training goes
+  /// on.
   bool snapshots = false;
   /// Tensors that weight decay applies to; all when empty.
   std::function<bool(const TensorInfo&)> decays;
@@ -83,7 +86,7 @@ struct StateOptions {
 /// Ranks that hold different samples: shards of all replicas.
 inline int data_ranks(const StateOptions& state) { return state.shard.count * state.replicas; }
 
-/// Which of them this rank is.
+/// The index of this rank among the data ranks.
 inline int data_index(const StateOptions& state) {
   return state.replica * state.shard.count + state.shard.index;
 }
@@ -97,19 +100,20 @@ struct StateGroups {
   std::vector<ProgramGroup> list;
   /// All ranks.
   GroupId all = kNoGroup;
-  /// Those that share one copy of what this rank has of the state, those that hold the same part of
-  /// it, and neighbours among the former that keep secondary shards.
+  /// The groups of ranks that share one copy of what this rank has of the state, of those that hold
+  /// the same part of it, and of neighbours among the former that keep secondary shards.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
   GroupId node = kNoGroup;
-  /// Those that share each layer, and neighbours among them that use the same parts of some tensors.
+  /// The group of ranks that share each layer, and that of neighbours among them that use the same
+  /// parts of some tensors.
   GroupId tensor = kNoGroup;
   GroupId tensor_copies = kNoGroup;
-  /// Those that hold one copy of the whole model's state between them.
+  /// The group of ranks that hold one copy of the whole model's state between them.
   GroupId model = kNoGroup;
   /// The first and the last stage, where both hold copies of one matrix.
   GroupId ends = kNoGroup;
-  /// From this stage to others and from others to it, by (sending, receiving) stage.
+  /// The links from this stage to others and from others to it, by (sending, receiving) stage.
   std::map<std::pair<int, int>, GroupId> links;
 
   /// The group over which collectives of layers run along an axis: kNoGroup where no layer is
@@ -122,13 +126,15 @@ StateGroups state_groups(const StateOptions& state);
 /// GroupIds count those that it is a member of.
 std::vector<RankGroup> state_groups_of_all(const StateOptions& state);
 
-/// How units are cut over the shard group: nothing at stage 0, and small ones only below stage 3.
+/// Computes how units are cut over the shard group: nothing at stage 0, and small ones only below
+/// stage 3.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
   return state.stage == 0 ? Sharding(partition) : Sharding(partition, state.shard, state.stage < 3);
 }
 
-/// Who holds the parameters that the optimizer updates: of each unit the first stage that has it, and
-/// whether its shard group has a part of it each, or all of them the whole.
+/// ParameterHolders says who holds the parameters that the optimizer updates: of each unit the
+/// first stage that has it, and whether its shard group has a part of it each, or all of them the
+/// whole.
 struct ParameterHolders {
   struct OfUnit {
     int stage = 0;
@@ -154,8 +160,9 @@ struct StatePiece {
   Range range;
   /// Elements that one number of the state stands for.
   int64_t block = 1;
-  /// Where that part is copied for a checkpoint that is written while training goes on. No bytes where
-  /// that is not wanted, and where `range` lies on disk: there Buffer::shadow_offset serves.
+  /// The place of the part's copy, for a checkpoint that is written while training goes on. No
+  /// bytes where that is not wanted, and where `range` lies on disk: there Buffer::shadow_offset
+  /// serves.
   Range snapshot;
 
   /// Values of `state`: one of these, or the index of an optimizer state.

@@ -93,7 +93,7 @@ std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& mod
 std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
                                          int64_t update_elements) {
   const bool on_device = optimizer == Tier::kDevice;
-  // As disks ask for.
+  // Disks ask for whole blocks.
   require(on_device || update_elements % kUnitBlock == 0, "updates begin on blocks");
   const int64_t most = on_device ? own.size() : update_elements;
   std::vector<ShardRange> intervals;

@@ -30,22 +30,23 @@ struct NormRange {
   int copies = 1;
 };
 
-/// How elements of a state are stored. What has to know their bytes asks here, not the dtype.
+/// StorageFormat says how elements of a state are stored. Code that needs their bytes asks here,
+/// not the dtype.
 struct StorageFormat {
   DType dtype = DType::kF32;
   /// Records of bytes (U8) instead of elements.
   PackedFormat packed = {};
-  /// One number for as many neighbouring elements (Buffer::block).
+  /// The number of neighbouring elements that share one number (Buffer::block).
   int64_t block = 1;
 
-  /// Of `elements` that follow each other from the beginning of a block (kTensorBlock).
+  /// The bytes of `elements` that follow each other from the beginning of a block (kTensorBlock).
   int64_t bytes(int64_t elements) const;
   bool operator==(const StorageFormat&) const = default;
 };
 
-/// How the state of one unit is held and moved. What ZeRO stages, hybrid sharding, tensor
-/// parallelism, precision and offload differ in is here; the store, the passes and the update read
-/// it and ask for none of these.
+/// StateSpec says how the state of one unit is held and moved. It holds everything in which ZeRO
+/// stages, hybrid sharding, tensor parallelism, precision and offload differ; the store, the passes
+/// and the update read it and ask for none of these.
 struct StateSpec {
   /// Layers of this stage of the pipeline read it; else the rank has nothing of it.
   bool held = true;
@@ -54,13 +55,13 @@ struct StateSpec {
   bool counted = true;
   /// Another stage has a copy of it and makes a share of its gradient.
   bool copied = false;
-  /// False: frozen. It has no gradient and no optimizer state and is never updated; its parameters
-  /// are held and gathered like those of others.
+  /// Says whether the unit trains. A frozen one has no gradient and no optimizer state and is never
+  /// updated; its parameters are held and gathered like those of others.
   bool trainable = true;
   /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
-  /// What is cut over `shard`; each rank holds the rest whole.
+  /// The states that are cut over `shard`; each rank holds the rest whole.
   bool cuts_parameters = false;
   bool cuts_gradients = false;
   bool cuts_optimizer = false;
@@ -69,18 +70,18 @@ struct StateSpec {
   /// Gradients of a micro-batch are made in a buffer of their own, reduced when they are complete,
   /// and added up where they are kept. False: lists add them up, and the sum is reduced.
   bool reduces_micro_batches = false;
-  /// Of what is cut, a reduction leaves each rank its part; false: all of the sum.
+  /// A reduction of cut gradients leaves each rank its part; false: all of the sum.
   bool reduce_scatter = true;
   std::vector<GradientShares> shares;
   std::vector<NormRange> norm_ranges;
 
-  /// Where it lies between uses.
+  /// The tier of each state between uses.
   Tier parameters = Tier::kDevice;
   Tier gradients = Tier::kDevice;
   Tier optimizer = Tier::kDevice;
 
-  /// How it is stored: what layers read, what they write, what gradients travel as, what the
-  /// optimizer updates and keeps.
+  /// The storage format of each state: what layers read, what they write, what gradients travel as,
+  /// what the optimizer updates and keeps.
   StorageFormat compute;
   StorageFormat gradient;
   StorageFormat communication;
@@ -94,11 +95,12 @@ struct StateSpec {
 /// The stages of a pipeline with layers that read a unit, ascending: these hold it.
 std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline);
 
-/// Of a unit, in the order of its slices; together they cover it. None of one that is frozen.
+/// Lists the norm ranges of a unit, in the order of its slices; together they cover it. A frozen
+/// unit has none.
 std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);
 
-/// What one update takes at a time of a rank's part: all of it where it is updated on the device, else
-/// so much that little is staged.
+/// Cuts a rank's part into the intervals that one update takes at a time: all of it where it is
+/// updated on the device, else so much that little is staged.
 std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
                                          int64_t update_elements);
 
@@ -107,7 +109,7 @@ UpdateKind update_kind(const ModelDescription& model, const StateOptions& option
                        const Slice& slice);
 
 /// The scales of a tensor's blocks, among those of all tensors of a stage that straddle blocks:
-/// each rank has them all, whichever elements it has. Those of tensors that are updated on the
+/// each rank has them all, whichever elements it has. The scales of tensors that are updated on the
 /// device come in one buffer, those of others in another.
 struct StraddlingTensor {
   TensorId tensor = -1;
@@ -144,11 +146,12 @@ struct StoredState {
 /// blocks where the tensor's rows are whole blocks, else a list.
 Dims blocked_shape(const Dims& shape, int64_t block);
 
-/// Those of the whole model, whichever stage of a pipeline has them: a stage may have none.
+/// Lists the stored states of the whole model, whichever stage of a pipeline has them: a stage may
+/// have none.
 std::vector<StoredState> stored_states(const ModelDescription& model, const Partition& partition,
                                        const StateOptions& options);
 
-/// Of every unit, by its id. `micro_batches` as UnitStore has it.
+/// Makes the specification of every unit, indexed by its id. `micro_batches` as UnitStore has it.
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,
                                    int32_t micro_batches);

@@ -65,15 +65,17 @@ class GraphStorage {
     if (weight_grads_apart) saved_for_input_grad = plan_saved(graph, SavedFor::kInputGrad);
   }
 
-  /// Of the list that instructions of a kind run, planned when it is first asked for.
+  /// Returns the scratch of the list that instructions of a kind run, planned when it is first
+  /// asked for.
   const ScratchPlan& scratch(InstrKind kind) {
     const auto known = scratch_.find(kind);
     if (known != scratch_.end()) return known->second;
     return scratch_.emplace(kind, plan_scratch(*graph_, list_of(*graph_, kind))).first->second;
   }
 
-  /// What forward leaves for backward, and input gradients for weight gradients. Where those run apart, what they do not read
-  /// of the former is in a buffer of its own, which they do not keep.
+  /// Values that forward leaves for backward, and input gradients for weight gradients. Where the
+  /// two lists run apart, values of forward that weight gradients do not read are in a buffer of
+  /// their own, which ends with the input gradients.
   ScratchPlan saved;
   ScratchPlan saved_for_input_grad;
   ScratchPlan deferred;
@@ -126,7 +128,8 @@ class StepBuilder {
     for (const LayerGraph& graph : model.graphs) storage_.emplace_back(graph, weight_grads_apart);
   }
 
-  /// Where the values of one micro-batch lie that go from layer to layer and from pass to pass.
+  /// Flow holds the places of the values of one micro-batch that go from layer to layer and from
+  /// pass to pass.
   struct Flow {
     int32_t micro_batch = 0;
     std::map<Port, BufferId> ports;    // batch inputs and the rope table
@@ -150,8 +153,8 @@ class StepBuilder {
   }
 
   void begin(std::vector<BufferId> cleared);
-  /// The actions of this stage; `result`: where the model's output goes. With `loss` that is summed over
-  /// all ranks after the last forward pass.
+  /// Adds the actions of this stage. The model's output goes to `result`; with `sums_loss` it is
+  /// the loss, which is summed over all ranks after the last forward pass.
   void run_actions(BufferId result, bool sums_loss);
   void decide(BufferId norm, BufferId loss);
 
@@ -162,7 +165,7 @@ class StepBuilder {
   BufferId temporary(std::string name, int64_t bytes, Tier tier = Tier::kDevice) {
     return program_.add({.name = std::move(name), .tier = tier, .bytes = bytes});
   }
-  /// For values that collectives of a list may touch.
+  /// Adds a buffer for values that collectives of a list may touch.
   BufferId exchanged(std::string name, int64_t bytes) {
     const bool visible = store_.groups().tensor != kNoGroup;
     return program_.add({.name = std::move(name), .bytes = bytes, .peer_visible = visible});
@@ -216,7 +219,8 @@ class StepBuilder {
   std::map<int32_t, Flow> flows_;
   /// Tensors whose gradients lists have written, by micro-batch where they are made apart.
   std::map<int32_t, std::set<TensorId>> written_;
-  /// With which instruction each action begins, and what they get from and give to other stages.
+  /// The instruction with which each action begins, and what actions get from and give to other
+  /// stages.
   std::vector<size_t> begins_;
   std::vector<PlacedTransfer> transfers_;
 };
@@ -258,7 +262,8 @@ void StepBuilder::load_batch(Flow& flow) {
   program_.instrs.push_back(std::move(instr));
 }
 
-/// Where there is no embedding, which makes it elsewhere, and heads rotate.
+/// Makes the rope table of a stage without the embedding, whose list makes it elsewhere. Does
+/// nothing if the model has no rotations.
 void StepBuilder::make_rope_table(Flow& flow) {
   if (model_.rope_graph < 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(model_.rope_graph)];
@@ -301,7 +306,7 @@ void StepBuilder::place_outputs(size_t layer, Flow& flow, BufferId result, Value
   }
 }
 
-/// By the layer's output, made by the layer after it, and by its input.
+/// Places the gradients by the layer's output, made by the layer after it, and by its input.
 void StepBuilder::place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places) {
   const LayerGraph& graph = graph_of(layer);
   if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
@@ -326,7 +331,7 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const std::vec
   }
 }
 
-/// Of the gradients among the values that a list has made.
+/// Places those of the gradients among the values that a list has made.
 void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<ValueId>& made,
                                   ValuePlaces& places) {
   const Layer& layer = model_.layers[l];
@@ -346,8 +351,9 @@ void StepBuilder::place_in(BufferId& buffer, const std::string& name, size_t lay
   place_planned(graph_of(layer), plan, buffer, places);
 }
 
-/// Cut at its collectives, which go to their group's lane, and before the first operation that
-/// reads what one brings: operations between the two run beside it.
+/// Adds the instructions of a list. The list is cut at each collective, which runs on its group's
+/// lane, and before the first operation that reads the collective's result: the operations between
+/// the two run beside it.
 void StepBuilder::run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places) {
   sum_in_place(graph_of(static_cast<size_t>(like.layer)), list, places);
   size_t first = 0;
@@ -452,8 +458,8 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   run_list(std::move(like), list, places);
 }
 
-/// What an action gets from another stage: the output of the layer before its first one, or the gradient by
-/// the output of its last one.
+/// Receives what an action gets from another stage: the output of the layer before its first one,
+/// or the gradient by the output of its last one.
 void StepBuilder::receive(const Transfer& transfer, size_t action, Flow& flow) {
   if (transfer.from < 0) return;
   const auto next = static_cast<size_t>(transfer.layer) + 1;
@@ -475,7 +481,7 @@ void StepBuilder::send(const Transfer& transfer, size_t action, const Flow& flow
   transfers_.push_back({transfer, buffer, action});
 }
 
-/// One phase of a micro-batch over the layers of a chunk.
+/// Adds one phase of a micro-batch over the layers of a chunk.
 void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   const size_t number = begins_.size();
   begins_.push_back(program_.instrs.size());
@@ -512,7 +518,7 @@ void StepBuilder::decide(BufferId norm, BufferId loss) {
   instr.reads = {whole(norm), whole(loss)};
 }
 
-/// Those that blocks and the head read, by micro-batch.
+/// Lists the outputs that blocks and the head read, by micro-batch.
 std::vector<std::vector<BufferId>> StepBuilder::leaving_outputs() const {
   std::vector<std::vector<BufferId>> outputs;
   for (const auto& [micro_batch, flow] : flows_) {
@@ -527,11 +533,13 @@ GatherLimits StepBuilder::gather_limits() const {
   return {.reuse_distance = options_.reuse_distance,
           .prefetch_elements = options_.overlap ? options_.prefetch_elements : 0,
           .max_live_elements = options_.max_live_elements,
-          // What a step has written may be older than the parameters when another program runs.
+          // The parts that a step has written may be older than the parameters when another program
+          // runs.
           .secondary_shards = trains_ && store_.groups().node != kNoGroup};
 }
 
-/// Transfers first: for all else what arrives is made here like what is computed.
+/// Runs the passes. Transfers are added first, so that the other passes treat a received value like
+/// one that this stage computes.
 Step StepBuilder::finish() {
   if (!transfers_.empty())
     program_ = add_transfers(std::move(program_), transfers_, begins_, actions_, options_.state,

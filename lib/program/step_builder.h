@@ -13,7 +13,7 @@
 
 namespace ftrun {
 
-/// What a step does beside the model's own lists.
+/// StepOptions say what a step does beside the model's own lists.
 struct StepOptions {
   /// Micro-batches of a step on each rank (gradient accumulation), and the order of their passes.
   int32_t micro_batches = 1;
@@ -31,7 +31,7 @@ struct StepOptions {
   bool overlap = true;
   /// The layers' inputs wait for backward on the host (cpu_checkpointing).
   bool offload_activations = false;
-  /// What the rank has for a step of training, of its other programs (plan_memory).
+  /// The arenas that the rank has for a step of training, for its other programs (plan_memory).
   ArenaBytes arenas{};
 };
 
@@ -42,8 +42,9 @@ struct Step {
   ParameterHolders holders;
 };
 
-/// Names of the persistent buffers in messages; those in another tier than the device carry its name
-/// after a dot. Those of gradients, which are not persistent, end in the first unit that lies in them.
+/// Names of the persistent buffers in messages; those in another tier than the device carry its
+/// name after a dot. Names of gradients, which are not persistent, end in the first unit that lies
+/// in them.
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
 inline constexpr const char* kPackedParameters = "parameters.packed";
@@ -70,8 +71,8 @@ constexpr Persistent moments_buffer(int32_t state) {
 inline constexpr Port kBatchPorts[] = {Port::kTokens, Port::kPositions, Port::kStarts,
                                        Port::kLabels};
 
-/// One optimizer step: the actions of the schedule, reduction of gradients and loss, norm, decision,
-/// update; passes applied. The model must be built with Mode::kTrain.
+/// Builds one optimizer step: the actions of the schedule, reduction of gradients and loss, norm,
+/// decision, update; passes applied. The model must be built with Mode::kTrain.
 Step build_training_step(const ModelDescription& model, const Partition& partition,
                          const StepOptions& options);
 
@@ -80,8 +81,8 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
 Step build_evaluation_step(const ModelDescription& model, const Partition& partition,
                            const StepOptions& options);
 
-/// One forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits), on the stage of the
-/// pipeline that has the head. Where parameters are sharded all ranks run it together.
+/// Builds one forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits), on the
+/// stage of the pipeline that has the head. Where parameters are sharded all ranks run it together.
 Step build_logits_step(const ModelDescription& model, const Partition& partition,
                        const StepOptions& options);
 

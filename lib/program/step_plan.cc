@@ -65,7 +65,8 @@ constexpr int64_t kTextTokens = 128;
 /// Tokens of the row that texts are computed in: no longer than the longest text, as each of its tokens costs a pass
 /// over the whole row.
 int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
-  const int64_t most = std::min(kTextTokens, trained.batch.row_tokens);
+  const int64_t most =
+      std::min(kTextTokens, trained.batch.row_tokens - trained.batch.row_padding);
   const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
   // In whole shares of the tensor-parallel ranks, which split the row as they do in training.
   return std::min(round_up(longest, trained.split.degree), most);
@@ -116,7 +117,7 @@ StateOptions state_options(const Config& config, const ModelDescription& model, 
   return state;
 }
 
-/// Of what a stage of the pipeline has.
+/// Counts the padded elements that a stage of the pipeline has.
 int64_t padded_elements(const Partition& partition, const StateOptions& state) {
   int64_t elements = 0;
   for (const Unit& unit : partition.units)
@@ -124,8 +125,9 @@ int64_t padded_elements(const Partition& partition, const StateOptions& state) {
   return elements;
 }
 
-/// At most a quarter of the gradients that a rank keeps in one bucket: DeepSpeed's defaults (5e8
-/// elements a bucket) would reduce a small model in one piece, after backward instead of beside it.
+/// Computes the bucket's elements, at most a quarter of the gradients that a rank keeps:
+/// DeepSpeed's defaults (5e8 elements a bucket) would reduce a small model in one piece, after
+/// backward instead of beside it.
 int64_t bucket_of(int64_t wanted, const StateOptions& state, int64_t elements) {
   if (state.stage >= 2) elements /= state.shard.count;
   return std::max<int64_t>(1, std::min(wanted, elements / 4));
@@ -150,8 +152,8 @@ StepOptions step_options(const Config& config, const ModelDescription& model, co
   const int64_t elements = padded_elements(partition, options.state);
   options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, options.state, elements);
   options.gather_bucket_elements = bucket_of(config.zero.allgather_bucket_size, options.state, elements);
-  // Of all that a tensor-parallel rank has, whatever the number of shards: DeepSpeed's default (5e7)
-  // would hold most of a small model gathered.
+  // The prefetch is a part of all that a tensor-parallel rank has, whatever the number of shards:
+  // DeepSpeed's default (5e7) would hold most of a small model gathered.
   options.prefetch_elements =
       std::min({config.zero.prefetch_bucket_size, disk_buffers(config), elements / 8});
   options.max_live_elements = config.zero.max_live_parameters;
@@ -165,7 +167,8 @@ StepOptions step_options(const Config& config, const ModelDescription& model, co
 /// More would hardly fill a pipeline better.
 constexpr int64_t kMostPerStage = 8;
 
-/// As many as a step of training has at most, in equal parts of what a validation reads.
+/// Chooses the micro-batches of one evaluation run: as many as a step of training has at most, in
+/// equal parts of what a validation reads.
 int32_t evaluation_micro_batches(const Config& config, const StateOptions& state) {
   const int64_t stages = state.pipeline.stages();
   if (stages == 1) return 1;
@@ -228,7 +231,8 @@ int64_t checkpoint_bytes(const StepPlan& plan) {
 }
 
 ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
-  // As in training, so that it needs no more memory; a number of tokens that cannot be split is not.
+  // The split is that of training, so that it needs no more memory; a number of tokens that cannot
+  // be split is not.
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
   ModelDescription model =

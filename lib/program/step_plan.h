@@ -23,19 +23,21 @@ struct ProgramPlan {
   ParameterHolders holders;
 };
 
-/// What a rank will do, planned from texts alone: no tensors, no ranks.
+/// StepPlan is what a rank will do, planned from texts alone: no tensors, no ranks.
 struct StepPlan {
   Partition partition;
   StepOptions options;
   ProgramPlan train;
   ProgramPlan evaluate;
-  /// That one run of `evaluate` reads: several where a pipeline would wait for each by itself.
+  /// Micro-batches that one run of `evaluate` reads: several where a pipeline would wait for each
+  /// by itself.
   int32_t evaluation_micro_batches = 1;
-  /// That scores each next token of a text (train.generate); nothing where no text is wanted, or there is no validation data to begin
-  /// one with.
+  /// The program that scores each next token of a text (train.generate); nothing where no text is
+  /// wanted, or there is no validation data to begin one with.
   std::optional<ProgramPlan> text;
 
-  /// What a rank runs, one at a time: training, validation and, where it is there, text.
+  /// Lists the programs that a rank runs, one at a time: training, validation and, where it is
+  /// there, text.
   std::vector<const ProgramPlan*> all() const;
   std::vector<const Program*> programs() const;
 };
@@ -43,7 +45,7 @@ struct StepPlan {
 /// Names of the flat optimizer state buffers, as checkpoints call them: {"exp_avg", "exp_avg_sq"}.
 std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer);
 
-/// What the weight decay of a run applies to: all tensors, or all but norms and biases.
+/// Says which tensors weight decay applies to in a run: all, or all but norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
 /// The ranks of a resolved config. Along dp_shard lie those that share one copy of the state, along
@@ -53,7 +55,7 @@ RankMesh rank_mesh(const Config& config);
 /// Neighbours along dp_shard that keep secondary shards between them (StateOptions::node).
 int secondary_shards(const Config& config);
 
-/// Whether some checkpoints of a resolved config's run are written while it trains on.
+/// Says whether some checkpoints of a resolved config's run are written while it trains on.
 bool saves_in_background(const Config& config);
 
 /// Plans the steps of rank `rank` of a resolved config. Errors of training_model.

@@ -17,7 +17,7 @@ namespace {
 /// Receiving is the business of those who send.
 bool sends(const Instr& instr) { return instr.communicates() && instr.kind != InstrKind::kReceive; }
 
-/// One a range.
+/// Counts one call a range.
 size_t calls_of(const Instr& instr) { return std::max(instr.reads.size(), instr.writes.size()); }
 
 /// Bytes that one call sends (see Communicator's account).
@@ -85,7 +85,7 @@ bool brings_parameters(const Program& program, const Instr& instr) {
 
 namespace {
 
-/// What a sum takes into account; theory is the sum with nothing.
+/// Known lists what a sum takes into account; theory is the sum with nothing.
 struct Known {
   bool padding = false;
   bool small_units = false;
@@ -176,7 +176,7 @@ class Formula {
   }
 
  private:
-  /// How often a unit's parameters are gathered, over which group.
+  /// Gathers says how often a unit's parameters are gathered, over which group.
   struct Gathers {
     int64_t shards = 0;
     int64_t node = 0;
@@ -184,8 +184,8 @@ class Formula {
 
   int64_t shards() const { return state_.shard.count; }
 
-  /// How often each unit's parameters are needed in a micro-batch: by lists of one direction that
-  /// follow each other once.
+  /// Counts how often each unit's parameters are needed in a micro-batch: by lists of one direction
+  /// that follow each other once.
   void count_readers(const ModelDescription& model) {
     const size_t layers = model.layers.size();
     std::set<UnitId> before;
@@ -244,14 +244,14 @@ class Formula {
     return {first, all - first};
   }
 
-  /// Over the shards; then over the replicas, which have a row of their own. Where one of the two
-  /// is alone, over all.
+  /// Bytes of an all-reduce over the shards, then over the replicas, which have a row of their own.
+  /// If there are only shards or only replicas, over all.
   int64_t all_reduce(int64_t bytes) const {
     const int64_t ranks = shards() == 1 ? state_.replicas : shards();
     return 2 * bytes * (ranks - 1) / ranks;
   }
 
-  /// Of the collectives that `counts` chooses.
+  /// Bytes of the collectives that `counts` chooses.
   template <typename Counts>
   int64_t sent_by(const Counts& counts) const {
     int64_t bytes = 0;

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// What one kind of collective over one group sends.
+/// TrafficRow is what one kind of collective over one group sends.
 struct TrafficRow {
   InstrKind kind = InstrKind::kAllReduce;
   GroupId group = kNoGroup;
@@ -49,10 +49,11 @@ struct TrafficDeviation {
   int64_t bytes = 0;
 };
 
-/// What a training step sends by the theory of its ZeRO stage (Rajbhandari et al. 2020, "ZeRO",
-/// section 7): 2 Psi (N-1)/N elements a rank at stages 0 to 2, 3 Psi (N-1)/N at stage 3, with Psi
-/// parameters and N ranks that share one copy of the state. With secondary shards in nodes of h
-/// ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of Wang et al. 2023, "ZeRO++").
+/// TrafficTheory is what a training step sends by the theory of its ZeRO stage (Rajbhandari et al.
+/// 2020, "ZeRO", section 7): 2 Psi (N-1)/N elements a rank at stages 0 to 2, 3 Psi (N-1)/N at stage
+/// 3, with Psi parameters and N ranks that share one copy of the state. With secondary shards in
+/// nodes of h ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of Wang et al. 2023,
+/// "ZeRO++").
 struct TrafficTheory {
   int stage = 0;
   int ranks = 1;
@@ -61,7 +62,7 @@ struct TrafficTheory {
   /// Psi.
   int64_t parameters = 0;
   int64_t bytes = 0;
-  /// What is between this and the program; none of 0 bytes.
+  /// Deviations of the program from the theory; none of 0 bytes.
   std::vector<TrafficDeviation> deviations;
 };
 

@@ -10,10 +10,10 @@
 
 namespace ftrun {
 
-/// What goes from a stage of a pipeline to another in a micro-batch: the output of the last layer of a
-/// part to the next part, or the gradient by it back.
+/// A transfer goes from a stage of a pipeline to another in a micro-batch: the output of the last
+/// layer of a part to the next part, or the gradient by it back.
 struct Transfer {
-  /// Whose output it is.
+  /// The layer whose output it is.
   int32_t layer = -1;
   int32_t micro_batch = -1;
   bool gradient = false;
@@ -29,8 +29,9 @@ struct LayersOfModel {
   int32_t first_trained = 0;
 };
 
-/// What an action needs from another stage, and what it makes for another stage; `from` is -1 where that is
-/// nothing. Weight gradients are of their stage alone, and no gradient goes to a layer that has no backward lists.
+/// ActionTransfers are what an action needs from another stage, and what it makes for another
+/// stage; `from` is -1 where that is nothing. Weight gradients stay in their stage, and no gradient
+/// goes to a layer that has no backward lists.
 struct ActionTransfers {
   Transfer received;
   Transfer sent;
@@ -42,7 +43,7 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage, const Sc
 struct PlacedTransfer {
   Transfer transfer;
   BufferId buffer = -1;
-  /// Of this stage's actions the one that reads or writes it.
+  /// The action of this stage that reads or writes it.
   size_t action = 0;
 };
 

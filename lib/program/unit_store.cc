@@ -19,7 +19,8 @@ constexpr std::array<std::pair<Persistent, const char*>, 3> kParameterBuffers{{
     {Persistent::kFp32Parameters, buffer_names::kFp32Parameters},
 }};
 
-/// The one for parameters of that format, where layers compute in `compute`.
+/// Returns the buffer that holds parameters stored in `format` while layers compute in `compute`:
+/// packed ones, those of the dtype that is computed in, or fp32 ones.
 Persistent parameter_buffer(const StorageFormat& format, DType compute) {
   if (format.packed) return Persistent::kPackedParameters;
   return format.dtype == compute ? Persistent::kParameters : Persistent::kFp32Parameters;
@@ -53,7 +54,7 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
   if (micro_batches > 0 && options_.snapshots) place_snapshots();
 }
 
-/// What is not persistent has the number of its first unit in its name.
+/// Adds a buffer; one that is not persistent has the number of its first unit in its name.
 BufferId UnitStore::add_buffer(const HomeOptions& options, Tier tier, int64_t elements, UnitId first) {
   std::string name = options.name;
   if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
@@ -220,12 +221,14 @@ Range UnitStore::range(const Home& home, int64_t begin, int64_t end) const {
           home.format.bytes(end - begin)};
 }
 
-/// All that this rank holds of the unit, with what reaches behind it.
+/// Returns where this rank's shard of the unit lies in `homes` (the whole unit where it is not
+/// cut), with the padding that reaches past the unit's end. The home itself may hold the whole of a
+/// unit that is cut.
 Range UnitStore::held(const std::vector<Home>& homes, UnitId id) const {
   return range(home(homes, id), cut_.begin(id), cut_.begin(id) + cut_.held(id));
 }
 
-/// What is frozen is in the model folder.
+/// Says whether checkpoints hold the unit; frozen ones are in the model folder.
 bool UnitStore::is_saved(UnitId id) const { return spec(id).counted && spec(id).trainable; }
 
 ShardRange UnitStore::saved_part(UnitId id) const {
@@ -291,15 +294,15 @@ void UnitStore::list_straddling_pieces() {
     }
 }
 
-/// Of any of the ranks that save a unit between them. Their snapshots are equally long: else ranks that
-/// do the same would have different programs.
+/// The most elements of a unit that any of the ranks that save it between them saves. Their
+/// snapshots are equally long, else ranks that do the same would have different programs.
 int64_t UnitStore::most_saved(UnitId id) const {
   if (!is_saved(id)) return 0;
   return split(shard_range(unit(id), 0, options_.shard.count), 0, options_.replicas).size();
 }
 
-/// What is saved and lies in memory gets its place in a buffer of the host, what lies on disk a second
-/// place there.
+/// Places snapshots: saved state in memory gets its place in a buffer of the host, saved state on
+/// disk a second place there.
 void UnitStore::place_snapshots() {
   const auto is_saved = [](const StatePiece& piece) { return piece.state != StatePiece::kWorking; };
   std::set<BufferId> on_disk;
@@ -429,7 +432,7 @@ std::vector<Instr> UnitStore::gather(const ParameterUse& use, size_t number) {
 
 // Gradients.
 
-/// Of the first layer that reads a unit: backward comes to it last.
+/// The chunk of the first layer that reads a unit: backward comes to it last.
 int32_t UnitStore::chunk_of(UnitId id) const {
   const PipelineLayout& pipeline = options_.pipeline;
   for (const int layer : unit(id).layers)
@@ -492,7 +495,7 @@ std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
   return found;
 }
 
-/// What lies between tensors is reduced, summed and updated like them.
+/// Clears the padding: elements between tensors are reduced, summed and updated like them.
 std::vector<Instr> UnitStore::clear_padding(const GradientUse& use) const {
   Instr clear;
   clear.kind = InstrKind::kClear;
@@ -529,8 +532,9 @@ Range UnitStore::to_wire(const GradientUse& use, Reduction& reduction) {
   return wire;
 }
 
-/// Brings a reduced part to where the update reads it; the communication lane does it right after
-/// the reduction, without bothering compute.
+/// Brings a reduced part to where the update reads it: the first is copied, later ones are added.
+/// Where the compute lane would do it and there are data-parallel peers, the lane of the reduction
+/// does it instead, so that computation is not held up.
 void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool first,
                         std::vector<Instr>& into) const {
   if (part == to) return;
@@ -542,7 +546,9 @@ void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool firs
   into.push_back(std::move(instr));
 }
 
-/// Over the shard group first, as where units are cut: sums have the same bits at every stage.
+/// Reduces the range in place over each of the groups in turn. Callers list the shard group before
+/// the replica group, the order in which units that are cut are reduced, so that sums have the same
+/// bits at every ZeRO stage.
 void UnitStore::reduce_over(const std::vector<GroupId>& groups, const Range& range, UnitId id,
                             Reduction& reduction) const {
   for (const GroupId group : groups) {

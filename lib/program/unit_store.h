@@ -16,15 +16,16 @@
 
 namespace ftrun {
 
-/// Where layers read a unit's parameters that are brought for them: lists that follow each other share
-/// one use.
+/// A use of parameters: the lists that read a unit's parameters that are brought for them; lists
+/// that follow each other share one use.
 struct ParameterUse {
   UnitId unit = -1;
   int32_t micro_batch = -1;
   BufferId buffer = -1;
 };
 
-/// Where lists write the gradient of a unit: in a micro-batch, or (-1) in all of the step.
+/// A use of a gradient: the lists that write the gradient of a unit, in a micro-batch or (-1) in
+/// all of the step.
 struct GradientUse {
   UnitId unit = -1;
   int32_t micro_batch = -1;
@@ -33,18 +34,18 @@ struct GradientUse {
   Range whole;
 };
 
-/// What reduces one unit's gradient.
+/// A reduction holds the instructions that reduce one unit's gradient.
 struct Reduction {
-  /// After the last list that writes it.
+  /// Instructions after the last list that writes it.
   std::vector<Instr> before;
   /// May be joined with those of other units; none where no other rank has a gradient.
   std::optional<Instr> collective;
-  /// After that: what brings the result to where the update reads it.
+  /// Instructions after the collective: they bring the result to where the update reads it.
   std::vector<Instr> after;
 };
 
-/// Where a rank keeps the parameters, gradients and optimizer state of each unit, and the
-/// instructions that move them, by the units' specifications. Lists that use parameters and
+/// UnitStore places the parameters, gradients and optimizer state of each unit on a rank, and makes
+/// the instructions that move them, by the units' specifications. Lists that use parameters and
 /// gradients ask where they lie; passes ask for what moves them there and away.
 class UnitStore {
  public:
@@ -60,10 +61,10 @@ class UnitStore {
   Range parameters(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
   /// Ends the uses of all but `kept`, which the next list reads too.
   void release(const std::set<UnitId>& kept = {});
-  /// Where a list writes a parameter's gradient in a micro-batch.
+  /// The range into which a list writes a parameter's gradient in a micro-batch.
   Range gradient(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
 
-  /// In the order in which lists asked.
+  /// The uses of parameters, in the order in which lists asked.
   const std::vector<ParameterUse>& parameter_uses() const { return parameter_uses_; }
   const std::vector<GradientUse>& gradient_uses() const { return gradient_uses_; }
 
@@ -88,12 +89,12 @@ class UnitStore {
   /// have `bucket_elements` elements (DeepSpeed's allgather_bucket_size).
   void update(int64_t bucket_elements);
 
-  /// What lies where, for loading, saving and export.
+  /// The pieces of state in their places, for loading, saving and export.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
   ParameterHolders parameter_holders() const;
 
  private:
-  /// Where this rank keeps a unit's state of one kind.
+  /// A home is the place where this rank keeps a unit's state of one kind.
   struct Home {
     BufferId buffer = -1;
     /// Element of the buffer where element `first` of the unit lies.
@@ -102,7 +103,7 @@ class UnitStore {
     StorageFormat format;
   };
   struct HomeOptions {
-    /// Nothing: gradients, which live within a step.
+    /// The kind of state; nothing: gradients, which live within a step.
     std::optional<Persistent> which;
     std::string name;
     Category category;
@@ -110,7 +111,7 @@ class UnitStore {
     FlatOrder order = FlatOrder::kForward;
     bool peer_visible = false;
   };
-  /// What of a unit's state of one kind lies in which tier.
+  /// A part is what lies in one tier of a unit's state of one kind.
   struct Part {
     Tier tier = Tier::kDevice;
     bool wanted = true;
@@ -120,7 +121,7 @@ class UnitStore {
   /// The updates of one interval of a unit with the copies between tiers that they need.
   struct Update {
     UnitId unit = -1;
-    /// Which of the two staging buffers of a name it uses: neighbours use different ones.
+    /// The staging buffer, of the two of a name, that it uses: neighbours use different ones.
     int turn = 0;
     std::vector<Instr> before;
     std::vector<Instr> updates;
@@ -218,7 +219,7 @@ class UnitStore {
   const StateOptions& options_;
   const StateGroups groups_;
   const std::vector<StateSpec> specs_;
-  /// How states are cut over the shard group.
+  /// The cut of states over the shard group.
   const Sharding cut_;
   std::vector<Home> parameters_;
   std::vector<Home> gradients_;

@@ -56,8 +56,8 @@ void UnitStore::norm(BufferId norm) {
 
 void UnitStore::update(int64_t bucket_elements) {
   measure_straddling();
-  // What needs no copies goes first, beside those that the first two intervals wait for: between
-  // intervals it would stand where the next one's copies begin.
+  // Updates that need no copies go first, beside those that the first two intervals wait for:
+  // between intervals they would stand where the next one's copies begin.
   Updates in_place;
   Updates staged;
   for (const Unit& u : partition_.units) {
@@ -117,7 +117,7 @@ void UnitStore::join_gathers(std::initializer_list<Updates*> all, int64_t bucket
   }
 }
 
-/// Those that stand behind the first `done` updates, each once.
+/// Emits the gathers that stand behind the first `done` updates, each once.
 void UnitStore::emit_gathers(Updates& updates, size_t done) {
   for (; updates.emitted < updates.gathers.size(); ++updates.emitted) {
     Updates::Gather& next = updates.gathers[updates.emitted];
@@ -126,7 +126,7 @@ void UnitStore::emit_gathers(Updates& updates, size_t done) {
   }
 }
 
-/// Whether an update takes copies of what lies in another tier than where it runs.
+/// Says whether an update takes copies of what lies in another tier than where it runs.
 bool UnitStore::stages_update(UnitId id) const {
   return spec(id).optimizer != Tier::kDevice || tier_of(held(parameters_, id)) != Tier::kDevice;
 }

@@ -13,10 +13,10 @@ namespace ftrun {
 
 /// DeepSpeed's `csv_monitor` section, with its defaults.
 struct CsvMonitorOptions {
-  /// "" is the current folder.
+  /// The folder of the files; "" is the current folder.
   std::string output_path;
   std::string job_name = "DeepSpeedJobName";
-  /// Of a resumed run: samples that it had read at its checkpoint. Rows beyond them will be written
+  /// The samples that a resumed run had read at its checkpoint. Rows beyond them will be written
   /// anew.
   std::optional<int64_t> resumed_samples = std::nullopt;
 };

@@ -9,17 +9,18 @@
 
 namespace ftrun {
 
-/// How much of a run's time went into steps that counted: those that metrics.jsonl still holds, as a restart takes
-/// out the steps that are trained again. Start-up, saving, validation, steps that were lost and the time until somebody
-/// or something started the run again are the rest. Kept in the manifest's counters, over restarts and resumes.
+/// EffectiveTime says how much of a run's time went into steps that counted: those that
+/// metrics.jsonl still holds, as a restart takes out the steps that are trained again. The rest is
+/// start-up, saving, validation, steps that were lost and the time until somebody or something
+/// started the run again. It is kept in the manifest's counters, over restarts and resumes.
 struct EffectiveTime {
   double steps_seconds = 0;
-  /// From the first start of the run.
+  /// Seconds from the first start of the run.
   double all_seconds = 0;
   double ratio() const { return all_seconds > 0 ? steps_seconds / all_seconds : 0; }
 };
 
-/// Of a run that has none yet: `unix_seconds` is when it was first started.
+/// Notes the first start of a run that has none yet, at `unix_seconds`.
 void note_first_start(RunManifest& manifest, double unix_seconds);
 
 /// Writes the figures of now to the manifest, and returns them.
@@ -28,7 +29,8 @@ EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepM
 /// "effective training time: 83.1 % of 12.3s since the first start (10.2s in steps that counted)".
 std::string effective_time_text(const EffectiveTime& time);
 
-/// The last `count` restarts, a line each: when, why, from which step to which, and with how many ranks where some had left.
+/// The last `count` restarts, a line each: when, why, from which step to which, and with how many
+/// ranks where some had left.
 std::vector<std::string> restart_texts(const RunManifest& manifest, int64_t count);
 
 }  // namespace ftrun

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// True for the environment variables that a manifest may show: those that change how a run
-/// behaves (OMP_*, NCCL_*, CUDA_VISIBLE_DEVICES, ...) or say where it ran (SLURM_JOB_ID, RANK,
+/// Says whether a manifest may show an environment variable: one that changes how a run
+/// behaves (OMP_*, NCCL_*, CUDA_VISIBLE_DEVICES, ...) or says where it ran (SLURM_JOB_ID, RANK,
 /// ...). A name that sounds like a secret (is_secret_name) is never among them.
 bool is_recorded_variable(std::string_view name);
 

@@ -15,19 +15,20 @@ struct MachineInfo {
   /// Processors that this process may use: its affinity and the quota of its control groups.
   int cores = 0;
   int64_t memory_bytes = 0;
-  /// What the kernel says can be given out without swapping.
+  /// Bytes that the kernel says can be given out without swapping.
   int64_t memory_available_bytes = 0;
 };
 
-/// What this process holds, in bytes, from /proc/self/status. Resident memory is the sum of
-/// anonymous, shared-memory and file-backed pages; only the last can be dropped at no cost.
+/// ProcessMemory is what this process holds, in bytes, from /proc/self/status. Resident memory is
+/// the sum of anonymous, shared-memory and file-backed pages; only the last can be dropped at no
+/// cost.
 struct ProcessMemory {
   int64_t peak_resident = 0;  // VmHWM
   int64_t anonymous = 0;      // RssAnon
   int64_t shared_memory = 0;  // RssShmem
   int64_t file_backed = 0;    // RssFile
 
-  /// What this process alone keeps from being free.
+  /// Bytes that this process alone keeps from being free.
   int64_t held() const { return anonymous + shared_memory; }
 };
 

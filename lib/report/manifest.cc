@@ -109,6 +109,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["memory"] = manifest.memory;
   json["traffic"] = manifest.traffic;
   if (!manifest.pipeline.empty()) json["pipeline"] = manifest.pipeline;
+  if (!manifest.time.empty()) json["time"] = manifest.time;
   json["config_xxh3"] = config_hash(manifest);
   json["config"] = redacted_config(manifest.config);
   return json;
@@ -264,6 +265,7 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   read_figures("memory", manifest.memory);
   read_figures("traffic", manifest.traffic);
   read_figures("pipeline", manifest.pipeline);
+  read_figures("time", manifest.time);
   fields.each_object("restarts",
                      [&](const Fields& f) { manifest.restarts.push_back(restart_from(f)); });
   if (const Json* config = fields.find("config"))

@@ -14,7 +14,7 @@
 
 namespace ftrun {
 
-/// What the binary was made of.
+/// BuildInfo says what the binary was made of.
 struct BuildInfo {
   std::string version;
   std::string git_commit;
@@ -30,9 +30,9 @@ struct InputRecord {
   std::string path;
   int64_t bytes = 0;
   std::string fingerprint;
-  /// What else must be the same on a resume: "tokenizer", "vocabulary", "samples", ...
+  /// Further facts that must be the same on a resume: "tokenizer", "vocabulary", "samples", ...
   std::map<std::string, std::string> details;
-  /// The commit of a model that was found in the Hugging Face cache; "" for others.
+  /// The commit of what was found in the Hugging Face cache; "" for others.
   std::string commit = {};
 };
 
@@ -40,7 +40,7 @@ struct InputRecord {
 struct RanksOfStart {
   /// 0: not known.
   int64_t count = 0;
-  /// Who has left, ascending, numbered as at the first start.
+  /// The ranks that have left, ascending, numbered as at the first start.
   std::vector<int64_t> left = {};
   /// Why: "rank 1 failed twice without a new checkpoint: killed by signal 9". "" where none has.
   std::string why_left = "";
@@ -62,16 +62,17 @@ struct RestartRecord {
 struct RunManifest {
   BuildInfo build;
   MachineInfo machine;
-  /// That rank 0 computes on; 0 in runs of older versions.
+  /// The threads that rank 0 computes on; 0 in runs of older versions.
   int threads = 0;
   std::vector<std::string> gpus;
   std::string gpu_driver;
-  /// Who multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
+  /// The library that multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
   std::map<std::string, std::string> products;
-  /// How sums over ranks add: "rank order, fp32" or "nccl". "" in runs of older versions.
+  /// The way in which sums over ranks add: "rank order, fp32" or "nccl". "" in runs of older
+  /// versions.
   std::string sums;
-  /// Who computes attention on GPUs, "own" or "cudnn 9.19.0"; how it multiplies bf16 on processors, "bf16 by vdpbf16ps". "" in runs
-  /// of older versions.
+  /// The code that computes attention on GPUs, "own" or "cudnn 9.19.0"; how it multiplies bf16 on
+  /// processors, "bf16 by vdpbf16ps". "" in runs of older versions.
   std::string attention;
   uint64_t seed = 0;
   /// Ranks of the mesh by axis, slowest first: {"data", 2}, ...
@@ -80,12 +81,12 @@ struct RunManifest {
   /// text. Secrets are hidden before it is written.
   std::string config;
   InputRecord model;
-  /// By role: "train", "validation".
+  /// The data by role: "train", "validation".
   std::map<std::string, InputRecord> data;
-  /// From recorded_environment().
+  /// The variables of recorded_environment().
   std::map<std::string, std::string> environment;
   std::string started;
-  /// What training started from: "the model's weights" or a checkpoint's folder.
+  /// The state that training started from: "the model's weights" or a checkpoint's folder.
   std::string start;
   std::string ended;
   /// Absent while the run goes on.
@@ -104,14 +105,18 @@ struct RunManifest {
   };
   std::optional<Best> best;
   std::map<std::string, int64_t> counters;
-  /// Rank 0's, in bytes by name: "predicted", "allocated" and "touched" by tier and category, "process".
-  /// With a pipeline also "stage 0", "stage 1", ...: what the first rank of each stage used.
+  /// Rank 0's, in bytes by name: "predicted", "allocated" and "touched" by tier and category,
+  /// "process". With a pipeline also "stage 0", "stage 1", ...: what the first rank of each stage
+  /// used.
   std::map<std::string, std::map<std::string, int64_t>> memory;
   /// Bytes of the training steps of all ranks, by what carries them: "program" and as observed.
   std::map<std::string, std::map<std::string, int64_t>> traffic;
-  /// By stage of a pipeline ("stage 0"): what of its steps it waited ("idle_per_million"), and what it would
-  /// wait if nothing but its schedule cost time ("schedule_idle_per_million").
+  /// Waits by stage of a pipeline ("stage 0"): what of its steps it waited ("idle_per_million"),
+  /// and what it would wait if nothing but its schedule cost time ("schedule_idle_per_million").
   std::map<std::string, std::map<std::string, int64_t>> pipeline;
+  /// Microseconds of a training step of rank 0, "predicted" and "measured" (the median): "step",
+  /// "exposed_communication".
+  std::map<std::string, std::map<std::string, int64_t>> time;
 };
 
 /// The text of run.json: an object of "format": 1 and the fields above, secrets hidden.

@@ -10,21 +10,22 @@ namespace ftrun {
 /// Bytes that one process may still map.
 struct AddressSpace {
   int64_t left = std::numeric_limits<int64_t>::max();
-  /// What is limited, and by which limit: "its address space (ulimit -v)", "its private memory (ulimit -d)"; "" for nothing.
+  /// The limited memory, and the limit: "its address space (ulimit -v)", "its private memory
+  /// (ulimit -d)"; "" for nothing.
   std::string of;
   /// Memory that ranks share counts too.
   bool bounds_shared = false;
 };
 
-/// How much main memory the processes of this job may have, in bytes.
+/// MemoryLimit says how much main memory the processes of this job may have, in bytes.
 struct MemoryLimit {
   /// The most that there can ever be, and what is free now (without swapping).
   int64_t total = 0;
   int64_t available = 0;
-  /// Who sets `total`: "this machine", "the control group /kubepods/pod1".
+  /// The owner of the limit `total`: "this machine", "the control group /kubepods/pod1".
   std::string by;
   bool by_group = false;
-  /// Of one process.
+  /// The limit of one process.
   AddressSpace process;
 };
 
@@ -33,7 +34,7 @@ struct MemoryLimit {
 /// What cannot be read does not limit; total is 0 when nothing can.
 MemoryLimit read_memory_limit(const std::string& root = "");
 
-/// What this process may still map, by its limits.
+/// Finds what this process may still map, by its limits.
 AddressSpace address_space_left();
 
 }  // namespace ftrun

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// metrics.jsonl: one JSON object a line, one line a step and one an evaluation, each in the kernel's hands when write()
-/// returns.
+/// metrics.jsonl: one JSON object a line, one line a step and one an evaluation, each in the
+/// kernel's hands when write() returns.
 class MetricsWriter {
  public:
   /// Opens or makes the file for a run whose first step will be `first_step`: lines of that step

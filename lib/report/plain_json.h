@@ -14,7 +14,8 @@ inline nlohmann::ordered_json json_of_number(double value) {
   return value;
 }
 
-/// Calls leaf(dotted name, text) for every leaf of `json`, whose name is `name`. Lists are leaves: an entry more shifts no names.
+/// Calls leaf(dotted name, text) for every leaf of `json`, whose name is `name`. Lists are leaves:
+/// an entry more shifts no names.
 inline void flatten(const nlohmann::ordered_json& json, const std::string& name,
                     const std::function<void(const std::string&, const std::string&)>& leaf) {
   using Json = nlohmann::ordered_json;

@@ -29,10 +29,11 @@ constexpr std::string_view kPlain = "\x1b[0m";
 /// Carriage return, then erase to the end of the line.
 constexpr std::string_view kClear = "\r\x1b[K";
 
-/// A piece of the live line; the piece with the lowest rank is the first to go.
+/// Part is a piece of the live line. The part with the lowest `drop_order` is the first to go where
+/// the line is too long.
 struct Part {
   std::string text;
-  int rank = 0;
+  int drop_order = 0;
   std::string_view colour;
 };
 
@@ -89,9 +90,11 @@ size_t columns(const std::vector<Part>& parts) {
 }
 
 void drop_until_it_fits(std::vector<Part>& parts, size_t limit) {
-  const auto by_rank = [](const Part& a, const Part& b) { return a.rank < b.rank; };
+  const auto goes_first = [](const Part& a, const Part& b) {
+    return a.drop_order < b.drop_order;
+  };
   while (parts.size() > 1 && columns(parts) > limit)
-    parts.erase(std::min_element(parts.begin(), parts.end(), by_rank));
+    parts.erase(std::min_element(parts.begin(), parts.end(), goes_first));
   // All ASCII, so bytes are columns.
   if (columns(parts) > limit) parts.front().text.resize(limit);
 }
@@ -112,7 +115,7 @@ std::string bar_text(double done, int cells, const ProgressStyle& style) {
 }
 
 bool locale_is_utf8() {
-  // Without setlocale() the C library answers for "C", so the variables are read as it would.
+  // The C library answers for "C" without setlocale(), so the variables are read as it would.
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
@@ -146,7 +149,7 @@ std::string live_progress_text(const ProgressState& state, const ProgressStyle& 
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
     const bool bar = i == 0 && state.total_steps > 0 && spare >= kShortestBar;
-    if (i > 0) line += parts[i].rank == 2 && line.ends_with(']') ? " " : "  ";
+    if (i > 0) line += part.drop_order == 2 && line.ends_with(']') ? " " : "  ";
     line += style.colour && !part.colour.empty() ? cat(part.colour, part.text, kPlain) : part.text;
     if (bar) line += cat(" ", bar_text(fraction(state), std::min(spare, kLongestBar), style));
   }
@@ -221,7 +224,7 @@ void ProgressLine::show(const StepMetrics& metrics) {
 }
 
 void ProgressLine::show_live(const ProgressState& state, bool important) {
-  // What must be found again later gets a line that stays.
+  // A line that must be found again later stays.
   if (!state.metrics.evaluations.empty() || state.metrics.skipped) print(plain_progress_text(state));
   const double now = options_.clock();
   if (!important && now - drawn_at_ < options_.seconds_between) return;

@@ -12,7 +12,7 @@
 
 namespace ftrun {
 
-/// What a progress line says.
+/// ProgressState is what a progress line says.
 struct ProgressState {
   StepMetrics metrics;
   /// 0 when it is not known.
@@ -20,7 +20,7 @@ struct ProgressState {
   std::optional<double> seconds_left;
 };
 
-/// How a live line looks.
+/// ProgressStyle says how a live line looks.
 struct ProgressStyle {
   /// Columns of the terminal; the line stays below that many, so that it never wraps.
   int width = 80;
@@ -40,14 +40,14 @@ std::string live_progress_text(const ProgressState& state, const ProgressStyle& 
 std::string plain_progress_text(const ProgressState& state);
 
 struct ProgressOptions {
-  /// One line drawn over and over, in place of lines.
+  /// Says whether one line is drawn over and over, in place of lines.
   bool live = false;
   bool colour = false;
   bool unicode = false;
-  /// Without `live`: a line every so many steps; the first, the last, validations, skipped steps
+  /// The steps between two lines without `live`; the first, the last, validations, skipped steps
   /// and losses that are not finite always have one.
   int64_t every = 10;
-  /// With `live`: at most one drawing in so many seconds.
+  /// The least seconds between two drawings with `live`.
   double seconds_between = 0.1;
   /// Columns of the terminal now (it may be resized).
   std::function<int()> width = [] { return 80; };
@@ -89,7 +89,7 @@ class ProgressLine {
   int64_t steps_timed_ = 0;
   bool only_warm_up_ = false;
   double drawn_at_ = 0;
-  /// What the terminal shows now, "" when it shows no live line.
+  /// The line that the terminal shows now, "" when it shows no live line.
   std::string drawn_;
 };
 

@@ -45,7 +45,7 @@ void add_config_differences(const Json& before, const Json& now,
                    "text with xxh3 " + now.at("config_xxh3").get<std::string>()});
 }
 
-/// What identifies an input when it is compared with `other`.
+/// Flattens what identifies an input when it is compared with `other`.
 Flat identity(const std::string& name, const InputRecord& input, const InputRecord& other) {
   Flat flat;
   for (const auto& [key, value] : input.details) flat[name + "." + key] = value;
@@ -79,7 +79,7 @@ void add_data_differences(const RunManifest& before, const RunManifest& now,
   }
 }
 
-/// What a resume on another node may well have of its own.
+/// Adds the differences of machines, which a resume on another node may well have.
 void add_machine_differences(const RunManifest& before, const RunManifest& now,
                              std::vector<ManifestDifference>& out) {
   const auto flat = [](const RunManifest& m) {

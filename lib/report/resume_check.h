@@ -10,15 +10,15 @@ namespace ftrun {
 
 inline constexpr std::string_view kNotRecorded = "(none)";
 
-/// One thing that an earlier run and this one disagree on.
+/// ManifestDifference is one thing that an earlier run and this one disagree on.
 struct ManifestDifference {
   /// Dotted: "seed", "topology.data", "config.optimizer.params.lr", "data.train.fingerprint".
   std::string field;
-  /// As run.json spells the values; kNotRecorded where one has no such field.
+  /// The value as run.json spells it; kNotRecorded where one has no such field.
   std::string before;
   std::string now;
-  /// True for what changes the mathematics of the run (config, model, data, seed, topology); false
-  /// for what only changes its rounding or place (build, machine).
+  /// Says whether it changes the mathematics of the run (config, model, data, seed, topology);
+  /// false for what only changes its rounding or place (build, machine).
   bool matters = true;
 };
 

@@ -65,8 +65,9 @@ std::string how_to_stop(const std::string& pid, const std::string& host) {
               cat("wait for that run or stop it", how_to_stop(pid, host), ", or ", kElsewhere));
 }
 
-/// Takes the kernel's lock or throws. Who only looks whether a run is under way (scripts/follow_run.py) holds it for a moment, which
-/// is waited for. File systems without locks are used unlocked, with a warning.
+/// Takes the kernel's lock or throws. Who only looks whether a run is under way
+/// (scripts/follow_run.py) holds it for a moment, which is waited for. File systems without locks
+/// are used unlocked, with a warning.
 void take_lock(int fd, const std::string& root) {
   constexpr auto kMoment = std::chrono::milliseconds(500);
   const auto end = std::chrono::steady_clock::now() + kMoment;
@@ -146,11 +147,14 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
   return std::nullopt;
 }
 
-/// What is asked for by its number is nowhere but in a run that is there.
+/// Finds the problem of a run that is not there: a checkpoint that is asked for by its number is
+/// nowhere else.
 std::optional<Error> absence_problem(const RunPaths& paths) {
   std::error_code unseen;
   if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty()) return std::nullopt;
-  return Error(ExitCode::kUsage, cat("output_dir ", paths.root(), ": there is no run in it of which a step could be resumed", did_you_mean(run_near(paths.root()))),
+  return Error(ExitCode::kUsage,
+               cat("output_dir ", paths.root(), " contains no run to resume",
+                   did_you_mean(run_near(paths.root()))),
                "correct output_dir, or give --resume auto, which starts a run where there is none");
 }
 
@@ -162,7 +166,7 @@ void make_root(const std::string& root) {
   std::error_code error;
   if (fs::is_directory(root, error)) return;
   const std::string parent = fs::path(root).parent_path().string();
-  // What it lies in may be for others too.
+  // The parent folder may be for others too.
   if (!parent.empty()) make_lasting_folder(umask_files(), parent);
   // Another run may have made it meanwhile; the lock decides between the two.
   make_lasting_folder(posix_files(), root);

@@ -9,7 +9,8 @@
 
 namespace ftrun {
 
-/// Where everything of a run lies. A value: every rank makes its own from the output_dir.
+/// RunPaths says where everything of a run lies. A value: every rank makes its own from the
+/// output_dir.
 class RunPaths {
  public:
   explicit RunPaths(std::string output_dir) : root_(std::move(output_dir)) {}
@@ -50,8 +51,9 @@ enum class RunStart {
   kResumeStep,
 };
 
-/// Why a run would not start in the folder as it is; nothing where it would. Error(kUsage) with a remedy as RunFolder throws it; what
-/// another process holds is not looked at, and nothing is made or changed.
+/// Why a run would not start in the folder as it is; nothing where it would. Error(kUsage) with a
+/// remedy as RunFolder throws it; what another process holds is not looked at, and nothing is made
+/// or changed.
 std::optional<Error> folder_problem(const std::string& output_dir, RunStart start);
 
 /// Error(kUsage) for an output_dir that is empty, or is there and is not a folder.
@@ -61,10 +63,10 @@ void refuse_other_than_folder(const std::string& output_dir);
 /// the kernel's on `.lock`, so it never outlives the process, however that ends.
 class RunFolder {
  public:
-  /// Makes the folder (mode 0700; one that exists keeps its own, what it lies in is made as the umask
-  /// says) and what lies in it, takes the lock, and removes what a killed run left half written. Error(kUsage) for a path that is not a folder or a folder in use by
-  /// files that are not to be touched; Error(kEnvironment) when another process
-  /// holds it or the disk refuses.
+  /// Makes the folder (mode 0700; one that exists keeps its own, what it lies in is made as the
+  /// umask says) and what lies in it, takes the lock, and removes what a killed run left half
+  /// written. Error(kUsage) for a path that is not a folder or a folder in use by files that are
+  /// not to be touched; Error(kEnvironment) when another process holds it or the disk refuses.
   RunFolder(const std::string& output_dir, RunStart start);
   ~RunFolder();
   RunFolder(RunFolder&& other) noexcept;
@@ -73,11 +75,12 @@ class RunFolder {
   RunFolder& operator=(const RunFolder&) = delete;
 
   const RunPaths& paths() const { return paths_; }
-  /// True when the folder held a run (its run.json) before this one.
+  /// Says whether the folder held a run (its run.json) before this one.
   bool has_earlier_run() const { return has_earlier_run_; }
   /// A folder beside this one that holds a run and has a name much like it; "" for none.
   std::string run_nearby() const;
-  /// Whether the folder was removed under this run and another run made it again: `.lock` is another file now.
+  /// Says whether the folder was removed under this run and another run made it again: `.lock` is
+  /// another file now.
   bool is_another_runs() const;
   /// Error(kEnvironment) where it is.
   void require_own() const;

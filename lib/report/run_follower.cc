@@ -33,19 +33,20 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kClient = "wandb";
 constexpr const char* kScript = "scripts/follow_run.py";
-/// Seconds: how long the script waits for a run that failed and may be started again, and how long after the run's end it is ended
-/// whatever its client does.
+/// Seconds: how long the script waits for a run that failed and may be started again, and how long
+/// after the run's end it is ended whatever its client does.
 constexpr const char* kPatience = "10";
 constexpr const char* kSecondsAfterRun = "300";
 /// Milliseconds that a start and an end wait for a Python that has the client: steps wait for none.
 constexpr int kMomentAtStart = 300, kMomentAtEnd = 2000;
 
-/// Whether this Python has the client: in none of its folders but the working one, where the client itself makes one of its name.
+/// The question whether this Python has the client: in none of its folders but the working one,
+/// where the client itself makes one of its name.
 constexpr const char* kQuestion =
     "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = importlib.util.find_spec('wandb'); "
     "sys.exit(s is None or s.origin is None)";
-/// $1: the question; $2: how many Pythons follow; then the script and its arguments. Becomes the first Python that answers yes; says n
-/// to descriptor 3 where none does.
+/// $1: the question; $2: how many Pythons follow; then the script and its arguments. Becomes the
+/// first Python that answers yes; says n to descriptor 3 where none does.
 constexpr const char* kFirstPython = R"(question=$1 count=$2; shift 2
 while [ "$count" -gt 0 ]; do
   python=$1; shift; count=$((count - 1))
@@ -72,7 +73,7 @@ std::vector<std::string> pythons(const std::string& root) {
   return found;
 }
 
-/// Without what is between the ranks of a job: its token among it.
+/// Lists the environment without what is between the ranks of a job: its token among it.
 std::vector<char*> passed_environment() {
   std::vector<char*> passed;
   for (char** entry = environ; *entry != nullptr; ++entry)
@@ -81,7 +82,8 @@ std::vector<char*> passed_environment() {
   return passed;
 }
 
-/// In a session of its own, with `output` as its standard output and error and `answer` as descriptor 3. Throws std::system_error.
+/// Starts a command in a session of its own, with `output` as its standard output and error and
+/// `answer` as descriptor 3. Throws std::system_error.
 pid_t spawn(const std::vector<std::string>& command, int output, int answer) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
@@ -130,7 +132,7 @@ std::string RunFollower::start() noexcept {
   return cat("wandb.enabled: the run is not sent: ", why_not_);
 }
 
-/// Whether what was started has found its Python, and whether it has ended since.
+/// Looks whether what was started has found its Python, and whether it has ended since.
 void RunFollower::look(int milliseconds) {
   if (process_ <= 0 || !why_not_.empty()) return;
   if (answer_) {
@@ -158,7 +160,7 @@ std::vector<std::string> RunFollower::arguments() const {
   return words;
 }
 
-/// For a person who sends it.
+/// Tells the command for a person who sends the run by hand.
 std::string RunFollower::by_hand() const { return cat(kScript, " ", join(arguments(), " ")); }
 
 std::string RunFollower::try_to_start() {

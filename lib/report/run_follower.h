@@ -13,24 +13,27 @@ namespace ftrun {
 /// DeepSpeed's `wandb` section, and the run.
 struct RunFollowerOptions {
   std::string run;
-  /// "" is the script's or the client's own.
+  /// The project's name; "" is the script's or the client's own.
   std::string project;
   std::string group;
   std::string team;
 };
 
-/// The process that sends a run to Weights & Biases while it trains: scripts/follow_run.py, where a Python has its client. It reads
-/// what the run writes, and nothing that happens to it touches the run: it has a session of its own, a lower priority, none of the
-/// run's descriptors, and its output goes to follow_run.log in the run folder, on which it holds a lock as long as it lives. It ends
-/// after the run has, by itself.
+/// The process that sends a run to Weights & Biases while it trains: scripts/follow_run.py, where a
+/// Python has its client. It reads what the run writes, and nothing that happens to it touches the
+/// run: it has a session of its own, a lower priority, none of the run's descriptors, and its
+/// output goes to follow_run.log in the run folder, on which it holds a lock as long as it lives.
+/// It ends after the run has, by itself.
 class RunFollower {
  public:
   explicit RunFollower(RunFollowerOptions options) : options_(std::move(options)) {}
 
-  /// Starts it, which takes a moment at most; later calls look what became of it, which takes none. Where that of an earlier start of
-  /// the run still lives, which goes on with this one, the next call tries again. Returns why the run is not sent, once; else "".
+  /// Starts it, which takes a moment at most; later calls look what became of it, which takes none.
+  /// Where that of an earlier start of the run still lives, which goes on with this one, the next
+  /// call tries again. Returns why the run is not sent, once; else "".
   std::string start() noexcept;
-  /// When the run ends: why it was not sent, or not to the end; "" where nothing is known against it.
+  /// Tells, when the run ends, why it was not sent, or not to the end; "" if nothing is known
+  /// against it.
   std::string problem() noexcept;
 
  private:

@@ -70,7 +70,7 @@ constexpr std::array<FigureOf, 8> kFigures{{
     {"loss_scale", [](const StepMetrics& m) { return m.loss_scale; }},
 }};
 
-/// Where a run stands after each of its steps.
+/// Steps say where a run stands after each of its steps.
 struct Steps {
   std::vector<const StepMetrics*> trained;
   std::map<int64_t, double> tokens_after{{0, 0}};
@@ -164,7 +164,7 @@ Json config_of(const Json& manifest) {
   return flat;
 }
 
-/// What run.json calls the best, "" where it names none. Older versions took an evaluation of a
+/// Tells what run.json calls the best, "" if it names none. Older versions took an evaluation of a
 /// destroyed model for the best by accuracy.
 std::string best_text(const Json& best, const std::vector<StepMetrics>& metrics) {
   if (!best.contains("step") || !best["step"].is_number() || !best.contains("value") ||
@@ -199,7 +199,7 @@ Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
   return facts;
 }
 
-/// What rank 0's log says at the levels of warning and above: "2026-11-23T01:02:03.456 W text".
+/// Reads rank 0's log at the levels of warning and above: "2026-11-23T01:02:03.456 W text".
 Json warnings_of(const std::string& log, size_t& left_out) {
   Json warnings = Json::array();
   std::ifstream lines(log);
@@ -253,7 +253,7 @@ Json run_json(const std::string& folder) {
   return run;
 }
 
-/// Within <script>: no text can end it, or begin another.
+/// Writes JSON for a <script>: no text can end it, or begin another.
 std::string embedded(const Json& json) {
   std::string out;
   for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace))

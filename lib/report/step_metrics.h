@@ -18,7 +18,8 @@ struct NamedBytes {
   int64_t bytes = 0;
 };
 
-/// What an evaluation found on one data set; a line of metrics.jsonl of its own.
+/// EvaluationResult is what an evaluation found on one data set; a line of metrics.jsonl of its
+/// own.
 struct EvaluationResult {
   std::string set;
   /// Mean over the set's counted tokens; NaN where none counts.
@@ -29,7 +30,7 @@ struct EvaluationResult {
   int64_t tokens = 0;
   double seconds = 0;
   double perplexity() const;
-  /// False where no token counts: there is nothing to compare then.
+  /// Says whether a token counts; otherwise there is nothing to compare.
   bool has_value() const;
   /// Tokens count and their loss is NaN or infinity: no figure of this model is to be trusted, its
   /// accuracy included.
@@ -39,19 +40,19 @@ struct EvaluationResult {
 /// Any of them is.
 bool is_nonfinite(const std::vector<EvaluationResult>& results);
 
-/// What one optimizer step reports; one line of metrics.jsonl, and one for each evaluation after it. Times are
-/// seconds of rank 0.
+/// StepMetrics are what one optimizer step reports; one line of metrics.jsonl, and one for each
+/// evaluation after it. Times are seconds of rank 0.
 struct StepMetrics {
   /// Counted from 1; 0 is the state before training.
   int64_t step = 0;
-  /// False where there is only an evaluation (before the first step): of the other fields only `step` is
-  /// written then.
+  /// Says whether a step was trained. Of an evaluation alone (before the first step) only `step` of
+  /// the other fields is written.
   bool trained = true;
   /// Samples read by all ranks since training began, this step included.
   int64_t samples = 0;
   /// Mean over the counted tokens of the global batch; NaN where it has none.
   double loss = 0;
-  /// Before clipping.
+  /// The norm before clipping.
   double grad_norm = 0;
   double learning_rate = 0;
   /// Counted tokens of this step, over all ranks.
@@ -60,13 +61,14 @@ struct StepMetrics {
   double step_seconds = 0;
   /// Time that the step stood waiting for its batch.
   double data_wait_seconds = 0;
-  /// Time in which communication with other ranks ran and computation stood still, where it is known.
+  /// Time in which communication with other ranks ran and computation stood still, where it is
+  /// known.
   std::optional<double> exposed_communication_seconds;
   /// Present with dynamic or static loss scaling.
   std::optional<double> loss_scale;
-  /// True when the update was left out because a gradient was not finite.
+  /// Says whether the update was left out because a gradient was not finite.
   bool skipped = false;
-  /// After this step, in the order of the config.
+  /// The evaluations after this step, in the order of the config.
   std::vector<EvaluationResult> evaluations;
   /// Counts of rank 0 since the process began: bytes sent, bytes read from disk, ...
   std::vector<NamedCount> counters;
@@ -74,20 +76,23 @@ struct StepMetrics {
   std::vector<NamedBytes> memory;
 };
 
-/// The step without its evaluations: one JSON object without a line end. Numbers carry all digits that read back as the same double;
-/// values that are not finite are the strings "NaN", "Infinity" and "-Infinity".
+/// The step without its evaluations: one JSON object without a line end. Numbers carry all digits
+/// that read back as the same double; values that are not finite are the strings "NaN", "Infinity"
+/// and "-Infinity".
 std::string metrics_line(const StepMetrics& metrics);
 /// {"step": 20, "evaluation": "validation", "loss": ...}, spelled alike.
 std::string evaluation_line(int64_t step, const EvaluationResult& evaluation);
 /// All lines of a step, each with its line end.
 std::string metrics_lines(const StepMetrics& metrics);
 
-/// The inverse; of an evaluation's line a step that has that evaluation alone. Nothing when the text is not one JSON object with an integer "step", or when a
-/// known field has a wrong type. Unknown fields are passed over.
+/// The inverse; of an evaluation's line a step that has that evaluation alone. Nothing when the
+/// text is not one JSON object with an integer "step", or when a known field has a wrong type.
+/// Unknown fields are passed over.
 std::optional<StepMetrics> parse_metrics_line(std::string_view line);
 
-/// Every step of a metrics.jsonl with its evaluations. Error(kBadInput) when the file cannot be read; lines
-/// that are torn or foreign are passed over, and counted in `unreadable` where it is given.
+/// Every step of a metrics.jsonl with its evaluations. Error(kBadInput) when the file cannot be
+/// read; lines that are torn or foreign are passed over, and counted in `unreadable` where it is
+/// given.
 std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadable = nullptr);
 
 /// A number for a chart: "train/loss" = 3.25.

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kNameStart = "events.out.tfevents.";
-/// Of ten digits.
+/// The largest number of ten digits.
 constexpr int64_t kMostSeconds = 9'999'999'999;
 
 // Protobuf's wire types; a field starts with (number << 3 | type).
@@ -235,7 +235,7 @@ int64_t seconds_after_all(const std::string& folder, double wall_seconds) {
   return seconds;
 }
 
-/// Where the file of a new writer lies, once earlier ones are cut for it.
+/// Finds where the file of a new writer lies, once earlier ones are cut for it.
 std::string place_of_file(const std::string& folder, const TensorBoardOptions& options) {
   if (options.first_step) cut_earlier_files(folder, *options.first_step);
   return cat(folder, "/", file_name(options, seconds_after_all(folder, options.wall_seconds)));

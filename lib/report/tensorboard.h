@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// What names an event file; the defaults are this host, process and time.
+/// TensorBoardOptions name an event file; the defaults are this host, process and time.
 struct TensorBoardOptions {
   std::string hostname;
   int64_t pid = 0;
@@ -33,9 +33,9 @@ class TensorBoardWriter {
   /// Makes a new file in `folder`, which exists. Error(kEnvironment).
   explicit TensorBoardWriter(const std::string& folder, TensorBoardOptions options = {});
 
-  /// One event of all `scalars` at `step`, stamped with the clock's time.
+  /// Writes one event of all `scalars` at `step`, stamped with the clock's time.
   void write(int64_t step, const std::vector<Scalar>& scalars);
-  /// The same, stamped with `wall_seconds` since 1970.
+  /// Writes scalars stamped with `wall_seconds` since 1970.
   void write(int64_t step, const std::vector<Scalar>& scalars, double wall_seconds);
 
   const std::string& path() const { return file_.path(); }

@@ -7,15 +7,15 @@
 
 namespace ftrun {
 
-/// What a model wrote after the beginning of a document.
+/// TextSample is what a model wrote after the beginning of a document.
 struct TextSample {
   int64_t prompt_tokens = 0;
   std::string prompt;
   std::string answer;
 };
 
-/// A line of samples.jsonl: {"step": 20, "prompt": "...", "answer": "..."}, without its line end. Bytes that
-/// are not UTF-8 are replaced.
+/// A line of samples.jsonl: {"step": 20, "prompt": "...", "answer": "..."}, without its line end.
+/// Bytes that are not UTF-8 are replaced.
 std::string sample_line(int64_t step, const TextSample& sample);
 
 struct StepSample {
@@ -24,7 +24,8 @@ struct StepSample {
   std::string answer;
 };
 
-/// Every readable line of a samples.jsonl; the others are counted. Error(kBadInput) when it cannot be read.
+/// Every readable line of a samples.jsonl; the others are counted. Error(kBadInput) when it cannot
+/// be read.
 std::vector<StepSample> read_samples(const std::string& path, int64_t* unreadable = nullptr);
 
 }  // namespace ftrun

@@ -23,8 +23,8 @@ std::string place(const Program& program, size_t at) {
   return instr_place(program, static_cast<InstrId>(at));
 }
 
-/// True when every range lies in a buffer and every collective has one: what the other checks rely
-/// on.
+/// Says whether every range lies in a buffer and every collective has one: what the other checks
+/// rely on.
 bool check_ranges(const Program& program, Faults& faults) {
   bool sound = true;
   const auto refuse = [&](const std::string& fault) {
@@ -202,7 +202,7 @@ bool runs_on_its_link(const Program& program, const Instr& instr) {
   return instr.lane == (to == Tier::kHost ? Lane::kToHost : Lane::kToDevice);
 }
 
-/// Bytes of the ranges that the others do not cover.
+/// Lists those of the ranges, whole, that `by` does not cover to the last byte.
 std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector<Range>& by) {
   std::map<BufferId, WrittenBytes> covered;
   for (const Range& range : by) covered[range.buffer].add(range.offset, range.offset + range.bytes);
@@ -256,7 +256,7 @@ size_t scales_read(const Instr& instr, size_t states) {
   return instr.update().blocks ? 2 * states : 0;
 }
 
-/// What the weights and states of an update are read as is what is written.
+/// Says whether an update writes the same ranges, the weights and states, that it reads them from.
 bool is_update(const Program& program, const Instr& instr) {
   const size_t written = instr.writes.size() - (instr.update().writes_copy ? 1 : 0);
   if (written == 0 || !instr.if_finite ||
@@ -311,7 +311,7 @@ bool is_norm(const Program& program, const Instr& instr) {
   return instr.reads.size() == instr.writes.size() && instr.lane == Lane::kCompute;
 }
 
-/// What it has beside its ranges is what its kind asks for.
+/// Says whether the instruction's detail is the one that its kind asks for.
 bool has_its_detail(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kForward:
@@ -468,8 +468,9 @@ class InUse {
   InUse(const Program& program, const std::vector<StorageRequest>& lives)
       : program_(program), lives_(lives) {}
 
-  /// Takes a buffer whose use begins behind that of all before it, and returns those that it shares
-  /// bytes with: all of them as long as there were none before.
+  /// Adds a buffer whose use begins no earlier than that of all added before, and returns buffers
+  /// in use that it shares bytes with. It finds all of them unless some of those added before
+  /// overlap each other.
   std::vector<size_t> add(size_t id) {
     while (!ends_.empty() && ends_.begin()->first < lives_[id].first) {
       by_offset_.erase({offset(ends_.begin()->second), ends_.begin()->second});
@@ -518,7 +519,8 @@ void check_arena(const Program& program, Faults& faults) {
                          program.buffers[second].name, " share arena bytes while both are in use"));
 }
 
-/// What nothing may take the place of, whatever is held to be in use: not by buffer_lifetimes(), which places it.
+/// Checks that nothing takes the place of the result, whatever buffer_lifetimes(), which places it,
+/// holds to be in use.
 void check_result(const Program& program, Faults& faults) {
   const BufferId result = find_result(program);
   if (result < 0) return;
@@ -550,8 +552,8 @@ void check_disk_requests(const Program& program, Faults& faults) {
   }
 }
 
-/// What can be said of a program without those of other ranks. False where its ranges are such that
-/// nothing more can be said.
+/// Checks what can be said of a program without those of other ranks. False if its ranges are such
+/// that nothing more can be said.
 bool check_alone(const Program& program, Faults& faults) {
   if (!check_ranges(program, faults)) return false;
   check_forms(program, faults);

@@ -13,20 +13,20 @@ namespace {
 struct Followed {
   InstrKind kind = InstrKind::kForward;
   int32_t graph = -1;
-  /// Its last instruction that is no collective.
+  /// The last of its instructions that is no collective.
   size_t last = 0;
   /// Operations up to the end of that one, and collectives after it.
   int64_t operations = 0;
   int64_t collectives = 0;
 };
 
-/// Where a list ended.
+/// An ending is the place where a list ended.
 struct Ending {
   int64_t operations = 0;
   std::string place;
 };
 
-/// What all programs must have in common.
+/// Known holds the facts in which all programs must agree.
 struct Known {
   std::map<int32_t, int32_t> graph_of_layer;
   std::map<std::pair<int32_t, InstrKind>, Ending> endings;
@@ -108,7 +108,7 @@ class ListWalk {
   const Program& program_;
   Known& known_;
   std::vector<std::string>& faults_;
-  /// By layer and micro-batch.
+  /// The followed lists, by layer and micro-batch.
   std::map<std::pair<int32_t, int32_t>, Followed> lists_;
 };
 

@@ -30,7 +30,7 @@ struct OverBudget {
 /// "13 ranks need more than 64.00 GiB of the device tier; rank 3 needs the most: 80.00 GiB".
 std::string to_text(const OverBudget& over);
 
-/// What all ranks of a config will do: the plan of one rank of each class.
+/// ClassPlans plans what all ranks of a config will do: one rank of each class.
 class ClassPlans {
  public:
   /// `own` is the plan of rank `rank`, which stands for its class; borrowed. Errors of
@@ -50,7 +50,7 @@ class ClassPlans {
   /// Hash of what all ranks do: the same on each of them.
   uint64_t hash() const;
 
-  /// What a rank of each class allocates for all that it runs.
+  /// Lists what a rank of each class allocates for all that it runs.
   std::vector<MemoryPlan> memory() const;
   /// Tiers of which a rank needs more than `budget` has, at its fullest moment.
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;

@@ -45,7 +45,7 @@ class Folding {
     const size_t before = members.size();
     for (size_t e = 0; e < entries.size(); ++e)
       if (entries[e] == group) members.push_back({rank, static_cast<int32_t>(e)});
-    // Its program does not know the group: it never comes.
+    // A rank whose program does not know the group never comes.
     if (members.size() == before) members.push_back({rank, World::kStranger});
   }
 
@@ -111,7 +111,7 @@ class Folding {
   }
 
   const World& world_;
-  /// Of each group.
+  /// The members of each group.
   std::vector<std::vector<Member>> members_;
   std::vector<int32_t> rank_cell_, group_cell_;
   size_t rank_cells_ = 0, group_cells_ = 0;

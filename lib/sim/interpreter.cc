@@ -485,7 +485,7 @@ void Interpreter::load_batch(Rank& rank, const Instr& instr) {
 
 namespace {
 
-/// What an operation adds to, which is no input of what it adds.
+/// Says whether the value is a sum to which an operation adds, which is no input of the addition.
 bool is_sum(const Value& value) {
   return value.role == ValueRole::kParamGrad || value.port == Port::kLoss;
 }

@@ -45,7 +45,7 @@ class Interpreter {
   /// rank, padding as 0. A fault where ranks that hold the same element disagree, or where nobody
   /// holds one.
   std::vector<std::vector<uint64_t>> state(int32_t kind, std::string& fault) const;
-  /// What the loss buffer of a rank holds.
+  /// The contents of the loss buffer of a rank.
   std::vector<uint64_t> loss(int rank) const;
   /// Instructions that ran, in order, of a rank's compute lane.
   const std::vector<InstrId>& compute_order(int rank) const;
@@ -61,7 +61,7 @@ class Interpreter {
     std::vector<InstrId> computed;
     uint64_t scale = 0;
   };
-  /// What an element of a buffer looks like: cells of two bytes.
+  /// Cells are the symbols of an element of a buffer: a cell stands for two bytes.
   struct Cells {
     uint64_t* at;
     int64_t size;   // cells of an element
@@ -101,7 +101,7 @@ class Interpreter {
   World world_;
   std::vector<Course> courses_;
   std::optional<Walk> walk_;
-  /// How many neighbouring tensor ranks have each element of a unit; 0 for padding.
+  /// The number of neighbouring tensor ranks that have each element of a unit; 0 for padding.
   std::vector<std::vector<int>> copies_;
   uint64_t step_ = 0;
   std::string fault_;

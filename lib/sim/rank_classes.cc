@@ -16,8 +16,8 @@ namespace {
 
 using Traits = std::vector<int64_t>;
 
-/// What a shard adds to the gradient norm: which part of a unit, of which so many tensor-parallel ranks have
-/// copies and one counts it.
+/// NormPart is what a shard adds to the gradient norm: which part of a unit, of which so many
+/// tensor-parallel ranks have copies and one counts it.
 struct NormPart {
   std::array<int64_t, 3> part{};
   int copies = 1;
@@ -28,7 +28,8 @@ struct Shard {
   std::vector<NormPart> norms;
 };
 
-/// What the programs of a shard group's ranks differ in, in one stage of the pipeline.
+/// ShardTraits finds in what the programs of a shard group's ranks differ, in one stage of the
+/// pipeline.
 class ShardTraits {
  public:
   ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state, int stage)
@@ -42,7 +43,7 @@ class ShardTraits {
       if (lies_on(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
   }
 
-  /// Of shard `index`.
+  /// Returns the traits of shard `index`.
   Shard of(int index) const {
     Shard shard;
     for (const Unit* unit : units_) {
@@ -82,7 +83,7 @@ class ShardTraits {
     }
   }
 
-  /// Where UnitStore::plan_updates() begins another update.
+  /// Adds the places where UnitStore::plan_updates() begins another update.
   void add_updates(const Unit& unit, const ShardRange& own, Traits& traits) const {
     for (const ShardRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))
@@ -100,7 +101,7 @@ class ShardTraits {
   const ModelDescription& model_;
   const StateOptions& state_;
   const Sharding cut_;
-  /// By tensor.
+  /// The update kind of each tensor, by its id.
   std::vector<UpdateKind> kinds_;
   std::vector<const Unit*> units_;
 };
@@ -144,7 +145,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const MeshPoint place = mesh.coordinate(rank);
     const Shard& shard = shards[static_cast<size_t>(place.pp)][static_cast<size_t>(place.dp_shard)];
-    // What a stage computes is its own.
+    // Each stage computes something else.
     Traits traits{place.pp, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
     for (const NormPart& norm : shard.norms)

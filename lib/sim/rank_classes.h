@@ -17,7 +17,7 @@ namespace ftrun {
 /// for weight decay and into intervals, and which sums of squares it adds to the gradient norm. So
 /// there are a handful of classes, whatever the number of ranks.
 struct RankClasses {
-  /// By rank.
+  /// The class of each rank, by rank.
   std::vector<int32_t> of_rank;
   /// The lowest rank of each class.
   std::vector<int> first;

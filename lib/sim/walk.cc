@@ -31,19 +31,19 @@ bool adds_parts(const Program& program, const Instr& instr) {
          });
 }
 
-/// What all members of a group must agree on when they meet in a collective: also where in whole
-/// copies the ranges lie, which is the same on every rank. Where a rank's own part lies
-/// does not matter here.
+/// Writes what all members of a group must agree on when they meet in a collective: also where in
+/// whole copies the ranges lie, which is the same on every rank. Where a rank's own part lies does
+/// not matter here.
 std::string announcement_of(const Program& program, const Instr& instr) {
   if (instr.is_transfer()) {
     const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
-    // Where its buffer lies is the business of each of the two, but both have the same value in it.
+    // The two ranks may place their buffers differently, but both have the same value in them.
     std::string text("transfer ");
     text.append(dtype_name(instr.exchange().dtype)).append(" ").append(std::to_string(range.bytes));
     text.append(" of ").append(program.at(range.buffer).name).append("+").append(std::to_string(range.offset));
     return text.append(" ").append(std::to_string(instr.layer)).append(" ").append(std::to_string(instr.micro_batch));
   }
-  // Not by cat(), which takes several times as long: there are millions of these.
+  // append() instead of cat(), which takes several times as long: there are millions of these.
   std::string text(instr_name(instr.kind));
   text.append(" ").append(dtype_name(instr.exchange().dtype));
   if (instr.exchange().largest) text.append(" largest");
@@ -216,7 +216,7 @@ class Joining {
   Course out_;
   /// Counts of the lane's steps that others wait for.
   std::set<int32_t> awaited_;
-  /// Of each step of the lane, how many joined ones there are with it.
+  /// The number of joined steps up to each step of the lane, its own included.
   std::vector<int32_t> joined_;
   std::vector<int32_t> known_;
 };
@@ -334,7 +334,7 @@ void Walk::advance(Turn turn) {
   look_at(turn.rank);
 }
 
-// What is said of faults.
+// The words for faults.
 
 void Walk::refuse(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
@@ -367,7 +367,7 @@ std::string Walk::entry(Turn turn) const {
              " as ", dtype_name(now.exchange().dtype), " over ", group_name(turn));
 }
 
-/// What a rank does on a lane: "enters ...".
+/// Tells what a rank does on a lane: "enters ...".
 std::string Walk::doing(Turn turn) const {
   if (at_end(turn)) return "has no further collective";
   return has_come(turn) && step(turn).group != kNoGroup ? "enters " + entry(turn)
@@ -392,10 +392,10 @@ Walk::Turn Walk::missing(Turn turn) const {
     const Rank& rank = at(member);
     const auto there = [&](int32_t lane) { return is_at({member, lane}, group); };
     if (std::any_of(rank.course->used.begin(), rank.course->used.end(), there)) continue;
-    // Its lane for the group, or the one that all collectives share.
+    // The rank's lane for the group, or the one that all collectives share.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);
-    // Its program may not know the group.
+    // The rank's program may not know the group.
     if (known == groups.end()) return {member, turn.lane};
     const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(known - groups.begin())));
     return {member, steps(rank, lane).empty() ? 0 : lane};
@@ -403,7 +403,8 @@ Walk::Turn Walk::missing(Turn turn) const {
   bug("a collective to which all have come waits");
 }
 
-/// Of a step that has not come, a lane of its rank that has yet to do what it waits for.
+/// Finds, for a step that has not come, a lane of its rank that has yet to do what the step waits
+/// for.
 Walk::Turn Walk::held_by(Turn turn) const {
   const Rank& rank = at(turn.rank);
   const Course::Step& now = step(turn);
@@ -414,8 +415,8 @@ Walk::Turn Walk::held_by(Turn turn) const {
   bug("a step whose waits are done has come");
 }
 
-/// Who waits for whom, from the first rank that has not come to its end: who waits for somebody who waits for
-/// him, or for somebody who never comes.
+/// Tells who waits for whom, from the first rank that has not come to its end: a ring of ranks that
+/// wait for each other, or a rank that never comes.
 std::string Walk::stalled() const {
   const auto unfinished = [&]() -> std::optional<Turn> {
     for (size_t r = 0; r < ranks_.size(); ++r)
@@ -431,7 +432,7 @@ std::string Walk::stalled() const {
     if (has_come(*turn)) waits = turn;
     turn = has_come(*turn) ? missing(*turn) : held_by(*turn);
   }
-  // Where the way has come back to, it goes round; within one rank, where waits do not point backwards.
+  // The way goes round where it comes back to; within one rank, where waits do not point backwards.
   if (!at_end(*turn)) {
     const Turn round = *turn;
     while (!has_come(*turn)) {

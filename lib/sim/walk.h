@@ -12,21 +12,21 @@
 
 namespace ftrun {
 
-/// What a program looks like to those who walk it: the steps of each lane, what they wait for, and
-/// in which of them ranks meet.
+/// A course is a program as those who walk it see it: the steps of each lane, what they wait for,
+/// and in which of them ranks meet.
 struct Course {
   struct Step {
     InstrId instr = -1;
-    /// Of a collective: its group, and what all members must announce when they come to it.
+    /// The group of a collective, and what all members must announce when they come to it.
     GroupId group = kNoGroup;
     int32_t announced = -1;
-    /// Of `waits`: [first_wait, end_wait).
+    /// The step's range in `waits`: [first_wait, end_wait).
     int32_t first_wait = 0;
     int32_t end_wait = 0;
     bool if_finite = false;
     bool decides = false;
   };
-  /// So many steps of a lane are done.
+  /// A wait is over when so many steps of a lane are done.
   struct Wait {
     int32_t lane = 0;
     int32_t steps = 0;
@@ -45,10 +45,11 @@ using Announcements = Numbering<std::unordered_map<std::string, int32_t>>;
 /// All instructions of a program, on their lanes.
 Course whole_course(const Program& program, Announcements& announcements);
 
-/// What it does together with other ranks alone: all collectives on one lane, in the order of the list, and
-/// transfers on those of their links, with all that must be done before. Where all ranks come to the end of
-/// these, no order that the waits allow can hang, and collectives can be launched in one order everywhere:
-/// waits point backwards in the list, so of all that has not happened the first of this walk always can.
+/// Makes the course of what a program does together with other ranks: all collectives on one lane,
+/// in the order of the list, and transfers on the lanes of their links, with all that must be done
+/// before. Where all ranks come to the end of these, no order that the waits allow can hang, and
+/// collectives can be launched in one order everywhere: waits point backwards in the list, so of
+/// all that has not happened the first of this walk always can.
 Course collective_course(const Program& program, Announcements& announcements);
 
 /// A collective_course() with collectives that follow each other in one group as one step, but for those that
@@ -56,36 +57,37 @@ Course collective_course(const Program& program, Announcements& announcements);
 /// without joining; where they do not, that may be due to the joining.
 Course joined(const Course& collectives, Announcements& announcements);
 
-/// Ranks on their courses: an instruction may run when what it waits for is done, a collective or a transfer
-/// when all members of its group have come to it (so a send lasts until it is received). Which of those that may run goes next is the caller's
-/// choice: with symbols chance, in a check any, in a simulation the earliest.
+/// Walk moves all ranks along their courses. An instruction may run when what it waits for is done,
+/// a collective or a transfer when all members of its group have come to it (so a send lasts until
+/// it is received). The caller chooses which of the instructions that may run goes next: the
+/// interpreter picks at random, the checker picks any, the simulator picks the earliest.
 class Walk {
  public:
   /// `courses[p]` is that of world.programs[p]; both are borrowed.
   Walk(const World& world, std::span<const Course> courses);
 
-  /// A rank's next step on a lane. Of what ranks do together the last member to come stands for all.
+  /// A rank's next step on a lane. The last member to come to a collective stands for all.
   struct Turn {
     int32_t rank = 0;
     int32_t lane = 0;
   };
 
-  /// To the beginning of a step whose decision is `finite`: otherwise what runs only if it is takes
-  /// no part.
+  /// Goes to the beginning of a step whose decision is `finite`: otherwise instructions that run
+  /// only if it is take no part.
   void begin(bool finite = true);
-  /// What may go now, in no order.
+  /// The turns that may go now, in no order.
   const std::vector<Turn>& ready() const { return ready_; }
   const Instr& instr(Turn turn) const;
-  /// False where it is left out, because the step is not finite.
+  /// Says whether it runs; an instruction is left out where the step is not finite.
   bool takes_part(Turn turn) const { return takes_part(step(turn)); }
-  /// Those who do it together: indices of ranks, ascending.
+  /// The ranks that do it together: indices, ascending.
   std::span<const int32_t> members(const Turn& turn) const;
   /// The step of one of those who do it together, on that one's lane.
   Turn turn_of(int32_t member, Turn turn) const;
   /// ready()[which] is done.
   void finish(size_t which);
 
-  /// What is wrong: ranks that meet in a group for different things, a rank in a group of others,
+  /// Tells the fault: ranks that meet in a group for different things, a rank in a group of others,
   /// something that would start before the decision that it depends on; once nothing is ready, who
   /// waits for whom. "" when all came to the end.
   std::string fault() const;
@@ -107,7 +109,7 @@ class Walk {
   };
   struct Meeting {
     int32_t come = 0;
-    /// Who came first.
+    /// The turn that came first.
     Turn first;
   };
 

@@ -54,7 +54,7 @@ class WorldBuilder {
   std::vector<RankProgram> given_;
   std::map<int, int32_t> index_of_;
   std::map<const Program*, int32_t> programs_;
-  /// By ranks, and who sends: there are links among the same ranks as other groups.
+  /// The groups, by ranks and sender: there are links among the same ranks as other groups.
   std::map<std::pair<std::vector<int>, int>, int32_t> groups_;
   World world_;
 };

@@ -35,7 +35,7 @@ struct World {
   };
 
   std::vector<const Program*> programs;
-  /// By number.
+  /// The ranks, by number.
   std::vector<Rank> ranks;
   std::vector<Group> groups;
 

@@ -17,7 +17,8 @@ constexpr int64_t swap_align(int64_t bytes) {
   return round_up(bytes, kSwapAlignment);
 }
 
-/// How a swap file is read and written; names and defaults of DeepSpeed's `aio` section.
+/// AioOptions say how a swap file is read and written; names and defaults of DeepSpeed's `aio`
+/// section.
 struct AioOptions {
   /// Bytes of one operation; requests are cut into blocks of this size. A multiple of 4096.
   int64_t block_size = int64_t{1} << 20;
@@ -26,9 +27,10 @@ struct AioOptions {
   /// Multiplies queue_depth. (One thread keeps any number of operations in flight through io_uring;
   /// where that is refused, one thread serves each operation.)
   int intra_op_parallelism = 1;
-  /// True hands each block to the kernel in a system call of its own.
+  /// Says whether each block goes to the kernel in a system call of its own.
   bool single_submit = false;
-  /// False waits for all blocks in flight before the next ones are handed over.
+  /// Says whether blocks are handed over while others are in flight; false waits for all of these
+  /// first.
   bool overlap_events = true;
 
   int blocks_in_flight() const { return queue_depth * intra_op_parallelism; }
@@ -36,7 +38,8 @@ struct AioOptions {
   int64_t staging_bytes() const { return blocks_in_flight() * kSwapAlignment; }
 };
 
-/// What is wrong with the options, naming key, value and what is allowed; nothing when they hold.
+/// Finds what is wrong with the options, naming key, value and what is allowed; nothing when they
+/// hold.
 std::optional<std::string> aio_problem(const AioOptions& options);
 
 }  // namespace ftrun

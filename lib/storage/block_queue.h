@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// One operation of the kernel: `bytes` between memory at `data` and the file at `offset`.
+/// Block is one operation of the kernel: `bytes` between memory at `data` and the file at `offset`.
 struct Block {
   char* data = nullptr;
   int64_t bytes = 0;
@@ -16,7 +16,8 @@ struct Block {
   uint32_t slot = 0;
 };
 
-/// How a block ended: bytes moved (fewer than asked for is allowed), or minus an errno.
+/// BlockResult says how a block ended: bytes moved (fewer than asked for is allowed), or minus an
+/// errno.
 struct BlockResult {
   uint32_t slot = 0;
   int64_t result = 0;

@@ -60,7 +60,8 @@ class MachineStorage : public StorageSystem {
   }
   int reserve(int fd, int64_t bytes) override {
     if (above_size_limit(bytes)) return -EFBIG;
-    // Not posix_fallocate: where the file system cannot, it would write a byte into every block.
+    // This is not posix_fallocate(): where the file system cannot, that would write a byte into
+    // every block.
     const int result = status_of(uninterrupted([&] { return ::fallocate(fd, 0, 0, bytes); }));
     return result == -EOPNOTSUPP ? status_of(::ftruncate(fd, bytes)) : result;
   }

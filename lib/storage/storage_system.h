@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// What a swap file asks of the machine: the seam where tests refuse, fail and delay. Calls that
-/// return an int give minus an errno when they fail.
+/// StorageSystem is what a swap file asks of the machine: the seam where tests refuse, fail and
+/// delay. Calls that return an int give minus an errno when they fail.
 class StorageSystem {
  public:
   virtual ~StorageSystem() = default;
@@ -28,7 +28,7 @@ class StorageSystem {
   /// Turns direct I/O off: reads and writes go through the page cache.
   virtual int use_page_cache(int fd) = 0;
   virtual int64_t free_bytes(const std::string& folder) = 0;
-  /// Whether the folder lies in memory (tmpfs, ramfs).
+  /// Says whether the folder lies in memory (tmpfs, ramfs).
   virtual bool in_memory(const std::string& folder) = 0;
   virtual QueueOrErrno open_ring(int fd, int depth, bool single_submit) = 0;
   virtual std::unique_ptr<BlockQueue> open_threads(int fd, int depth) = 0;

@@ -25,7 +25,7 @@ struct SwapOptions {
   double slow_seconds = 30;
 };
 
-/// What a swap file has done since it was opened.
+/// SwapCounters count what a swap file has done since it was opened.
 struct SwapCounters {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
@@ -76,7 +76,7 @@ class SwapFile {
   Ticket read(void* data, int64_t bytes, int64_t offset);
   Ticket write(const void* data, int64_t bytes, int64_t offset);
 
-  /// Whether wait() would return at once. Does not block.
+  /// Says whether wait() would return at once. Does not block.
   bool done(Ticket ticket);
   /// Blocks until the request is done. Error(kEnvironment) with file, bytes, offset and reason when
   /// the disk failed; the request's other blocks are then over, too.
@@ -84,8 +84,8 @@ class SwapFile {
   /// Waits for every request that nobody has waited for; throws the first one's failure at the end.
   void wait_all();
 
-  /// Reads at once, beside the requests and from any thread; the range is one that no write is under way
-  /// for. `data`, `bytes` and `offset` are multiples of 4096. Error(kEnvironment).
+  /// Reads at once, beside the requests and from any thread; the range is one that no write is
+  /// under way for. `data`, `bytes` and `offset` are multiples of 4096. Error(kEnvironment).
   void read_beside(void* data, int64_t bytes, int64_t offset) const;
 
   const SwapCounters& counters() const { return counters_; }
@@ -95,9 +95,9 @@ class SwapFile {
   int64_t reserved_on_disk() const;
   /// The name the file had for a moment, for messages.
   const std::string& path() const { return path_; }
-  /// False when the file system refused direct I/O.
+  /// Says whether I/O is direct; false when the file system refused it.
   bool direct() const { return direct_; }
-  /// False when the kernel refused io_uring.
+  /// Says whether io_uring is used; false when the kernel refused it.
   bool uses_ring() const { return ring_; }
 
  private:

@@ -11,7 +11,8 @@ namespace {
 
 using fixtures::PseudoRoot;
 
-/// The names of the groups with their folders below the root, innermost first: "/a/b at /sys/fs/cgroup/a/b (2), ...".
+/// The names of the groups with their folders below the root, innermost first: "/a/b at
+/// /sys/fs/cgroup/a/b (2), ...".
 std::string groups_of(const PseudoRoot& root, const std::string& controller) {
   std::vector<std::string> texts;
   for (const ControlGroup& group : control_groups(controller, root.path()))
@@ -58,10 +59,12 @@ TEST_CASE("a container's mounted folder is its own group, below which it may hav
   root.write("/proc/self/mountinfo", "30 25 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
   root.write("/sys/fs/cgroup/inner/cpu.max", "max 100000\n");
   CHECK(groups_of(root, "cpu") == "/docker/abc/inner at /sys/fs/cgroup/inner (2), /docker/abc at /sys/fs/cgroup (2)");
-  // A group whose name only begins alike is another one, of which nothing is seen but the mounted folder.
+  // A group whose name only begins alike is another one, of which nothing is seen but the mounted
+  // folder.
   root.write("/proc/self/cgroup", "0::/docker/abcdef\n");
   CHECK(groups_of(root, "cpu") == "/docker/abc at /sys/fs/cgroup (2)");
-  // With a namespace of its own the container sees itself as the outermost group; a process from outside is above that.
+  // A container with a namespace of its own sees itself as the outermost group; a process from
+  // outside is above that.
   root.write("/proc/self/mountinfo", "30 25 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
   for (const char* path : {"0::/\n", "0::/../other\n"}) {
     root.write("/proc/self/cgroup", path);

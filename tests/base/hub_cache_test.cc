@@ -1,5 +1,8 @@
 #include "base/hub_cache.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -78,6 +81,17 @@ TEST_CASE("the cache's folder follows huggingface_hub's variables in their order
   CHECK(hub_cache_folder(variables(set)) == "/scratch/old");
   set["HF_HUB_CACHE"] = "${SCRATCH}/hub-$$/${";
   CHECK(hub_cache_folder(variables(set)) == "/scratch/hub-$$/${");
+  set["HF_HUB_CACHE"] = "";
+  CHECK(hub_cache_folder(variables(set)).empty());  // the working directory
+}
+
+TEST_CASE("a home folder that no variable names is the user's own") {
+  const passwd* user = ::getpwuid(::getuid());
+  const std::string home = user == nullptr ? "~" : user->pw_dir;
+  CHECK(hub_cache_folder(variables({})) == home + "/.cache/huggingface/hub");
+  CHECK(hub_cache_folder(variables({{"HOME", "/h/"}})) == "/h/.cache/huggingface/hub");
+  CHECK(hub_cache_folder(variables({{"HOME", ""}})) == "/.cache/huggingface/hub");
+  CHECK(hub_cache_folder(variables({{"XDG_CACHE_HOME", ""}})) == "huggingface/hub");
 }
 
 TEST_CASE("a name leads to the snapshot of its revision") {
@@ -136,6 +150,84 @@ TEST_CASE("what the cache lacks is said with the line that brings it") {
                      cache.repository + "/snapshots/" + kFirst + "/config.json");
   CHECK(failure("acme/small-1.5").find(" has no config.json") !=
         std::string::npos);  // a link to a blob that is gone
+}
+
+TEST_CASE("a name that is nearly one in the cache is told that one") {
+  Cache cache;
+  cache.add("main", kFirst);
+  CHECK(fixtures::failure_of([&] {
+          cache.find("acme/smal-1.5");
+        }).find(cache.root.path() + " (did you mean \"acme/small-1.5\"?) | hf download") !=
+        std::string::npos);
+  const auto like = [&](const char* path) { return hub_name_like(path, cache.lookup()); };
+  for (const char* path : {"./acme/small-1.5", "acme/small-1.5/", "Small-1.5", "small-15",
+                           "hf://acme/small-1.5", "acmee/small-1.5"}) {
+    INFO(path);
+    CHECK(like(path) == "acme/small-1.5");
+  }
+  CHECK(like("https://huggingface.co/other/model") == "other/model");
+  for (const char* path : {"other/thing", "/acme/small-1.5", "acme/../small-1.5", "", "other"})
+    CHECK(like(path).empty());
+}
+
+TEST_CASE("a short commit is told the whole one") {
+  Cache cache;
+  cache.add("main", kFirst);
+  const auto failure = [&](const std::string& name) {
+    return fixtures::failure_of([&] { cache.find(name); });
+  };
+  CHECK(failure("acme/small-1.5@aaaaaaa") ==
+        "4: acme/small-1.5@aaaaaaa: the Hugging Face cache, " + cache.root.path() +
+            ", has no revision aaaaaaa of it; it holds the commit " + kFirst +
+            " | a commit is named by all of its digits: acme/small-1.5@" + kFirst);
+  CHECK(failure("acme/small-1.5@bbbbbbb").find("(it holds main)") != std::string::npos);
+}
+
+TEST_CASE("a link of the name that leads nowhere is refused, not passed over") {
+  Cache cache;
+  cache.add("main", kFirst);
+  fixtures::TemporaryFolder here;
+  const fs::path before = fs::current_path();
+  fs::create_directories(here.file("acme"));
+  fs::create_symlink("/nowhere", here.file("acme/small-1.5"));
+  fs::current_path(here.path());
+  const std::string failure = fixtures::failure_of([&] { cache.find("acme/small-1.5"); });
+  fs::current_path(before);
+  CHECK(failure ==
+        "4: acme/small-1.5: cannot be read: it is a link to /nowhere, which is not there | correct "
+        "the link; or remove it, and the name is looked up in the Hugging Face cache");
+}
+
+TEST_CASE("data sets have folders and download lines of their own") {
+  Cache cache;
+  cache.repository = cache.root.file("datasets--acme--texts");
+  cache.add("main", kFirst, "train.bin");
+  const auto find = [&](const std::string& name) {
+    return find_hub_folder(name, "", cache.lookup(), HubKind::kDataset);
+  };
+  CHECK(find("acme/texts").folder == cache.repository + "/snapshots/" + kFirst);
+  CHECK(fixtures::failure_of([&] { cache.find("acme/texts"); }).find("no such model") !=
+        std::string::npos);
+  CHECK(
+      fixtures::failure_of([&] { find("acme/text@v1"); }) ==
+      "4: acme/text@v1: there is no such file, and no such data set in the Hugging Face cache, " +
+          cache.root.path() +
+          " (did you mean \"acme/texts\"?) | hf download acme/text --repo-type dataset --revision "
+          "v1 brings it; or name a file on this machine, as seen from the working directory");
+  CHECK(hub_download_line(cache.repository + "/snapshots/" + kFirst) ==
+        "hf download acme/texts --repo-type dataset --revision " + kFirst);
+}
+
+TEST_CASE("a file of a data set is named with a revision") {
+  const auto file = parse_hub_file("acme/texts@refs/pr/1/train");
+  REQUIRE(file);
+  CHECK(file->name.repository == "acme/texts");
+  CHECK(file->name.revision == "refs/pr/1");
+  CHECK(file->file == "train");
+  for (const char* path : {"acme/texts", "acme/texts/train", "acme/texts@main", "acme/texts@main/",
+                           "train", "/a/b@c/d"})
+    CHECK(!parse_hub_file(path));
+  CHECK(find_hub_file("data/train.bin") == "data/train.bin");
 }
 
 TEST_CASE("a snapshot's folder tells the line that completes it") {

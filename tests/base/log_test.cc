@@ -24,7 +24,7 @@ namespace {
 
 using fixtures::TemporaryFolder;
 
-/// What `body` writes to stderr. The log goes back to its defaults after it.
+/// Returns what `body` writes to stderr. The log goes back to its defaults after it.
 std::string stderr_of(const std::function<void()>& body) {
   const TemporaryFolder folder;
   const std::string path = folder.file("stderr");
@@ -171,7 +171,7 @@ TEST_CASE("a warning that the screen has otherwise stands in the log's file like
           log_warning_to_file("disk slow");
         }).empty());
   CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ W warning: disk slow\n)")));
-  // Without a file there is nowhere to write to.
+  // A log without a file has nowhere to write to.
   CHECK(stderr_of([] { log_warning_to_file("disk slow"); }).empty());
 }
 

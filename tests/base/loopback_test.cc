@@ -13,7 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// What `body` returns in a network namespace of its own, where the loopback interface is down.
+/// Returns what `body` returns in a network namespace of its own, where the loopback interface is
+/// down.
 std::string without_network(const std::function<std::string()>& body) {
   return testing::text_of([&] { return ::unshare(CLONE_NEWNET) == 0 ? body() : std::string("no namespace"); });
 }

@@ -52,7 +52,7 @@ struct Packed {
     unpack_values(format, records.data(), 0, out);
     return out;
   }
-  /// What lies in records from `offset` on.
+  /// Bytes of records from `offset` on.
   std::vector<std::byte> parts(int64_t offset, int64_t bytes) const {
     std::vector<std::byte> found;
     for (size_t at = 0; at < records.size(); at += static_cast<size_t>(format.record_bytes()))
@@ -61,8 +61,8 @@ struct Packed {
   }
 };
 
-// Hashes: of what bitsandbytes 0.50.2 makes of these numbers (the codes of scales by its kernel for any device, which takes the
-// nearest; that for processors does not always).
+// Hashes: of what bitsandbytes 0.50.2 makes of these numbers (the codes of scales by its kernel for
+// any device, which takes the nearest; that for processors does not always).
 TEST_CASE("nf4 codes, codes of scales and the numbers that they stand for are those of bitsandbytes") {
   const std::vector<float> values = matrix();
   const Packed packed({Kind::kNf4, 64, true, false}, values, kColumns);
@@ -122,7 +122,7 @@ TEST_CASE("any cut on blocks packs the same, and records that hold scales stand 
     PackedFormat holding = format;
     holding.holds_scales = true;
     CHECK(Packed(holding, values, kColumns).numbers(values.size()) == whole.numbers(values.size()));
-    // From the middle of a record on, by an odd element.
+    // Values from the middle of a record on, by an odd element.
     std::vector<float> some(777);
     unpack_values(format, whole.records.data(), 1001, some);
     const std::vector<float> all = whole.numbers(values.size());

@@ -25,10 +25,11 @@
 
 #include <catch2/catch.hpp>
 
-// File systems of networks and of FUSE lack calls that a disk's have. Here the kernel refuses them to a process, whatever
-// its file system can.
+// File systems of networks and of FUSE lack calls that a disk's have. Here the kernel refuses them
+// to a process, whatever its file system can.
 
-/// So many of the next calls are interrupted, as a signal does on a network file system or on FUSE.
+/// The number of next calls that are interrupted, as a signal does on a network file system or on
+/// FUSE.
 static int interruptions = 0;
 
 /// Instead of the C library's, for all of this executable.

@@ -51,7 +51,7 @@ void stream(const std::string& path, const std::string& text, size_t at_once, bo
   file.close();
 }
 
-/// What a piece may do to a file that is written.
+/// Calls are what a piece may do to a file that is written.
 struct Calls {
   int64_t written = 0;
   int64_t fails_at = -1;

@@ -90,7 +90,7 @@ std::vector<Case> our_cases(const std::string& name, Communicator& group, Buffer
            buffers.source == buffers.part}};
 }
 
-/// From the first rank's start to the last one's end.
+/// Seconds from the first rank's start to the last one's end.
 double seconds_of(Communicator& group, const Case& one, int repeats, float* full, int64_t count) {
   std::fill(full, full + count, 1.0F);  // sums must not overflow to infinity
   const auto now = [] { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); };
@@ -151,7 +151,7 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
   for (auto more : {our_cases("gloo", gloo, plain, part), our_cases("shm/copied", shm, plain, part),
                     our_cases("shm/in-place", shm, shared, part)})
     cases.insert(cases.end(), more.begin(), more.end());
-  // What all ranks can do at a time with memory of their own: of `full` elements.
+  // Measures what all ranks can do at a time with memory of their own: of `full` elements.
   std::vector<float> other(static_cast<size_t>(full), 1.0F), third(static_cast<size_t>(full), 1.0F);
   cases.push_back({"limit copy", [&] { std::copy_n(other.data(), full, plain.full); }});
   cases.push_back({"limit add", [&] {

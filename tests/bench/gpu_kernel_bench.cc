@@ -267,7 +267,7 @@ class Bench {
     gpu_.copy(on_device, &scalars, sizeof scalars, stream_);
     const KernelContext context{false, static_cast<const StepScalars*>(on_device)};
     const double ms = milliseconds([&] { gpu_.run_ops(graph, {&op, 1}, storage_, context, stream_); });
-    print(c.name, ms, flops(graph, op), static_cast<double>(traffic_bytes(graph, op)));
+    print(c.name, ms, flops(graph, op), traffic_bytes(graph, op));
     release();
   }
 

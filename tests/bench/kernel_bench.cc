@@ -90,7 +90,7 @@ class Bench {
   };
   ValueId value(DType dtype, Dims dims);
   ValueId f32(Dims dims) { return value(DType::kF32, std::move(dims)); }
-  /// Of the activations' dtype.
+  /// Adds a value of the activations' dtype.
   ValueId real(Dims dims) { return value(options_.dtype, std::move(dims)); }
   ValueId i32(Dims dims) { return value(DType::kI32, std::move(dims)); }
   int32_t* int_data(ValueId id) {
@@ -170,11 +170,11 @@ void Bench::op(const char* label, OpKind kind, std::vector<ValueId> in, std::vec
   for (const auto& memory : memory_) storage.push_back(memory.get());
   const KernelContext context{false, &scalars_};
   const double ours = time([&] { run_op(graph_, op, storage, context); });
-  line(label, ours, aten ? time(aten) : 0.0, flops(graph_, op),
-       static_cast<double>(traffic_bytes(graph_, op)));
+  line(label, ours, aten ? time(aten) : 0.0, flops(graph_, op), traffic_bytes(graph_, op));
 }
 
-/// What this machine gives a large square product and an add in place (3 passes over memory).
+/// Measures what this machine gives a large square product and an add in place (3 passes over
+/// memory).
 void Bench::limits() {
   const at::Tensor a = at::randn({2048, 2048}), b = at::randn({2048, 2048});
   at::Tensor c = at::empty({2048, 2048});

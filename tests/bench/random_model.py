@@ -27,6 +27,7 @@ SHAPES = {
     # Two equal stages: the head costs one layer.
     "15-layers": (1024, 2816, 15, 16, 4, 64, 8192),
     "15-narrow-layers": (512, 1408, 15, 8, 2, 64, 4096),
+    "6-narrow-layers": (512, 1408, 6, 8, 4, 64, 4096),
     "16-layers": (1024, 2816, 16, 16, 4, 64, 8192),
 }
 TOKENS = 1 << 20

@@ -83,7 +83,7 @@ struct NumberedSlice {
       values.push_back(static_cast<float>(element));
     slice = {"a", "param", DType::kF32, shape, box, nullptr, nullptr};
   }
-  /// What is saved, or read.
+  /// The slice with the data that is saved, or read.
   StateSlice with_data(std::vector<float>& data) const {
     StateSlice made = slice;
     made.data = data.data();
@@ -274,7 +274,7 @@ TEST_CASE("a slice that is empty or leaves its tensor is a bug of the caller") {
 TEST_CASE("a checkpoint of format 1 is read") {
   const std::string root = testing::source_dir() + "/tests/checkpoint/format-1";
   REQUIRE(verify_checkpoint(root).empty());
-  REQUIRE(describe_checkpoint(root + "/step-00000007").find("ftrun 0.1.0, format 1\n") !=
+  REQUIRE(describe_checkpoint(root + "/step-00000007").text().find("ftrun 0.1.0, format 1\n") !=
           std::string::npos);
   REQUIRE(choose_checkpoint(root, std::nullopt, CheckpointGroup{}) == root + "/step-00000007");
   Checkpoint checkpoint(root + "/step-00000007");

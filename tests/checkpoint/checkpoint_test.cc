@@ -176,8 +176,8 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
 
 TEST_CASE("a state is read in the precision that is asked for: rounded to the nearest, ties to even, or exact") {
   const TempFolder run;
-  // Between neighbours of bf16: ties to either side, one bit off them, into infinity; what stays is at the end.
-  // So often that it is converted in several pieces.
+  // Between neighbours of bf16: ties to either side, one bit off them, into infinity; what stays is
+  // at the end. So often that it is converted in several pieces.
   const auto repeated = [](const auto& values) {
     auto all = values;
     for (int i = 1; i < 8'000; ++i) all.insert(all.end(), values.begin(), values.end());
@@ -202,7 +202,7 @@ TEST_CASE("a state is read in the precision that is asked for: rounded to the ne
   for (const uint16_t bits : narrow) expected.push_back(static_cast<uint32_t>(bits) << 16);
   checkpoint.read(slice("exp_avg", DType::kF32, 0, elements, widened.data()));
   REQUIRE((widened == expected));  // too long to be shown
-  // In two parts, the second of which is verified already.
+  // The rounded values are read in two parts, the second of which is verified already.
   std::vector<uint16_t> rounded(narrow.size());
   checkpoint.read(slice("param", DType::kBF16, 0, 4, rounded.data()));
   checkpoint.read(slice("param", DType::kBF16, 4, elements, rounded.data() + 4));
@@ -468,7 +468,7 @@ TEST_CASE("a failure on one rank stops the save on all, with the same words") {
 TEST_CASE("a person can read what a checkpoint holds") {
   const TempFolder run;
   save(run.path(), 2, 100, 1);
-  const std::string text = describe_checkpoint(run / "step-00000100");
+  const std::string text = describe_checkpoint(run / "step-00000100").text();
   const auto row = [](std::string name, const std::string& value) {
     name.resize(32, ' ');
     return cat("\n", name, value, "\n");
@@ -478,17 +478,19 @@ TEST_CASE("a person can read what a checkpoint holds") {
   REQUIRE(text.find(row("topology", "data 2, world_size 2")) != std::string::npos);
   REQUIRE(text.find(row("exp_avg F32", "4 tensors, 91 elements, 364 B")) != std::string::npos);
   REQUIRE(text.find(row("scheduler last_batch_iteration", "99")) != std::string::npos);
-  const std::string all = describe_checkpoint(run.path());
+  const std::string all = describe_checkpoint(run.path()).text();
   REQUIRE(all.find("step-00000100  2 ranks, ") == 0);
   REQUIRE(bad_input([&] { describe_checkpoint(run / "absent"); }) ==
           (run / "absent") + ": is not a folder");
   fs::create_directories(run / "other/checkpoints");
   REQUIRE(bad_input([&] { describe_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
   REQUIRE(bad_input([&] { verify_checkpoint(run / "other"); }) == (run / "other") + ": holds no checkpoint");
-  REQUIRE(describe_checkpoint(run / "other/checkpoints") == (run / "other/checkpoints") + ": holds no checkpoint\n");
+  REQUIRE(describe_checkpoint(run / "other/checkpoints").text() ==
+          (run / "other/checkpoints") + ": holds no checkpoint\n");
 }
 
-/// What a save into `root` says of where its files were read back from, and what its manifest says.
+/// Tells what a save into `root` says of where its files were read back from, and what its manifest
+/// says.
 std::pair<bool, std::string> read_back(const std::string& root, bool verify) {
   ToyState state(1, 0, 1);
   const SaveOptions options{.root = root, .verify_written = verify};

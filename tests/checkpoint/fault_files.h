@@ -12,8 +12,8 @@
 
 namespace ftrun::test {
 
-/// What a machine finds on its disk after the power came back. The first keeps exactly what was
-/// synced; a file system may have written more, in any order.
+/// Survival is what a machine finds on its disk after the power came back. The first keeps exactly
+/// what was synced; a file system may have written more, in any order.
 enum class Survival {
   kSyncedOnly,       // entries of synced folders, bytes of synced files
   kEntriesAndZeros,  // all entries; bytes that were not synced are zeros
@@ -37,7 +37,8 @@ class FaultFileSystem : public FileSystem {
   /// The next call `what` ("reserve", "sync", ...) on a path that holds `part` fails with this
   /// errno, whichever thread makes it and whatever other threads do before.
   void fail_next(const std::string& what, const std::string& part, int error_number);
-  /// From call number `k` on nothing reaches the disk any more, and every call throws.
+  /// Cuts the power at call number `k`: from it on nothing reaches the disk any more, and every
+  /// call throws.
   void cut_power_at(int64_t k);
   /// Writes to files whose path holds `part` reach the disk with one bit changed.
   void corrupt_writes(const std::string& part) { corrupted_ = part; }
@@ -73,8 +74,8 @@ class FaultFileSystem : public FileSystem {
     bool is_folder = false;
     std::string bytes, durable_bytes;
     Entries entries, durable_entries;
-    /// What was done to the entries since the folder was synced: each holds atomically or not at
-    /// all (a rename is one), in any combination. A null node is a name that went.
+    /// Changes of the entries since the folder was synced: each holds atomically or not at all (a
+    /// rename is one), in any combination. A null node is a name that went.
     std::vector<Entries> unsynced;
   };
   static void change(const NodePtr& folder, const Entries& changes);

@@ -55,14 +55,14 @@ int resumed_version(const std::string& root) {
   return -1;
 }
 
-// How a folder comes to the name that another has.
+// Replacing says how a folder comes to the name that another has.
 enum class Replacing { kExchange, kStepAside };
 
 void replace_by(FaultFileSystem& files, Replacing way) {
   if (way == Replacing::kStepAside) files.refuse_exchange();
 }
 
-// One save over an earlier one; how many file-system calls it makes.
+// Counts the file-system calls of a save over an earlier one.
 int64_t calls_of_a_save(int64_t step, int64_t keep_last, Replacing way) {
   Scene scene;
   FaultFileSystem files(scene.run.path());
@@ -80,7 +80,8 @@ bool has_leftovers(const std::string& root) {
   return false;
 }
 
-/// Says how often it did.
+/// Fails each file-system call of a save in turn, and requires each time that a resume finds what
+/// the message says and that the run can save again. Returns a line with the counts.
 std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
                            Replacing way = Replacing::kExchange) {
   const int64_t count = calls_of_a_save(step, keep_last, way);
@@ -180,7 +181,7 @@ TEST_CASE("a failure at any call of a save over the same step leaves one of the 
   fail_and_tell(EIO, 1, 0, Replacing::kStepAside);
 }
 
-// As on a network file system, while another process reads a file of it.
+// The removal fails as on a network file system, while another process reads a file of it.
 TEST_CASE("a checkpoint that was replaced and cannot be removed is a warning, and never comes back") {
   for (const Replacing way : {Replacing::kExchange, Replacing::kStepAside}) {
     Scene scene;

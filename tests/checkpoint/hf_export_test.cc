@@ -56,7 +56,7 @@ std::vector<ExportTensor> weights_of(const std::string& checkpoint) {
   return tensors;
 }
 
-/// What comes along lies in the export and in a folder of it.
+/// Base is a model folder: what comes along lies in the export and in a folder of it.
 struct Base {
   Base() {
     fs::create_directories(folder / "additional_chat_templates");
@@ -71,7 +71,7 @@ struct Base {
   TempFolder folder;
 };
 
-/// To so many digits of a normal number, ties to even.
+/// Rounds to so many digits of a normal number, ties to even.
 float rounded(float value, int digits) {
   const int last = std::ilogb(value) - digits + 1;
   return std::ldexp(std::nearbyint(std::ldexp(value, -last)), last);
@@ -619,7 +619,8 @@ TEST_CASE("what only looks like a leftover of an export stays") {
   fs::create_directories(folder / "out.replaced-1234567a");
   write_text(folder / "out.replaced-1234567a/thesis.txt", "years of work");
   export_model(posix_files(), options, kTensors, read_values);
-  // Copies of an export: under the date of a day, with something of somebody's, and with something changed.
+  // Copies of an export: under the date of a day, with something of somebody's, and with something
+  // changed.
   for (const char* name : {"out.tmp-20251125", "out.replaced-20251125", "out.tmp-0123abcd", "out.replaced-0123abcd", "out.tmp-4567abcd"})
     fs::copy(options.folder, folder / name, fs::copy_options::recursive);
   for (const std::string copy : {"out.tmp-0123abcd", "out.replaced-0123abcd"}) write_text(folder / (copy + "/notes.md"), "what I found");

@@ -98,7 +98,7 @@ TEST_CASE("an import becomes a checkpoint with its states, numbers and what is n
   REQUIRE(checkpoint.meta().loss_scaler->scale == 1024);
   REQUIRE(checkpoint.meta().loss_scaler->last_overflow == -1);
   REQUIRE(import_record_from(checkpoint.meta().extra.at(kImportRecord), "x").source == "a test");
-  // As they are stored: w.exp_avg, w.exp_avg_sq, w.param.
+  // The values as they are stored: w.exp_avg, w.exp_avg_sq, w.param.
   std::vector<float> found(2);
   checkpoint.read({"w", "param", DType::kF32, {2, 3}, Box{{1, 1}, {1, 2}}, found.data(), nullptr});
   REQUIRE(found == std::vector<float>{204, 205});

@@ -37,7 +37,7 @@ int64_t peak_of(const std::function<void()>& work) {
 
 float loaded_value(int64_t element) { return static_cast<float>(element % 16777213); }
 
-/// One tensor, cut by rows or by columns over two files.
+/// Saves one tensor, cut by rows or by columns over two files.
 std::string saved_tensor(const TempFolder& temp, bool columns) {
   const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
     const Box box = columns ? Box{{0, group.rank * kLoadedColumns / 2}, {kLoadedRows, kLoadedColumns / 2}}

@@ -270,7 +270,7 @@ TEST_CASE("the fingerprint changes with config, names and shapes and with nothin
 TEST_CASE("a person can read what a model folder holds") {
   const TempFolder folder;
   make_sharded(folder);
-  const std::string text = describe_model(folder.path());
+  const std::string text = describe_model(folder.path()).text();
   const auto row = [](std::string name, size_t width, const std::string& value) {
     name.resize(width, ' ');
     return cat(name, value, "\n");

@@ -1,5 +1,6 @@
-// Lives of a run that loses power again and again while it saves, drawn from seeds: FTRUN_SOAK_STATES says how many
-// (scripts/soak.sh). What a run was told is saved is what it finds again.
+// Lives of a run that loses power again and again while it saves, drawn from seeds:
+// FTRUN_SOAK_STATES says how many (scripts/soak.sh). What a run was told is saved is what it finds
+// again.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -43,7 +44,7 @@ struct Life {
     if (random() % 2 == 0) files.refuse_exchange();
   }
 
-  /// False when it failed.
+  /// Saves a step. Returns false when that failed.
   bool save(int64_t step) {
     begun = std::max(begun, step);
     const auto errors = run_ranks(ranks, [&](const CheckpointGroup& group) {
@@ -57,7 +58,8 @@ struct Life {
     return true;
   }
 
-  /// The step that a new start goes on from, whose state is then known to be that step's; 0 for none.
+  /// The step that a new start goes on from, whose state is then known to be that step's; 0 for
+  /// none.
   int64_t found() {
     if (list_checkpoints(root).empty()) return 0;
     Checkpoint checkpoint(choose_checkpoint(root, std::nullopt, CheckpointGroup{}));

@@ -30,7 +30,7 @@ SpaceWanted wanted_in(const TempFolder& run) {
   return wanted;
 }
 
-/// What is said of `wanted` when so much is free.
+/// Returns what is said of `wanted` when so much is free.
 std::string said(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
   FaultFileSystem files(run.path());
   files.set_free_bytes(free);

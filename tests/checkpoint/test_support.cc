@@ -30,7 +30,7 @@ std::vector<Box> flat_part(const Box& box, int count, int index) {
   return cut_box(box, box.numel() * index / count, box.numel() * (index + 1) / count);
 }
 
-/// Nothing where there are fewer places than parts.
+/// Cuts a box along a dimension; nothing if there are fewer places than parts.
 std::vector<Box> part_along(Box box, size_t dimension, int count, int index) {
   const int64_t size = box.extent[dimension];
   box.offset[dimension] = size * index / count;

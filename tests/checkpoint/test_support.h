@@ -16,7 +16,7 @@ namespace ftrun::test {
 /// A folder of its own, removed at the end.
 class TempFolder {
  public:
-  /// In memory where there is /dev/shm, unless a parent is given.
+  /// Makes a folder in memory where there is /dev/shm, unless a parent is given.
   explicit TempFolder(const std::string& parent = "");
   ~TempFolder();
   TempFolder(const TempFolder&) = delete;
@@ -48,7 +48,7 @@ std::vector<std::string> run_ranks(int world_size,
 /// Everything logged while `action` ran.
 std::string logged(const std::function<void()>& action);
 
-/// How the tensors of a ToyState are cut over ranks.
+/// ToyCut says how the tensors of a ToyState are cut over ranks.
 enum class ToyCut {
   kFlat,     // ranges of the flattened tensor that need not fall on its rows
   kRows,     // along the first dimension
@@ -62,7 +62,7 @@ class ToyState {
   /// Values are a function of tensor, kind, element and `version`.
   ToyState(int world_size, int rank, int version, ToyCut cut = ToyCut::kFlat);
   std::vector<StateSlice> slices();
-  /// True when the memory holds exactly what `version` of this layout holds.
+  /// Says whether the memory holds exactly what `version` of this layout holds.
   bool equals(int version) const;
   void clear();
   static std::vector<std::pair<std::string, std::vector<int64_t>>> tensors();

@@ -176,7 +176,7 @@ TEST_CASE("a rank that fails tells whose failure it is") {
   REQUIRE_FALSE(failure_report(1, RankError(full, 0, false), full).of_device);
   REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).of_device);
   REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).culprit == -1);
-  // What lost a peer was no cause.
+  // A lost peer was no cause.
   const Error lost(ExitCode::kPeerLost, "rank 0: lost rank 2");
   REQUIRE(failure_report(1, RankError(lost, 0, false), lost).culprit == -1);
 }
@@ -201,14 +201,14 @@ TEST_CASE("of ranks that waited for each other the one counts whose rank waited 
     std::vector<RankEnd> ends;
     for (FailureReport& report : reports) {
       report.exit_code = 6;
-      report.message = cat("rank ", report.culprit, " did not come");
+      report.message = cat("rank ", report.culprit, " did not arrive in time");
       ends.push_back({.rank = report.rank, .exit_code = 6});
     }
     return summarize_failures({.ends = std::move(ends), .reports = std::move(reports)});
   };
   const FailureSummary chain = summary({{.rank = 2, .unix_ns = 1, .culprit = 0}, {.rank = 0, .unix_ns = 3, .culprit = 1},
                                         {.rank = 3, .unix_ns = 2, .culprit = 1}});
-  REQUIRE((chain.rank == 1 && chain.reason == "rank 1 did not come"));
+  REQUIRE((chain.rank == 1 && chain.reason == "rank 1 did not arrive in time"));
   REQUIRE(chain.text.starts_with("rank 0"));
   REQUIRE(summary({{.rank = 2, .unix_ns = 1, .culprit = 0}, {.rank = 0, .unix_ns = 3, .culprit = 2}, {.rank = 1, .unix_ns = 2, .culprit = 0}})
               .rank == 0);

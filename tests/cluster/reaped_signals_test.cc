@@ -1,5 +1,5 @@
-// No signal goes to a process that has been waited for: its number may be another's by then. kill() and wait4() of the whole test are
-// these here, which look on.
+// No signal goes to a process that has been waited for: its number may be another's by then. kill()
+// and wait4() of the whole test are these here, which look on.
 
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -19,7 +19,7 @@
 
 namespace {
 
-/// Of this process, as the tests' ranks have one of their own.
+/// Seen is the record of this process; the tests' ranks have one of their own.
 struct Seen {
   std::mutex mutex;
   std::set<pid_t> reaped;

@@ -27,7 +27,7 @@ Pipe make_terminal() {
   return {OwnedFd(shown), OwnedFd(terminal)};
 }
 
-/// What is there now.
+/// Reads what is there now.
 std::string read_from(const OwnedFd& reader) {
   ::fcntl(reader.get(), F_SETFL, O_NONBLOCK);
   std::string text, piece(4096, 0);
@@ -58,7 +58,7 @@ TEST_CASE("what an output that stands cannot take is left out, and told once the
     // All but those that the output held.
     const int left_out = std::stoi(read.substr(told + 9));
     CHECK((left_out > 1000 && left_out < 1100));
-    CHECK(read.ends_with(" lines were left out here, as nobody read them for long; the ranks' logs have them\nread again\n"));
+    CHECK(read.ends_with(" lines were dropped because the output was blocked; see the ranks' logs\nread again\n"));
   }
 }
 

@@ -79,7 +79,7 @@ std::string content(const std::string& path) {
   return text.str();
 }
 
-/// True when the process is there and no zombie.
+/// Says whether the process is there and no zombie.
 bool alive(pid_t pid) {
   const std::string stat = content("/proc/" + std::to_string(pid) + "/stat");
   const size_t state = stat.rfind(") ");
@@ -94,13 +94,14 @@ pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::str
   return testing::start_program(all, output, ignored);
 }
 
-/// Whether a child has ended; its exit code is still to be had.
+/// Says whether a child has ended; its exit code is still to be had.
 bool has_ended(pid_t child) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
 }
 
-/// Waits until a child has ended, whose exit code is still to be had; one that takes longer is killed, and fails the test case by waiting.
+/// Waits until a child has ended, whose exit code is still to be had; one that takes longer is
+/// killed, and fails the test case by waiting.
 void await_end(pid_t child, std::chrono::milliseconds limit) {
   try {
     await_that([&] { return has_ended(child); }, "a child has ended", limit);
@@ -300,16 +301,16 @@ TEST_CASE("a hang ends when a rank names who holds it up, not when it has ended 
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
   // An hour: whoever waits for one of them to end outlasts CTest's patience.
-  const std::vector<std::string> held = {"ignore", "15", "blameif", "0", "2", "rank 2 did not come", "sleep", "3600000"};
+  const std::vector<std::string> held = {"ignore", "15", "blameif", "0", "2", "rank 2 did not arrive in time", "sleep", "3600000"};
   REQUIRE(supervise(3, held, {.on_failure = note}).code == 6);
   REQUIRE(failure.rank == 2);
-  REQUIRE(failure.reason == "rank 2 did not come");
+  REQUIRE(failure.reason == "rank 2 did not arrive in time");
 }
 
 TEST_CASE("a rank that is named and tells of its own failure a moment later is the cause by that") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
-  const std::vector<std::string> late = {"blameif", "0", "1", "rank 1 did not come", "sleep", "60", "only", "1", "fail", "5", "disk full"};
+  const std::vector<std::string> late = {"blameif", "0", "1", "rank 1 did not arrive in time", "sleep", "60", "only", "1", "fail", "5", "disk full"};
   REQUIRE(supervise(2, late, {.moment_to_tell = 20s, .on_failure = note}).code == 5);
   REQUIRE(failure.rank == 1);
   REQUIRE(failure.reason == "disk full");
@@ -378,7 +379,8 @@ TEST_CASE("a lost terminal stops nothing where it is inherited ignored") {
   REQUIRE(content(folder.path + "/out").empty());
 }
 
-/// Of two signals that are pending together the kernel delivers the one with the lower number first.
+/// Sends a signal and awaits it: of two signals that are pending together the kernel delivers the
+/// one with the lower number first.
 void send_and_await_delivery(pid_t pid, int signal) {
   ::kill(pid, signal);
   await_that([&] {
@@ -420,7 +422,8 @@ TEST_CASE("a second signal kills the ranks at once") {
   ::kill(supervisor, SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 500ms);
   REQUIRE(alive(pids[0]));
-  // The supervisor counts from when it has read the first: one that comes too early for that is no second one.
+  // The supervisor counts from when it has read the first: one that comes too early for that is no
+  // second one.
   int64_t sent = 0;
   const auto begin = std::chrono::steady_clock::now();
   const auto sent_and_ended = [&] {
@@ -439,8 +442,9 @@ TEST_CASE("a second signal kills the ranks at once") {
 
 namespace {
 
-/// Whether the ranks of a supervisor outlive two SIGTERM a tenth of a second apart, and end with a third signal; nothing where the machine
-/// let a second pass between the two, so that they may have counted as different ones.
+/// Says whether the ranks of a supervisor outlive two SIGTERM a tenth of a second apart, and end
+/// with a third signal; nothing if the machine let a second pass between the two, so that they may
+/// have counted as different ones.
 std::optional<bool> outlive_the_same_signal() {
   const Folder folder;
   const pid_t supervisor =
@@ -605,7 +609,8 @@ TEST_CASE("too few descriptors are told with what helps, wherever a start runs o
       }
     }
   });
-  // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard input.
+  // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard
+  // input.
   CHECK(told == "cannot make a pipe: Too many open files\n  remedy: raise the limit of open files (ulimit -n)\n"
                 "cannot start a rank: Too many open files\n  remedy: raise the limit of open files (ulimit -n)");
 }

@@ -99,9 +99,12 @@ TEST_CASE("texts longer than torchrun's store takes in one request reach every r
 TEST_CASE("a start that lost a rank while it met, or had another number of ranks, is nobody's") {
   const AgentStore agent;
   REQUIRE_THAT(start_ranks(agent, 3, "a", 0ms, {0, 2})[0].failure,
-               Catch::StartsWith("rank 0 waited 1.0s for the others of this start at torchrun's store: rank 1 did not come"));
-  REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure, Catch::Contains("store: rank 0 did not come"));
-  REQUIRE_THAT(start_ranks(agent, 3, "c", 0ms, {1})[0].failure, Catch::Contains("store: not all have come"));
+               Catch::StartsWith("rank 0 waited 1.0s for the others of this start at torchrun's store: "
+                                 "rank 1 did not arrive in time"));
+  REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure,
+               Catch::Contains("store: rank 0 did not arrive in time"));
+  REQUIRE_THAT(start_ranks(agent, 3, "c", 0ms, {1})[0].failure,
+               Catch::Contains("store: not all arrived in time"));
   for (const Met& rank : start_ranks(agent, 2, "d", 100ms, {1, 0})) {
     REQUIRE(rank.failure.empty());
     REQUIRE(rank.texts == std::vector<std::string>{"d0", "d1"});
@@ -114,5 +117,6 @@ TEST_CASE("of two processes that call themselves one rank of a start, one belong
   const auto met = start_ranks(agent, 2, "a");
   REQUIRE(met[1].texts == std::vector<std::string>{"a0", "a1"});
   // Its own start's members are known, and another process is rank 1 of it.
-  REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure, Catch::Contains("rank 1 waited 1.0s") && Catch::Contains("not all have come"));
+  REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure,
+               Catch::Contains("rank 1 waited 1.0s") && Catch::Contains("not all arrived in time"));
 }

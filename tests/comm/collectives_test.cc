@@ -23,7 +23,7 @@ namespace {
 const CommBackend kBackends[] = {CommBackend::kGloo, CommBackend::kSharedMemory};
 using Bytes = std::vector<unsigned char>;
 
-/// What rank `rank` brings, the same in every test.
+/// Makes what rank `rank` brings, the same in every test.
 template <typename T>
 std::vector<T> input(int rank, int64_t count, int salt = 0) {
   std::mt19937 random(static_cast<unsigned>(1000 * salt + rank + 1));
@@ -586,7 +586,7 @@ TEST_CASE("two ranks may both send first and receive afterwards") {
 
 namespace {
 
-/// Of this process, where all ranks of a test live.
+/// Counts the mappings of this process, where all ranks of a test live.
 int64_t mappings() {
   std::ifstream maps("/proc/self/maps");
   std::string line;

@@ -14,7 +14,8 @@ using namespace std::chrono_literals;
 namespace {
 const CommBackend kFailingBackends[] = {CommBackend::kGloo, CommBackend::kSharedMemory};
 
-/// One that does not take its part, until the others have said so; its peers know where it stands, however late its heartbeat is.
+/// Plays a rank that does not take its part until the others have said so; its peers know where it
+/// stands, however late its heartbeat is.
 void stay_away(Rendezvous& rendezvous) {
   rendezvous.view({rendezvous.rank()}, "world");
   rendezvous.exchange_text("away", "");

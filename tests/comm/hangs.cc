@@ -21,7 +21,7 @@ std::string text_of(const HangCase& hang) {
              hang.step, ", collective ", hang.place);
 }
 
-/// What the earliest rank to notice says.
+/// Told is what the earliest rank to notice says.
 struct Told {
   std::mutex mutex;
   std::condition_variable changed;
@@ -115,8 +115,8 @@ class Member {
   std::unique_ptr<Communicator> tp_, dp_, world_;
 };
 
-/// "" where the culprit was named right, else what was said; nothing where a rank failed before the hang was
-/// there, as on a machine that stands still for longer than the limit.
+/// Returns "" where the culprit was named right, else what was said; nothing where a rank failed
+/// before the hang was there, as on a machine that stands still for longer than the limit.
 std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& make_device) {
   Told told;
   auto all = Rendezvous::in_process(kRanks, 20s, 50ms);

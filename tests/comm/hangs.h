@@ -20,20 +20,20 @@ struct HangCase {
   ftrun::CommBackend backend;
   int victim;
   int64_t step;
-  /// Before which of a step's three collectives.
+  /// The collective of a step, of three, before which the rank hangs.
   int place;
-  /// How long a rank waits for the others.
+  /// The time that a rank waits for the others.
   std::chrono::milliseconds limit = std::chrono::seconds(1);
 };
 
-/// Whom it meets, and where.
+/// Draws a hang: whom it meets, and where.
 HangCase draw_hang(std::mt19937& random, Hang hang, ftrun::CommBackend backend);
 
-/// What a rank's collectives run on: here the host, which waits for each of them.
+/// HangDevice runs a rank's collectives: here the host, which waits for each of them.
 class HangDevice {
  public:
   virtual ~HangDevice() = default;
-  /// As CommOptions has it.
+  /// The device's number as CommOptions has it.
   virtual int number() const { return -1; }
   virtual void attach(ftrun::Communicator& group) { static_cast<void>(group); }
   /// Waits for what was put into the stream; then for each group what failed meanwhile is asked for.

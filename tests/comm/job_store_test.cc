@@ -69,7 +69,8 @@ bool reads(int fd, size_t count, std::string& text) {
   return true;
 }
 
-/// What any attacker can do who does not know the token: take part in the handshake, and go on as if let in.
+/// Does what any attacker can do who does not know the token: takes part in the handshake, and goes
+/// on as if let in.
 bool gets_an_answer(int port, const std::string& proof) {
   const OwnedFd fd = stranger(port);
   std::string text;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kNames[] = {"NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_RUNTIME_CONNECT", "NCCL_GRAPH_REGISTER"};
 
-/// What these are after prepare_nccl_environment(), which found them as `given`.
+/// Returns the variables after prepare_nccl_environment(), which found them as `given`.
 std::map<std::string, std::string> prepared(const std::map<std::string, std::string>& given) {
   for (const char* name : kNames) ::unsetenv(name);
   for (const auto& [name, value] : given) ::setenv(name.c_str(), value.c_str(), 1);

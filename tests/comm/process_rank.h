@@ -11,7 +11,7 @@ struct ProcessRank {
   int port = 0;
   std::string backend;
   std::chrono::milliseconds timeout{};
-  /// One of those that process_rank.cc lists.
+  /// A scenario that process_rank.cc lists.
   std::string scenario;
 };
 

@@ -173,7 +173,7 @@ TEST_CASE("a rank killed at a random moment is named as gone by the others") {
 
 namespace {
 
-/// What the other of two ranks says when this one is stopped.
+/// Returns what the other of two ranks says when this one is stopped.
 std::string said_of_stopped(const char* backend, int victim, int limit_ms, std::string& stopped) {
   Ranks ranks(2, backend, limit_ms, "loop");
   for (int rank = 0; rank < 2; ++rank) ranks.await_text(rank, "looping");
@@ -244,7 +244,8 @@ TEST_CASE("work of one rank alone is waited for beyond the timeout; a rank that 
     CAPTURE(signal);
     ranks->await_exit(0, 6);
     REQUIRE_THAT(ranks->output(0), Catch::Contains("for \"patient\": rank 1 ") &&
-                                       Catch::Contains(signal == SIGKILL ? "is gone" : "did not come"));
+                                       Catch::Contains(signal == SIGKILL ? "is gone"
+                                                                         : "did not arrive in time"));
     if (signal == SIGKILL) ranks->wait(1);
   }
   for (int rank = 0; rank < 3; ++rank) {

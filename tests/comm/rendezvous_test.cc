@@ -68,7 +68,8 @@ std::string with_other_port(std::string address, int step) {
   return address.replace(at - sizeof port, sizeof port, reinterpret_cast<const char*>(&port), sizeof port);
 }
 
-/// What rank 0 says of a group over Gloo whose other rank gives its address and is never heard of again.
+/// Returns what rank 0 says of a group over Gloo whose other rank gives its address and is never
+/// heard of again.
 std::string connecting_alone(int step) {
   const std::string name = cat("group", step);
   return run_ranks(2, [&](Rendezvous& rendezvous) {
@@ -102,7 +103,7 @@ TEST_CASE("an exchange names the ranks that did not come") {
   REQUIRE_THROWS_WITH(
       all[1]->exchange_text("program", "x"),
       Catch::StartsWith("rank 1 waited ") &&
-          Catch::Contains("s for \"program\": rank 0, 2 did not come\n  remedy: look "
+          Catch::Contains("s for \"program\": rank 0, 2 did not arrive in time\n  remedy: look "
                           "at that rank's own log first"));
 }
 
@@ -123,12 +124,14 @@ TEST_CASE("of many ranks each names those that did not come") {
   for (std::thread& thread : threads) thread.join();
   for (int rank = 0; rank < kWorld; ++rank)
     if (rank != 7 && rank != 39)
-      CHECK_THAT(heard[static_cast<size_t>(rank)], Catch::EndsWith("s for \"program\": rank 7, 39 did not come"));
+      CHECK_THAT(heard[static_cast<size_t>(rank)],
+                 Catch::EndsWith("s for \"program\": rank 7, 39 did not arrive in time"));
 }
 
 TEST_CASE("of many ranks each names the first one where that did not come") {
   auto all = Rendezvous::in_process(40, 300ms);
-  REQUIRE_THROWS_WITH(all[1]->exchange_text("program", "x"), Catch::Contains("s for \"program\": rank 0 did not come"));
+  REQUIRE_THROWS_WITH(all[1]->exchange_text("program", "x"),
+                      Catch::Contains("s for \"program\": rank 0 did not arrive in time"));
 }
 
 TEST_CASE("ranks whose groups differ say so in words that do not grow with the group") {
@@ -144,7 +147,8 @@ TEST_CASE("ranks whose groups differ say so in words that do not grow with the g
 
 namespace {
 
-/// What rank 0's store held at most, and its keys in the end, when so many ranks have met and exchanged texts.
+/// StoreUse is what rank 0's store held at most, and its keys in the end, when so many ranks have
+/// met and exchanged texts.
 struct StoreUse {
   int64_t most_bytes = 0;
   int64_t keys = 0;
@@ -179,7 +183,7 @@ std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
 StoreUse store_use_of(int world) {
   StoreUse use;
   const auto failures = run_met(world, 20s, [&](Rendezvous& rendezvous) {
-    // Whoever waits for many keys has sent all of them.
+    // The keys are long: whoever waits for many keys has sent all of them.
     const std::string key(200, 'k');
     for (int i = 0; i < 4; ++i) rendezvous.exchange_text(key, std::string(64, 'x'));
     rendezvous.exchange_text("once", std::string(64, 'y'));
@@ -189,7 +193,8 @@ StoreUse store_use_of(int world) {
   return use;
 }
 
-/// What rank 0's store holds when so many ranks have opened groups over Gloo, and what it was asked meanwhile.
+/// GroupUse is what rank 0's store holds when so many ranks have opened groups over Gloo, and what
+/// it was asked meanwhile.
 struct GroupUse {
   int64_t keys = 0;
   int64_t bytes = 0;
@@ -216,7 +221,7 @@ GroupUse group_use_of(int world) {
   return use;
 }
 
-/// What a rank throws that exchanges a text; "" where it gets all.
+/// Returns what a rank throws that exchanges a text; "" if it gets all.
 std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::string& text, Patience patience = Patience::kWhileAlive) {
   try {
     rendezvous.exchange_text(key, text, patience);
@@ -295,7 +300,8 @@ TEST_CASE("a rank whose text the store refuses tells the others, though it lives
 TEST_CASE("ranks that come when the first one has given up are told so, and do not wait for it") {
   auto all = Rendezvous::in_process(3, 300ms, 20ms);
   const std::string first = heard_in(*all[0], "program", "x", Patience::kTimeout);
-  CHECK_THAT(first, Catch::StartsWith("rank 0 waited ") && Catch::EndsWith("s for \"program\": rank 1, 2 did not come"));
+  CHECK_THAT(first, Catch::StartsWith("rank 0 waited ") &&
+                        Catch::EndsWith("s for \"program\": rank 1, 2 did not arrive in time"));
   for (const size_t rank : {size_t{1}, size_t{2}}) REQUIRE(heard_in(*all[rank], "program", "x") == first);
 }
 
@@ -311,7 +317,7 @@ TEST_CASE("a group that is complete when the time is over waits a moment for its
   REQUIRE(heard.empty());
   come(*all[0], "export", 0);
   CHECK_THAT(heard_in(*all[1], "export", "b", Patience::kTimeout),
-             Catch::EndsWith("s for \"export\": rank 0 has not put the texts together"));
+             Catch::EndsWith("s for \"export\": rank 0 has not finished collecting the replies"));
 }
 
 TEST_CASE("of many ranks the list of who is absent is not believed of those that have come since") {
@@ -321,7 +327,8 @@ TEST_CASE("of many ranks the list of who is absent is not believed of those that
     if (rank != 5) come(*all[0], "program", rank);
   tell_absent(*all[0], "program", "7");
   all[0].reset();  // while rank 7 lives on
-  CHECK_THAT(heard_in(*all[5], "program", "x"), Catch::EndsWith("s for \"program\": rank 0 has not put the texts together"));
+  CHECK_THAT(heard_in(*all[5], "program", "x"),
+             Catch::EndsWith("s for \"program\": rank 0 has not finished collecting the replies"));
 }
 
 TEST_CASE("ranks of a large group that wait for many others ask the store a few things each, also before they are told for whom") {
@@ -383,7 +390,7 @@ TEST_CASE("an exchange with patience gives up a rank that shows no sign of life"
   all[0].reset();
   REQUIRE_THROWS_WITH(all[1]->exchange_text("export", "x", Patience::kWhileAlive),
                       Catch::StartsWith("rank 1 waited ") &&
-                          Catch::Contains("s for \"export\": rank 0 did not come\n"));
+                          Catch::Contains("s for \"export\": rank 0 did not arrive in time\n"));
 }
 
 TEST_CASE("a posted text is found by any rank at any time") {

@@ -17,7 +17,8 @@
 namespace ftrun {
 namespace {
 
-/// Whether anybody has opened `path` since the last question; looks that open nothing do not count.
+/// OpenWatch says whether anybody has opened `path` since the last question; looks that open
+/// nothing do not count.
 class OpenWatch {
  public:
   explicit OpenWatch(const std::string& path) : events_(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// Both ends of a connection over the loopback interface.
+/// A pair is the two ends of a connection over the loopback interface.
 struct Pair {
   Pair() {
     const OwnedFd listener(::socket(AF_INET, SOCK_STREAM, 0));

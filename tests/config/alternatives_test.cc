@@ -4,14 +4,14 @@
 
 #include <catch2/catch.hpp>
 
-// Of two keys that cannot both stand, the one that is set later takes the place of the other.
+// The later one of two keys that cannot both stand takes the place of the other.
 
 namespace ftrun {
 namespace {
 
 const std::string kGivenBatch = "train_micro_batch_size_per_gpu: 1\n";
 
-/// What is said of a file with overrides, without the file's name; every case must resolve.
+/// Returns what is said of a file with overrides, without the file's name; every case must resolve.
 Lines said(const std::string& text, const Lines& overrides, Config* resolved = nullptr) {
   const LoadResult loaded = load_config_text("c.yaml", kGivenBatch + text, overrides);
   const Resolution resolution = resolve(loaded.config, {.world_size = 4});

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-// What a config with elasticity resolves to on these ranks: the batch, or its first error.
+// Returns what a config with elasticity resolves to on these ranks: the batch, or its first error.
 std::string elastic(const std::string& keys, int64_t ranks, const std::string& more = "") {
   const Resolution r = resolve(config_of("elasticity: {enabled: true, " + keys + "}\n" + more),
                                {.world_size = ranks});

@@ -149,7 +149,8 @@ TEST_CASE("pipeline.partition says by what a model is cut") {
   REQUIRE(pipeline_partition("Parameters") == PipelinePartition::kParameters);
   REQUIRE(pipeline_partition("uniform") == PipelinePartition::kLayers);
   for (const char* layers : {"type:transformer", "type:LlamaDecoderLayer", "type:decoder.*layer",
-                             "type:(Qwen2|Mistral)Decoder", "type:ParallelTransformerLayerPipe"})
+                             "type:(Qwen2|Mistral)Decoder", "type:ParallelTransformerLayerPipe",
+                             "type:Gemma2DecoderLayer", "type:GPT2Block"})
     REQUIRE(pipeline_partition(layers) == PipelinePartition::kBlocks);
   for (const char* other : {"type:embedding", "type:(", "type", "profile", ""})
     REQUIRE(pipeline_partition(other) == std::nullopt);

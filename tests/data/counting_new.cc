@@ -1,4 +1,5 @@
-// In a file of its own: where the compiler sees both halves it takes malloc and delete for a mismatch.
+// In a file of its own: where the compiler sees both halves it takes malloc and delete for a
+// mismatch.
 #include "counting_new.h"
 
 #include <unistd.h>
@@ -11,10 +12,10 @@
 namespace {
 std::atomic<int64_t> allocations = 0;
 std::atomic<int64_t> frees = 0;
-/// Whose thread-local this is may go on; null for everybody.
+/// The thread-local of the thread that may go on; null for everybody.
 std::atomic<const char*> goes_on = nullptr;
-// Aligned: where all thread-local data is one byte, mold 1.10 may let the pages that the loader makes read-only begin in front of
-// the first one that is mapped, and the program does not start.
+// Aligned: where all thread-local data is one byte, mold 1.10 may let the pages that the loader
+// makes read-only begin in front of the first one that is mapped, and the program does not start.
 alignas(16) thread_local char own_mark = 0;
 
 void count() {

@@ -6,10 +6,11 @@ namespace ftrun::test {
 
 /// Allocations of this test program since it began, by all threads.
 int64_t allocations_so_far();
-/// Those of them that were not freed yet.
+/// Counts those of them that were not freed yet.
 int64_t allocations_alive();
 
-/// While there is one, all other threads stand at their next allocation. One at a time.
+/// HeldAllocations makes all other threads stand at their next allocation while there is one. One
+/// at a time.
 class HeldAllocations {
  public:
   HeldAllocations();

@@ -68,7 +68,7 @@ struct MegatronIndex {
   std::vector<int64_t> pointers, documents;
   std::string tail;
 
-  /// One sequence a document, as the writers make them.
+  /// Makes an index of one sequence a document, as the writers make them.
   explicit MegatronIndex(const std::vector<int32_t>& document_lengths, int item = 2)
       : lengths(document_lengths), documents{0} {
     int64_t at = 0;
@@ -94,7 +94,7 @@ inline std::string mask_bytes(const std::vector<int>& trained) {
          bits;
 }
 
-/// What an Error says, with its remedy; "" when nothing is thrown.
+/// Returns what an Error says, with its remedy; "" when nothing is thrown.
 template <typename Use>
 std::string error_of(const Use& use) {
   try {

@@ -28,7 +28,8 @@ Parsed parse(const std::string& line) {
 
 using TokenIds = std::vector<int32_t>;
 
-/// Whether a field of a line of the ids 1, 1 that are both trained on, one document, says no more than that.
+/// Says whether a field of a line of the ids 1, 1 that are both trained on, one document, says no
+/// more than that.
 bool says_what_is_so(JsonlField field, const std::string& value) {
   switch (field) {
     case JsonlField::kLabels:

@@ -54,7 +54,8 @@ std::vector<int32_t> tokens_of_step(const SampleSet& samples, BatchSlots shape, 
 
 TEST_CASE("weights count tokens that are trained on, and the largest set is seen once", "[mix]") {
   TempFolder folder;
-  // Rows of 4: ten of the first, two of the second with all labels, five of the third with half of them.
+  // Rows of 4: ten of the first, two of the second with all labels, five of the third with half of
+  // them.
   const std::string a = folder.write("a.bin", ids_from(0, 41)), b = folder.write("b.bin", ids_from(100, 9));
   const std::string c = folder.write("c.bin", ids_from(200, 21));
   std::vector<int> trained(21);

@@ -67,8 +67,8 @@ TEST_CASE("the order is frozen: a resumed run of an older build must see the sam
 }
 
 TEST_CASE("shuffled positions are spread evenly", "[order]") {
-  // Over many seeds, the place of row 0 and the successor of each row are uniform: chi-square with
-  // 49 degrees of freedom stays below 100 (p < 1e-5) for both.
+  // The order of 50 rows is drawn for many seeds; the place of row 0 and the successor of each row
+  // are uniform: chi-square with 49 degrees of freedom stays below 100 (p < 1e-5) for both.
   constexpr int64_t kRows = 50;
   constexpr int kSeeds = 20000;
   std::vector<double> place(kRows), step(kRows);

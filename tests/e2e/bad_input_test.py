@@ -222,8 +222,8 @@ with tempfile.TemporaryDirectory() as scratch:
         refused("nomodel", 4, f"ftrun: CONFIG:3:11: error: {root}/nothing: there is no such folder\n{NO_MODEL}"
                               "1 problem in the model; nothing was started\n", model={"path": str(root / "nothing")})
         (root / "no-config").mkdir()
-        refused("noconfig", 4, f"ftrun: CONFIG:3:11: error: {root}/no-config/config.json: cannot be read: No such file or directory\n"
-                               "  remedy: check the path and the permissions\n1 problem in the model; nothing was started\n",
+        refused("noconfig", 4, f"ftrun: CONFIG:3:11: error: {root}/no-config: has no config.json\n"
+                               "  remedy: give the path of a Hugging Face model folder\n1 problem in the model; nothing was started\n",
                 model={"path": str(root / "no-config")})
 
     @case
@@ -308,7 +308,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def family_unknown():
         folder = tiny_model(root / "family", architectures=["MambaForCausalLM"], model_type="mamba")
         refused("family-run", 3, f'ftrun: {folder}/config.json: model_type "mamba" is not supported yet\n'
-                                 "  remedy: supported families: llama, mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text\n", model={"path": str(folder)})
+                                 "  remedy: supported families: llama, mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
+                                 "starcoder2, stablelm, glm, glm4, cohere, cohere2, gpt_neox, opt, falcon\n", model={"path": str(folder)})
 
     @case
     def weights_with_nan_stop_the_run():
@@ -415,7 +416,7 @@ with tempfile.TemporaryDirectory() as scratch:
         first, second, third, fourth = steps(job.out("late-labels"))
         assert (first["loss"], first["tokens"], first["grad_norm"]) == ("NaN", 0, 0), first
         assert third["tokens"] == fourth["tokens"] == 128 and third["loss"] > fourth["loss"] > 0, (third, fourth)
-        assert run.stderr.count("none of its labels counts in the loss: it has no loss (NaN) and zero gradients\n  remedy: ") == 1, run.stderr
+        assert run.stderr.count(": all labels are masked: the loss is NaN and the gradients are zero\n  remedy: ") == 1, run.stderr
 
     @case
     def data_truncated_or_empty():

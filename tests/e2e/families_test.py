@@ -19,7 +19,16 @@ def make_references(folder):
     return sorted(p for p in pathlib.Path(folder).iterdir() if p.is_dir())
 
 
-def check_weights(out, reference):
+KEY_BIASES = ("attn.c_attn.bias", "query_key_value.bias", "k_proj.bias")
+
+
+def rotates_whole_heads(folder):
+    config = json.loads((folder / "model" / "config.json").read_text())
+    rope = config.get("rope_parameters", config)
+    return rope.get("partial_rotary_factor", 1.0) == 1.0 and "rope_theta" in rope
+
+
+def check_weights(out, reference, still):
     weights = {}
     for path in (out / "export" / "model").glob("*.safetensors"):
         weights.update(load_file(path))
@@ -27,8 +36,8 @@ def check_weights(out, reference):
     assert set(weights) == set(expected), f"exported tensors differ: {set(weights) ^ set(expected)}"
     for name, norm in expected.items():
         found = math.sqrt(float((weights[name].astype("float64") ** 2).sum()))
-        # Without rotation a bias of keys changes no score: its gradient is rounding alone, of which Adam makes whole steps.
-        bound = 2e-3 if name.endswith("attn.c_attn.bias") else 1e-4
+        # Where a head does not rotate, a bias of keys changes no score: its gradient is rounding alone, of which Adam makes whole steps.
+        bound = 1e-2 if name.endswith(still) else 1e-4
         assert abs(found - norm) <= bound * norm, f"{name}: norm {found}, transformers has {norm}"
 
 
@@ -36,7 +45,12 @@ LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}}, "zero-3": {"zero_optim
            "tensor": {"parallel": {"tensor": 2}}, "pipeline": {"parallel": {"pipeline": 2}}}
 LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "tensor", "pipeline"),
               "gpt2": ("zero-3", "tensor", "pipeline"), "gemma2": ("zero-3", "tensor", "pipeline"),
-              "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline")}
+              "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline"),
+              # What is new in blocks: norms that ranks sum, layers that do not rotate, one sum of attention and MLP, rows by key head.
+              "olmo2": ("zero-3", "tensor", "pipeline"), "cohere2": ("zero-3", "tensor", "pipeline"), "gpt_neox": ("tensor",),
+              "stablelm_parallel": ("pipeline",), "opt": ("tensor",), "falcon_new": ("tensor",)}
+# Blocks of these are those of others: two ranks tell nothing more.
+ONE_RANK = {"starcoder2", "smollm3", "stablelm", "stablelm_parallel", "glm", "glm4", "cohere", "gpt_neox_serial", "falcon"}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 
@@ -58,7 +72,7 @@ def check_family(folder, ranks, scratch, layout=None):
     assert len(found) == s["steps"], f"{len(found)} steps"
     loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)
     norm = near("gradient norm", [m["grad_norm"] for m in found], reference["grad_norms"], 5e-5)
-    check_weights(out, reference)
+    check_weights(out, reference, () if rotates_whole_heads(folder) else KEY_BIASES)
     print(f"{folder.name}, {layout or f'{ranks} rank(s)'}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
 
 
@@ -91,7 +105,7 @@ def main():
         folders = make_references(scratch / "references")
         assert len(folders) >= 10, folders
         for folder in folders:
-            for ranks in (1, 2):
+            for ranks in (1,) if folder.name in ONE_RANK else (1, 2):
                 check_family(folder, ranks, scratch)
             for layout in LAYOUTS_OF.get(folder.name, ()):
                 check_family(folder, 2, scratch, layout)

@@ -1,4 +1,4 @@
-"""Models and adapters by their names on the Hugging Face Hub, found in the local cache as huggingface_hub lays it out (which reads
+"""Models, adapters and data sets by their names on the Hugging Face Hub, found in the local cache as huggingface_hub lays it out (which reads
 the same cache here): trained, exported, merged, resumed after the cache moved on, and what is missing said with the line that
 brings it."""
 import json
@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return repository
 
     def by_name(name, out, *arguments, code=0, cwd=None, **changes):
-        config = job.config(out, model={"path": name}, train={"steps": 2, "weight_decay_exempt": "none"}, **changes)
+        config = job.config(out, **{"model": {"path": name}, "train": {"steps": 2, "weight_decay_exempt": "none"}} | changes)
         return must(ftrun("--config", config, *arguments, env=variables, cwd=cwd), code)
 
     small = publish("acme/small", job.model, FIRST)
@@ -64,17 +64,71 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", "main"), said
         publish("acme/tuned", folder, FIRST)
         by_name("acme/small", "more", adapter="acme/tuned")
-        must(ftrun("convert", folder, "--merge", "--out", scratch / "merged-folder", env=variables), 0)
+        must(ftrun("convert", "acme/tuned", "--merge", "--out", scratch / "merged-folder", env=variables), 0)
         # The run goes on from the commit that it began with when the cache has a newer one.
         publish("acme/small", tiny_model(scratch / "newer", weights=tiny_weights(seed=5)), SECOND)
         try:
             must(ftrun("convert", job.out("lora"), "--merge", "--out", scratch / "merged-run", env=variables), 0)
             assert same_tensors(*(load_file(scratch / merged / "model.safetensors") for merged in ("merged-folder", "merged-run")))
-            refused = by_name("acme/small@main", "lora", "--resume", "auto", code=4, adapter=LORA, checkpoint={"every": 1})
-            assert "model" in refused.stderr, refused.stderr
-            by_name(f"acme/small@{FIRST}", "lora", "--resume", "auto", adapter=LORA, checkpoint={"every": 1})
+            other = by_name(f"acme/small@{SECOND}", "lora", "--resume", "auto", code=4, adapter=LORA, checkpoint={"every": 1})
+            assert "its weights are not those that" in other.stderr, other.stderr
+            resumed = by_name("acme/small@main", "lora", "--resume", "auto", adapter=LORA, checkpoint={"every": 1})
+            assert (f"notice: model.path: acme/small@main is commit {SECOND} in the Hugging Face cache by now; the run goes on with {FIRST}, "
+                    f"which it began with\n  remedy: write acme/small@{SECOND} to go on with the newer one") in resumed.stderr, resumed.stderr
+            assert manifest(job.out("lora"))["model"]["commit"] == FIRST
+            # Others are told the commit that the adapter fits, as the name leads to another one.
+            said = json.loads((folder / "adapter_config.json").read_text())
+            assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", FIRST), said
+            (small / "snapshots" / FIRST).rename(scratch / "gone")
+            gone = by_name("acme/small@main", "lora", "--resume", "auto", code=4, adapter=LORA, checkpoint={"every": 1})
+            (scratch / "gone").rename(small / "snapshots" / FIRST)
+            assert (f"error: acme/small@main: the run began with commit {FIRST}, which the Hugging Face cache does not hold any more "
+                    f"(it holds {SECOND})\n  remedy: hf download acme/small --revision {FIRST} brings it; or write acme/small@{SECOND}, "
+                    "which is then compared with what the run was trained on\n") in gone.stderr, gone.stderr
         finally:
             (small / "refs" / "main").write_text(FIRST)
+
+    @case
+    def an_adapter_is_found_by_the_path_of_its_section():
+        by_name("acme/small", "section", adapter=LORA)
+        publish("acme/section", job.out("section") / "export" / "adapter", SECOND)
+        by_name("acme/small", "on", adapter=LORA | {"path": "acme/section"})
+        written = (job.out("on") / "config.yaml").read_text()
+        assert f"path: \"acme/section@{SECOND}\"" in written, written
+        config = job.config("again", model={"path": "acme/small"}, adapter=f"acme/section@{SECOND}")
+        assert f"path: \"acme/section@{SECOND}\"" in must(ftrun("check", "--config", config, env=variables)).stdout
+
+    @case
+    def tokens_are_found_by_their_name():
+        (scratch / "split").mkdir()
+        for split in ("train", "validation"):
+            shutil.copy(job.data, scratch / "split" / f"{split}.bin")
+        texts = publish("acme/split", scratch / "split", FIRST, kind="datasets")
+        settings = {"data": {"train": "acme/split", "validation": "acme/split", "token_dtype": "uint16"}, "checkpoint": {"every": 1}}
+        by_name("acme/small", "tokens", **settings)
+        by_name("acme/small", "files", data={"train": str(job.data), "token_dtype": "uint16"})
+        assert same_tensors(exported(job.out("tokens")), exported(job.out("files")))
+        record = manifest(job.out("tokens"))
+        assert record["data"]["train"]["commit"] == FIRST, record["data"]
+        assert record["config"]["data"]["train"] == [f"acme/split@{FIRST}/train"], record["config"]["data"]
+        assert "4097 tokens" in must(ftrun("inspect", "acme/split", env=variables)).stdout.replace(",", "")
+        # What the run was trained on is what it goes on with.
+        (scratch / "split" / "train.bin").write_bytes(job.data.read_bytes()[:4000])
+        publish("acme/split", scratch / "split", SECOND, kind="datasets")
+        resumed = by_name("acme/small", "tokens", "--resume", "auto", **settings | {"train": {"steps": 3, "weight_decay_exempt": "none"}})
+        assert f"data.train: acme/split is commit {SECOND} in the Hugging Face cache by now; the run goes on with {FIRST}" in resumed.stderr
+        (texts / "blobs" / f"{SECOND[:8]}-train.bin").unlink()
+        (scratch / "raw").mkdir()
+        (scratch / "raw" / "part.parquet").write_text("")
+        publish("acme/raw", scratch / "raw", FIRST, kind="datasets")
+        for name, words in (
+                ("acme/split", ("acme/split: its download is not complete: ", " has no train.bin\n",
+                                f"hf download acme/split --repo-type dataset --revision {SECOND} brings what is missing")),
+                ("acme/splits", ("(did you mean \"acme/split\"?)", "hf download acme/splits --repo-type dataset brings it")),
+                ("acme/raw", ("has neither train.bin nor train.jsonl",
+                              "scripts/prepare_data.py --tokenizer MODEL --out FOLDER acme/raw makes them of texts"))):
+            said = by_name("acme/small", "no-tokens", code=4, data={"train": name}).stderr
+            assert all(word in said for word in words), said
 
     @case
     def a_folder_of_the_name_wins_and_is_told():
@@ -83,6 +137,13 @@ with tempfile.TemporaryDirectory() as scratch:
         told = by_name("acme/small", "folder", cwd=place)
         assert "the folder acme/small is read; the Hugging Face cache holds a model of that name too" in told.stderr, told.stderr
         assert "commit" not in manifest(job.out("folder"))["model"]
+        shutil.rmtree(place / "acme" / "small")
+        for make, words in (((place / "acme" / "small").mkdir, "acme/small: has no config.json\n"),
+                            (lambda: (place / "acme" / "small").write_text(""), "acme/small: is a file, expected a model folder\n")):
+            make()
+            said = by_name("acme/small", "no-folder", cwd=place, code=4).stderr
+            assert words in said and "or rename this one, to have the model of that name that the Hugging Face cache holds" in said, said
+            (place / "acme" / "small").rmdir() if (place / "acme" / "small").is_dir() else (place / "acme" / "small").unlink()
 
     @case
     def nodes_whose_caches_hold_other_weights_are_refused():

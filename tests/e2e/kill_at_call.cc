@@ -26,7 +26,7 @@
 
 namespace {
 
-/// Which arguments of a call say what it is about; -1: none does.
+/// Call names the arguments of a call that say what it is about; -1: none does.
 struct Call {
   long number;
   const char* name;
@@ -164,7 +164,8 @@ bool is_at_entry(pid_t pid, SyscallInfo& info) {
   return ::ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0 && info.op == PTRACE_SYSCALL_INFO_ENTRY;
 }
 
-/// Until `first` has ended; its exit code. Its other threads and processes are traced as well.
+/// Traces until `first` has ended, and returns its exit code. Its other threads and processes are
+/// traced as well.
 int trace(pid_t first, Counter& counter) {
   std::set<pid_t> known{first};
   bool ends = false;

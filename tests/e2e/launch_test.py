@@ -97,7 +97,7 @@ with tempfile.TemporaryDirectory() as scratch:
         lonely = start("--config", config, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                                                 "MASTER_PORT": str(free_port())})
         lonely.wait(6)
-        told = re.search(r'rank 0 waited (\d+\.\d)s for "identity": rank 1 did not come', lonely.text())
+        told = re.search(r'rank 0 waited (\d+\.\d)s for "identity": rank 1 did not arrive in time', lonely.text())
         assert told and float(told[1]) >= 2, lonely.text()
         assert not pathlib.Path(f"{job.out('alone')}.rendezvous").exists(), "the token outlives the run"
 

@@ -30,7 +30,8 @@ constexpr const char* kSocketVariable = "FTRUN_PRELOADED_SOCKET";
   ::_exit(127);
 }
 
-/// One run as the test wants it: texts that end with a zero each, behind a head with their numbers.
+/// Request is one run as the test wants it: texts that end with a zero each, behind a head with
+/// their numbers.
 struct Request {
   struct Head {
     uint32_t bytes, arguments, variables;

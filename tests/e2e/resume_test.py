@@ -142,7 +142,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_step_of_a_run_that_is_not_there_makes_no_folder():
         for ranks in (1, 2):
             refused = job.run("lnoger", "--resume", 5, "--nproc", ranks, code=2, **FEW)
-            assert (f"output_dir {job.out('lnoger')}: there is no run in it of which a step could be resumed "
+            assert (f"output_dir {job.out('lnoger')} contains no run to resume "
                     f"(did you mean \"{job.out('longer')}\"?)") in refused.stderr, refused.stderr
             assert not job.out("lnoger").exists(), list(job.out("lnoger").rglob("*"))
 

@@ -21,7 +21,7 @@ namespace {
 constexpr int kPattern = 0xFF;
 constexpr size_t kSpoiledBytes = 64;
 constexpr int64_t kAlignment = 256;
-/// After which a peer that does not come is taken for lost, so that a test ends.
+/// The time after which a peer that does not come is taken for lost, so that a test ends.
 constexpr std::chrono::seconds kPatience{60};
 
 std::byte* mapped(int64_t bytes, int protection, int flags, int file) {
@@ -66,7 +66,7 @@ struct EmulatedGpu::Graph {
   std::set<Stream*> unjoined;
   struct Work {
     std::function<void()> work;
-    /// Of what peers bring about.
+    /// Says whether what peers bring about is there.
     std::function<bool()> ready;
   };
   std::vector<Work> work;
@@ -170,8 +170,8 @@ std::byte* EmulatedGpu::seen_by_device(const void* address) const {
   return real_ + (static_cast<const std::byte*>(address) - shown_);
 }
 
-/// As CUDA does it: pinned memory is read or written when the copy's turn comes, pageable memory while
-/// the host waits.
+/// Copies as CUDA does it: pinned memory is read or written when the copy's turn comes, pageable
+/// memory while the host waits.
 void EmulatedGpu::copy(void* to, const void* from, int64_t bytes, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   ++counters_.copies;
@@ -249,7 +249,7 @@ void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
   reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, own, nullptr, ++own->recorded});
 }
 
-/// For the last record; without one there is nothing to wait for.
+/// Waits for the last record; without one there is nothing to wait for.
 void EmulatedGpu::wait(DeviceStream stream, DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   auto* const own = reinterpret_cast<Event*>(event);
@@ -666,7 +666,8 @@ void EmulatedNccl::enqueue(const Collective& collective) {
       when_met());
 }
 
-/// On a link of two ranks. A send is over when it is received, as one of NCCL's that its buffers do not hold.
+/// Transfers on a link of two ranks. A send is over when it is received, as one of NCCL's that its
+/// buffers do not hold.
 void EmulatedNccl::transfer(const Collective& collective) {
   const CollectiveRecord& record = collective.record;
   const bool sends = record.kind == CollectiveKind::kSend;

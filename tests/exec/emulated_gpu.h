@@ -24,10 +24,10 @@
 namespace ftrun::fixtures {
 
 struct EmulatorOptions {
-  /// Of the order in which streams come forward.
+  /// The seed of the order in which streams come forward.
   uint64_t seed = 1;
   int64_t bytes = int64_t{256} << 20;
-  /// False: the system pins no memory for us beyond this many bytes.
+  /// The most bytes that the system pins for us; it refuses more.
   int64_t most_pinned = INT64_MAX;
 };
 
@@ -96,12 +96,13 @@ class EmulatedGpu final : public DeviceKernels {
 
   /// Any work in a stream; with `ready`, which peers bring about, not before that holds.
   void put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
-  /// What lets peers come forward while a stream stands before work that is not ready.
+  /// Sets what lets peers come forward while a stream stands before work that is not ready.
   void wait_with(std::function<void()> peers) { peers_.push_back(std::move(peers)); }
-  /// One step of the stream or of what it stands behind, unless somebody is at it.
+  /// Runs one step of the stream or of what it stands behind, unless somebody is at it.
   void advance(DeviceStream stream);
 
-  /// What a test may do that a host cannot: device memory as the device sees it, when it is synchronised.
+  /// Does what a test may and a host cannot: returns device memory as the device sees it, when it
+  /// is synchronised.
   std::byte* seen_by_device(const void* address) const;
 
   /// Names of ranges, in the order in which threads began them.
@@ -147,7 +148,7 @@ class EmulatedGpu final : public DeviceKernels {
   std::unique_ptr<DeviceKernels> operations_;
   std::optional<OpKind> spoiled_;
   DeviceStream operations_stream_ = nullptr;
-  /// The same memory twice: as the host sees it, which it cannot, and as the device does.
+  /// The memory is mapped twice: as the host sees it, which it cannot, and as the device does.
   std::byte* shown_ = nullptr;
   std::byte* real_ = nullptr;
   std::map<int64_t, int64_t> used_;
@@ -157,19 +158,21 @@ class EmulatedGpu final : public DeviceKernels {
   std::vector<std::function<void()>> peers_;
   mutable std::recursive_mutex mutex_;
   std::mt19937_64 random_;
-  /// What is being written down, and the graphs that were.
+  /// The graph that is being recorded, and the graphs that were.
   Graph* captured_ = nullptr;
   std::set<Graph*> graphs_;
   Counters counters_;
   std::vector<std::string> ranges_;
-  /// Of all threads: those that have begun and not ended.
+  /// Ranges of all threads that have begun and not ended.
   int open_ranges_ = 0;
 };
 
-/// How a transport adds: in rank order as hosts do, or as NCCL may: another order, rounded at each hop.
+/// EmulatedSums says how a transport adds: in rank order as hosts do, or as NCCL may: another
+/// order, rounded at each hop.
 enum class EmulatedSums { kRankOrder, kHopByHop };
 
-/// Where the ranks of a group leave what they give to collectives. Outlives their GPUs' work.
+/// EmulatedLinks are where the ranks of a group leave what they give to collectives. They outlive
+/// their GPUs' work.
 class EmulatedLinks {
  public:
   explicit EmulatedLinks(int ranks, EmulatedSums sums = EmulatedSums::kRankOrder)
@@ -180,11 +183,11 @@ class EmulatedLinks {
   /// Collectives are numbered in the order of their streams. To each rank a part, or one for all.
   using Parts = std::vector<std::vector<std::byte>>;
   void give(int rank, int64_t number, const CollectiveRecord& record, Parts given);
-  /// True when all have given.
+  /// Says whether all have given.
   bool is_met(int64_t number) const;
-  /// What a rank gets.
+  /// Takes what a rank gets.
   std::vector<std::byte> take(int rank, int64_t number);
-  /// By rank.
+  /// Takes the parts of an exchange, by rank.
   Parts take_exchange(int rank, int64_t number);
   /// Devices work by themselves, whatever their hosts do.
   void advance();
@@ -228,7 +231,7 @@ struct EmulatedNcclOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
   /// Tells of peers; null knows nothing of them.
   Rendezvous* rendezvous = nullptr;
-  /// Behind the name of the group of hosts.
+  /// The text behind the name of the group of hosts.
   std::string suffix = " of GPUs";
 };
 
@@ -241,7 +244,7 @@ class EmulatedNccl : public DeviceCommunicator {
   ~EmulatedNccl() override;
 
   std::string_view backend() const override { return "emulated"; }
-  /// As NCCL, which would wait for recordings without end.
+  /// Requires that there are no recordings, for which NCCL would wait without end.
   void shutdown() override { require_no_recordings(); }
   void use_stream(void* stream) override;
   void abort(const std::string&) noexcept override {

@@ -8,15 +8,15 @@
 #include "../kernels/lockstep.h"
 #include "mesh_runs.h"
 
-// What a run would find without rounding, to tell how far a layout's rounding takes it from how far that of
-// one process does.
+// The exact training is what a run would find without rounding, to tell how far a layout's rounding
+// takes it from how far that of one process does.
 namespace ftrun::fixtures {
 
-/// One process that trains in fp64: train_on() without a mesh, with layers' kernels at reference precision and
-/// an AdamW of its own. No weight decay.
+/// ExactTraining is one process that trains in fp64: train_on() without a mesh, with layers'
+/// kernels at reference precision and an AdamW of its own. No weight decay.
 class ExactTraining {
  public:
-  /// From the weights of model_folder().
+  /// Begins with the weights of model_folder().
   ExactTraining(const Config& config, const ModelConfig& model, int micro_batches);
 
   /// Makes the gradients of step `step`, from 1, by the weights as they are.
@@ -24,7 +24,7 @@ class ExactTraining {
   /// find_gradients() and the update.
   void train(int64_t step);
 
-  /// Of the gradients that were made last: the mean loss of a token, and the norm.
+  /// The mean loss of a token and the norm, of the gradients that were made last.
   double loss() const;
   double norm() const;
   /// The model's parameters, by name; what is written here is what the next step begins with.
@@ -51,12 +51,13 @@ std::vector<double> exact_norms(const Config& config, const ModelConfig& model, 
 /// |found - exact| / |exact| of each.
 std::vector<double> errors_of(const std::vector<double>& found, const std::vector<double>& exact);
 
-/// In the first step, from the same weights, an error is at most `times` one process's own there or in its median
-/// step. Later ones begin at weights that differ: at most `times` its own in its worst step.
+/// Says whether errors are no worse than one process's own. In the first step, from the same
+/// weights, an error is at most `times` one process's own there or in its median step. Later steps
+/// begin at weights that differ: at most `times` its own in its worst step.
 bool no_worse(const std::vector<double>& errors, const std::vector<double>& own, double times);
 
-/// What layouts make of the weights that the exact training has as each step begins, rounded to fp32: nothing of what
-/// a step leaves behind is in the next.
+/// FreshSteps are what layouts make of the weights that the exact training has as each step begins,
+/// rounded to fp32: nothing of what a step leaves behind is in the next.
 class FreshSteps {
  public:
   FreshSteps(const Config& config, const ModelConfig& model, int micro_batches, int64_t steps);

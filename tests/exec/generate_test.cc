@@ -74,7 +74,7 @@ TEST_CASE(
     }
     expected.push_back(
         static_cast<int32_t>(std::min_element(losses.begin(), losses.end()) - losses.begin()));
-    // One position counts: it is right for the likeliest token, and for no other.
+    // A single position counts: it is right for the likeliest token, and for no other.
     std::vector<double> right(losses.size(), 0.0);
     right[static_cast<size_t>(expected.back())] = 1.0;
     REQUIRE(correct == right);

@@ -21,9 +21,10 @@ int64_t alive_at_rest(Communicator& group) {
   return alive;
 }
 
-// Over shared memory a step allocates nothing at all (executor_test.cc). c10d makes a Work, a Future
-// and tensor objects for each operation of a ProcessGroupGloo, and Gloo its buffers' bookkeeping:
-// about 150 small objects a collective, none of them ours to keep. What can be asked is that they go.
+// c10d makes a Work, a Future and tensor objects for each operation of a ProcessGroupGloo, and Gloo
+// its buffers' bookkeeping: about 150 small objects a collective, none of them ours to keep. Over
+// shared memory a step allocates nothing at all (executor_test.cc). Over Gloo a test can ask that
+// they go.
 TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing allocated") {
   constexpr int kSteps = 40;
   set_kernel_threads(1);

@@ -63,7 +63,7 @@ TrainingOutcome train(const Config& plain, const ModelConfig& model, const Train
   return outcome;
 }
 
-/// Of a ZeRO stage, with stages of a pipeline of one part each.
+/// Makes a config of a ZeRO stage, with stages of a pipeline of one part each.
 Config staged(int64_t stage) {
   Config config = fixtures::run_of_stage(stage);
   config.parallel.schedule = PipelineSchedule::k1F1B;

@@ -51,7 +51,7 @@ struct Emulated {
   Gpu gpu;
 };
 
-/// What training leaves.
+/// GpuOutcome is what training leaves.
 struct GpuOutcome {
   std::map<std::string, std::vector<std::byte>> state;
   std::vector<double> losses;
@@ -102,7 +102,7 @@ GpuOutcome train_alone(const Config& config, Gpu* gpu) {
   return outcome;
 }
 
-/// What comm.deterministic gives a communicator.
+/// Returns the sums that comm.deterministic gives a communicator.
 SumBlocks sums_of(EmulatedGpu& gpu) {
   return [&gpu](const BlockSum& sum) {
     gpu.sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
@@ -110,7 +110,7 @@ SumBlocks sums_of(EmulatedGpu& gpu) {
   };
 }
 
-/// On several ranks; `seed` 0 trains on the processor.
+/// Trains on several ranks; `seed` 0 trains on the processor.
 GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
                           fixtures::EmulatedSums sums = fixtures::EmulatedSums::kRankOrder,
                           bool deterministic = false) {
@@ -425,8 +425,8 @@ TEST_CASE("gpu: sums in rank order are exact for few numbers, for uneven parts, 
   check_ordered_sums<float>(DType::kF32, DeviceCommunicator::kScratchBytes / 4 + 77);
 }
 
-/// What rank 0 says when rank 1 does not come to the second step; and what its host, which waits for the device
-/// then, shows of itself.
+/// LostPeer is what rank 0 says when rank 1 does not come to the second step; and what its host,
+/// which waits for the device then, shows of itself.
 struct LostPeer {
   std::string message;
   RankState waiting;

@@ -11,7 +11,7 @@
 
 namespace ftrun::fixtures {
 
-/// One layout of a run of 8 layers, and what else shapes it.
+/// LatticeCell is one layout of a run of 8 layers, and what else shapes it.
 struct LatticeCell {
   TrainingMesh mesh;
   int64_t stage = 0;
@@ -20,24 +20,25 @@ struct LatticeCell {
   /// "llama", "mistral" (windows), "qwen2" (biases of q, k and v), "qwen3" (norms of heads).
   std::string family = "llama";
   bool tied = false;
-  /// Where optimizer state and, at stage 3, parameters lie.
+  /// The tier of optimizer state and, at stage 3, of parameters.
   OffloadDevice place = OffloadDevice::kNone;
 
-  /// What it has on each axis, in the order of lattice_axes().
+  /// The cell's value on each axis, in the order of lattice_axes().
   std::vector<std::string> values() const;
   ModelConfig model() const;
   Config config() const;
 };
 const std::vector<std::string>& lattice_axes();
 
-/// Each mesh of tensor {1,2,4} x pipeline {1,2,4} x dp_shard {1,2,3} x dp_replicate {1,2} of 2 to 8 ranks.
+/// Lists the meshes of tensor {1,2,4} x pipeline {1,2,4} x dp_shard {1,2,3} x dp_replicate {1,2} of
+/// 2 to 8 ranks.
 std::vector<TrainingMesh> lattice_meshes();
 
 /// Meshes x ZeRO stages x schedules, complete, on llama; at stage 0 replicas are shards by another name.
 std::vector<LatticeCell> complete_cells();
 
-/// So many cells that each pair of values of two axes that some cell can have is in one of them. Accumulation
-/// on one rank is of 1, 2, 5 or 8 micro-batches.
+/// Chooses so many cells that each pair of values of two axes that some cell can have is in one of
+/// them. Accumulation on one rank is of 1, 2, 5 or 8 micro-batches.
 std::vector<LatticeCell> covering_cells(const std::vector<TrainingMesh>& meshes);
 
 /// Pairs of values of two axes.
@@ -50,13 +51,14 @@ struct LatticeFigures {
   /// Largest errors of a step's gradient norm against fp64, and those of one process.
   double norm_error = 0;
   double own_norm_error = 0;
-  /// The same where each step begins with the weights of fp64: of a cell whose norm is beyond kNormBound.
+  /// The error where each step begins with the weights of fp64: of a cell whose norm is beyond
+  /// kNormBound.
   double fresh_norm_error = 0;
   double own_fresh_norm_error = 0;
   bool within = false;
 };
-/// How many times one process's own error a cell's may be whose norm is beyond kNormBound, and what a step's norm
-/// may be off by from the weights of fp64.
+/// The factor of one process's own error that a cell's may reach whose norm is beyond kNormBound,
+/// and what a step's norm may be off by from the weights of fp64.
 inline constexpr double kTimesOwnError = 3;
 inline constexpr double kFreshNormBound = 1e-5;
 
@@ -74,9 +76,9 @@ class Lattice {
  private:
   struct Reference {
     TrainingOutcome alone;
-    /// When measure() was asked.
+    /// The norms, once measure() was asked.
     std::vector<double> exact_norms;
-    /// When a cell's norm was beyond kNormBound.
+    /// The fresh steps, once a cell's norm was beyond kNormBound.
     std::unique_ptr<FreshSteps> fresh;
   };
   Reference& reference(const LatticeCell& cell);

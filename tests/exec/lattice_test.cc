@@ -94,7 +94,7 @@ TEST_CASE("from the weights of fp64 each step's norm is that of fp64, on any ran
   CHECK(fresh.worst_norm(cell.config(), other) > 1e-2);
 }
 
-/// Of a file with a line a cell, cells that it has.
+/// Reads those cells from a file with a line a cell that it has.
 std::set<std::string> known_cells(const std::string& path) {
   std::set<std::string> known;
   std::ifstream in(path);

@@ -12,7 +12,7 @@
 
 namespace ftrun::fixtures {
 
-/// The same model of another depth.
+/// Makes the same model of another depth.
 ModelConfig with_layers(ModelConfig model, int64_t layers);
 
 /// Ranks along each dimension of a mesh.
@@ -21,7 +21,7 @@ struct TrainingMesh {
   int shards = 1;
   int replicas = 1;
   int stages = 1;
-  /// Of the global batch.
+  /// Micro-batches of the global batch.
   int micro_batches = 12;
 
   int data() const { return shards * replicas; }
@@ -32,7 +32,7 @@ struct TrainingMesh {
 /// Bytes by "tensor.kind".
 using SavedState = std::map<std::string, std::vector<std::byte>>;
 
-/// What training leaves: each step's loss and norm, and the states.
+/// TrainingOutcome is what training leaves: each step's loss and norm, and the states.
 struct TrainingOutcome {
   std::vector<double> losses;
   std::vector<double> norms;
@@ -51,13 +51,14 @@ struct Differences {
   std::map<std::string, double> weights;
 };
 Differences differences(const TrainingOutcome& found, const TrainingOutcome& expected);
-/// What different layouts of one run may differ in at most. A key's bias moves all scores of a query
-/// alike, rotation apart: of a gradient that is next to nothing AdamW makes full steps, rounding included.
+/// The bounds of what different layouts of one run may differ in. A key's bias moves all scores of
+/// a query alike, rotation apart: of a gradient that is next to nothing AdamW makes full steps,
+/// rounding included.
 inline constexpr double kLossBound = 1e-5;
 inline constexpr double kNormBound = 5e-5;
 double weight_bound(const std::string& parameter);
 
-/// The same run on a mesh: the same global batch.
+/// Puts the same run on a mesh: the same global batch.
 Config meshed(Config config, const TrainingMesh& mesh);
 
 /// Micro-batch `number` of a step's global batch.
@@ -66,25 +67,25 @@ Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number)
 /// Data-parallel rank d takes micro-batches d, d + n, ... of n ranks.
 void give_batches(RankRig& rig, int64_t step);
 
-/// Of a run on a mesh; the place in it says nothing.
+/// The options of a run on a mesh; the place in it says nothing.
 StateOptions options_of(const TrainingMesh& mesh, const Config& config, const ModelConfig& model);
 
 /// Trains from the weights of model_folder().
 TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh, int64_t steps);
 
-/// What changes no bit of a run of a ZeRO stage on a mesh, by name: buckets, overlap, tiers, recompute, what is
-/// kept and brought early.
+/// Lists what changes no bit of a run of a ZeRO stage on a mesh, by name: buckets, overlap, tiers,
+/// recompute, what is kept and brought early.
 std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_changes(int64_t stage);
 
 /// A step on the mesh's batches.
 StepRun train_step(RankRig& rig, int64_t step);
 
-/// What all ranks of a mesh save after `work` on each.
+/// Returns what all ranks of a mesh save after `work` on each.
 SavedState saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
                     const std::function<void(Rendezvous&, RankRig&)>& work);
 
-/// What the first rank of a mesh collects of each tensor of a model that holds the weights of
-/// model_folder(), in several pieces.
+/// Returns what the first rank of a mesh collects of each tensor of a model that holds the weights
+/// of model_folder(), in several pieces.
 std::map<std::string, std::vector<float>> collected_on(const Config& plain, const ModelConfig& model,
                                                        const TrainingMesh& mesh);
 

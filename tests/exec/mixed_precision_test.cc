@@ -31,7 +31,7 @@ using fixtures::TrainingOutcome;
 
 using enum PipelineSchedule;
 
-/// Where a run takes place.
+/// NarrowPlace is where a run takes place.
 struct NarrowPlace {
   TrainingMesh mesh;
   int64_t stage = 0;
@@ -89,9 +89,9 @@ TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model, c
   return outcome;
 }
 
-/// With an optimizer whose updates are in proportion to the gradients: what a weight is off by says how far its gradients
-/// are off. (AdamW divides by their size, as clipping does: a wrong scale would not show, and where a gradient is next to
-/// nothing a rounding would show as a whole step.)
+/// Sets an optimizer whose updates are in proportion to the gradients: what a weight is off by says
+/// how far its gradients are off. (AdamW divides by their size, as clipping does: a wrong scale
+/// would not show, and where a gradient is next to nothing a rounding would show as a whole step.)
 Config in_proportion(Config config) {
   config.gradient_clipping = 0;
   config.optimizer.type = OptimizerType::kSgd;
@@ -100,7 +100,8 @@ Config in_proportion(Config config) {
   return config;
 }
 
-/// Of each parameter ||found - expected|| / ||expected - begun||: what it is off by, of the way that training moved it.
+/// Computes for each parameter ||found - expected|| / ||expected - begun||: what it is off by, of
+/// the way that training moved it.
 std::map<std::string, double> ways_off(const TrainingOutcome& found, const TrainingOutcome& expected) {
   std::map<std::string, double> off;
   for (const auto& [name, bytes] : expected.state) {
@@ -118,8 +119,8 @@ std::map<std::string, double> ways_off(const TrainingOutcome& found, const Train
   return off;
 }
 
-/// One process in fp32 with the gradients of the mean over all tokens as they are: what prepares and decides the steps of the
-/// others has no part in it.
+/// Trains one process in fp32 with the gradients of the mean over all tokens as they are: what
+/// prepares and decides the steps of the others has no part in it.
 TrainingOutcome trained_plainly(const ModelConfig& model) {
   TrainingOutcome outcome;
   outcome.state = saved_on(in_proportion(narrow_run(ConfigDtype::kFp32)), model, {}, [&](Rendezvous&, RankRig& rig) {
@@ -138,7 +139,8 @@ TrainingOutcome trained_plainly(const ModelConfig& model) {
   return outcome;
 }
 
-/// One process in 16 bits, and what rounding to them does to it: how far it is from one in fp32.
+/// OneProcess is one process in 16 bits, and what rounding to them does to it: how far it is from
+/// one in fp32.
 struct OneProcess {
   OneProcess(ConfigDtype precision, bool tied)
       : narrow(trained_narrow(in_proportion(narrow_run(precision)), narrow_model(tied), {})),
@@ -149,7 +151,8 @@ struct OneProcess {
   std::map<std::string, double> rounding;
 };
 
-/// By how much of itself rounding changes a number at most: half of the last of 8 or 11 bits.
+/// The share of itself by which rounding changes a number at most: half of the last of 8 or 11
+/// bits.
 double unit_of(ConfigDtype precision) { return precision == ConfigDtype::kBf16 ? 0x1p-8 : 0x1p-11; }
 
 /// Bounds.
@@ -165,8 +168,9 @@ void require_near(const TrainingOutcome& found, const TrainingOutcome& expected,
   CHECK(differences.norm < unit);
 }
 
-/// What rounding does to one process is some units of the way: two to three were found, of queries and keys up to ten in fp16,
-/// whose smallest numbers hold fewer bits of what comes out of the softmax. Twice that.
+/// Requires that an error is rounding alone. For one process rounding is some units of the way: two
+/// to three were found, of queries and keys up to ten in fp16, whose smallest numbers hold fewer
+/// bits of what comes out of the softmax. Twice that.
 void require_rounding_alone(const OneProcess& one, double unit) {
   require_near(one.narrow, one.plain, unit);
   for (const auto& [tensor, rounding] : one.rounding) {
@@ -250,18 +254,18 @@ Config scaled_run(const NarrowPlace& place) {
   return config;
 }
 
-/// What a rank saw of a run.
+/// Account is what a rank saw of a run.
 struct Account {
   std::vector<bool> finite;
   std::vector<double> scales;
-  /// Of the first step that was not finite.
+  /// The place of the first step that was not finite.
   std::string place;
 };
 
 constexpr size_t kMostSteps = 16;
 
-/// One step, then those in which a layer's neuron is loud on one tensor rank until the scale is small enough for it, and
-/// one after them.
+/// Trains one step, then those in which a layer's neuron is loud on one tensor rank until the scale
+/// is small enough for it, and one after them.
 std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor_rank) {
   std::vector<Account> accounts(static_cast<size_t>(place.mesh.ranks()));
   saved_on(scaled_run(place), narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {

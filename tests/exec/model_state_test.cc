@@ -79,7 +79,7 @@ Config config_of(const Layout& l) {
   return config;
 }
 
-/// What all ranks of a layout save, after `work` on each.
+/// Returns what all ranks of a layout save, after `work` on each.
 Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankRig&)>& work) {
   fixtures::WholeState whole;
   fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
@@ -128,7 +128,7 @@ TEST_CASE("loaded from a folder, all ranks' slices are the model, each element o
   }
 }
 
-/// The same run with checkpoints in the background.
+/// Makes the same run with checkpoints in the background.
 Config saving_config_of(const Layout& l) {
   Config config = config_of(l);
   config.train.steps = 10;
@@ -262,7 +262,7 @@ TEST_CASE("what any layout saves any other reads back bit by bit, and trains on 
   }
 }
 
-/// The same states in another precision: to the nearest, ties to even, or exact.
+/// Converts the same states to another precision: to the nearest, ties to even, or exact.
 Contents converted(const Contents& states, DType from, DType to) {
   Contents all;
   for (const auto& [name, bytes] : states) {
@@ -473,7 +473,7 @@ std::vector<std::unique_ptr<SplitRank>> ranks_of(const SplitLayout& split, Commu
   return ranks;
 }
 
-/// Of all ranks, each element once.
+/// Lists the slices of all ranks, each element once.
 std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>& ranks) {
   std::vector<StateSlice> all;
   for (const auto& rank : ranks)

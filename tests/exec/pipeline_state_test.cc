@@ -11,7 +11,8 @@
 
 #include <catch2/catch.hpp>
 
-// What a run on stages saves, exports, evaluates and writes, and how it leaves steps out.
+// These tests follow what a run on stages saves, exports, evaluates and writes, and how it leaves
+// steps out.
 
 namespace ftrun {
 namespace {
@@ -23,7 +24,7 @@ using fixtures::SavedState;
 using fixtures::train_step;
 using fixtures::TrainingMesh;
 
-/// Where a run of the same model takes place.
+/// A place is where a run of the same model takes place.
 struct Place {
   TrainingMesh mesh;
   int64_t stage = 0;
@@ -46,7 +47,8 @@ struct Place {
   }
 };
 
-/// What each saves, each reads back bit by bit, and its writer goes on as if nothing was.
+/// Checks that what each saves, each reads back bit by bit, and its writer goes on as if nothing
+/// was.
 void check_all_pairs(const std::vector<Place>& places) {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
@@ -210,7 +212,7 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
 
 // Steps that are not finite.
 
-/// What each rank says of a step with a weight that is not a number.
+/// Returns what each rank says of a step with a weight that is not a number.
 std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& model, const std::string& weight) {
   std::vector<std::string> found(static_cast<size_t>(place.mesh.ranks()));
   saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
@@ -300,7 +302,7 @@ TEST_CASE("the micro-batch that first reads what is not finite is named by the s
 
 // Two copies of one matrix.
 
-/// What a rank holds of the embedding's parameters and moments: by kind and place.
+/// Returns what a rank holds of the embedding's parameters and moments: by kind and place.
 std::map<std::string, std::vector<std::byte>> tied_state(const RankRig& rig) {
   std::map<std::string, std::vector<std::byte>> all;
   const ProgramPlan& train = rig.plan.train;

@@ -53,7 +53,7 @@ TEST_CASE("stages train what one process trains, at every ZeRO stage and with ev
   }
 }
 
-/// What else a run on stages may have.
+/// Run says what else a run on stages may have.
 struct Run {
   const char* name;
   TrainingMesh mesh;

@@ -196,8 +196,9 @@ TEST_CASE("a stage that is late shows in what the others wait, as measured and b
     return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward ? 1.0 : 0.0;
   };
   require_idle(idle_of(choice, one_and_two(choice, always)), {11.0 / 35, 3.0 / 35}, {11.0 / 35, 3.0 / 35});
-  // What is late in one micro-batch counts where it is: the last stage has no time to spare for the first one's first backward
-  // pass. The same seconds in the mean of all backward passes would be 2.75 of 28.75 and 4.75 of 28.75 that they wait.
+  // A delay in one micro-batch counts where it is: the last stage has no time to spare for the
+  // first one's first backward pass. The same seconds in the mean of all backward passes would be
+  // 2.75 of 28.75 and 4.75 of 28.75 that they wait.
   const auto once = [&](int rank, const Instr& instr) {
     return rank == 0 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward && instr.micro_batch == 0 ? 2.0 : 0.0;
   };

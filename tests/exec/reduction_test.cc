@@ -20,11 +20,11 @@ using fixtures::Alone;
 using fixtures::RankRig;
 
 constexpr int kReducingRanks = 4;
-/// Of the global batch: 4 ranks, 2 micro-batches, 2 rows of 8.
+/// Tokens of the global batch: 4 ranks, 2 micro-batches, 2 rows of 8.
 constexpr double kTokens = 128;
 using Floats = std::vector<float>;
 
-/// To a number of `bits` bits, of which the last is worth at least 2^least; ties to even.
+/// Rounds to a number of `bits` bits, of which the last is worth at least 2^least; ties to even.
 float rounded(float value, int bits, int least, float most) {
   if (value == 0 || !std::isfinite(value)) return value;
   int exponent = 0;
@@ -124,7 +124,8 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
   return result;
 }
 
-/// What the loss of a rank's own tokens has for a gradient (their mean), which no setting changes.
+/// Makes the gradients that the loss of a rank's own tokens has (their mean), which no setting
+/// changes.
 const std::vector<Floats>& gradients_of_ranks() {
   static const std::vector<Floats> all = [] {
     std::vector<Floats> made;

@@ -23,7 +23,7 @@ ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
           }};
 }
 
-/// What the check says on each rank after a step, and once more after `spoil` on each.
+/// Returns what the check says on each rank after a step, and once more after `spoil` on each.
 std::vector<std::string> said(const Config& plain, const fixtures::TrainingMesh& mesh,
                               const std::function<void(int, RankRig&)>& spoil, bool compares = true,
                               const std::function<std::string(int, const std::function<void()>&)>& read =
@@ -44,7 +44,7 @@ std::vector<std::string> said(const Config& plain, const fixtures::TrainingMesh&
   return messages;
 }
 
-/// Whose failure a supervisor takes it for that hears of it from this rank alone.
+/// Tells whose failure a supervisor takes it for that hears of it from this rank alone.
 std::string failure_of(int rank, const std::function<void()>& check) {
   try {
     check();

@@ -169,12 +169,20 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
   batch.labels.resize(positions);
   batch.positions.resize(positions);
   batch.starts.assign(positions, 0);
+  const auto length = static_cast<size_t>(shape.row_tokens),
+             filled = length - static_cast<size_t>(shape.row_padding);
   for (size_t i = 0; i < positions; ++i) {
-    batch.tokens[i] = static_cast<int32_t>(mixed(seed * 1000 + i) % vocabulary);
-    batch.labels[i] = static_cast<int32_t>(mixed(seed * 1000 + i + 1) % vocabulary);
-    batch.positions[i] = static_cast<int32_t>(i % static_cast<size_t>(shape.row_tokens));
+    const size_t place = i % length, number = i / length * filled + place;
+    if (place >= filled) {
+      batch.labels[i] = kIgnoredLabel;
+      batch.starts[i] = static_cast<int32_t>(place);
+      continue;
+    }
+    batch.tokens[i] = static_cast<int32_t>(mixed(seed * 1000 + number) % vocabulary);
+    batch.labels[i] = static_cast<int32_t>(mixed(seed * 1000 + number + 1) % vocabulary);
+    batch.positions[i] = static_cast<int32_t>(place);
   }
-  batch.counted_tokens = static_cast<int64_t>(positions);
+  batch.counted_tokens = shape.rows * static_cast<int64_t>(filled);
   return batch;
 }
 

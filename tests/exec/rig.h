@@ -29,7 +29,7 @@ ModelConfig model_of_many_blocks(bool tied = false);
 /// Rows of 8 tokens, two in a micro-batch, two micro-batches in a step.
 Config small_run();
 
-/// What RankRig::prepared() trains with.
+/// The loss scale with which RankRig::prepared() trains.
 inline constexpr float kLossScale = 0.01F;
 inline constexpr double kClipNorm = 1.0;
 
@@ -48,7 +48,7 @@ struct Scratch {
   std::string path;
 };
 
-/// Where disk tiers of these tests lie.
+/// The folder of the disk tiers of these tests.
 const std::string& swap_folder();
 
 /// Puts parameters (stage 3) and optimizer state (stages 1 to 3) on a tier.
@@ -66,7 +66,7 @@ ModelFolder write_model_folder(const std::string& path, const ModelConfig& model
 /// A Hugging Face folder with the model's weights, made when first asked for.
 const ModelFolder& model_folder(const ModelConfig& model);
 
-/// What no key of the config asks for.
+/// Settings of a rig that no key of the config asks for.
 struct Otherwise {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Tensors that are updated; all when empty.
@@ -75,21 +75,21 @@ struct Otherwise {
   std::function<void(Program&)> mutates = nullptr;
 };
 
-/// What a rank of a small run holds: memory, executors and state, with the weights of
+/// RankRig is what a rank of a small run holds: memory, executors and state, with the weights of
 /// model_folder(). `parallel.data` is set to the group's size.
 struct RankRig {
-  /// With `gpu`, which is borrowed, on that.
+  /// Makes the rig on `gpu`, which is borrowed, if it is given.
   RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups, Gpu* gpu = nullptr,
           const Otherwise& otherwise = {});
   RankRig(const Config& config, const ModelConfig& model, Communicator& group);
 
-  /// One training step on random batches, which depend on `step` and the rank.
+  /// Runs one training step on random batches, which depend on `step` and the rank.
   StepRun train(int64_t step);
-  /// How many times too large gradients are made and kept: what a loss scale does in fp16.
+  /// The factor by which gradients are made and kept too large: what a loss scale does in fp16.
   float gradient_multiple = 1;
-  /// What becomes of train()'s batches before they are trained on.
+  /// Changes train()'s batches before they are trained on.
   std::function<void(int64_t step, Batch& batch)> change_batch;
-  /// What train() runs, without new batches.
+  /// Prepares what train() runs, without new batches.
   StepRun prepared(int64_t step);
   /// The state of a checkpoint; what is frozen from model_folder().
   std::vector<StateConversion> load(Checkpoint& checkpoint) { return state.load(checkpoint, folder); }
@@ -133,9 +133,9 @@ class WholeState {
   std::map<std::string, Tensor> tensors_;
 };
 
-/// What one rank alone would save.
+/// Returns what one rank alone would save.
 std::map<std::string, std::vector<std::byte>> contents(const ModelState& state);
-/// What a rank saves beside others, slice by slice.
+/// Returns what a rank saves beside others, slice by slice.
 std::vector<std::vector<std::byte>> own_slices(const ModelState& state);
 
 /// A communicator of one rank, and what it needs.
@@ -152,11 +152,12 @@ std::vector<std::string> on_ranks(
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
     CommBackend backend = CommBackend::kAuto);
 
-/// The same with the groups of a mesh, of which a rank's place in the options says nothing; REQUIREs
+/// Runs it with the groups of a mesh, of which a rank's place in the options says nothing; REQUIREs
 /// that none threw.
 void on_mesh(const StateOptions& mesh,
              const std::function<void(Rendezvous&, const RankGroups&)>& body);
-/// Of `shards` ranks that share a copy of the state, and nodes of `node` of them with secondary shards.
+/// Runs it on `shards` ranks that share a copy of the state, and nodes of `node` of them with
+/// secondary shards.
 void on_mesh(int replicas, int shards,
              const std::function<void(Rendezvous&, const RankGroups&)>& body, int node = 1);
 

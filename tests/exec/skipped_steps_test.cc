@@ -78,7 +78,8 @@ TEST_CASE("a finite step ends the row, and the next row is looked at anew") {
 
 TEST_CASE("what only a sum of gradients makes not finite is looked for once a row") {
   SkippedSteps skipped(three_in_a_row());
-  const std::string no_layer = ": no layer met it, so it comes from summing gradients";
+  const std::string no_layer =
+      ": every layer's values are finite; the overflow is in the gradient sum";
   REQUIRE(bad(skipped, 1, "") ==
           "step 1: loss or gradient is not finite; the update was left out (1 in a row)" + no_layer);
   REQUIRE_FALSE(skipped.wants_place());
@@ -91,8 +92,8 @@ TEST_CASE("what only a sum of gradients makes not finite is looked for once a ro
 TEST_CASE("a step that is finite when it is run again is counted and told as what it is") {
   SkippedSteps skipped(three_in_a_row());
   REQUIRE(skipped.count(1, false, NonfiniteSearch{.finite_now = true}) ==
-          "step 1: loss or gradient is not finite; the update was left out (1 in a row): run again it is "
-          "finite, so this machine does not compute the same twice");
+          "step 1: loss or gradient is not finite; the update was left out (1 in a row): "
+          "re-running the step gave finite values, so this machine is not deterministic");
   REQUIRE_FALSE(skipped.wants_place());
   REQUIRE(skipped.total() == 1);
 }

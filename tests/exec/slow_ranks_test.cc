@@ -17,8 +17,8 @@ using Lines = std::vector<std::string>;
 /// Seconds of a rank in a step.
 using Times = std::function<RankSeconds(int rank, int64_t step)>;
 
-/// What is said after each step in which anything is, on all ranks alike: the ranks one after another, with the sums
-/// that their own calls ask for made from all ranks' times.
+/// Lists what is said after each step in which anything is, on all ranks alike: the ranks one after
+/// another, with the sums that their own calls ask for made from all ranks' times.
 std::vector<std::pair<int64_t, std::string>> said(const std::vector<int>& teams, int64_t steps, const Times& times) {
   const auto world = static_cast<int>(teams.size());
   std::vector<std::pair<int64_t, std::string>> found;
@@ -76,7 +76,8 @@ TEST_CASE("stages that have more to do are not slow; one beside a rank of the sa
 
 TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window") {
   std::mt19937 random(3);
-  // Up to a quarter more from step to step, and now and then a step that takes ten times as long.
+  // The noise is up to a quarter more from step to step, and now and then a step that takes ten
+  // times as long.
   std::uniform_real_distribution<double> noise(1.0, 1.25);
   REQUIRE(said({0, 0, 0, 0}, 10000, [&](int, int64_t) {
             return RankSeconds{noise(random) * (random() % 50 == 0 ? 10 : 1) * 0.1, 0, 0};

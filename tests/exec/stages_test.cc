@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-// Where state lies and when it moves changes no bit of what is trained: stage 0, whose programs
-// move nothing but whole gradients, is the oracle.
+// State may lie anywhere and move at any time: no bit of what is trained changes. Stage 0, whose
+// programs move nothing but whole gradients, is the oracle.
 
 namespace ftrun {
 namespace {
@@ -42,8 +42,8 @@ Config run_of(int64_t stage, int64_t accumulation, int64_t small) {
   return config;
 }
 
-/// The same training by other means: tiers, buckets, overlap, what stage 3 keeps and brings early,
-/// what is computed again.
+/// Lists configs of the same training by other means: tiers, buckets, overlap, what stage 3 keeps
+/// and brings early, what is computed again.
 std::vector<std::pair<std::string, Config>> variants(const Config& plain) {
   std::vector<std::pair<std::string, Config>> all;
   const auto with = [&](const std::string& name, const std::function<void(Config&)>& change) {

@@ -45,7 +45,7 @@ using fixtures::TrainingMesh;
 constexpr int64_t kStopSeed = 20261124;
 constexpr int64_t kStopVocabulary = 200;
 
-/// Where a run of the same model takes place, and what else is saved of it.
+/// A layout is where a run of the same model takes place, and what else is saved of it.
 struct Layout {
   std::string name;
   TrainingMesh mesh;
@@ -98,7 +98,7 @@ std::string write_tokens(const std::string& path, int rows, uint32_t seed) {
   return path;
 }
 
-/// Of a few steps an epoch, so that most steps end in the middle of one.
+/// Makes a config of a few steps an epoch, so that most steps end in the middle of one.
 Config config_of(const Layout& layout, const std::string& folder, int64_t steps) {
   Config config = fixtures::run_of_stage(layout.stage);
   config.data.train = {write_tokens(folder + "/a.bin", 41, 1)};
@@ -134,7 +134,8 @@ uint64_t hash_of(const StepBatch& batch) {
   return hash.digest();
 }
 
-/// One rank's part of a run between its start and its end, as Trainer and Checkpointer make it.
+/// RankLife is one rank's part of a run between its start and its end, as Trainer and Checkpointer
+/// make it.
 class RankLife {
  public:
   RankLife(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)
@@ -151,7 +152,8 @@ class RankLife {
     progress_.skipped.restore(meta.skipped_steps, meta.loss_scaler);
   }
 
-  /// To the run's end; what this rank saw of each step. Saves after the steps of `saved`.
+  /// Trains to the run's end; returns what this rank saw of each step. Saves after the steps of
+  /// `saved`.
   std::vector<std::string> train(const std::vector<int64_t>& saved) {
     Loader loader(samples_, loader_options(config_, rig_.plan, progress_.step, config_.train.steps));
     std::vector<std::string> seen;
@@ -237,13 +239,13 @@ class RankLife {
   Rendezvous& rendezvous_;
   std::unique_ptr<Rendezvous> beside_;
   std::unique_ptr<BackgroundSave> under_way_;
-  /// After it: a rank that fails lets the thread go.
+  /// The gate is declared after the save: a rank that fails lets the save's thread go.
   std::optional<std::promise<void>> gate_;
 };
 
-/// What all ranks saw of a run, and the state at its end.
+/// Witnessed is what all ranks saw of a run, and the state at its end.
 struct Witnessed {
-  /// Of each rank, a line a step and one more.
+  /// Lines of each rank, one a step and one more.
   std::vector<std::vector<std::string>> seen;
   SavedState state;
   int64_t skipped = 0;
@@ -277,7 +279,7 @@ class StoppedRuns {
   const std::unique_ptr<SampleSet> samples_;
 };
 
-/// In order.
+/// Draws stops, in order.
 std::vector<int64_t> drawn_stops(int64_t count, int64_t steps, uint64_t seed) {
   std::vector<int64_t> all(static_cast<size_t>(steps - 1));
   std::iota(all.begin(), all.end(), 1);

@@ -1,4 +1,5 @@
-// What the checker would have refused, run all the same: one rank whose program has two collectives in the other order.
+// These tests run what the checker would have refused: one rank whose program has two collectives
+// in the other order.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -14,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// By instruction: whether it is `first`, or runs after it whatever the timing.
+/// Says of each instruction whether it is `first`, or runs after it whatever the timing.
 std::vector<bool> after(const Program& program, InstrId first) {
   std::vector<bool> found(program.instrs.size());
   found[static_cast<size_t>(first)] = true;
@@ -29,7 +30,7 @@ std::vector<bool> after(const Program& program, InstrId first) {
   return found;
 }
 
-/// Whether each rank of the first group is in the second one, which has more.
+/// Says whether each rank of the first group is in the second one, which has more.
 bool is_within(const Program& program, const Instr& one, const Instr& other) {
   const auto ranks = [&](const Instr& instr) {
     std::vector<int> all = program.group(instr.group()).ranks.ranks;

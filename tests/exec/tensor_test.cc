@@ -56,6 +56,23 @@ TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 ste
   }
 }
 
+TEST_CASE("rows that ranks cannot share out evenly are padded, and train what one process trains") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  for (const bool drops : {false, true})
+    for (const int64_t rows : {1, 3}) {
+      Config config = fixtures::run_of_stage(2);
+      if (drops) config = fixtures::with_dropout(config);
+      config.data.sequence_length = 7;
+      config.train_micro_batch_size_per_gpu = rows;
+      const TrainingOutcome expected = train_on(config, model, {}, 3);
+      for (const TrainingMesh& mesh : {TrainingMesh{2}, TrainingMesh{4}, TrainingMesh{2, 2}}) {
+        INFO("rows " << rows << ", dropout " << drops << ", " << mesh.text());
+        require_same(train_on(config, model, mesh, 3), expected);
+      }
+    }
+}
+
 /// A small model with one feature of a family, or several.
 ModelConfig model_with(const std::function<void(ModelConfig&)>& change, bool tied = false) {
   ModelConfig model = fixtures::model_of_many_blocks(tied);
@@ -286,8 +303,8 @@ TEST_CASE(
   }
 }
 
-/// Of parameters and moments, what a rank holds of tensors that other tensor-parallel ranks hold as
-/// well: by what it is a part of.
+/// Returns the parameters and moments that a rank holds of tensors that other tensor-parallel ranks
+/// hold as well: by what they are a part of.
 std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
   std::map<std::string, std::vector<std::byte>> all;
   const ProgramPlan& train = rig.plan.train;

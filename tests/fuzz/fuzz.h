@@ -11,8 +11,9 @@
 #include "../base/temporary_folder.h"
 #include "base/error.h"
 
-// Each file here is a target: what reads a file that somebody else may have made, given any bytes. LibFuzzer makes them up
-// (scripts/fuzz.sh), replay.cc gives those of tests/fuzz/corpus and mutants of them (CTest).
+// A target is a file here that runs what reads a file that somebody else may have made, given any
+// bytes. LibFuzzer makes them up (scripts/fuzz.sh), replay.cc gives those of tests/fuzz/corpus and
+// mutants of them (CTest).
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace ftrun::fuzz {

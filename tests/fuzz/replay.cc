@@ -17,7 +17,8 @@ Bytes content(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// One to four changes: another byte, a byte that means something to a parser, a part that is missing or doubled, a cut.
+/// Makes one to four changes: another byte, a byte that means something to a parser, a part that is
+/// missing or doubled, a cut.
 void mutate(Bytes& bytes, std::mt19937& random) {
   constexpr std::string_view kMeaningful = "{}[]\",:0-9.eE\\\n#&*|>\xff";
   const size_t changes = 1 + random() % 4;

@@ -22,6 +22,7 @@
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
 #include "ops/softcap/softcap.h"
+#include "ops/whole_qk_norm/whole_qk_norm.h"
 
 namespace ftrun::fixtures {
 
@@ -39,7 +40,7 @@ struct BlockShape {
   int64_t window = 0;
   bool biases = false;
   bool qk_norm = false;
-  /// Of the operand of adapters.
+  /// The dropout of the operand of adapters.
   double dropout = 0;
   RecomputePolicy recompute = {};
   ModelDtypes dtypes = {};
@@ -77,8 +78,8 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// A product with low-rank adapters of two of its three parts, and magnitudes and a bias: as a decoder has it, of one of `ranks`
-/// tensor-parallel ranks.
+/// A product with low-rank adapters of two of its three parts, and magnitudes and a bias: as a
+/// decoder has it, of one of `ranks` tensor-parallel ranks.
 inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_t ranks = 1) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
   GraphBuilder g("magnitudes", s.tokens(), s.row_tokens, s.dtypes);
@@ -134,6 +135,18 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
   return g.finish(train);
 }
 
+/// Norms over all query heads and all key heads, whose gradient passes on.
+inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
+  const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
+  const WholeQkNormAttrs attrs{{s.query_heads, s.kv_heads, s.head_size, 1e-6}};
+  GraphBuilder g("whole_norms", s.tokens(), s.row_tokens, s.dtypes);
+  const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
+  const ValueId qkv = ops::linear(g, x, g.param("qkv", {q + 2 * kv, s.hidden}));
+  const ValueId norm = ops::whole_qk_norm(g, qkv, ops::qk_squares(g, qkv, attrs),
+                                          g.param("wq", {q}), g.param("wk", {kv}), attrs);
+  g.output(ops::linear(g, norm, g.param("o", {s.hidden, q + 2 * kv})), Port::kHidden);
+  return g.finish(train, s.recompute);
+}
 /// A residual that is scaled.
 inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   GraphBuilder g("scaled", s.tokens(), s.row_tokens, s.dtypes);
@@ -258,7 +271,7 @@ inline ValueId named(const LayerGraph& graph, const std::string& name) {
   throw std::logic_error("no value " + name);
 }
 
-/// What a failed check of ours says, without its place; "nothing" when none failed.
+/// Returns what a failed check of ours says, without its place; "nothing" when none failed.
 inline std::string bug_text(const std::function<void()>& body) {
   try {
     body();

@@ -16,7 +16,7 @@ namespace {
 
 using namespace fixtures;
 
-/// What the builder says to `use`, given a hidden input x:[8,16].
+/// Returns what the builder says to `use`, given a hidden input x:[8,16].
 std::string refusal(const std::function<void(GraphBuilder&, ValueId)>& use) {
   GraphBuilder g("layer", 8, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {8, 16}, "x");

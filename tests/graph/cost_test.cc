@@ -38,29 +38,110 @@ TEST_CASE(
 TEST_CASE("the head counts its product once for the loss and twice more for gradients") {
   const LayerGraph train = head({});
   const LayerGraph evaluate = head({}, false);
-  CHECK(flops(train, first_of(train, OpKind::kLinearCrossEntropy)) == 3 * 2.0 * 8 * 16 * 32);
-  CHECK(flops(evaluate, first_of(evaluate, OpKind::kLinearCrossEntropy)) == 2.0 * 8 * 16 * 32);
+  // One more for each logit is of the losses.
+  CHECK(flops(train, first_of(train, OpKind::kLinearCrossEntropy)) ==
+        3 * 2.0 * 8 * 16 * 32 + 8 * 32);
+  CHECK(flops(evaluate, first_of(evaluate, OpKind::kLinearCrossEntropy)) ==
+        2.0 * 8 * 16 * 32 + 8 * 32);
 }
 
-TEST_CASE("attention counts the pairs of tokens that are scored") {
-  const LayerGraph g = block({});
-  // 2 rows of 1+2+3+4 pairs, 4 heads of 4; scores and values forward, five products backward.
-  CHECK(flops(g, first_of(g, OpKind::kAttention)) == 2 * 2.0 * 2 * 10 * 16);
-  CHECK(flops(g, first_of(g, OpKind::kAttentionDgrad)) == 5 * 2.0 * 2 * 10 * 16);
-}
-
-TEST_CASE("pairs of a sliding window are counted one by one") {
-  for (const int64_t tokens : {1, 2, 5, 16}) {
-    for (int64_t window = 0; window < 20; ++window) {
-      const LayerGraph g = block({.rows = 3, .row_tokens = tokens, .window = window}, false);
-      int64_t pairs = 0;
+TEST_CASE("attention counts every pair of two blocks of 64 tokens that a query of the one sees") {
+  for (const int64_t tokens : {1, 5, 64, 65, 200}) {
+    for (const int64_t window : {0, 1, 2, 63, 64, 65, 66, 130, 300}) {
+      const LayerGraph g = block({.rows = 3, .row_tokens = tokens, .window = window});
+      std::set<std::pair<int64_t, int64_t>> blocks;
       for (int64_t t = 0; t < tokens; ++t)
-        for (int64_t u = 0; u <= t; ++u) pairs += window == 0 || t - u < window ? 1 : 0;
+        for (int64_t u = 0; u <= t; ++u)
+          if (window == 0 || t - u < window) blocks.emplace(t / 64, u / 64);
+      double pairs = 0;
+      for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t u = 0; u < tokens; ++u) pairs += blocks.contains({t / 64, u / 64}) ? 1 : 0;
       INFO(tokens << " tokens, window " << window);
-      CHECK(flops(g, first_of(g, OpKind::kAttention)) ==
-            2 * 2.0 * 3 * static_cast<double>(pairs) * 16);
+      // 3 rows, 4 heads of 4; scores and values forward, five products backward.
+      const Pass forward = work(g, first_of(g, OpKind::kAttention)).total();
+      CHECK(forward.flops == 2 * 2.0 * 3 * pairs * 16);
+      CHECK(forward.transcendentals == 3 * pairs * 4);
+      const Pass backward = work(g, first_of(g, OpKind::kAttentionDgrad)).total();
+      CHECK(backward.flops == 5 * 2.0 * 3 * pairs * 16);
+      CHECK(backward.transcendentals == 3 * pairs * 4);
     }
   }
+}
+
+TEST_CASE("the embedding moves a row for each token, whatever the size of its table") {
+  const LayerGraph g = embedding({});
+  const Op& forward = first_of(g, OpKind::kEmbed);
+  const Op& backward = first_of(g, OpKind::kEmbedWgrad);
+  // 8 tokens: a number and a row of 16 read, a row written; backward two rows read, one written.
+  CHECK(traffic_bytes(g, forward) == 4 * 8 * (1 + 16 + 16));
+  CHECK(traffic_bytes(g, backward) == 4 * 8 * (1 + 16 + 16 + 16));
+  CHECK(flops(g, forward) == 0);
+  CHECK(flops(g, backward) == 8 * 16);
+}
+
+TEST_CASE("smooth activations take an exponential an element, others none") {
+  for (const auto kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
+                          Activation::kRelu, Activation::kRelu2}) {
+    GraphBuilder b("layer", 8, 4, {});
+    const ValueId x = b.input(Port::kHidden, DType::kF32, {8, 16}, "x");
+    const ValueId w = b.param("w", {32, 16}), down = b.param("down", {16, 16});
+    const ValueId s = ops::gated_activation(b, ops::linear(b, x, w), kind);
+    b.output(ops::activation(b, ops::linear(b, s, down), kind), Port::kHidden);
+    const LayerGraph g = b.finish(true);
+    const double each = kind == Activation::kRelu || kind == Activation::kRelu2 ? 0 : 1;
+    for (const auto* list : {&g.forward, &g.backward})
+      for (const Op& op : *list) {
+        INFO(op_text(g, op));
+        const bool is_product = op_name(op.kind).starts_with("linear");
+        CHECK(work(g, op).total().transcendentals == (is_product ? 0 : each * 8 * 16));
+      }
+  }
+}
+
+/// The bytes that a head in chunks moves, counted chunk by chunk: x[8,16], w[32,16], logits[8,32].
+double head_bytes_by_chunks(int64_t chunk, bool gradients) {
+  double bytes = 0;
+  for (int64_t first = 0; first < 8; first += chunk) {
+    const double rows = static_cast<double>(std::min<int64_t>(chunk, 8 - first));
+    const double x = rows * 16, logits = rows * 32, w = 32 * 16;
+    bytes += x + w + logits;   // the product
+    bytes += logits + logits;  // the losses, in place
+    if (!gradients) continue;
+    bytes += logits + x + w;     // the weight's gradient, written
+    bytes += first > 0 ? w : 0;  // and read
+    bytes += logits + w + x;     // the input's gradient
+  }
+  return 4 * bytes;
+}
+
+TEST_CASE("every chunk of the head reads its weight, and reads and writes the weight's gradient") {
+  for (const int64_t chunk : {1, 3, 8, 100})
+    for (const bool gradients : {false, true}) {
+      LayerGraph g = head({}, gradients);
+      Op op = first_of(g, OpKind::kLinearCrossEntropy);
+      auto attrs = op.attrs.get<CrossEntropyAttrs>();
+      attrs.chunk_tokens = chunk;
+      op.attrs = attrs;
+      INFO("chunks of " << chunk << ", gradients: " << gradients);
+      CHECK(traffic_bytes(g, op) == head_bytes_by_chunks(chunk, gradients));
+      CHECK(work(g, op).total().transcendentals == 8 * 32);
+    }
+}
+
+TEST_CASE("the price of passes adds up: each is bound by its arithmetic or by its traffic") {
+  const LayerGraph g = head({});
+  const Op& op = first_of(g, OpKind::kLinearCrossEntropy);
+  double price = 0, in_one = 0;
+  Pass all;
+  for (const Pass& pass : work(g, op)) {
+    const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
+    price += arithmetic > kFlopsPerByte * pass.bytes ? arithmetic : kFlopsPerByte * pass.bytes;
+    all.flops += pass.flops;
+  }
+  in_one = std::max(all.flops, kFlopsPerByte * traffic_bytes(g, op));
+  CHECK(op_price(g, op) == price);
+  CHECK(op_price(g, op) >= in_one);
+  CHECK(all.flops > flops(head({}, false), first_of(head({}, false), OpKind::kLinearCrossEntropy)));
 }
 
 TEST_CASE("other kinds count one operation an element they write") {
@@ -70,14 +151,10 @@ TEST_CASE("other kinds count one operation an element they write") {
   CHECK(flops(g, first_of(g, OpKind::kRmsNorm)) == 8 * 16 + 8);
 }
 
-TEST_CASE("traffic is each operand once, in its own dtype") {
+TEST_CASE("traffic of other kinds is each operand once, in its own dtype") {
   const LayerGraph g = block({});
   CHECK(traffic_bytes(g, first_of(g, OpKind::kLinear)) == 4 * (8 * 16 + 32 * 16 + 8 * 32));
   CHECK(traffic_bytes(g, first_of(g, OpKind::kAttention)) == 4 * (8 * 32 + 8 + 8 * 16 + 4 * 8));
-  const LayerGraph h = head({});
-  // x, w, labels; the loss is two F64; the gradients by x and w.
-  CHECK(traffic_bytes(h, first_of(h, OpKind::kLinearCrossEntropy)) ==
-        4 * (8 * 16 + 32 * 16 + 8 + 8 * 16 + 32 * 16) + 16);
 }
 
 TEST_CASE("operations that need scratch declare exactly what they need as a value of their list") {
@@ -124,7 +201,7 @@ TEST_CASE("gradients summed over tokens keep one partial sum for each group of r
   }
 }
 
-/// True when ranges that start at `starts` (or -1) and have `sizes` bytes are aligned, apart and
+/// Says whether ranges that start at `starts` (or -1) and have `sizes` bytes are aligned, apart and
 /// inside.
 bool fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
   std::erase_if(ranges, [](const auto& range) { return range.first < 0; });

@@ -31,6 +31,7 @@ std::vector<LayerGraph> all_graphs() {
                                  with_magnitudes({.biases = true}),
                                  scaled(narrow),
                                  capped(narrow),
+                                 whole_norms(narrow),
                                  plain_mlp(narrow),
                                  plain_mlp({})};
   for (const bool sequence : {true, false}) {
@@ -85,7 +86,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     }
     for (const char letter : spec.shared_by) {
       INFO(letter);
-      const std::string_view with = letter == 'H' ? "HQRA" : letter == 'F' ? "FG" : letter == 'O' ? "OM" : std::string_view(&letter, 1);
+      const std::string_view with = letter == 'H' ? "HQRAU" : letter == 'F' ? "FG" : letter == 'O' ? "OM" : std::string_view(&letter, 1);
       CHECK(spec.shapes.find_first_of(with) != std::string_view::npos);
     }
   }

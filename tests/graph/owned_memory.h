@@ -47,8 +47,8 @@ class OwnedMemory {
   void give(ValueId id) { take(id); }
 
  private:
-  /// What reads a collective's result waits for it and for those before it; a collective waits when
-  /// its turn comes.
+  /// Ends the collective whose result an operation reads, and those before it; a collective waits
+  /// when its turn comes.
   void end_read_by(const Op& op) {
     if (is_collective(op.kind)) return;
     for (size_t i = under_way_.size(); i-- > 0;)

@@ -321,7 +321,8 @@ TEST_CASE("what weight gradients do not read of the saved values lies apart from
       CHECK((read.contains(id) ? late : early).offset[at] >= 0);
     }
   }
-  // Statistics of both norms, rotated queries, keys and values, statistics of attention, gate and up.
+  // Statistics of both norms, rotated queries, keys and values, statistics of attention, gate and
+  // up.
   CHECK(plan_saved(block({}), SavedFor::kInputGrad).bytes == 64 + 64 + 1024 + 128 + 1536);
 }
 

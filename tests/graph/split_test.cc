@@ -133,8 +133,8 @@ TEST_CASE(
 
 TEST_CASE("the operations of a split head count the products of their chunk") {
   const LayerGraph g = split_head({}, true), evaluate = split_head({}, true, false);
-  CHECK(flops(g, g.forward[2]) == 2.0 * 3 * 16 * 16);
-  CHECK(flops(g, g.forward[6]) == 2 * 2.0 * 3 * 16 * 16);
+  CHECK(flops(g, g.forward[2]) == 2.0 * 3 * 16 * 16 + 3 * 16);
+  CHECK(flops(g, g.forward[6]) == 2 * 2.0 * 3 * 16 * 16 + 3 * 16);
   CHECK(flops(evaluate, evaluate.forward[6]) == 3);
 }
 

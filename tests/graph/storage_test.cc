@@ -16,7 +16,7 @@ bool alive(const StorageRequest& r, int64_t at) {
   return r.bytes > 0 && r.first <= at && at <= r.last;
 }
 
-/// True when no byte belongs to two of the requests that live at a time.
+/// Says whether no byte belongs to two of the requests that live at a time.
 bool apart(const std::vector<StorageRequest>& requests, const StorageLayout& layout, int64_t at) {
   std::vector<char> taken(static_cast<size_t>(layout.bytes), 0);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -92,8 +92,8 @@ TEST_CASE("most arenas are as small as what lives at their fullest time") {
   CHECK(smallest >= kRounds * 9 / 10);
 }
 
-/// What a step of `micro_batches` asks for: of each of `layers` something from forward to backward,
-/// and scratch for both.
+/// Lists what a step of `micro_batches` asks for: of each of `layers` something from forward to
+/// backward, and scratch for both.
 std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches) {
   std::vector<StorageRequest> requests;
   for (int64_t m = 0; m < micro_batches; ++m)

@@ -1,14 +1,19 @@
 #include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "graph/layer_graph.h"
 #include "kernels/device.h"
+#include "kernels/kernels.h"
+#include "ops/kinds.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun::test {
 namespace {
 
-// True of every build and machine: without CUDA, with CUDA but no driver, with GPUs but not that many.
+// Holds of every build and machine: without CUDA, with CUDA but no driver, with GPUs but not that
+// many.
 TEST_CASE("asking for a GPU that is not there says so and what to do") {
   try {
     open_cuda_kernels(9999);
@@ -20,6 +25,21 @@ TEST_CASE("asking for a GPU that is not there says so and what to do") {
     if (without_cuda)
       REQUIRE(e.message() == "GPU 9999 was asked for, but this ftrun was built without CUDA");
     REQUIRE_FALSE(e.remedy().empty());
+  }
+}
+
+TEST_CASE("a dtype the CPU kernels cannot do is refused by name") {
+  LayerGraph graph;
+  graph.values = {{"x", DType::kI64, {2, 2}}, {"y", DType::kI64, {2, 2}}};
+  const Op op{OpKind::kAdd, {0, 0}, {1}, NoAttrs{}};
+  std::vector<void*> storage(2, nullptr);
+  try {
+    run_op(graph, op, storage, {});
+    FAIL("no error");
+  } catch (const Error& e) {
+    REQUIRE(e.code() == ExitCode::kUnsupported);
+    REQUIRE(e.message() == "the CPU kernels know no activations in I64 (add)");
+    REQUIRE(e.remedy() == "train in fp32, bf16 or fp16");
   }
 }
 

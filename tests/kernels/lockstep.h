@@ -14,7 +14,7 @@
 
 namespace ftrun::test {
 
-/// What a micro-batch gives to every layer that asks for it.
+/// TokenBatch is what a micro-batch gives to every layer that asks for it.
 struct TokenBatch {
   std::vector<int32_t> tokens, positions, starts, labels;
 };
@@ -61,7 +61,7 @@ class Lockstep {
     std::vector<std::byte> owner_;
     std::byte* begin_ = nullptr;
   };
-  /// One layer of one rank.
+  /// Place is one layer of one rank.
   struct Place {
     std::map<ValueId, Memory> own;
     Memory saved, scratch, deferred;

@@ -159,7 +159,7 @@ struct State {
   Halves p, m, v, g;
 };
 
-/// The same step with fp32 results.
+/// Exact is the same step with fp32 results.
 struct Exact {
   Exact(const State& s, bool adam, const StepScalars& scalars)
       : p(widened(s.p, DType::kBF16)),
@@ -265,7 +265,7 @@ TEST_CASE("stochastic rounding does not depend on threads, on cuts or on the pro
   }
 }
 
-// Each step moves a parameter of 1 by a sixteenth of bf16's step: rounded to nearest, never.
+// A step moves a parameter of 1 by a sixteenth of bf16's step: rounded to nearest, never.
 TEST_CASE("steps too small for bf16 move parameters by what they add up to") {
   constexpr int64_t kMany = 20000;
   Halves p = halves(Floats(kMany, 1.0F), DType::kBF16);

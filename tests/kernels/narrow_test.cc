@@ -1,5 +1,6 @@
-// What 16-bit storage asks for beyond the agreement with autograd that the tests of each operation
-// check: arithmetic in fp32, one rounding, gradients in another dtype than the activations.
+// These tests check what 16-bit storage asks for beyond the agreement with autograd that the tests
+// of each operation check: arithmetic in fp32, one rounding, gradients in another dtype than the
+// activations.
 #include <cmath>
 #include <functional>
 

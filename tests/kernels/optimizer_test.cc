@@ -179,7 +179,7 @@ TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
   });
 }
 
-/// By the definition of norm_blocks.h.
+/// Sums by the definition of norm_blocks.h.
 double sum_of_blocks(const std::vector<float>& g) {
   const auto count = static_cast<int64_t>(g.size());
   const auto sum_of_block = [&](int64_t begin) {

@@ -10,6 +10,7 @@
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
 #include "ops/softcap/softcap.h"
+#include "ops/whole_qk_norm/whole_qk_norm.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -71,6 +72,21 @@ std::vector<Tensor> qk_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
   return {join({q.y, k.y, h.v}), at::cat({q.rstd, k.rstd}, 1)};
 }
 
+// The norms over all query heads, and over all key heads; the squares that are given are not read.
+std::vector<Tensor> whole_qk_norm(const WholeQkNormAttrs& attrs, const std::vector<Tensor>& in) {
+  const HeadAttrs& a = attrs.heads;
+  const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
+  const Norm q = rms_norm(h.q.flatten(1), in[2], a.epsilon, 0.0);
+  const Norm k = rms_norm(h.k.flatten(1), in[3], a.epsilon, 0.0);
+  return {at::cat({q.y, k.y, h.v.flatten(1)}, 1) + (in[1] * 0.0).sum(),
+          at::cat({q.rstd.reshape({-1, 1}), k.rstd.reshape({-1, 1})}, 1)};
+}
+
+Tensor rotate_neighbours(const Tensor& x) {
+  const Tensor pairs = x.unflatten(-1, {-1, 2});
+  return at::stack({-pairs.select(-1, 1), pairs.select(-1, 0)}, -1).flatten(-2);
+}
+
 Tensor rotate_half(const Tensor& x) {
   const int64_t half = x.size(-1) / 2;
   return at::cat({-x.narrow(-1, half, half), x.narrow(-1, 0, half)}, -1);
@@ -83,13 +99,16 @@ std::vector<Tensor> rope(const RopeAttrs& attrs, const std::vector<Tensor>& in) 
   const int64_t all = in[1].size(1) / 2, half = attrs.angles > 0 ? attrs.angles : all;
   const int64_t turning = 2 * half;
   const auto own = [&](int64_t first) {
-    return in[1].narrow(1, first + attrs.first_angle, half).repeat({1, 2}).unsqueeze(1);
+    const Tensor of_angles = in[1].narrow(1, first + attrs.first_angle, half);
+    const Tensor of_elements =
+        attrs.pairs ? of_angles.repeat_interleave(2, 1) : of_angles.repeat({1, 2});
+    return of_elements.unsqueeze(1);
   };
   const Tensor c = own(0), s = own(all);
   const auto turn = [&](const Tensor& whole) {
     const Tensor x = whole.narrow(-1, 0, turning);
-    return at::cat({x * c + rotate_half(x) * s, whole.narrow(-1, turning, a.head_size - turning)},
-                   -1);
+    const Tensor other = attrs.pairs ? rotate_neighbours(x) : rotate_half(x);
+    return at::cat({x * c + other * s, whole.narrow(-1, turning, a.head_size - turning)}, -1);
   };
   return {join({turn(h.q), turn(h.k), h.v})};
 }
@@ -222,6 +241,8 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       return {in[0] * in[1]};
     case OpKind::kQkNorm:
       return qk_norm(c.attrs.get<HeadAttrs>(), in);
+    case OpKind::kWholeQkNorm:
+      return whole_qk_norm(c.attrs.get<WholeQkNormAttrs>(), in);
     case OpKind::kRope:
       return rope(c.attrs.get<RopeAttrs>(), in);
     case OpKind::kAttention:

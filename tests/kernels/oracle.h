@@ -14,7 +14,7 @@ namespace ftrun::test {
 struct Array {
   std::vector<int64_t> dims;
   std::vector<double> data;
-  /// What the numbers were stored as: results in 16 bits may be off by a rounding each.
+  /// The dtype that the numbers were stored as: results in 16 bits may be off by a rounding each.
   DType dtype = DType::kF64;
 };
 
@@ -30,13 +30,13 @@ struct OracleCase {
   Array gradient;
   Array second_gradient;
   double loss_scale = 1.0;
-  /// Of kLinearCrossEntropy: the gradient of the logits is rounded to bf16 before its products.
+  /// The gradient of the logits of kLinearCrossEntropy is rounded to bf16 before its products.
   bool bf16_logits_gradient = false;
 };
 
 struct OracleResult {
   std::vector<Array> outputs;
-  /// By each of the inputs.
+  /// The gradients by each of the inputs.
   std::vector<Array> gradients;
 };
 

@@ -29,7 +29,7 @@ void for_each_multiplier(Body body) {
   });
 }
 
-/// Where bf16 is multiplied as it is stored, the gradient of the logits is rounded to it.
+/// Rounds the gradient of the logits if bf16 is multiplied as it is stored.
 inline OracleCase as_head_computes(OracleCase c, DType dtype) {
   c.bf16_logits_gradient = dtype == DType::kBF16 && multiplies_bf16();
   return c;

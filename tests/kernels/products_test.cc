@@ -92,7 +92,8 @@ const testing::Need kProducts("products", [] {
   return missing;
 });
 
-// Where one is not, the cases below are of the others alone; this entry is what counts it.
+// The libraries can be called; if one cannot, the cases below are of the others alone; this entry
+// is what counts it.
 TEST_CASE("oneDNN and OpenBLAS can be called", "[.needs-products]") {
   REQUIRE(has_product_library(kOneDnn));
   REQUIRE(has_product_library(kOpenBlas));
@@ -260,7 +261,8 @@ void look_at_stack_pointer(int, siginfo_t*, void* context) {
   if (pointer < watch.begin || pointer >= watch.end) watch.elsewhere = watch.elsewhere + 1;
 }
 
-/// While it lives, signals come to the calling thread at intervals of its processor time, on a stack of their own.
+/// SignalRain sends signals to the calling thread while it lives, at intervals of its processor
+/// time, on a stack of their own.
 class SignalRain {
  public:
   SignalRain() {

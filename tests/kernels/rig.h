@@ -51,7 +51,7 @@ class Rig {
   void run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
            OpAttrs attrs = NoAttrs{}, bool accumulate = false);
 
-  /// What an all-gather of two equal ranks makes of a value.
+  /// Makes what an all-gather of two equal ranks makes of a value.
   void copy_twice(ValueId from, ValueId to);
 
   Array read(ValueId id) const;
@@ -59,7 +59,7 @@ class Rig {
   std::vector<std::byte> bits(ValueId id) const;
 
   StepScalars scalars;
-  /// As KernelContext's.
+  /// The numbers of KernelContext.
   int64_t layer = 0, first_token = 0;
 
  private:
@@ -80,8 +80,8 @@ class Rig {
 /// Largest difference relative to the largest expected number, less what one rounding to a 16-bit
 /// dtype explains; infinite when shapes differ or a number is not finite.
 double relative_error(const Array& actual, const Array& expected);
-/// What the rounding of intermediate numbers allows: 1e-10 in fp64, and 1e-5 where arithmetic is
-/// fp32.
+/// The tolerance for the rounding of intermediate numbers: 1e-10 in fp64, and 1e-5 where arithmetic
+/// is fp32.
 double tolerance(DType dtype);
 
 /// Runs `body` for each dtype of activations. With which instruction set is the CTest entry's to say:

@@ -116,7 +116,7 @@ void require_equal(const NamedNumbers& actual, const NamedNumbers& expected, dou
 }
 
 bool divides(const ModelConfig& config, const BatchShape& batch, int degree) {
-  return check_tensor_split(config, batch, {degree, 0, true}).empty();
+  return check_tensor_split(config, degree).empty() && batch.tokens() % degree == 0;
 }
 
 constexpr double kTolerance = 1e-12;

@@ -18,9 +18,10 @@ using fixtures::refusal;
 using nlohmann::json;
 
 const std::vector<std::string> kNames{
-    "llama2",       "llama3", "smollm2_135m", "llama_linear", "mistral_window",
-    "mistral_nemo", "qwen2",  "qwen2_window", "qwen3",        "granite",
-    "phi3",         "gemma",  "gemma2",       "gemma3"};
+    "llama2", "llama3",       "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo",
+    "qwen2",  "qwen2_window", "qwen3",        "granite",      "phi3",           "gemma",
+    "gemma2", "gemma3",       "olmo2",        "smollm3",      "starcoder2",     "stablelm",
+    "glm",    "glm4",         "cohere",       "cohere2",      "gpt_neox"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -52,6 +53,7 @@ TEST_CASE("configs mean what transformers takes them for") {
     CHECK(c.tied == wanted["tied"]);
     CHECK(c.rope.theta == wanted["theta"]);
     CHECK(c.windows == wanted["windows"].get<std::vector<int64_t>>());
+    if (wanted.contains("rotates")) CHECK(c.rotates == wanted["rotates"].get<std::vector<bool>>());
   }
 }
 
@@ -173,6 +175,119 @@ TEST_CASE("a config of GPT-2 has keys of its own, and what it leaves out is its 
       refusal(R"({"model_type": "gpt2", "n_embd": 65, "scale_attn_by_inverse_layer_idx": true})") ==
       "4: config.json:\n  n_embd: 65 is not a multiple of n_head 12\n"
       "  scale_attn_by_inverse_layer_idx: is not supported yet");
+}
+
+TEST_CASE("a config of OPT has keys of its own, and forms that are not there are refused by key") {
+  const auto opt = [](const std::string& more) {
+    return cat(R"({"model_type": "opt", "vocab_size": 512, "hidden_size": 64, "ffn_dim": 96,
+                   "num_hidden_layers": 3, "num_attention_heads": 4)",
+               more, "}");
+  };
+  const ModelConfig c = parse_model_config(opt(""), "m");
+  CHECK(config_text(c) ==
+        "family opt\n"
+        "vocabulary 512\n"
+        "hidden 64\n"
+        "feed_forward 96\n"
+        "layers 3\n"
+        "heads 4 query, 4 key/value, of 16\n"
+        "positions 2048\n"
+        "norm_epsilon 1e-05\n"
+        "features tied qkv_bias attention_out_bias mlp_bias layer_norm learned_positions plain_mlp "
+        "relu\n"
+        "rope none\n"
+        "window full\n"
+        "dtype unknown\n"
+        "tokens eos none bos none pad 1\n");
+  CHECK(c.dropouts == std::vector<std::string>{"dropout"});
+  CHECK(c.position_offset == 2);
+  CHECK(
+      refusal(opt(R"(, "do_layer_norm_before": false, "word_embed_proj_dim": 32,
+                       "layer_norm_elementwise_affine": false, "_remove_final_layer_norm": true)")) ==
+      "3: config.json:\n"
+      "  do_layer_norm_before: norms behind the sums are not supported yet\n"
+      "  layer_norm_elementwise_affine: norms without weights are not supported yet\n"
+      "  _remove_final_layer_norm: is not supported yet\n"
+      "  word_embed_proj_dim: embeddings of another width than hidden_size are not supported yet");
+}
+
+TEST_CASE(
+    "a config of Falcon says how many key heads there are, and forms that are not there are "
+    "refused") {
+  const auto falcon = [](const std::string& more) {
+    return cat(R"({"model_type": "falcon", "vocab_size": 512, "hidden_size": 64,
+                   "num_hidden_layers": 2, "num_attention_heads": 4)",
+               more, "}");
+  };
+  const auto kv_heads = [&](const std::string& more) {
+    return parse_model_config(falcon(more), "m").kv_heads;
+  };
+  CHECK(kv_heads("") == 1);
+  CHECK(kv_heads(R"(, "num_kv_heads": 2)") == 1);
+  CHECK(kv_heads(R"(, "multi_query": false)") == 4);
+  CHECK(kv_heads(R"(, "new_decoder_architecture": true, "num_kv_heads": 2,
+                      "num_ln_in_parallel_attn": 1)") == 2);
+  const ModelConfig c = parse_model_config(falcon(R"(, "bias": true)"), "m");
+  CHECK(c.feed_forward == 256);
+  CHECK(config_text(c).find("\nfeatures tied qkv_bias attention_out_bias mlp_bias layer_norm "
+                            "no_mlp_norm parallel_residual plain_mlp gelu\n") != std::string::npos);
+  CHECK(parse_model_config(falcon(R"(, "parallel_attn": false)"), "m").mlp_norm);
+  CHECK(refusal(falcon(
+            R"(, "new_decoder_architecture": true, "parallel_attn": false, "alibi": true)")) ==
+        "3: config.json:\n"
+        "  alibi: is not supported yet\n"
+        "  num_ln_in_parallel_attn: norms of their own for attention and MLP beside each other are "
+        "not supported yet\n"
+        "  parallel_attn: is not supported yet");
+}
+
+TEST_CASE(
+    "layers that do not rotate, and attention and MLP beside each other, are read and shown") {
+  const ModelConfig smol = config("smollm3.v4");
+  CHECK(config_text(smol).find("\nrope default theta 5000000, none on layers "
+                               "3,7,11,15,19,23,27,31,35\n") != std::string::npos);
+  const auto rotating = [](const json& value) {
+    return parse_model_config(
+               changed(
+                   {{"no_rope_layers", value}, {"num_hidden_layers", 4}, {"layer_types", kRemoved}},
+                   "smollm3.v4"),
+               "m")
+        .rotates;
+  };
+  CHECK(rotating(kRemoved) == std::vector<bool>{true, true, true, false});
+  CHECK(rotating(json::array({0, 1, 0, 1, 1})) == std::vector<bool>{false, true, false, true});
+  CHECK(
+      refusal(changed({{"no_rope_layers", json::array({1, 0})}}, "smollm3.v5")) ==
+      "4: config.json: no_rope_layers: found a list of 2; expected a 1 or 0 for each of 36 layers");
+  const ModelConfig slides = parse_model_config(
+      changed({{"use_sliding_window", true}, {"sliding_window", 64}, {"layer_types", kRemoved}},
+              "smollm3.v4"),
+      "m");
+  CHECK(slides.windows[2] == 0);
+  CHECK(slides.windows[3] == 64);
+  const ModelConfig cohere = config("cohere2.v5");
+  const std::string text = config_text(cohere);
+  for (const char* line :
+       {"\nfeatures tied layer_norm_without_bias no_mlp_norm parallel_residual\n",
+        "\nscales logits 0.25\n",
+        "\nrope default theta 50000, of neighbours, none on layers "
+        "3,7,11,15,19,23,27,31\n"})
+    CHECK(text.find(line) != std::string::npos);
+  CHECK(refusal(changed({{"use_qk_norm", true}}, "cohere.v4")) ==
+        "3: config.json: use_qk_norm: layer norms of query and key heads are not supported yet");
+  const ModelConfig stable =
+      parse_model_config(changed({{"use_parallel_residual", true}}, "stablelm.v4"), "m");
+  CHECK(stable.parallel_residual);
+  CHECK_FALSE(stable.mlp_norm);
+  CHECK(refusal(changed({{"qk_layernorm", true}}, "stablelm.v4")) ==
+        "3: config.json: qk_layernorm: a layer norm for each head is not supported yet");
+  const ModelConfig neox = config("gpt_neox.v4");
+  CHECK(neox.rope.partial == 0.25);
+  CHECK(neox.mlp_norm);
+  CHECK(neox.parallel_residual);
+  CHECK(config_text(config("olmo2.v4"))
+            .find("\nfeatures whole_qk_norm no_input_norm no_mlp_norm "
+                  "output_norms\n") != std::string::npos);
 }
 
 TEST_CASE("a config reads as text") {
@@ -383,8 +498,24 @@ TEST_CASE("features that are not there are named") {
        "(LlamaForCausalLM is)"},
       {{{"quantization_config", {{"bits", 4}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already; give the original "
+       "3: config.json: quantization_config: the weights are quantized already, by an unnamed "
+       "method, which is not read (fp8 with scales and bitsandbytes are); give the original "
        "model, which quantization quantizes while it is loaded"},
+      {{{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}},
+       llama,
+       "3: config.json: quantization_config: the weights are quantized already, by GPTQ, which is "
+       "not read (fp8 with scales and bitsandbytes are); give the original model, which "
+       "quantization quantizes while it is loaded"},
+      {{{"quantization_config", {{"quant_method", "mxfp4"}}}},
+       llama,
+       "3: config.json: quantization_config: the weights are quantized already, by MXFP4, which is "
+       "not read (fp8 with scales and bitsandbytes are); give the original model, which "
+       "quantization quantizes while it is loaded"},
+      {{{"quantization_config", {{"quant_method", "spqr"}}}},
+       llama,
+       "3: config.json: quantization_config: the weights are quantized already, by \"spqr\", which "
+       "is not read (fp8 with scales and bitsandbytes are); give the original model, which "
+       "quantization quantizes while it is loaded"},
       {{{"num_hidden_layers", 1}, {"layer_types", {"linear_attention"}}},
        llama,
        "3: config.json: layer_types: layer 0 is \"linear_attention\", which is not supported yet"},
@@ -392,11 +523,13 @@ TEST_CASE("features that are not there are named") {
        "mistral_window.v4",
        "3: config.json: layer_types: a mistral model with two kinds of layers is not supported "
        "yet"},
-      {{{"model_type", "falcon"}},
+      {{{"model_type", "mamba"}},
        llama,
-       "3: config.json: model_type \"falcon\" is not supported yet\n  remedy: supported families: "
+       "3: config.json: model_type \"mamba\" is not supported yet\n  remedy: supported families: "
        "llama, "
-       "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text"},
+       "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
+       "starcoder2, stablelm, "
+       "glm, glm4, cohere, cohere2, gpt_neox, opt, falcon"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }
@@ -429,7 +562,7 @@ TEST_CASE("hostile texts end in a message") {
   CHECK(refusal(closed) == "4: config.json: found a list of 1; expected an object");
   CHECK(refusal("{\"model_type\":" + closed + "}")
             .rfind("4: config.json: model_type: found a list", 0) == 0);
-  CHECK(refusal(changed({{"model_type", std::string(100000, 'x')}})).size() < 300);
+  CHECK(refusal(changed({{"model_type", std::string(100000, 'x')}})).size() < 400);
   CHECK(refusal("{\"" + std::string(1 << 20, 'k')).size() < 300);
 }
 

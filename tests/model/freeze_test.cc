@@ -82,7 +82,8 @@ TEST_CASE("stages without an embedding still find the rope table's graph") {
   CHECK(frozen.graphs.at(static_cast<size_t>(frozen.rope_graph)).name == "rope");
 }
 
-/// One vector of the first block: backward goes through all blocks, for it alone.
+/// Says whether it is one vector of the first block: backward goes through all blocks, for it
+/// alone.
 bool trains_first_norm(const TensorInfo& tensor) { return tensor.name == "model.layers.0.input_layernorm.weight"; }
 
 TEST_CASE("with all but one vector frozen no list makes another gradient of a parameter, nor what only these read") {

@@ -9,7 +9,7 @@
         OUT/NAME/trained/     the same after the last step
         OUT/NAME/reference.json
 With names: those cases alone, of which some have magnitudes (DoRA).
-Dropout has ftrun's masks, worked out here from what docs/architecture.md says of them.
+Dropout has ftrun's masks, worked out here from what docs/numbers.md says of them.
 """
 import json
 import pathlib
@@ -40,6 +40,9 @@ CASES = {
     "fused": ("phi3", {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]}),
     "transposed": ("gpt2", {"r": 3, "lora_alpha": 5, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
     "normed": ("gemma2", {}),
+    "by_key_head": ("gpt_neox", {}),
+    "beside": ("cohere2", {"r": 4, "target_modules": ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]}),
+    "whole_norms": ("olmo2", {"r": 4, "target_modules": ["q_proj", "k_proj", "down_proj"]}),
     "saved": ("linear_rope", {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]}),
 }
 

@@ -42,6 +42,8 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq
           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
          "head_dim": 12, "tie_word_embeddings": True}
+# Sizes that two tensor-parallel ranks can share.
+EIGHT_HEADS = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
 FAMILIES = {
     "llama_tied": ("Llama", {"tie_word_embeddings": True}),
     "llama_untied": ("Llama", {"tie_word_embeddings": False}),
@@ -83,6 +85,28 @@ FAMILIES = {
                                       "rope_parameters": {
                                           "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                                           "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
+    # Norms behind attention and MLP alone; norms of all query heads and of all key heads.
+    "olmo2": ("Olmo2", EIGHT_HEADS | {"tie_word_embeddings": False}),
+    # The second of three layers does not rotate.
+    "smollm3": ("SmolLM3", EIGHT_HEADS | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": True}),
+    "starcoder2": ("Starcoder2", EIGHT_HEADS | {"norm_epsilon": 1e-5, "sliding_window": 8, "tie_word_embeddings": True}),
+    "stablelm": ("StableLm", EIGHT_HEADS | {"use_qkv_bias": True, "tie_word_embeddings": False}),
+    "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True, "tie_word_embeddings": False}),
+    "glm": ("Glm", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
+    "glm4": ("Glm4", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
+    "cohere": ("Cohere", EIGHT_HEADS | {"logit_scale": 0.5, "tie_word_embeddings": True}),
+    # The second of three layers has no window, and does not rotate.
+    "cohere2": ("Cohere2", EIGHT_HEADS | {"num_hidden_layers": 3, "logit_scale": 0.5, "sliding_window": 8, "tie_word_embeddings": True,
+                                          "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    "gpt_neox": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": False}),
+    "gpt_neox_serial": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "use_parallel_residual": False,
+                                    "tie_word_embeddings": False}),
+    "opt": ("OPT", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4, "ffn_dim": 96, "max_position_embeddings": 41,
+                    "word_embed_proj_dim": 64, "dropout": 0.0, "init_std": 0.1, "tie_word_embeddings": True}),
+    # One key head for all query heads; and two of them, in whose rows of the fused matrix four query heads come before each.
+    "falcon": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": True}),
+    "falcon_new": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_kv_heads": 2, "bias": True,
+                              "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "tie_word_embeddings": True}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
@@ -106,8 +130,10 @@ def tokens():
 
 def small_model(name, seed):
     family, changes = FAMILIES[name]
-    options = changes if family == "GPT2" else COMMON | changes
-    config = getattr(transformers, family + "Config")(**options)
+    config_class = getattr(transformers, family + "Config")
+    known = config_class()
+    common = {key: value for key, value in COMMON.items() if hasattr(known, key) and family != "GPT2"}
+    config = config_class(**common | changes)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
@@ -150,10 +176,16 @@ def step_gradients(model, data, step):
     return total
 
 
+def file_parameters(model):
+    """The parameters by their names in files, where the head of GPT-NeoX is called otherwise than in memory."""
+    renamed = {"lm_head.weight": "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
+    return {renamed.get(name, name): parameter for name, parameter in model.named_parameters()}
+
+
 def train(folder, data, dtype):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager").train()
-    return run_steps(model, dict(model.named_parameters()), data)
+    return run_steps(model, file_parameters(model), data)
 
 
 def run_steps(model, parameters, data):
@@ -233,9 +265,13 @@ def write_family(name, folder):
 def windows(config):
     window = getattr(config, "sliding_window", None)
     types = getattr(config, "layer_types", None)
-    if types is None or config.model_type == "mistral":
+    if types is None or config.model_type == "mistral":  # one window for all
         types = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
     return [window if t == "sliding_attention" else 0 for t in types]
+
+
+def norm_epsilon(config):
+    return next(getattr(config, key) for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon") if hasattr(config, key))
 
 
 def parameter_shapes(config):
@@ -245,7 +281,7 @@ def parameter_shapes(config):
         config.layer_types = config.layer_types[:config.num_hidden_layers]
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    return [[name, list(p.shape)] for name, p in model.named_parameters()]
+    return [[name, list(p.shape)] for name, p in file_parameters(model).items()]
 
 
 def understood(path):
@@ -264,12 +300,14 @@ def understood(path):
     heads = config.num_attention_heads
     out = {"vocab_rows": config.vocab_size, "hidden": config.hidden_size,
            "feed_forward": config.intermediate_size, "layers": config.num_hidden_layers,
-           "query_heads": heads, "kv_heads": config.num_key_value_heads,
+           "query_heads": heads, "kv_heads": getattr(config, "num_key_value_heads", heads),
            "head_size": getattr(config, "head_dim", None) or config.hidden_size // heads,
-           "max_positions": config.max_position_embeddings, "norm_epsilon": config.rms_norm_eps,
+           "max_positions": config.max_position_embeddings, "norm_epsilon": norm_epsilon(config),
            "tied": config.tie_word_embeddings, "theta": rope["rope_theta"],
            "windows": windows(config), "dtype": str(config.dtype).removeprefix("torch."),
            "inverse_frequencies": angles}
+    if hasattr(config, "no_rope_layers"):
+        out["rotates"] = [bool(rotates) for rotates in config.no_rope_layers]
     if by_layer:
         out["window_inverse_frequencies"] = [float(f) for f in turns.sliding_attention_inv_freq]
     with torch.device("meta"):

@@ -290,7 +290,7 @@ TEST_CASE("the ranks' parts of a tensor are all of it, each as often as it has c
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4", "qwen3.v4"})
     for (const int degree : {1, 2, 3, 4, 8}) {
       const ModelConfig c = small(name);
-      if (!check_tensor_split(c, {2, 64}, {degree, 0, false}).empty()) continue;
+      if (!check_tensor_split(c, degree).empty()) continue;
       std::vector<ModelDescription> ranks;
       for (int rank = 0; rank < degree; ++rank)
         ranks.push_back(split_model(c, {degree, rank, false}));
@@ -340,34 +340,43 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
         "1, 3, 9\n"
         "  3 key/value heads and 2 ranks, neither of which divides the other: 3 = 1 x 2 + 1; "
         "degrees that do: 1, 3, 6, 9\n"
-        "  remedy: degrees that divide all of these: 1");
-  CHECK(split_refusal(c, {2, 63}, {3, 0, true}) == "accepted");
-  CHECK(split_refusal(c, {2, 64}, {3, 0, true}) ==
-        "the model cannot be split over 3 tensor-parallel ranks\n"
-        "  the 2 x 64 = 128 tokens of a micro-batch cannot be shared out among 3 ranks: 128 = 42 x "
-        "3 + 2; degrees that "
-        "divide: 1, 2, 4, 8; or set parallel.sequence: false\n"
-        "  remedy: degrees that divide all of these: 1");
-  CHECK(split_refusal(c, {2, 64}, {3, 0, false}) == "accepted");
+        "  remedy: degrees that divide all of these: 1, 3");
+  CHECK(split_refusal(c, {2, 64}, {3, 0, true}) == "accepted");
   ModelConfig odd = c;
   odd.query_heads = 16;
   odd.kv_heads = 6;
   odd.feed_forward = 1537;
   odd.vocab_rows = 50257;
-  CHECK(check_tensor_split(odd, {1, 4}, {8, 0, true}) ==
+  CHECK(check_tensor_split(odd, 8) ==
         std::vector<std::string>{"6 key/value heads and 8 ranks, neither of which divides the "
                                  "other: 8 = 1 x 6 + 2; degrees that do: 1, 2, "
                                  "3, 6, 12",
                                  "a feed-forward of 1537 cannot be shared out among 8 ranks: 1537 "
-                                 "= 192 x 8 + 1; degrees that divide: 1",
-                                 "the 1 x 4 = 4 tokens of a micro-batch cannot be shared out among "
-                                 "8 ranks: 4 = 0 x 8 + 4; degrees that "
-                                 "divide: 1, 2, 4; or set parallel.sequence: false"});
-  CHECK(tensor_split_degrees(c, {1, 90}, true) == std::vector<int64_t>{1, 3});
+                                 "= 192 x 8 + 1; degrees that divide: 1"});
+  CHECK(tensor_split_degrees(c) == std::vector<int64_t>{1, 3});
   odd.vocab_rows = 9;
-  CHECK(check_tensor_split(odd, {1, 4}, {8, 0, false}).back() ==
+  CHECK(check_tensor_split(odd, 8).back() ==
         "a vocabulary of 9 rows, 2 a rank, leaves none for the last of 8 ranks; degrees that do: "
         "1, 2, 3, 5, 9");
+}
+
+TEST_CASE("rows are padded by as few tokens as make those of a micro-batch divide") {
+  for (const int64_t rows : {1, 2, 3, 6})
+    for (const int64_t tokens : {1, 5, 63, 64, 65})
+      for (const int degree : {1, 2, 3, 4, 8}) {
+        CAPTURE(rows, tokens, degree);
+        int64_t padded = tokens;
+        while (rows * padded % degree != 0) ++padded;
+        CHECK(pad_rows({rows, tokens}, {degree, 0, true}) ==
+              BatchShape{rows, padded, padded - tokens});
+        CHECK(pad_rows({rows, tokens}, {degree, 0, false}) == BatchShape{rows, tokens});
+        // A padded row is not padded again.
+        const BatchShape once = pad_rows({rows, tokens}, {degree, 0, true});
+        CHECK(pad_rows(once, {degree, 0, true}) == once);
+      }
+  const ModelConfig c = small("llama2.v4");
+  const ModelDescription model = build_model(c, {1, 63}, Mode::kTrain, {}, {}, {2, 1, true});
+  CHECK(model.batch == BatchShape{1, 64, 1});
 }
 
 TEST_CASE("a vocabulary that ranks cannot share out evenly is padded on the last one") {
@@ -396,12 +405,16 @@ TEST_CASE("a vocabulary that ranks cannot share out evenly is padded on the last
   }
 }
 
-/// The k-th operation of each kind, in the order of the lists; collectives left out.
-std::map<std::pair<OpKind, size_t>, const Op*> numbered(const std::vector<Op>& list) {
+/// The operations of a list but collectives, by kind and by the parameter's gradient that they make or, where they make
+/// none, by their number: gradients of parameters may wait for a collective, behind others of their kind.
+std::map<std::pair<OpKind, std::string>, const Op*> numbered(const LayerGraph& graph, const std::vector<Op>& list) {
   std::map<OpKind, size_t> count;
-  std::map<std::pair<OpKind, size_t>, const Op*> ops;
-  for (const Op& op : list)
-    if (!is_collective(op.kind)) ops[{op.kind, count[op.kind]++}] = &op;
+  std::map<std::pair<OpKind, std::string>, const Op*> ops;
+  for (const Op& op : list) {
+    if (is_collective(op.kind)) continue;
+    const Value& made = graph.at(op.out[0]);
+    ops[{op.kind, made.role == ValueRole::kParamGrad ? made.name : std::to_string(count[op.kind]++)}] = &op;
+  }
   return ops;
 }
 
@@ -432,14 +445,14 @@ class SharedLetters {
 
  private:
   void add(char letter, bool is_shared) {
-    const bool heads = std::string_view("QRA").find(letter) != std::string_view::npos;
+    const bool heads = std::string_view("QRAU").find(letter) != std::string_view::npos;
     (is_shared ? shared_ : whole_).insert(heads ? 'H' : letter == 'G' ? 'F' : letter == 'M' ? 'O' : letter);
   }
 
   std::set<char> shared_, whole_;
 };
 
-/// One layer of the whole model and of one rank.
+/// LayerPair is one layer of the whole model and of one rank.
 struct LayerPair {
   const LayerGraph& whole;
   const LayerGraph& local;
@@ -457,7 +470,8 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
   return found;
 }
 
-/// What adapters, magnitudes and dropout make of this rank's term `id` of a product's results is a term too; lengths of rows must be whole.
+/// Says whether the reader keeps a term a term: what adapters, magnitudes and dropout make of this
+/// rank's term `id` of a product's results is a term too; lengths of rows must be whole.
 bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {
     return std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) { return op.out[0] == result; });
@@ -467,7 +481,7 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   };
   const auto is_scaled = [](const Op& op) { return op.kind == OpKind::kDoraScale; };
   // Both are terms: neither is a sum over the ranks, not even in place.
-  const bool sums_two_terms = reader.kind == OpKind::kAdd && makes(reader.in[1]) != graph.forward.end() && is_scaled(*makes(reader.in[1])) &&
+  const bool sums_two_terms = reader.kind == OpKind::kAdd && is_product(reader.in[0]) && is_product(reader.in[1]) &&
                               std::none_of(graph.forward.begin(), graph.forward.end(),
                                            [&](const Op& op) { return is_summed(op) && (op.in[0] == reader.in[0] || op.in[0] == reader.in[1]); });
   return reader.kind == OpKind::kLoraUp || (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
@@ -506,7 +520,7 @@ using KindsAndLetters = std::set<std::pair<OpKind, char>>;
 void compare_layer(const ModelDescription& whole, const ModelDescription& local, size_t layer, KindsAndLetters& seen) {
   const LayerPair pair{whole.graph_of(whole.layers[layer]), local.graph_of(local.layers[layer])};
   for (const auto list : {&LayerGraph::forward, &LayerGraph::backward}) {
-    const auto of_whole = numbered(pair.whole.*list), of_rank = numbered(pair.local.*list);
+    const auto of_whole = numbered(pair.whole, pair.whole.*list), of_rank = numbered(pair.local, pair.local.*list);
     REQUIRE(of_whole.size() == of_rank.size());
     for (const auto& [key, op] : of_rank) {
       INFO(op_text(pair.local, *op));
@@ -543,6 +557,13 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   compare_layer(adapted({}), adapted({2, 1, true}), 1, seen);
   adapter.blocks[0].magnitudes = true;
   for (const bool sequence : {true, false}) compare_layer(adapted({}), adapted({2, 1, sequence}), 1, seen);
+  ModelConfig beside = c;
+  beside.parallel_residual = beside.whole_qk_norm = true;
+  for (const bool has_norm : {true, false})
+    for (const bool sequence : {true, false}) {
+      beside.mlp_norm = has_norm;
+      compare_layer(split_model(beside, {}), split_model(beside, {2, 1, sequence}), 1, seen);
+    }
   const ModelConfig learned = parse_model_config(
       R"({"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 4,
           "n_positions": 64, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})",

@@ -21,7 +21,7 @@
 namespace ftrun {
 namespace {
 
-/// Whether [begin, begin + extent) of a tensor of `elements` elements is whole blocks of it.
+/// Says whether [begin, begin + extent) of a tensor of `elements` elements is whole blocks of it.
 bool is_whole_blocks(int64_t begin, int64_t extent, int64_t elements) {
   const int64_t end = begin + extent;
   return begin % kTensorBlock == 0 && (end % kTensorBlock == 0 || end == elements);
@@ -46,8 +46,8 @@ std::vector<std::string> cuts_of(const ModelDescription& model, const Partition&
   return cuts;
 }
 
-/// Returns the configs of the tests' config.json files, and GPT-2 as its class has it; two layers
-/// are like all.
+/// Returns the configs of the tests' config.json files, and of families that have none there; two
+/// layers are like all.
 std::vector<ModelConfig> families() {
   std::vector<ModelConfig> found;
   std::set<std::string> names;
@@ -59,6 +59,14 @@ std::vector<ModelConfig> families() {
   };
   add(parse_model_config(
       R"({"model_type": "gpt2", "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})", "gpt2"));
+  add(parse_model_config(
+      R"({"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 12,
+          "num_attention_heads": 12, "ffn_dim": 3072, "dropout": 0})",
+      "opt"));
+  add(parse_model_config(
+      R"({"model_type": "falcon", "vocab_size": 65024, "hidden_size": 4544,
+          "num_hidden_layers": 32, "num_attention_heads": 71})",
+      "falcon"));
   const std::string folder = testing::source_dir() + "/tests/model/configs";
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string path = entry.path();
@@ -73,10 +81,10 @@ std::vector<ModelConfig> families() {
 
 constexpr BatchShape kBatch{1, 64};
 
-/// Of every rank of every degree.
+/// Lists the splits of every rank of every degree.
 std::vector<TensorSplit> splits_of(const ModelConfig& config) {
   std::vector<TensorSplit> splits;
-  for (const int64_t degree : tensor_split_degrees(config, kBatch, true))
+  for (const int64_t degree : tensor_split_degrees(config))
     for (const int64_t index : std::set<int64_t>{0, degree - 1})
       splits.push_back({static_cast<int>(degree), static_cast<int>(index), true});
   return splits;

@@ -29,7 +29,8 @@ std::vector<double> parts_of(const std::vector<double>& weights, const Counts& c
   return parts;
 }
 
-/// What is minimised, in order: heaviest part, sum of squares, blocks of the first parts.
+/// Ranks a cut by what is minimised, in order: heaviest part, sum of squares, blocks of the first
+/// parts.
 std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
                                            const Counts& counts) {
   const std::vector<double> parts = parts_of(weights, counts);

@@ -161,7 +161,7 @@ inline int random_divisor(std::mt19937_64& random, int number) {
   return number % divisor == 0 ? divisor : random_divisor(random, number);
 }
 
-/// Of at most eight ranks.
+/// Draws a mesh of at most eight ranks.
 inline Mesh random_mesh(std::mt19937_64& random) {
   Mesh mesh{static_cast<int>(1 + random() % 4), static_cast<int>(1 + random() % 2)};
   mesh.tensor = pick(random, {1, 2, 4});
@@ -205,7 +205,7 @@ inline void choose_pipeline(std::mt19937_64& random, Choice& choice, PipelineSch
   state.ties_ends = choice.built.model.tied && state.pipeline.stage_of(parts - 1) != 0;
 }
 
-/// Of at most eight ranks, with at least two stages.
+/// Draws a choice of at most eight ranks, with at least two stages.
 inline Choice random_pipeline_choice(std::mt19937_64& random) {
   Mesh mesh = random_mesh(random);
   const int stages = pick(random, {2, 2, 3, 4});
@@ -255,8 +255,8 @@ inline Choice with_codes(const Choice& choice, std::mt19937_64& random) {
   return out;
 }
 
-/// The same ranks with some of the matrices and vectors frozen: those of `share` in a hundred parameters
-/// of the graphs, and at least one.
+/// Freezes some of the matrices and vectors of the same ranks: those of `share` in a hundred
+/// parameters of the graphs, and at least one.
 inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_t share) {
   Choice out = choice;
   std::set<TensorId> frozen;
@@ -275,7 +275,8 @@ inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_
   return out;
 }
 
-/// The same ranks where only layers from a random one on train, and of these not all: backward ends there.
+/// Lets only layers from a random one on train, and of these not all, on the same ranks: backward
+/// ends there.
 inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
   Choice out = choice;
   const std::vector<Layer>& layers = choice.built.model.layers;

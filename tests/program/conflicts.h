@@ -12,16 +12,16 @@ namespace ftrun::fixtures {
 /// of the decision and what depends on it. Found by comparing every two instructions.
 std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program);
 
-/// Whether two instructions of any lanes touch the same bytes, one of them writing.
+/// Says whether two instructions of any lanes touch the same bytes, one of them writing.
 bool in_conflict(const Program& program, size_t first, size_t second);
 
-/// Those of them whose order the lanes and the waits leave open. Without any, all executions that
-/// the waits allow compute the same: what the list computes in its own order.
+/// Lists those of them whose order the lanes and the waits leave open. Without any, all executions
+/// that the waits allow compute the same: what the list computes in its own order.
 std::vector<std::pair<InstrId, InstrId>> unordered(
     const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts);
 
-/// Whether, run in the order of the list, every read finds in memory what was last written to its own
-/// buffer: no buffer has been overwritten by another that lies in the same place.
+/// Says whether, run in the order of the list, every read finds in memory what was last written to
+/// its own buffer: no buffer has been overwritten by another that lies in the same place.
 bool reads_its_own(const Program& program);
 
 }  // namespace ftrun::fixtures

@@ -55,7 +55,7 @@ struct Built {
   ModelDescription model;
   Partition partition;
 
-  /// Of rank `rank` of `ranks` that share one copy of the state.
+  /// Plans rank `rank` of `ranks` that share one copy of the state.
   Step plan(StepOptions options, int ranks = 2, int rank = 0) const {
     options.state.shard = {ranks, rank};
     return build_training_step(model, partition, options);
@@ -74,7 +74,7 @@ inline Built build(const ModelConfig& config, Mode mode = Mode::kTrain,
   return built;
 }
 
-/// What most tests set of the state.
+/// The options that most tests set of the state.
 inline StateOptions states(size_t optimizer_states,
                            std::function<bool(const TensorInfo&)> decays = {}) {
   StateOptions state;
@@ -115,7 +115,8 @@ inline int64_t gradient_bytes(const Program& program, size_t buffers) {
 }
 inline int64_t gradient_bytes(const Program& program) { return gradient_bytes(program, program.buffers.size()); }
 
-/// Where a range of gradients begins among all of a rank's, in bytes: their buffers one after another.
+/// The offset of a range of gradients among all of a rank's, in bytes: their buffers one after
+/// another.
 inline int64_t gradient_offset(const Program& program, const Range& range) {
   return gradient_bytes(program, static_cast<size_t>(range.buffer)) + range.offset;
 }

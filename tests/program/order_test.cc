@@ -200,7 +200,7 @@ bool is_of_a_list(const Instr& instr) {
   return instr.layer >= 0 && instr.is_collective();
 }
 
-/// Whether the operations of a list make a parameter's gradient.
+/// Says whether the operations of a list make a parameter's gradient.
 bool makes_gradients(const Choice& choice, const Instr& instr) {
   const LayerGraph& graph = choice.built.model.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::span<const Op> ops = ops_of(graph, instr);
@@ -236,7 +236,7 @@ TEST_CASE("weight gradients are made while tensor ranks sum the input's gradient
   }
 }
 
-/// What layers compute and exchange, in the order of the program.
+/// Lists what layers compute and exchange, in the order of the program.
 std::vector<std::string> lists_of(const Program& program) {
   std::vector<std::string> all;
   for (const Instr& instr : program.instrs) {

@@ -23,7 +23,7 @@ ModelConfig deep_model() {
   return model;
 }
 
-/// What is advised to four ranks, as it would be written.
+/// Returns what is advised to four ranks, as it would be written.
 std::vector<std::string> advice(const std::function<void(Config&)>& change) {
   Config config;
   config.train_micro_batch_size_per_gpu = 4;

@@ -12,9 +12,9 @@
 
 namespace ftrun::fixtures {
 
-/// Schedules of other systems (schedules.json of the reference material; schedules.md says where
-/// each is from): the actions of each stage, and what a run of them on equal parts comes to, where
-/// every phase of a part takes one unit of time, a whole backward pass two, and transfers none.
+/// ScheduleGolden is a schedule of another system, read from schedules.json of the reference
+/// material: the actions of each stage, and the times of a run on equal parts. There every phase of
+/// a part takes one unit of time, a whole backward pass two, and transfers take none.
 struct ScheduleGolden {
   PipelineSchedule kind = PipelineSchedule::kGpipe;
   int stages = 0;
@@ -29,7 +29,7 @@ inline std::string text(const ScheduleGolden& golden) {
              golden.chunks, ", micro-batches ", golden.micro_batches);
 }
 
-/// Those of one name.
+/// Lists the goldens of one name.
 inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name, PipelineSchedule kind) {
   std::ifstream in(testing::reference_file("schedules.json"));
   std::vector<ScheduleGolden> goldens;

@@ -91,8 +91,8 @@ TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
   });
 }
 
-/// What has run, by phase, part of the model and micro-batch. Whole backward passes count as input
-/// gradients.
+/// Done holds what has run, by phase, part of the model and micro-batch. Whole backward passes
+/// count as input gradients.
 using Done = std::set<std::tuple<Phase, int, int32_t>>;
 
 bool can_run(const Done& done, Phase phase, int part, int parts, int32_t micro_batch) {

@@ -18,8 +18,8 @@ namespace {
 
 using namespace fixtures;
 
-/// How often each element of each unit was met: where that number changes, and by how much, as units have thousands of elements
-/// for each interval that is met.
+/// Coverage counts how often each element of each unit was met: where that number changes, and by
+/// how much, as units have thousands of elements for each interval that is met.
 class Coverage {
  public:
   explicit Coverage(const Partition& partition) {
@@ -171,8 +171,8 @@ int64_t counted_by_norm(const Choice& choice) {
   return elements;
 }
 
-/// It reads parameters, or what has come of them on the way, and writes nothing that lives on but
-/// secondary shards.
+/// Says whether an instruction reads parameters, or what has come of them on the way, and writes
+/// nothing that lives on but secondary shards.
 bool brings_parameters_only(const Program& program, const Instr& instr) {
   const auto is_way = [&](const Range& range) {
     const Buffer& buffer = program.at(range.buffer);
@@ -338,7 +338,7 @@ struct Gathered {
   int64_t elements = 0;
 };
 
-/// Where the list of an instruction begins: its first operations that compute.
+/// Finds where the list of an instruction begins: its first operations that compute.
 size_t begin_of_list(const Program& program, size_t at) {
   const Instr& instr = program.instrs[at];
   const auto same_list = [&](const Instr& other) {

@@ -336,8 +336,9 @@ TEST_CASE("tensor-parallel ranks send what theory says") {
         const ModelDescription& model = plan.train.model;
         const int64_t micro_batches = plan.options.micro_batches;
         const int64_t tokens = model.batch.tokens();
-        // What a rank sends of N x D elements in an all-gather or a reduce-scatter; an all-reduce is
-        // both. Korthikanti et al. 2022, section 4.2.2, with the gathers of what was kept as N/t rows.
+        // Bytes that a rank sends of N x D elements in an all-gather or a reduce-scatter; an
+        // all-reduce is both. Korthikanti et al. 2022, section 4.2.2, with the gathers of what was
+        // kept as N/t rows.
         const int64_t unit = tokens * model.hidden * 4 * (t - 1) / t;
         const int64_t in_blocks = blocks * (sequence ? 10 : 8) * unit;
         // Embedding and head: one collective forward and one backward each, or one all-reduce.

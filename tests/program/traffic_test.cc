@@ -25,7 +25,7 @@ int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
   return ranks;
 }
 
-/// What Communicator::account adds up, collective by collective.
+/// Counts what Communicator::account adds up, collective by collective.
 int64_t counted(const Program& program, Mesh mesh) {
   int64_t bytes = 0;
   for (const Instr& instr : program.instrs) {

@@ -225,7 +225,8 @@ TEST_CASE("a step of a run that is not there is refused before anything is made"
   put_file(base / "mine/run.json", "{}");
   const Error error = refusal(base / "mien", RunStart::kResumeStep);
   REQUIRE(error.code() == ExitCode::kUsage);
-  REQUIRE(error.message() == cat("output_dir ", base / "mien", ": there is no run in it of which a step could be resumed (did you mean \"",
+  REQUIRE(error.message() == cat("output_dir ", base / "mien",
+                                 " contains no run to resume (did you mean \"",
                                  base / "mine", "\"?)"));
   REQUIRE(error.remedy() == "correct output_dir, or give --resume auto, which starts a run where there is none");
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"mine"});

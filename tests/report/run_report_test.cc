@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// What the page of a run holds for its script.
+/// Reads what the page of a run holds for its script.
 nlohmann::json data_of(const std::string& page) {
   const std::string begin = R"(<script type="application/json" id="data">)";
   const size_t at = page.find(begin) + begin.size();

@@ -52,7 +52,7 @@ bool equal_fields(const Instr& a, const Instr& b) {
                     b.detail);
 }
 
-/// What touches a rank's own part of a whole.
+/// Says whether an instruction touches a rank's own part of a whole.
 bool touches_parts(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kAllReduce:
@@ -85,7 +85,8 @@ bool equal_groups(const Program& a, const Program& b) {
                     });
 }
 
-/// What ranks announce in collectives holds where wholes lie, which no place may change.
+/// Compares what ranks announce in collectives, which holds where wholes lie: no place may change
+/// that.
 std::string difference_of_collectives(const Program& a, const Program& b) {
   Announcements numbers;
   const Course one = whole_course(a, numbers);

@@ -134,8 +134,8 @@ TEST_CASE("pipelines whose first layers are frozen: nobody sends or waits for gr
   REQUIRE(without_backward > 10);
 }
 
-/// Of a model with `hidden` 64, each of two ranks holds something of each block; of one with 16
-/// only the first does.
+/// Makes a model with `hidden` 64, of which each of two ranks holds something of each block; of one
+/// with 16 only the first does.
 Choice small_choice(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
   ModelConfig config = small_config(2, true);
   config.hidden = hidden;

@@ -79,8 +79,8 @@ class Mutants {
   std::vector<std::string> faults(const std::vector<Step>& mutants) const {
     return check_programs(programs_of(mutants));
   }
-  /// What they compute depends on their lists alone where the checker finds no fault of order: one
-  /// run tells, most often its first step.
+  /// Says whether mutants compute otherwise: what they compute depends on their lists alone if the
+  /// checker finds no fault of order, so one run tells, most often its first step.
   bool compute_otherwise(const std::vector<Step>& mutants) {
     auto wanted = wanted_.begin();
     return walk(mutants, [&](const Outcome& outcome) { return differs(outcome, *wanted++); });

@@ -42,8 +42,8 @@ Choice base_choice(Mesh mesh = {2, 1}) {
   return choice;
 }
 
-/// Of the many changes of an instruction every case makes one in so many; programs of tensor ranks
-/// have more instructions.
+/// The number of turns: of the many changes of an instruction every case makes one in so many;
+/// programs of tensor ranks have more instructions.
 size_t turns_of(const Choice& choice) {
   return choice.mesh.tensor > 1 ? 61 : 11;
 }
@@ -53,7 +53,7 @@ void rebuild(Choice& choice, ModelDtypes dtypes, RecomputeOptions recompute) {
                                    recompute, choice.built.model.split);
 }
 
-/// Where parameters and optimizer state of a stage may lie.
+/// Lists the tiers where parameters and optimizer state of a stage may lie.
 std::vector<std::pair<Tier, Tier>> tiers_of(int stage) {
   constexpr Tier kDevice = Tier::kDevice;
   if (stage == 0) return {{kDevice, kDevice}};
@@ -63,7 +63,7 @@ std::vector<std::pair<Tier, Tier>> tiers_of(int stage) {
           {Tier::kHost, Tier::kNvme}, {kDevice, Tier::kNvme},     {Tier::kNvme, kDevice}};
 }
 
-/// What else shapes a step.
+/// Lists what else shapes a step.
 std::vector<MutatedCase> special_cases() {
   std::vector<MutatedCase> all;
   const auto with = [&](const std::string& name, Mesh mesh, int stage,
@@ -114,7 +114,7 @@ std::vector<MutatedCase> special_cases() {
 
 bool has_two_axes(const Choice& choice) { return choice.mesh.tensor > 1 && choice.mesh.data() > 1; }
 
-/// With two axes there are ranks of several kinds, and a fault says whose it is.
+/// Checks that a fault says whose it is: with two axes there are ranks of several kinds.
 void check_words(const Choice& choice, const std::string& fault) {
   if (!has_two_axes(choice)) return;
   INFO(fault);
@@ -143,7 +143,7 @@ const std::vector<MutatedCase>& cases() {
 
 // Reasons.
 
-/// What was changed in an instruction of a program.
+/// A mutation is what was changed in an instruction of a program.
 struct Mutation {
   const Choice& choice;
   const Program& program;
@@ -151,7 +151,7 @@ struct Mutation {
   /// The wait that is left out or too early; else -1.
   InstrId wait = -1;
   std::string change = "";
-  /// With the instruction as it is then, at the same place; null where it is left out.
+  /// The mutant with the instruction as it is then, at the same place; null if it is left out.
   const Program* mutant = nullptr;
 
   const Instr& changed() const {
@@ -163,7 +163,7 @@ struct Mutation {
 struct Reason {
   std::string text;
   std::function<bool(const Mutation&)> holds;
-  /// Of so few mutants that a sample of the changes may have none of them.
+  /// The reason is of so few mutants that a sample of the changes may have none of them.
   bool rare = false;
   int found = 0;
 };
@@ -318,7 +318,7 @@ bool move(const Program& program, Range& range) {
   return true;
 }
 
-/// The same place in the next buffer of its kind.
+/// Moves a range to the same place in the next buffer of its kind.
 bool rename(const Program& program, Range& range) {
   const auto count = static_cast<BufferId>(program.buffers.size());
   const Buffer& buffer = program.at(range.buffer);
@@ -345,7 +345,7 @@ using RangeChange = bool (*)(const Program&, Range&);
 constexpr std::pair<const char*, RangeChange> kRangeChanges[] = {
     {"moved", move}, {"of another buffer", rename}, {"halved", halve}};
 
-/// What is both read and written is changed in both.
+/// Changes what is both read and written, in both.
 bool change_both(const Program& program, Instr& instr, size_t read, size_t write,
                  RangeChange change) {
   if (!(instr.reads[read] == instr.writes[write]) || !change(program, instr.reads[read]))
@@ -391,7 +391,7 @@ void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& 
   }
 }
 
-/// Which operations of which graph a list's instruction runs.
+/// Adds the changes of which operations of which graph a list's instruction runs.
 void add_operations(const Instr& instr, std::vector<Change>& all) {
   if (!instr.runs_list()) return;
   const auto by = [&](const char* name, int32_t LayerOps::*member, int32_t step) {
@@ -514,8 +514,8 @@ bool is_decayed(const Instr& instr) {
   return instr.kind == InstrKind::kUpdate && instr.update().decay;
 }
 
-/// What instructions have in common whose mutants have the same fate: kind, place in the step, tiers
-/// and sorts of buffers.
+/// Names what instructions have in common whose mutants have the same fate: kind, place in the
+/// step, tiers and sorts of buffers.
 std::string sort_of(const Program& program, const Instr& instr) {
   std::string text = cat(instr_name(instr.kind), " ", static_cast<int>(instr.lane), " ",
                          static_cast<int>(instr.group()), " ", instr.if_finite,
@@ -542,7 +542,7 @@ std::set<size_t> chosen(const Program& program) {
   return all;
 }
 
-/// Where `other` has the collective that stands at `at` in `program`.
+/// Finds where `other` has the collective that stands at `at` in `program`.
 size_t place_in(const Program& other, const Program& program, size_t at) {
   const auto is_collective = [](const Instr& instr) { return instr.is_collective(); };
   const auto begin = program.instrs.begin();
@@ -660,7 +660,8 @@ bool moves_what_persists(const Mutation& m) {
          std::all_of(m.instr.writes.begin(), m.instr.writes.end(), persists);
 }
 
-/// Without an update it writes back what its memory still holds: a copy of the same, made in this step.
+/// Says whether the mutant writes back what its memory still holds: without an update that is a
+/// copy of the same, made in this step.
 bool writes_back_what_was_there(const Mutation& m) {
   if (m.change != "other if_finite" || m.instr.kind != InstrKind::kCopy) return false;
   const Range& from = m.instr.reads[0];
@@ -731,8 +732,8 @@ bool is_behind_the_unit(const Mutation& m) {
           (m.changed().writes == m.instr.writes && m.changed().if_finite == m.instr.if_finite));
 }
 
-/// The same of what stage 3 gathers, and keeps of it in a node: a stride, a node's part, or where
-/// it lies in a whole copy.
+/// Says it of what stage 3 gathers, and keeps of it in a node: a stride, a node's part, or where it
+/// lies in a whole copy.
 bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   if (m.instr.unit < 0) return false;
   const std::string& name = m.program.at(part.buffer).name;
@@ -748,7 +749,7 @@ bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   return begin >= m.choice.built.partition.unit(m.instr.unit).padded;
 }
 
-/// Whether a part of the parameters lies behind its unit's end.
+/// Says whether a part of the parameters lies behind its unit's end.
 bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   StateOptions state = m.choice.options.state;
   if (state.stage == 3) return is_padding_of_gathered(m, part);
@@ -795,7 +796,7 @@ UnitId unit_of_slot(const Mutation& m, const Range& slot) {
   return units.at(static_cast<size_t>(slot.offset / dtype_bytes(DType::kF64) / ranks));
 }
 
-/// Of gradients, what is left out or no longer reached lies between tensors: zeros.
+/// Says whether what is left out of gradients or no longer reached lies between tensors: zeros.
 bool leaves_out_padding(const Mutation& m) {
   const bool half = m.change.ends_with(" halved");
   if (!half && m.change != "left out") return false;
@@ -829,7 +830,7 @@ bool runs_elsewhere(const Mutation& m) {
   return m.change.starts_with("on lane ") && !m.instr.communicates();
 }
 
-/// What it should have added lies between tensors: zeros, here or elsewhere.
+/// Says whether what it should have added lies between tensors: zeros, here or elsewhere.
 bool adds_zeros_elsewhere(const Mutation& m) {
   const bool adds_again = m.change == "twice";
   if (!m.change.ends_with(" moved") && !adds_again) return false;

@@ -115,7 +115,7 @@ BufferId of_another_micro_batch(const Program& program, const Instr& transfer, i
 struct Break {
   std::string name;
   std::function<bool(Program&, size_t at)> apply;
-  /// Nothing may depend on it: then the interpreter must say so.
+  /// The break may change nothing: then the interpreter must say so.
   bool may_be_harmless = false;
 };
 

@@ -20,8 +20,8 @@ RankClasses classes_of(const Choice& choice) {
   return rank_classes(choice.built.model, choice.built.partition, choice.of_rank(0).state);
 }
 
-/// What the ranks of each class have in common, and that classes are not joined needlessly: how
-/// many pairs of classes have programs that are equal all the same.
+/// Checks what the ranks of each class have in common, and that classes are not joined needlessly:
+/// returns how many pairs of classes have programs that are equal all the same.
 int check_classes(const RankClasses& classes, const std::vector<Step>& steps) {
   const auto program_of = [&](int rank) -> const Program& {
     return steps[static_cast<size_t>(rank)].program;
@@ -49,7 +49,7 @@ World world_of_classes(const RankClasses& classes, const std::vector<Step>& step
   return world_of(classes, programs, state);
 }
 
-/// The same ranks with a program each.
+/// Makes the world of the same ranks with a program each.
 World world_of_steps(const std::vector<Step>& steps) {
   std::vector<RankProgram> ranks;
   for (const Step& step : steps) ranks.push_back({static_cast<int>(ranks.size()), &step.program});
@@ -58,7 +58,7 @@ World world_of_steps(const std::vector<Step>& steps) {
 
 using Groups = std::vector<std::pair<std::string, std::vector<int32_t>>>;
 
-/// Of a rank, by GroupId.
+/// The groups of a rank, by GroupId.
 Groups groups_of(const World& world, size_t rank) {
   Groups groups;
   for (const int32_t group : world.ranks[rank].groups)

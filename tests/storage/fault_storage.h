@@ -20,7 +20,7 @@ class FaultStorage : public StorageSystem {
       page_cache_status = 0;
   /// The kernel refuses io_uring with this errno.
   int ring_errno = 0;
-  /// What free_bytes() says; below 0: the machine's.
+  /// The free bytes that free_bytes() says; below 0: the machine's.
   int64_t free = -1;
   bool lies_in_memory = false;
   int memory_errno = 0;
@@ -64,7 +64,7 @@ class AlignedBytes {
   std::span<std::byte> whole_sectors();
   void fill(uint64_t seed);
   bool equals(const AlignedBytes& other) const;
-  /// Whether the memory behind the bytes is as it was.
+  /// Says whether the memory behind the bytes is as it was.
   bool kept_its_end() const;
 
  private:

@@ -42,7 +42,7 @@ struct FaultFixture {
     lines_of([&] { text = failure_of([&] { SwapFile file(options, storage); }); });
     return text;
   }
-  /// What `body` throws when given an open file, and the lines logged after the opening.
+  /// Returns what `body` throws when given an open file, and the lines logged after the opening.
   std::string failure_with(const std::function<void(SwapFile&)>& body) {
     std::string text;
     lines_of([&] {

@@ -68,7 +68,7 @@ TEST_CASE("a killed process leaves no swap file behind") {
   ::close(ready[1]);
 }
 
-/// From here on this process may not make an io_uring, as in most containers.
+/// Forbids this process to make an io_uring from here on, as in most containers.
 bool forbid_ring() {
   sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
                            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),

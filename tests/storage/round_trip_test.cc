@@ -20,7 +20,7 @@ using fixtures::AlignedBytes;
 using fixtures::FaultStorage;
 using fixtures::TemporaryFolder;
 
-/// Both ways to move blocks, with and without direct I/O.
+/// A way moves blocks: there are two, with and without direct I/O.
 struct Way {
   int ring_errno;
   int direct_status;

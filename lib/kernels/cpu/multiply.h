@@ -19,7 +19,7 @@ void fill_rows(S* y, const S* row, int64_t rows, int64_t width) {
   });
 }
 
-/// to[rows,width] = from; nothing where they are the same.
+/// Copies to[rows,width] = from; nothing where they are the same.
 template <class S>
 void copy_rows(const S* from, S* to, int64_t rows, int64_t width) {
   if (from == to) return;

@@ -8,8 +8,8 @@
 #include "base/packed_values.h"
 #include "kernels/cpu/panels.h"
 
-// Products with packed weights: a panel of the weight is unpacked at a time, which is multiplied as one of a weight of
-// the activations' type would be.
+// Products with packed weights: a panel of the weight is unpacked at a time, which is multiplied as
+// one of a weight of the activations' type would be.
 namespace ftrun::cpu {
 
 /// A packed matrix with rows of `columns` elements.
@@ -28,7 +28,7 @@ struct PackedMatrix {
     unpack_values(format, records, position + rest, {out + rest, static_cast<size_t>(count - rest)});
   }
 
-  /// The same, rounded to S, as U: S itself or the type S is computed with.
+  /// Unpacks the block, rounded to S, as U: S itself or the type S is computed with.
   template <class S, class U>
   void unpack_as(int64_t position, int64_t count, U* out) const {
     if constexpr (std::is_same_v<U, float> && std::is_same_v<S, float>) {
@@ -58,7 +58,8 @@ struct PackedMatrix {
   }
 };
 
-/// The block of a packed matrix that a product reads, unpacked into a panel that is kept until another block is asked for.
+/// The block of a packed matrix that a product reads, unpacked into a panel that is kept until
+/// another block is asked for.
 template <class S>
 class PackedBlocks {
  public:
@@ -68,7 +69,7 @@ class PackedBlocks {
   static constexpr bool kInPlace = false;
 
   Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) { return unpacked(row, column, rows, columns, panel_); }
-  /// In S itself, in the same panel: a product asks for blocks in one way.
+  /// Unpacks a block in S itself, in the same panel: a product asks for blocks in one way.
   Wide<S> as_stored(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, reinterpret_cast<S*>(panel_));
   }

@@ -18,7 +18,7 @@ namespace ftrun::cpu {
 template <class S>
 inline constexpr bool kIsNarrow = !std::is_same_v<S, Compute<S>>;
 
-/// to[i] = from[i], in the type that S is computed with.
+/// Widens: to[i] = from[i], in the type that S is computed with.
 template <class S>
 void take_elements(const S* from, Compute<S>* to, int64_t count) {
   if constexpr (kIsNarrow<S>)
@@ -46,7 +46,7 @@ struct Wide {
   int64_t stride;
 };
 
-/// to[rows,columns] = the block of `from` that starts there.
+/// Copies to[rows,columns] = the block of `from` that starts there.
 template <class S>
 void widen_block(const S* from, int64_t stride, int64_t rows, int64_t columns, Compute<S>* to) {
   const auto& vec = vector_kernels<S>();
@@ -57,7 +57,7 @@ void widen_block(const S* from, int64_t stride, int64_t rows, int64_t columns, C
   });
 }
 
-/// to[rows,columns] = [to +] from.
+/// Adds or copies to[rows,columns] = [to +] from.
 template <class R>
 void narrow_block(const Compute<R>* from, int64_t rows, int64_t columns, bool accumulate, R* to,
                   int64_t stride) {
@@ -82,7 +82,7 @@ class OperandBlocks {
   const S* stored(int64_t row, int64_t column) const {
     return data_ + (transposed_ ? column * stride_ + row : row * stride_ + column);
   }
-  /// The same for a library that takes it so: blocks of any size.
+  /// Returns a block for a library that takes it as it is stored: blocks of any size.
   Wide<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const { return {stored(row, column), stride_}; }
   static constexpr bool kInPlace = true;
 
@@ -126,7 +126,8 @@ struct Product {
   int64_t ldc() const { return c_stride > 0 ? c_stride : shape.n; }
 };
 
-/// One product through the panels of the operation's workspace. Blocks: those of b, as OperandBlocks has them.
+/// PanelProduct is one product through the panels of the operation's workspace. Blocks: those of b,
+/// as OperandBlocks has them.
 template <class S, class R, class Blocks = OperandBlocks<S>>
 class PanelProduct {
  public:

@@ -35,15 +35,15 @@ void parallel_tasks(int64_t count, F f) {
   parallel_detail::run_tasks(count, parallel_detail::each_task<F>, &f);
 }
 
-/// The same for calls of libraries that have threads of their own: they use none of them, because
-/// each call finds itself inside a parallel region of the one OpenMP runtime.
+/// Runs calls of libraries that have threads of their own in parallel: they use none of them,
+/// because each call finds itself inside a parallel region of the one OpenMP runtime.
 template <class F>
 void parallel_library_calls(int64_t count, F f) {
   parallel_detail::run_library_calls(count, parallel_detail::each_task<F>, &f);
 }
 
-/// At least `bytes` of 64-byte aligned scratch of this thread. It is kept: valid until the next
-/// call on the same thread.
+/// Returns at least `bytes` of 64-byte aligned scratch of this thread. It is kept: valid until the
+/// next call on the same thread.
 void* thread_scratch(size_t bytes);
 
 }  // namespace ftrun

@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// As CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
+/// The vendor as CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
 std::string processor_vendor();
 
 /// AMD, or who makes its processors under license.

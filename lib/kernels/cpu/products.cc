@@ -34,9 +34,11 @@ char letter(bool transpose) {
   return transpose ? 'T' : 'N';
 }
 
-/// No signal comes to the calling thread as long as this lives; those that came meanwhile come then. For calls of libraries:
-/// oneDNN's AVX-512 kernels of fp32 use the stack pointer as one register more, which points into their buffers on the heap, and a
-/// signal's handler would have its frame written over what lies before them. Of the others' kernels for other processors nobody knows.
+/// No signal comes to the calling thread as long as this lives; those that came meanwhile come
+/// then. For calls of libraries: oneDNN's AVX-512 kernels of fp32 use the stack pointer as one
+/// register more, which points into their buffers on the heap, and a signal's handler would have
+/// its frame written over what lies before them. It is not known of the other libraries' kernels
+/// for other processors.
 class SignalsHeldBack {
  public:
   SignalsHeldBack() {
@@ -58,8 +60,9 @@ template <class S, class R, class Function>
 void multiply_column_major(const ProductCall<S, R>& p, Function function) {
   const char left = letter(p.transpose_b), right = letter(p.transpose_a);
   const R one = 1;
-  // Each call runs on one thread anyway. Of the calling thread, and cheap: where MKL uses its AVX2 kernels on some Intel
-  // processors it computes otherwise, with other bits, when it believes that it has more threads.
+  // Each call runs on one thread anyway. The setting is the calling thread's, and cheap: where MKL
+  // uses its AVX2 kernels on some Intel processors it computes otherwise, with other bits, when it
+  // believes that it has more threads.
   MKL_Set_Num_Threads_Local(1);
   function(&left, &right, &p.n, &p.m, &p.k, &one, p.b, &p.ldb, p.a, &p.lda, &p.beta, p.c, &p.ldc);
 }
@@ -77,7 +80,8 @@ constexpr int kOneDnnAvx512 = 0x27;
 struct OneDnn {
   OneDnnProduct fp32 = nullptr;
   OneDnnProduct bf16 = nullptr;
-  /// Its function is there and refuses where it does not use AVX-512.
+  /// The library multiplies bf16. Its function exists everywhere, and refuses where it does not use
+  /// AVX-512.
   bool multiplies_bf16 = false;
   std::string version;
 };
@@ -93,8 +97,9 @@ OneDnn load_onednn() {
   if (handle == nullptr) return library;
   library.fp32 = symbol<OneDnnProduct>(handle, "dnnl_sgemm");
   library.bf16 = symbol<OneDnnProduct>(handle, "dnnl_gemm_bf16bf16f32");
-  // What it may use, which its own variables can hold below what the processor has. A product as a trial would compile kernels
-  // that a run in fp32 never calls: a twentieth of what a rank takes to start.
+  // The function that tells what the library may use, which its own variables can hold below what
+  // the processor has. A product as a trial would compile kernels that a run in fp32 never calls: a
+  // twentieth of what a rank takes to start.
   using InstructionSets = int (*)();
   const auto instruction_sets = symbol<InstructionSets>(handle, "dnnl_get_effective_cpu_isa");
   library.multiplies_bf16 = library.bf16 != nullptr && instruction_sets != nullptr &&
@@ -201,7 +206,7 @@ std::string describe_attention(Isa isa) {
   return isa == Isa::kAvx512Bf16 ? "bf16 by vdpbf16ps" : "bf16 widened to fp32";
 }
 
-/// What the rule would have taken, were it there.
+/// Names the library that the rule would have taken, were it there.
 std::string missing_library(const Processor& processor, const ProductRule& rule) {
   const ProductRule wanted = product_rule(processor, {});
   if (wanted.fp32 != rule.fp32) return std::string(product_library_name(wanted.fp32));

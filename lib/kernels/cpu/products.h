@@ -7,14 +7,15 @@
 #include "base/product_library.h"
 #include "kernels/cpu/vector_kernels.h"
 
-// Which library multiplies matrices. A rule from vendor, instruction set and dtype alone, never a
-// measurement: one kind of processor always gives the same bits. Every library is called on one
-// thread for fixed tiles of a product (gemm.h), so that nothing depends on how it shares out work.
+// A rule chooses the library that multiplies matrices, from vendor, instruction set and dtype
+// alone, never from a measurement: one kind of processor always gives the same bits. Every library
+// is called on one thread for fixed tiles of a product (gemm.h), so that nothing depends on how it
+// shares out work.
 namespace ftrun {
 
-/// What of a processor decides.
+/// Processor holds what of a processor decides.
 struct Processor {
-  /// As CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
+  /// The vendor as CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
   std::string vendor;
   Isa isa = Isa::kAvx2;
   bool avx512_bf16 = false;
@@ -22,13 +23,13 @@ struct Processor {
 };
 Processor this_processor();
 
-/// Which of the libraries that are not inside LibTorch can be called here.
+/// LibrariesAtHand says which of the libraries that are not inside LibTorch can be called here.
 struct LibrariesAtHand {
   bool onednn = true;
   bool openblas = true;
 };
 
-/// How products are computed. Those of fp64, which only tests have, are MKL's.
+/// ProductRule says how products are computed. Products of fp64, which only tests have, are MKL's.
 struct ProductRule {
   ProductLibrary fp32 = ProductLibrary::kMkl;
   /// Multiplies bf16 as it is stored; absent: bf16 is widened for fp32 products.
@@ -36,9 +37,10 @@ struct ProductRule {
   bool operator==(const ProductRule&) const = default;
 };
 
-/// MKL runs its AVX2 kernel on processors of other makers: where they have AVX-512, whole trainings are faster by oneDNN, and
-/// where they have not, no slower by MKL (docs/benchmarks.md). bf16 is multiplied as it is where there are instructions for it: by MKL on
-/// matrix units, else by oneDNN. `pinned`: the library that multiplies, on any processor.
+/// MKL runs its AVX2 kernel on processors of other makers: where they have AVX-512, whole trainings
+/// are faster by oneDNN, and where they have not, no slower by MKL (docs/benchmarks.md). bf16 is
+/// multiplied as it is where there are instructions for it: by MKL on matrix units, else by oneDNN.
+/// `pinned`: the library that multiplies, on any processor.
 ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_hand,
                          std::optional<ProductLibrary> pinned = std::nullopt);
 
@@ -67,9 +69,9 @@ void multiply_with(ProductLibrary library, const ProductCall<double, double>& ca
 /// MKL, or oneDNN on AVX-512. Subnormal numbers count as 0.
 void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& call);
 
-/// Whether the library can be called here; MKL always can.
+/// Says whether the library can be called here; MKL always can.
 bool has_product_library(ProductLibrary library);
-/// Whether it multiplies bf16 as it is stored on this processor.
+/// Says whether it multiplies bf16 as it is stored on this processor.
 bool has_bf16_products(ProductLibrary library);
 /// "openblas 0.3.34": the library with its version.
 std::string describe_product_library(ProductLibrary library);

@@ -29,7 +29,8 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vl");
 }
 
-/// The kernel must be asked once (Linux 5.16, ARCH_REQ_XCOMP_PERM), because a thread's state grows by 8 KiB.
+/// The kernel must be asked once (Linux 5.16, ARCH_REQ_XCOMP_PERM), because a thread's state grows
+/// by 8 KiB.
 bool may_use_matrix_units() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   static const bool may = ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -62,7 +62,7 @@ inline constexpr int kFlatTypes = 3;
 /// Types that optimizer state may have: F32 and BF16.
 inline constexpr int kStateTypes = 2;
 
-/// What one optimizer step reads and writes.
+/// FlatRange is what one optimizer step reads and writes.
 struct FlatRange {
   void* parameters;
   const void* gradients;
@@ -84,8 +84,8 @@ struct FlatRange {
   uint64_t rounding_key;
 };
 
-/// One step of an optimizer by the types of parameters, gradients and states; null where a rule has
-/// not that many states.
+/// UpdateKernel runs one step of an optimizer, by the types of parameters, gradients and states;
+/// null where a rule has not that many states.
 using UpdateKernel = void (*)(const FlatRange& range, const void* rule);
 struct UpdateKernels {
   UpdateKernel of[kStateTypes][kFlatTypes][kStateTypes];
@@ -99,24 +99,24 @@ struct CodedUpdateKernels {
 
 /// The vector code on flat ranges, by the types of what it reads and writes.
 struct FlatKernels {
-  /// Of at most kNormGroup elements.
+  /// Sums the squares of at most kNormGroup elements.
   double (*sum_of_squares[kFlatTypes])(const void* g, int64_t count);
   /// [from][to]; `streams` writes around the caches.
   void (*convert[kFlatTypes][kFlatTypes])(const void* from, void* to, int64_t count, bool streams);
   /// [to][from]: to += from.
   void (*add_into[kFlatTypes][kFlatTypes])(void* to, const void* from, int64_t count);
-  /// By OptimizerType and number of states, with the type's rule (optimizers/NAME/update.inc) of
-  /// the step.
+  /// The updates by OptimizerType and number of states, with the type's rule
+  /// (optimizers/NAME/update.inc) of the step.
   UpdateKernels update[kOfferedOptimizers][kMostOptimizerStates + 1];
   CodedUpdateKernels coded_update[kOfferedOptimizers];
-  /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper half. `count` is a
-  /// multiple of 32.
+  /// out[i] = scale * values[code i], of 16 values; a byte holds two codes, the first in its upper
+  /// half. `count` is a multiple of 32.
   void (*unpack_nf4)(const uint8_t* codes, const float* values, float scale, float* out, int64_t count);
   /// out[i] = codes[i] * scale * step.
   void (*unpack_int8)(const int8_t* codes, float scale, float step, float* out, int64_t count);
 };
 
-/// One row of a dropout, ready to run: see kernels/dropout_mask.h.
+/// DropoutRow is one row of a dropout, ready to run: see kernels/dropout_mask.h.
 struct DropoutRow {
   uint32_t low_key, high_key;
   uint32_t least_kept;
@@ -127,7 +127,7 @@ struct DropoutRow {
 inline constexpr int64_t kForwardScratch = kAttentionBlock * (kAttentionBlock + 3);
 inline constexpr int64_t kBackwardScratch = kAttentionBlock * (5 * kAttentionBlock / 2 + 16);
 
-/// One query block of one head, forward.
+/// AttentionForwardTile is one query block of one head, forward.
 template <class S>
 struct AttentionForwardTile {
   /// Row of the block's first token; rows are `qkv_stride` apart.
@@ -151,13 +151,13 @@ struct AttentionForwardTile {
   Compute<S>* scratch;
 };
 
-/// One key block against one query block of one head, backward.
+/// AttentionBackwardTile is one key block against one query block of one head, backward.
 template <class S>
 struct AttentionBackwardTile {
   const S* q;
   const S* da;
   int64_t qkv_stride, da_stride;
-  /// As pack_columns leaves them, and for `keys` as pack_rows does.
+  /// The keys as pack_columns leaves them, and for `keys` as pack_rows does.
   const Compute<S>* keys_transposed;
   const Compute<S>* values_transposed;
   const Compute<S>* keys;
@@ -169,8 +169,8 @@ struct AttentionBackwardTile {
   const int32_t* lowest;
   const Stat<S>* lse;
   const Stat<S>* delta;
-  /// [64,d_padded]: dq is written or, with `accumulate_dq`, added to; dk, dv are added to. dq and dk
-  /// are not yet scaled.
+  /// [64,d_padded]: dq is written or, with `accumulate_dq`, added to; dk, dv are added to. dq and
+  /// dk are not yet scaled.
   Compute<S>* dq;
   bool accumulate_dq;
   Compute<S>* dk;
@@ -194,14 +194,15 @@ struct VectorKernels {
   /// out = [out +] `count` rows of sums, `stride` elements apart, added in order and rounded once.
   void (*add_partials)(const Compute<S>* partials, int64_t count, int64_t stride, S* out,
                        int64_t width, bool accumulate);
-  /// to = from in the type that is computed with, and rounded to the one that is stored.
+  /// Converts to = from in the type that is computed with, and rounded to the one that is stored.
   void (*widen)(const S* from, Compute<S>* to, int64_t count);
   /// `to` may begin where `from` does.
   void (*narrow)(const Compute<S>* from, S* to, int64_t count);
 
   // --- attention ----------------------------------------------------------------------------
-  // Packed are right operands of products: rows of src that are summed over, or that become columns of the result. The
-  // layout is the instruction set's: numbers, [64,padded] and [padded,64], or pairs of bf16 in no more bytes.
+  // Packed are right operands of products: rows of src that are summed over, or that become columns
+  // of the result. The layout is the instruction set's: numbers, [64,padded] and [padded,64], or
+  // pairs of bf16 in no more bytes.
   void (*pack_rows)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
                     Compute<S>* out);
   void (*pack_columns)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
@@ -236,19 +237,19 @@ namespace amx {
 extern const VectorKernels<BFloat16> kBFloat16;
 }  // namespace amx
 
-/// Each has what those before it have. The last two multiply bf16 in attention as it is stored: by vdpbf16ps, and on Intel's
-/// matrix units (AMX).
+/// Isa lists instruction sets: each has what those before it have. The last two multiply bf16 in
+/// attention as it is stored: by vdpbf16ps, and on Intel's matrix units (AMX).
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-/// Whether this processor and its kernel can run it. Asking for kAmx asks the kernel for the matrix units, whose state it
-/// then keeps for every thread of the process.
+/// Says whether this processor and its kernel can run it. Asking for kAmx asks the kernel for the
+/// matrix units, whose state it then keeps for every thread of the process.
 bool can_run(Isa isa);
-/// The instruction set that is known to be fastest here. kAvx512Bf16 is AMD's, whose units multiply twice as many bf16 as fp32
-/// (docs/benchmarks.md); on others it is not measured. kAmx has run nowhere: it is used where it is asked for. Error(kUnsupported)
-/// without AVX2, FMA and F16C.
+/// The instruction set that is known to be fastest here. kAvx512Bf16 is AMD's, whose units multiply
+/// twice as many bf16 as fp32 (docs/benchmarks.md); on others it is not measured. kAmx has run
+/// nowhere: it is used where it is asked for. Error(kUnsupported) without AVX2, FMA and F16C.
 Isa best_isa();
-/// Chooses the vector code, which can_run() says can run; otherwise best_isa() is used, or no more than AVX2 or AVX-512 where the
-/// environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
+/// Chooses the vector code, which can_run() says can run; otherwise best_isa() is used, or no more
+/// than AVX2 or AVX-512 where the environment has ATEN_CPU_CAPABILITY=avx2 or =avx512.
 void set_isa(Isa isa);
 Isa isa_in_use();
 template <class S>

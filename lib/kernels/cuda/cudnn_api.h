@@ -5,9 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
-// The part of cuDNN 9's backend interface (descriptors of tensors, operations, graphs and plans) that attention uses. The
-// library is opened when it is asked for, so that builds and machines without it have all else; its numbers are part of
-// its binary interface (tests/kernels/cuda/cudnn compares them with NVIDIA's header where there is one).
+// The part of cuDNN 9's backend interface (descriptors of tensors, operations, graphs and plans)
+// that attention uses. The library is opened when it is asked for, so that builds and machines
+// without it have all else; its numbers are part of its binary interface (tests/kernels/cuda/cudnn
+// compares them with NVIDIA's header where there is one).
 namespace ftrun::cuda {
 
 /// cudnnBackendDescriptor_t
@@ -84,7 +85,7 @@ enum class CudnnAttribute : int {
   kDeviceJson = 2702,
 };
 
-/// Of an attribute's elements.
+/// The type of an attribute's elements.
 enum class CudnnElement : int {
   kHandle = 0,
   kDataType = 1,
@@ -138,7 +139,8 @@ struct CudnnApi {
   int (*execute)(CudnnHandle handle, void* plan, void* pack) = nullptr;
 };
 
-/// Opens libcudnn.so.9 of the pinned wheels, of the toolkit or of the system. Error(kEnvironment) when it does not load.
+/// Opens libcudnn.so.9 of the pinned wheels, of the toolkit or of the system. Error(kEnvironment)
+/// when it does not load.
 const CudnnApi& load_cudnn();
 
 }  // namespace ftrun::cuda

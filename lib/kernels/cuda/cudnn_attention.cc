@@ -14,7 +14,8 @@ namespace {
 
 // B sequences of up to T tokens, H query heads, KV key and value heads, d elements of a head.
 
-/// The version whose plans were looked at (without a GPU); those before 9.11 have faults that its notes name.
+/// The version whose plans were looked at (without a GPU); those before 9.11 have faults that its
+/// notes name.
 constexpr size_t kLeastVersion = 91900, kNextMajor = 100000;
 constexpr int64_t kBytes = 2;
 /// Scores that engines keep in memory in backward are of this many tokens a side, at least.
@@ -50,8 +51,9 @@ int64_t divisor_up_to(int64_t whole, int64_t most) {
   return found;
 }
 
-/// As many sequences and heads of keys as have `bytes` of scores, at least one of each: of rows, which are long, few with
-/// all heads; of documents all with few heads, as far as that goes.
+/// Sizes a part: as many sequences and heads of keys as have `bytes` of scores, at least one of
+/// each: of rows, which are long, few with all heads; of documents all with few heads, as far as
+/// that goes.
 CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
   constexpr int64_t kAligned = 4;  // statistics, in fp32, begin at 16 bytes in each part
   part.kv_heads = attrs.kv_heads;
@@ -101,8 +103,8 @@ class Writer {
     graph_.matmul(shares, to_.v, to_.out, {.rows = to_.query_lengths, .depth = to_.key_lengths});
   }
 
-  // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. Straight to dQ, not by way of sums that
-  // blocks add to as they come: that is what repeats its bits.
+  // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. Straight to dQ, not by
+  // way of sums that blocks add to as they come: that is what repeats its bits.
   void backward() {
     to_.q = graph_.in_memory(queries());
     to_.k = graph_.in_memory(transposed(keys()));
@@ -171,7 +173,7 @@ class Writer {
     return shape;
   }
 
-  /// Of squares.
+  /// Applies an operation by element to square matrices of scores.
   int64_t apply(CudnnPointwise mode, int64_t x, std::optional<int64_t> b = {}) {
     const int64_t y = graph_.within(square(CudnnType::kFloat));
     graph_.pointwise({.mode = mode, .x = x, .y = y, .b = b});
@@ -191,7 +193,7 @@ class Writer {
     return place;
   }
 
-  /// Whether mode(left, right).
+  /// Compares: mode(left, right) for each element.
   int64_t compared(CudnnPointwise mode, int64_t left, int64_t right) {
     const int64_t seen = graph_.within(square(CudnnType::kBoolean));
     graph_.pointwise({.mode = mode, .x = left, .y = seen, .b = right, .precision = CudnnType::kBoolean});
@@ -237,7 +239,7 @@ class Writer {
     graph_.pointwise({.mode = CudnnPointwise::kMultiply, .x = sums, .y = to_.delta, .b = to_.one});
   }
 
-  /// to = x^T y, summed over the query heads that share a key head.
+  /// Writes to = x^T y, summed over the query heads that share a key head.
   void write_head_gradient(int64_t x, int64_t y, int64_t to) {
     CudnnShape turned = transposed(square(CudnnType::kBFloat16));
     const int64_t x_transposed = graph_.within(turned);
@@ -413,7 +415,8 @@ std::vector<CudnnArgument> CudnnAttention::operands(const Prepared& prepared, si
                                        {g.masked, &prepared.masked}};
   if (g.window != 0) arguments.push_back({g.window, &prepared.window});
   if (!prepared.backward) return arguments;
-  // Rows use the scratch one after the other; documents' places in it are those of their statistics.
+  // Rows use the scratch one after the other; documents' places in it are those of their
+  // statistics.
   const float* const delta = a.delta + (prepared.documents ? head * a.tokens : 0);
   arguments.insert(arguments.end(), {{g.dout, element(a.da, result)},
                                      {g.dq, element(a.dqkv, queries)},

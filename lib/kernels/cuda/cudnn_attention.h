@@ -10,23 +10,25 @@
 #include "kernels/device.h"
 #include "ops/attention/gpu.h"
 
-// Attention as cuDNN 9 computes it, beside ours: Dao et al. 2022 and 2023 as graphs of products, a masked softmax and
-// their gradients, which cuDNN recognises and runs as one or a few kernels. Documents are sequences of their own, whose
-// lengths and places the graph reads from lists (attention_documents.cu).
+// Attention as cuDNN 9 computes it, beside ours: Dao et al. 2022 and 2023 as graphs of products, a
+// masked softmax and their gradients, which cuDNN recognises and runs as one or a few kernels.
+// Documents are sequences of their own, whose lengths and places the graph reads from lists
+// (ops/attention/gpu_documents.cu).
 namespace ftrun::cuda {
 
-/// The table of what cuDNN may compute in our stead: bf16; heads of a multiple of 8 elements, up to 128 on GPUs of
-/// compute capability 8.x and up to 256 on 9.x; rows of at least two tokens; any window; a workspace (cudnn_workspace_bytes)
-/// of at most an eighth of the GPU's memory. `documents`, as rows may hold several, on 9.x alone: on 8.x cuDNN's
-/// gradients of sequences from lists do not repeat their bits.
+/// The table of what cuDNN may compute in our stead: bf16; heads of a multiple of 8 elements, up to
+/// 128 on GPUs of compute capability 8.x and up to 256 on 9.x; rows of at least two tokens; any
+/// window; a workspace (cudnn_workspace_bytes) of at most an eighth of the GPU's memory.
+/// `documents`, as rows may hold several, on 9.x alone: on 8.x cuDNN's gradients of sequences from
+/// lists do not repeat their bits.
 bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens, bool documents);
 
-/// Whether cuDNN is faster than our kernels, by docs/benchmarks.md: rows of one document always; documents of some 512 tokens
-/// with heads of 128 elements, but not with heads of 64.
+/// Says whether cuDNN is faster than our kernels, by docs/benchmarks.md: rows of one document
+/// always; documents of some 512 tokens with heads of 128 elements, but not with heads of 64.
 bool cudnn_pays(const AttentionAttrs& attrs, bool documents);
 
-/// What one graph computes: `sequences` rows, or documents of a list, of up to `most_tokens` tokens, and `kv_heads` heads
-/// of keys with the query heads that share them.
+/// CudnnPart is what one graph computes: `sequences` rows, or documents of a list, of up to
+/// `most_tokens` tokens, and `kv_heads` heads of keys with the query heads that share them.
 struct CudnnPart {
   int64_t sequences = 0;
   int64_t most_tokens = 0;
@@ -34,11 +36,13 @@ struct CudnnPart {
   bool documents = false;
 };
 inline constexpr int64_t kCudnnPartBytes = int64_t{1} << 30;
-/// The parts of an attention operation: sequences and heads are computed in several runs of one graph where a single one
-/// would keep more than `part_bytes` of scores; documents by a graph for each group of gpu_document_groups().
+/// The parts of an attention operation: sequences and heads are computed in several runs of one
+/// graph where a single one would keep more than `part_bytes` of scores; documents by a graph for
+/// each group of gpu_document_groups().
 std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, bool documents,
                                    int64_t part_bytes = kCudnnPartBytes);
-/// Backward's workspace: engines that repeat their bits keep the scores of all sequences and heads in 16 bits.
+/// Backward's workspace: engines that repeat their bits keep the scores of all sequences and heads
+/// in 16 bits.
 int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part);
 
 /// A graph and its tensors' ids.
@@ -50,7 +54,8 @@ struct CudnnAttentionGraph {
   int64_t out = 0, lse = 0;
   /// Numbers: attrs.scale; minus infinity; attrs.window where there is one.
   int64_t scale = 0, masked = 0, window = 0;
-  /// Backward: gradients of out and of q, k and v; F32[B, H, T, 1], scratch: dout . out; the number 1.
+  /// Backward: gradients of out and of q, k and v; F32[B, H, T, 1], scratch: dout . out; the number
+  /// 1.
   int64_t dout = 0, dq = 0, dk = 0, dv = 0, delta = 0, one = 0;
   /// Documents: DocumentLists::Group.
   std::optional<int64_t> query_lengths = {}, key_lengths = {}, qkv_offsets = {}, out_offsets = {}, token_offsets = {};
@@ -61,28 +66,29 @@ CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAt
 /// cuDNN on the calling thread's device, with the plans that were prepared.
 class CudnnAttention {
  public:
-  /// Error(kEnvironment) for a cuDNN that is too old. `required`: what it has no plan for is an error.
+  /// Error(kEnvironment) for a cuDNN that is too old. `required`: what it has no plan for is an
+  /// error.
   CudnnAttention(const CudnnApi& api, bool required, int64_t part_bytes = kCudnnPartBytes);
   ~CudnnAttention();
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Whether it was asked for by name, and not by the rule.
+  /// Says whether it was asked for by name, and not by the rule.
   bool required() const { return required_; }
   /// "cudnn 9.19.0"
   std::string version() const;
-  /// Makes the plans of a shape and the memory they need, once: outside of steps. Where cuDNN has none: Error(kUnsupported)
-  /// if it is required, else has_plan() stays false.
+  /// Makes the plans of a shape and the memory they need, once: outside of steps. Where cuDNN has
+  /// none: Error(kUnsupported) if it is required, else has_plan() stays false.
   void prepare(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward);
   bool has_plan(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) const;
-  /// Whether it computes anything.
+  /// Says whether it computes anything.
   bool has_plans() const;
   /// Why it does not compute a shape that it was to prepare; "" when it computes all.
   const std::string& refusal() const { return refusal_; }
-  /// What the plans share; device memory.
+  /// Bytes of the workspace that the plans share; device memory.
   int64_t workspace_bytes() const;
-  /// Attention of a shape that was prepared; `a` without lowest and first_block. One stream at a time. `lists` are given
-  /// where rows hold documents.
+  /// Attention of a shape that was prepared; `a` without lowest and first_block. One stream at a
+  /// time. `lists` are given where rows hold documents.
   void forward(const Attention& a, const DocumentLists* lists, cudaStream_t stream);
   void backward(const Attention& a, const DocumentLists* lists, cudaStream_t stream);
 
@@ -99,7 +105,7 @@ class CudnnAttention {
     bool documents;
     bool backward;
     std::vector<PreparedPart> parts = {};
-    /// What the graphs' numbers are; cuDNN reads them when it is run.
+    /// The numbers of the graphs; cuDNN reads them when it is run.
     float scale;
     float masked = -std::numeric_limits<float>::infinity();
     float window;
@@ -125,7 +131,8 @@ class CudnnAttention {
   CudnnHandle handle_ = nullptr;
   std::vector<Prepared> prepared_;
   std::string refusal_;
-  /// One larger than the other; plans keep the one that they were given, whose address recordings know.
+  /// Workspaces, each larger than the one before; plans keep the one that they were given, whose
+  /// address recordings know.
   std::vector<Workspace> workspaces_;
 };
 

@@ -26,7 +26,7 @@ std::vector<CudnnDescriptor> descriptors(const CudnnApi& api, CudnnKind kind, in
   return made;
 }
 
-/// What cuDNN would run, best first.
+/// Lists what cuDNN would run, best first.
 std::vector<CudnnDescriptor> engine_configs(const CudnnApi& api, const CudnnDescriptor& graph, const CudnnTarget& target) {
   CudnnDescriptor heuristics(api, CudnnKind::kHeuristics);
   heuristics.set(CudnnAttribute::kHeuristicsGraph, graph);

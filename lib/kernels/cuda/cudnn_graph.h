@@ -30,9 +30,9 @@ class CudnnDescriptor {
   }
   void set(CudnnAttribute name, const CudnnDescriptor& other) { set(name, CudnnElement::kDescriptor, other.raw_); }
   void finalize();
-  /// What went wrong, or nothing; for what may be refused.
+  /// Finalizes a descriptor that may be refused: tells what went wrong, or nothing.
   std::optional<std::string> try_finalize();
-  /// Into at most `room` elements, of which there are so many.
+  /// Reads at most `room` elements of an attribute, and returns how many it has.
   int64_t get(CudnnAttribute name, CudnnElement element, int64_t room, void* elements) const;
 
  private:
@@ -45,7 +45,8 @@ class CudnnDescriptor {
 /// "9.19.0"
 std::string cudnn_version_text(size_t version);
 
-/// For which device a plan is made: that of a handle, or one that need not be there, by its properties.
+/// CudnnTarget says for which device a plan is made: that of a handle, or one that need not be
+/// there, by its properties.
 struct CudnnTarget {
   CudnnHandle handle = nullptr;
   const CudnnDescriptor* properties = nullptr;
@@ -57,7 +58,7 @@ struct CudnnArgument {
   const void* address;
 };
 
-/// What can be run, for one graph on one device. The graph outlives it.
+/// CudnnPlan is what can be run, for one graph on one device. The graph outlives it.
 class CudnnPlan {
  public:
   /// `parts` are what the plan was made from.
@@ -83,7 +84,8 @@ struct CudnnShape {
   std::optional<int64_t> offsets = {};
 };
 
-/// Lists of the rows, columns and depth that a product has in each batch, where they are fewer than its dimensions.
+/// Lists of the rows, columns and depth that a product has in each batch, where they are fewer than
+/// its dimensions.
 struct CudnnProductLengths {
   std::optional<int64_t> rows = {};
   std::optional<int64_t> columns = {};
@@ -95,7 +97,8 @@ class CudnnGraph {
  public:
   explicit CudnnGraph(const CudnnApi& api) : api_(api) {}
 
-  /// Tensors: in memory (16 bytes aligned, lists 4), made and used within the graph, or a number that is given by its address.
+  /// Tensors: in memory (16 bytes aligned, lists 4), made and used within the graph, or a number
+  /// that is given by its address.
   int64_t in_memory(const CudnnShape& shape) { return tensor(shape, Place::kMemory); }
   int64_t within(const CudnnShape& shape) { return tensor(shape, Place::kWithin); }
   int64_t number() { return tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, Place::kByValue); }
@@ -103,8 +106,8 @@ class CudnnGraph {
   int64_t list(int64_t count) { return in_memory({{count, 1, 1, 1}, {1, 1, 1, 1}, CudnnType::kInt32}); }
 
   void matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths = {});
-  /// y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place along `axis`. `precision` is what it
-  /// computes in.
+  /// y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place along `axis`.
+  /// `precision` is what it computes in.
   struct Pointwise {
     CudnnPointwise mode;
     int64_t x;
@@ -115,20 +118,20 @@ class CudnnGraph {
     int64_t axis = -1;
   };
   void pointwise(const Pointwise& p);
-  /// Over the dimensions that y has 1 of, or fewer of.
+  /// Reduces over the dimensions that y has 1 of, or fewer of.
   void reduce(CudnnReduction mode, int64_t x, int64_t y);
-  /// The same elements in another order of dimensions.
+  /// Gives the same elements another order of dimensions.
   void reshape(int64_t x, int64_t y);
 
-  /// cuDNN's engines that have the same bits from run to run, best first. Needs no device, where the target is one by its
-  /// properties.
+  /// cuDNN's engines that have the same bits from run to run, best first. Needs no device, where
+  /// the target is one by its properties.
   struct Engines {
     CudnnDescriptor graph;
     std::vector<CudnnDescriptor> configs;
   };
   Engines engines(const CudnnTarget& target) const;
-  /// Of the first of cuDNN's engines that has the same bits from run to run, and a plan. Error(kUnsupported) naming `what`
-  /// when there is none, with cuDNN's words.
+  /// Plans with the first of cuDNN's engines that has the same bits from run to run.
+  /// Error(kUnsupported) naming `what` when there is none, with cuDNN's words.
   CudnnPlan plan(const CudnnTarget& target, const std::string& what) const;
 
  private:

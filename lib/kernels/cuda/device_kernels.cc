@@ -24,7 +24,7 @@ cudaGraphExec_t native(DeviceGraph graph) { return reinterpret_cast<cudaGraphExe
 /// The first instruction set with bf16 tensor cores: what the kernels are compiled for.
 constexpr int kLeastMajor = 8;
 
-/// Of a slice of a GPU its own, which drivers since 11.4 tell; else the GPU's.
+/// The id of a slice of a GPU, its own, which drivers since 11.4 tell; else the GPU's.
 cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
   constexpr unsigned kKnowsSlices = 11040;
   using Ask = int (*)(cudaUUID_t*, int);
@@ -38,7 +38,7 @@ cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
   return asked ? found : properties.uuid;
 }
 
-/// As nvidia-smi shows it: "GPU-01234567-89ab-...".
+/// Writes an id as nvidia-smi shows it: "GPU-01234567-89ab-...".
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU";
   for (size_t i = 0; i < sizeof uuid.bytes; ++i) {
@@ -97,7 +97,8 @@ void require_state(DType dtype, const char* what) {
 class CudaKernels final : public DeviceKernels {
  public:
   CudaKernels(int index, const AttentionOptions& attention) : info_(device_info(index)), attention_(attention) {
-    // A thread that waits for the device sleeps: the processor has updates and disk requests to do meanwhile.
+    // A thread that waits for the device sleeps: the processor has updates and disk requests to do
+    // meanwhile.
     check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid), "opening the GPU");
     bind_thread();
     matmul_.emplace(info_.compute_major >= 9);

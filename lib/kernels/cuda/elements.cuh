@@ -9,7 +9,8 @@
 #include "base/round_up.h"
 #include "kernels/cuda/launch.cuh"
 
-// How kernels read and write elements: stored as T (float, bf16, fp16), computed as float, V at a time.
+// Kernels read and write elements as this file says: stored as T (float, bf16, fp16), computed as
+// float, V at a time.
 namespace ftrun::cuda {
 
 using Bf16 = __nv_bfloat16;
@@ -90,13 +91,14 @@ __device__ void store(T* p, const Floats<V>& values) {
   }
 }
 
-/// What a number becomes by being stored as T.
+/// Rounds a number as being stored as T does.
 template <class T>
 __device__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-/// What a token adds to the gradient of a norm's weight, rounded once: the same wherever it is computed.
+/// The term that a token adds to the gradient of a norm's weight, rounded once: the same wherever
+/// it is computed.
 __device__ inline float weight_term(float dy, float x, float rstd, float sum) { return fmaf(dy, x * rstd, sum); }
 
 /// A row of zeros has no direction: 0, and it stays zero.
@@ -126,7 +128,8 @@ __device__ inline float block_sum(float x) {
 
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-/// True when rows of `width` elements of T at all these addresses can be moved 16 bytes at a time.
+/// Says whether rows of `width` elements of T at all these addresses can be moved 16 bytes at a
+/// time.
 template <class T, class... Pointers>
 bool vectors_fit(int64_t width, Pointers... pointers) {
   return width % static_cast<int64_t>(16 / sizeof(T)) == 0 && (aligned(pointers) && ...);
@@ -138,7 +141,8 @@ inline int threads_for(int64_t items, int most) {
   return static_cast<int>(warps * 32 < most ? (warps > 0 ? warps * 32 : 32) : most);
 }
 
-/// Calls `body` with a value of the type that `dtype` (F32, BF16 or F16; checked by the caller) stores.
+/// Calls `body` with a value of the type that `dtype` (F32, BF16 or F16; checked by the caller)
+/// stores.
 template <class Body>
 void with_type(DType dtype, Body body) {
   if (dtype == DType::kBF16)

@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "kernels/cuda/check.h"
 
-// How kernels are started. (The tests on machines without a GPU have a file of this name that runs them
-// on the host.)
+// Kernels are started by the functions of this file. (The tests on machines without a GPU have a
+// file of this name that runs them on the host.)
 namespace ftrun::cuda {
 
 struct Launch {

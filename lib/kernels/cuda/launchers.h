@@ -22,7 +22,8 @@ void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void
                 cudaStream_t stream);
 
 // --- packed.cu -----------------------------------------------------------------------------------
-/// out[rows,width] = the block of a packed matrix that begins at first_row, first_column; its rows have `columns` elements.
+/// out[rows,width] = the block of a packed matrix that begins at first_row, first_column; its rows
+/// have `columns` elements.
 struct Unpack {
   const PackedFormat& format;
   const void* records;
@@ -32,8 +33,9 @@ struct Unpack {
 void unpack(DType dtype, const Unpack& u, cudaStream_t stream);
 
 // --- weight_gradient.cu --------------------------------------------------------------------------
-/// gradient[width] (+)= sum over tokens and heads of dy * x * rstd, of dy * x when rstd is null, or of dy alone when x is null.
-/// Element (n, h, i) of dy and x is at n * row_stride + h * width + i, of rstd at n * rstd_stride + h.
+/// gradient[width] (+)= sum over tokens and heads of dy * x * rstd, of dy * x when rstd is null, or
+/// of dy alone when x is null. Element (n, h, i) of dy and x is at n * row_stride + h * width + i,
+/// of rstd at n * rstd_stride + h.
 struct WeightGradient {
   const void* dy;
   const void* x;
@@ -42,15 +44,17 @@ struct WeightGradient {
   void* gradient;
   DType gradient_dtype;
   bool accumulate;
-  /// For partial sums.
+  /// The workspace of partial sums.
   void* workspace;
   int64_t workspace_bytes;
-  /// F32[width]: each sum is divided by the root of its number, and 0 where that is 0; null: it is not.
+  /// F32[width]: each sum is divided by the root of its number, and 0 where that is 0; null: it is
+  /// not.
   const float* squares = nullptr;
 };
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
-/// Its order: tokens in so many parts of weight_gradient_tokens() each; of a part, kPartLanes sums of every kPartLanes-th
-/// token; these in order; then the parts in order, by add_partials(): F32[parts, width] in g.workspace.
+/// The order of the sum: tokens in so many parts of weight_gradient_tokens() each; of a part,
+/// kPartLanes sums of every kPartLanes-th token; these in order; then the parts in order, by
+/// add_partials(): F32[parts, width] in g.workspace.
 inline constexpr int kPartLanes = 8;
 int64_t weight_gradient_parts(const WeightGradient& g);
 int64_t weight_gradient_tokens(const WeightGradient& g);

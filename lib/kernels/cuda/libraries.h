@@ -6,7 +6,7 @@
 
 namespace ftrun::cuda {
 
-/// What operations use beside kernels of our own. Borrowed.
+/// Libraries are what operations use beside kernels of our own. They are borrowed.
 struct Libraries {
   const DeviceInfo& gpu;
   Matmul& matmul;

@@ -23,7 +23,8 @@ cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/// Rows of the head's matrix that the first of two products takes are a multiple of it; of kFastRows rows, any product may.
+/// Rows of the head's matrix that the first of two products takes are a multiple of it; of
+/// kFastRows rows, any product may.
 constexpr int64_t kWholeRows = 64, kFastRows = 8;
 
 const void* element(const void* data, DType dtype, int64_t index) {

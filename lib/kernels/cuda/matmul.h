@@ -9,7 +9,8 @@
 
 namespace ftrun::cuda {
 
-/// Row-major c[m,n] = alpha op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]. With beta 0 c is not read.
+/// Row-major c[m,n] = alpha op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]. With beta 0 c is
+/// not read.
 struct Product {
   bool transpose_a = false;
   bool transpose_b = false;
@@ -25,13 +26,13 @@ struct Product {
   int64_t a_stride = 0;
   int64_t b_stride = 0;
   int64_t c_stride = 0;
-  /// Of a and b, and of c.
+  /// The dtype of a and b, and of c.
   DType dtype = DType::kF32;
   DType out_dtype = DType::kF32;
 };
 
-/// Matrix products through cuBLAS: sums in fp32, no TF32, the same bits from run to run. One workspace,
-/// allocated here: products go to one stream at a time.
+/// Matrix products through cuBLAS: sums in fp32, no TF32, the same bits from run to run. One
+/// workspace, allocated here: products go to one stream at a time.
 class Matmul {
  public:
   explicit Matmul(bool hopper);
@@ -43,9 +44,10 @@ class Matmul {
 
   /// Extents of a product that the rows of the head's matrix may be.
   enum class Rows { kM, kN, kK };
-  /// Runs `product`, of whose extents `rows` is the head's, as two where that is no multiple of 8: cuBLAS has no fast
-  /// kernels then, whatever the strides are (8B's head after one token was added, on an H100: 42 ms instead of 5.5). The
-  /// second one, of fewer than kWholeRows rows, is added to the first where `rows` is kK.
+  /// Runs `product`, of whose extents `rows` is the head's, as two where that is no multiple of 8:
+  /// cuBLAS has no fast kernels then, whatever the strides are (8B's head after one token was
+  /// added, on an H100: 42 ms instead of 5.5). The second one, of fewer than kWholeRows rows, is
+  /// added to the first where `rows` is kK.
   void run_in_whole_rows(const Product& product, Rows rows, cudaStream_t stream);
 
  private:

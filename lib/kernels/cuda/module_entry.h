@@ -5,8 +5,8 @@ namespace ftrun {
 class DeviceKernels;
 struct AttentionOptions;
 
-/// The entry points of libftrun_cuda.so. One opens a GPU, or throws what open_cuda_kernels() promises; the
-/// caller owns the result.
+/// The entry points of libftrun_cuda.so. One opens a GPU, or throws what open_cuda_kernels()
+/// promises; the caller owns the result.
 using CudaModuleEntry = DeviceKernels* (*)(int index, const AttentionOptions& attention);
 inline constexpr const char* kCudaModuleEntry = "ftrun_open_cuda_kernels";
 /// count_cuda_devices()

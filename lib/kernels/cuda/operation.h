@@ -11,8 +11,8 @@
 
 namespace ftrun::cuda {
 
-/// An operation with the addresses of its operands and the stream it runs on. Checks what the launchers
-/// rely on: dtypes and that storage is given.
+/// An operation with the addresses of its operands and the stream it runs on. Checks what the
+/// launchers rely on: dtypes and that storage is given.
 class Operation {
  public:
   Operation(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context,
@@ -21,7 +21,7 @@ class Operation {
   const LayerGraph& graph() const { return graph_; }
   const Op& op() const { return op_; }
   cudaStream_t stream() const { return stream_; }
-  /// Of the activations: F32, BF16 or F16.
+  /// The dtype of the activations: F32, BF16 or F16.
   DType dtype() const { return dtype_; }
   bool has_in(size_t i) const { return i < op_.in.size(); }
   bool has_out(size_t i) const { return i < op_.out.size(); }
@@ -74,7 +74,7 @@ class Operation {
   bool accumulate() const { return context_.accumulate; }
   int64_t layer() const { return context_.layer; }
   int64_t first_token() const { return context_.first_token; }
-  /// In device memory.
+  /// The step's scalars in device memory.
   const StepScalars* scalars() const {
     require(context_.scalars != nullptr, "step scalars are given");
     return context_.scalars;

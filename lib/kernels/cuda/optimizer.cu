@@ -12,7 +12,8 @@ constexpr int kUpdateThreads = 256;
 constexpr int kUpdateWarps = kUpdateThreads / 32;
 constexpr int64_t kMostBlocks = 2048;
 
-// One warp a group of blocks, 8 lanes a quarter of it, added up as norm_blocks.h says: the CPU's bits.
+// Runs one warp a group of blocks, 8 lanes a quarter of it, added up as norm_blocks.h says: the
+// CPU's bits.
 template <class G>
 __global__ void group_squares(const G* g, int64_t count, double* sums) {
   const int64_t group = static_cast<int64_t>(blockIdx.x) * kUpdateWarps + threadIdx.x / 32;
@@ -40,7 +41,7 @@ __global__ void group_squares(const G* g, int64_t count, double* sums) {
   if (lane == 0) sums[group] = quarter;
 }
 
-// One block: each thread adds its groups' sums in order, then the threads' sums in a tree.
+// Adds in one block: each thread adds its groups' sums in order, then the threads' sums in a tree.
 constexpr int kTotalThreads = 1024;
 __global__ void total_squares(const double* sums, int64_t groups, bool accumulate, double* total) {
   __shared__ double parts[kTotalThreads];
@@ -70,8 +71,9 @@ __device__ void for_elements(int64_t count, Body body) {
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count; i += step) body(i);
 }
 
-/// Stores numbers of the state and returns them as they were stored. BF16 is reached by adding 16 random bits below it and
-/// cutting them off, so that the expected result is the number. (NaN would become something else.)
+/// Stores numbers of the state and returns them as they were stored. BF16 is reached by adding 16
+/// random bits below it and cutting them off, so that the expected result is the number. (NaN would
+/// become something else.)
 template <int V>
 __device__ Floats<V> store_state(float* p, const Floats<V>& values, const uint32_t*) {
   store(p, values);
@@ -116,7 +118,7 @@ struct Noise {
   }
 };
 
-/// Where an update's kernels read and write: parameters P, gradients G, state M.
+/// UpdateRange is where an update's kernels read and write: parameters P, gradients G, state M.
 template <class P, class G, class M>
 struct UpdateRange {
   P* p;

@@ -39,8 +39,8 @@ __device__ inline float scale_of(const Records& records, const unsigned char* re
   return __fadd_rn(__fmul_rn(values.scales[behind[place]], read_float(behind + kScaleOfScalesOffset)), read_float(behind + kScaleOffsetOffset));
 }
 
-/// Codes of V neighbouring elements of a record, the first of which is number `at`, a multiple of V: 1, 4 or 8 bytes for
-/// int8, half of that for NF4.
+/// Codes of V neighbouring elements of a record, the first of which is number `at`, a multiple of
+/// V: 1, 4 or 8 bytes for int8, half of that for NF4.
 template <int V>
 struct Codes {
   uint32_t words[2];
@@ -59,7 +59,7 @@ struct Codes {
     }
   }
   __device__ float int8(int i) const { return static_cast<float>(static_cast<signed char>(words[i / 4] >> i % 4 * 8 & 255U)); }
-  /// Of a pair the first is in the upper half of its byte.
+  /// Unpacks a code of NF4: of a pair the first is in the upper half of its byte.
   __device__ float nf4(int i, const float* values) const { return values[words[0] >> (i / 2 * 8 + (i % 2 == 0 ? 4 : 0)) & 15U]; }
 };
 
@@ -96,7 +96,8 @@ void unpack(DType dtype, const Unpack& u, cudaStream_t stream) {
                         static_cast<int>(format.scales_offset()), format.kind == PackedFormat::Kind::kInt8, format.holds_scale_codes(), kInt8Step};
   const CodeValues values = code_values();
   with_type(dtype, [&]<class T>(T) {
-    // Elements that are moved at once lie in one record, have one scale, and their codes are a word.
+    // Elements that are moved at once lie in one record, have one scale, and their codes are a
+    // word.
     const bool fit = vectors_fit<T>(u.columns, u.out) && vectors_fit<T>(u.width) && vectors_fit<T>(u.first_column) &&
                      reinterpret_cast<uintptr_t>(u.records) % 4 == 0;
     with_vectors<T>(fit, [&](auto v) {

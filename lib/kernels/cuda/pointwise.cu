@@ -55,7 +55,8 @@ __global__ void add_elements_into(const From* from, To* to, int64_t count) {
   });
 }
 
-// Kernel of the ordered sums of communicators. The vectors' threads also do what is left behind them.
+// Kernel of the ordered sums of communicators. The vectors' threads also do what is left behind
+// them.
 template <class T, class Sum, int V>
 __global__ void sum_blocks_elements(const T* blocks, int ranks, int64_t stride, T* out, int64_t count) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * V;
@@ -95,11 +96,12 @@ void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t wid
 
 namespace {
 
-/// Elements that are moved at once where both begin at multiples of 16 bytes: 8 or 16 bytes of the narrower.
+/// Elements that are moved at once where both begin at multiples of 16 bytes: 8 or 16 bytes of the
+/// narrower.
 constexpr int kPack = 4;
 
-/// Calls `body` with values of the types of both, the elements that are moved at once and the blocks for
-/// `count` elements.
+/// Calls `body` with values of the types of both, the elements that are moved at once and the
+/// blocks for `count` elements.
 template <class Body>
 void with_types(DType from_dtype, const void* from, DType to_dtype, const void* to, int64_t count, Body body) {
   constexpr int64_t kMostBlocks = 4096;

@@ -9,8 +9,8 @@ namespace ftrun::cuda {
 void prepare(const LayerGraph& graph, const Libraries& libraries);
 /// Enqueues one operation: DeviceKernels::run_ops.
 void run_operation(const Operation& op, const Libraries& libraries);
-/// Both gradients of a norm (is_gpu_pair) in one pass over its rows, with the bits of each alone;
-/// false, and nothing done, where rows are too wide for it. ops/norm/gpu.cu
+/// Runs both gradients of a norm (is_gpu_pair) in one pass over its rows, with the bits of each
+/// alone; false, and nothing done, if rows are too wide for it. The code is in ops/norm/gpu.cu.
 bool run_norm_gradients(const Operation& weight, const Operation& input);
 
 }  // namespace ftrun::cuda

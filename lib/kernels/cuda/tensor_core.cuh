@@ -2,14 +2,14 @@
 
 #include "kernels/cuda/elements.cuh"
 
-// The two instructions of the tensor cores that the kernels use. (The tests on machines without a GPU
-// have a file of this name that does the same on the host.)
+// The two instructions of the tensor cores that the kernels use. (The tests on machines without a
+// GPU have a file of this name that does the same on the host.)
 namespace ftrun::cuda {
 
-// Fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"): what each lane of a warp
-// holds. With g = lane / 4 and t = lane % 4, A has rows g, g+8 and columns 2t, 2t+1 (+8); B rows 2t,
-// 2t+1 (+8) and column g; C rows g, g+8 and columns 2t, 2t+1. A word holds two neighbours, the first in
-// its low half.
+// Fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"): what each lane of a
+// warp holds. With g = lane / 4 and t = lane % 4, A has rows g, g+8 and columns 2t, 2t+1 (+8); B
+// rows 2t, 2t+1 (+8) and column g; C rows g, g+8 and columns 2t, 2t+1. A word holds two neighbours,
+// the first in its low half.
 struct FragmentA {
   uint32_t r[4];
 };
@@ -35,8 +35,8 @@ __device__ inline void multiply(FragmentC& c, const FragmentA& a, const Fragment
         : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 
-/// B from 16 rows of 8 elements in shared memory: lane i < 16 gives the address of row i (a multiple of
-/// 16 bytes).
+/// B from 16 rows of 8 elements in shared memory: lane i < 16 gives the address of row i (a
+/// multiple of 16 bytes).
 template <class T>
 __device__ inline FragmentB load_rows_as_b(const T* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));

@@ -1,7 +1,7 @@
 // Gemma 1, 2 and 3 of Google, text alone: norms whose weights are stored less 1, embeddings times
 // the root of their width, a gelu gate. Gemma 2 and 3 have norms behind attention and MLP too, and
-// sliding windows on some layers; Gemma 2 bounds scores and logits, Gemma 3 turns layers with a
-// window otherwise and has norms of query and key heads.
+// sliding windows on some layers; Gemma 2 bounds scores and logits, Gemma 3 has another rotary
+// embedding on layers with a sliding window, and norms of query and key heads.
 #include <cmath>
 
 #include "model/families.h"
@@ -14,6 +14,7 @@ constexpr ConfigDefaults defaults(int64_t kv_heads, int64_t positions) {
   return {.kv_heads = kv_heads,
           .head_size = 256,
           .positions = positions,
+          .pad_id = 0,
           .activation = "gelu_pytorch_tanh",
           .tied = true};
 }
@@ -29,18 +30,13 @@ void read_common_part(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
   if (reader.flag_or("use_bidirectional_attention", false))
     reader.unsupported("use_bidirectional_attention", "is not supported yet");
-  // The class pads with token 0 where config.json does not say.
-  if (!reader.has("pad_token_id")) config.pad_id = config.padding_row = 0;
 }
 
 /// Every `period`-th layer has full attention where layer_types does not say which.
 void read_windows(ConfigReader& reader, ModelConfig& config, int64_t period) {
   const int64_t window = read_window(reader);
-  if (read_layer_types(reader, config, window)) return;
-  if (window == 0)
-    reader.problem("sliding_window", "found null; expected the window of layers that have one");
-  for (int64_t i = 0; i < config.layers; ++i)
-    if ((i + 1) % period != 0) config.windows[static_cast<size_t>(i)] = window;
+  if (!read_layer_types(reader, config, window))
+    set_periodic_windows(reader, config, window, period);
 }
 
 double read_softcap(ConfigReader& reader, const char* key, double of_class) {

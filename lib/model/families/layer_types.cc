@@ -27,6 +27,14 @@ void read_layer_type(ConfigReader& reader, const std::string& type, size_t layer
 
 }  // namespace
 
+void set_periodic_windows(ConfigReader& reader, ModelConfig& config, int64_t window,
+                          int64_t period) {
+  if (window == 0)
+    reader.problem("sliding_window", "found null; expected the window of layers that have one");
+  for (int64_t i = 0; i < config.layers; ++i)
+    if ((i + 1) % period != 0) config.windows[static_cast<size_t>(i)] = window;
+}
+
 int64_t read_window(ConfigReader& reader) {
   if (reader.has("sliding_window") && !reader.find("sliding_window")) return 0;
   return reader.whole_or("sliding_window", kDefaultWindow, {1, int64_t{1} << 40});

@@ -1,6 +1,7 @@
 #include "ops/activation/activation.h"
 
 #include "graph/builder.h"
+#include "graph/cost.h"
 #include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "ops/kinds.h"
@@ -21,6 +22,24 @@ void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(kind, {dy, x}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
+}
+
+/// The activations with an exponential or its like count one for each input element of the
+/// function: one of two of a gated one's input.
+OpWork work_per_element(const LayerGraph& graph, const Op& op, double elements) {
+  const Activation kind = activation_of(op);
+  const bool is_smooth = kind != Activation::kRelu && kind != Activation::kRelu2;
+  return Pass{.flops = result_elements(graph, op),
+              .transcendentals = is_smooth ? elements : 0,
+              .bytes = operand_bytes(graph, op)};
+}
+
+OpWork activation_work(const LayerGraph& graph, const Op& op) {
+  return work_per_element(graph, op, result_elements(graph, op));
+}
+
+OpWork gated_activation_dgrad_work(const LayerGraph& graph, const Op& op) {
+  return work_per_element(graph, op, result_elements(graph, op) / 2);
 }
 
 void activation_gradients(Derivation& d, const Op& op) {
@@ -52,6 +71,7 @@ constinit const OpSpec activation{
     .shapes = "N,F -> N,F",
     .shared_by = "F",
     .cheap_result = 0,
+    .work = activation_work,
     .gpu_workspace = workspace_of::none,
     .gradients = activation_gradients,
 };
@@ -61,6 +81,7 @@ constinit const OpSpec activation_dgrad{
     .shapes = "N,F N,F -> N,F",
     .shared_by = "F",
     .in_place = 1,
+    .work = activation_work,
     .gpu_workspace = workspace_of::none,
 };
 
@@ -69,6 +90,7 @@ constinit const OpSpec gated_activation{
     .shapes = "N,G -> N,F",
     .shared_by = "F",
     .cheap_result = 0,
+    .work = activation_work,
     .gpu_workspace = workspace_of::none,
     .gradients = gated_activation_gradients,
 };
@@ -78,6 +100,7 @@ constinit const OpSpec gated_activation_dgrad{
     .shapes = "N,F N,G -> N,G",
     .shared_by = "F",
     .in_place = 1,
+    .work = gated_activation_dgrad_work,
     .gpu_workspace = workspace_of::none,
 };
 

@@ -18,8 +18,8 @@ void require_head_size(int64_t head_size) {
         cat("they go up to ", kMostHeadSize));
 }
 
-/// Of the GPUs that the kernels are compiled for, those of 8.6 and 8.9 have less than heads above
-/// 128 need.
+/// Requires that the GPU has the shared memory of our kernels: of the GPUs that they are compiled
+/// for, those of 8.6 and 8.9 have less than heads above 128 need.
 void require_own(const LayerGraph& graph, const Op& op, bool backward, const DeviceInfo& gpu) {
   const int64_t head_size = op.attrs.get<AttentionAttrs>().head_size;
   require_head_size(head_size);
@@ -70,7 +70,7 @@ DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& place) 
   return lists;
 }
 
-/// Both directions have the same statistics, whoever computes them.
+/// Says whether cuDNN computes it; both directions have the same statistics, whoever computes them.
 bool by_cudnn(const Operation& op, const Attention& a, bool backward, const Libraries& libraries) {
   return libraries.cudnn != nullptr && op.dtype() == DType::kBF16 &&
          libraries.cudnn->has_plan(a.attrs, a.tokens, libraries.documents, backward);

@@ -4,7 +4,8 @@
 #include "ops/attention/gpu.h"
 #include "ops/attention/workspace.h"
 
-// What the attention kernels of both types share: where a head's rows lie, and which keys a query sees.
+// The attention kernels of both types share this: where a head's rows lie, and which keys a query
+// sees.
 namespace ftrun::cuda {
 
 template <class T>

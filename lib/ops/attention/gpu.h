@@ -36,7 +36,7 @@ struct Attention {
 /// Shared memory of a block of the kernel that asks for most.
 struct SharedMemory {
   int64_t bytes;
-  /// How it comes about: "4 tiles of 64 x 264 x 2 bytes".
+  /// The size's explanation: "4 tiles of 64 x 264 x 2 bytes".
   std::string text;
 };
 SharedMemory attention_shared_f32(int64_t head_size, bool backward);

@@ -28,11 +28,11 @@ struct DocumentShape {
   int tokens, row_tokens, width, out_width;
 };
 
-/// Whether a token's place in its row is where its document starts.
+/// Says whether a token's place in its row is where its document starts.
 __device__ bool begins_document(const int32_t* starts, const DocumentShape& shape, int token) {
   return starts[token] == token % shape.row_tokens || token % shape.row_tokens == 0;
 }
-/// Whether a token starts a document or goes on with that of the token before it.
+/// Says whether a token starts a document or goes on with that of the token before it.
 __device__ bool is_of_document(const int32_t* starts, const DocumentShape& shape, int token) {
   const int t = token % shape.row_tokens;
   return starts[token] == t || (t > 0 && starts[token] == starts[token - 1]);
@@ -50,7 +50,7 @@ __device__ void clear_lists(const DocumentLists& lists, const DocumentShape& sha
   }
 }
 
-// One block. `first` gets the first token of each document.
+// Runs as one block. `first` gets the first token of each document.
 __global__ void __launch_bounds__(kListThreads)
     fill_document_lists(const int32_t* starts, int32_t* first, DocumentLists lists, DocumentShape shape) {
   __shared__ int sums[kListThreads];
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kListThreads)
       if (lists.groups[g].token_offsets[i] >= uncovered) lists.groups[g].lengths[i] = 0;
 }
 
-/// Whether a token before `uncovered` is a document of its own.
+/// Says whether a token before `uncovered` is a document of its own.
 __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts, int64_t token) {
   const auto t = static_cast<int>(token % args.row_tokens);
   if (token >= *args.uncovered || starts[token] != t) return false;
@@ -118,7 +118,7 @@ __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts
 
 constexpr int kSingleThreads = 128;
 
-// One warp a token: its value is the result, its score the statistic.
+// Runs one warp a token: its value is the result, its score the statistic.
 __global__ void __launch_bounds__(kSingleThreads) single_tokens(AttentionArgs<Bf16> args, const int32_t* starts) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
   const auto lane = static_cast<int>(threadIdx.x % 32);
@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(kSingleThreads) single_tokens(AttentionArgs<Bf
   }
 }
 
-// One warp a token: its score has no gradient, and its value the sum of those of the heads that share it.
+// Runs one warp a token: its score has no gradient, and its value the sum of those of the heads
+// that share it.
 __global__ void __launch_bounds__(kSingleThreads) single_token_gradients(AttentionArgs<Bf16> args, const int32_t* starts) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
   const auto lane = static_cast<int>(threadIdx.x % 32);

@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "ops/attention/gpu.cuh"
 
-// Attention in fp32 without tensor cores: the same tiles and order as attention_narrow.cu, kept plain. A
+// Attention in fp32 without tensor cores: the same tiles and order as gpu_narrow.cu, kept plain. A
 // block of 256 threads, 16 x 16, holds tiles of 32 tokens; thread (x, y) has rows y, y + 16 and columns
 // x, x + 16, ... of every result.
 namespace ftrun::cuda {
@@ -89,7 +89,7 @@ __device__ inline void store_rows(const Args& args, const Sums& sums, float* to,
   }
 }
 
-/// Over the 16 threads of a row.
+/// Finds the maximum over the 16 threads of a row.
 __device__ inline float row_max(float x) {
 #pragma unroll
   for (int step = kSide / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, step));
@@ -101,7 +101,7 @@ __device__ inline float row_sum(float x) {
   return x;
 }
 
-/// What a query needs to know; for rows that do not exist, of one that sees nothing.
+/// Query is what a thread needs to know of a query; a row that does not exist sees nothing.
 struct Query {
   int at = -1;
   int lowest = 0;

@@ -9,8 +9,8 @@
 namespace ftrun {
 
 std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_tokens) {
-  // Below kShort one group is cheaper than several launches; lengths are multiples of kStep, as
-  // tiles are.
+  // Bounds of groups: below kShort one group is cheaper than several launches; lengths are
+  // multiples of kStep, as tiles are.
   constexpr int64_t kShort = 256, kStep = 64, kShare = 4;
   const int64_t rows = tokens / row_tokens;
   std::vector<GpuDocumentGroup> groups;

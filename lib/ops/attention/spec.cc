@@ -1,10 +1,12 @@
 #include "ops/attention/attention.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 
 #include "base/error.h"
 #include "graph/builder.h"
+#include "graph/cost.h"
 #include "graph/derivation.h"
 #include "graph/layer_graph.h"
 #include "graph/op_parts.h"
@@ -21,26 +23,36 @@ void attention_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   add_head_letters(a.query_heads, a.kv_heads, a.head_size, letters);
 }
 
-/// Pairs (query, key) that causal attention scores, summed over rows and heads, times 2 d.
-double score_flops(const LayerGraph& graph, const Op& op, ValueId qkv) {
-  const auto& attrs = op.attrs.get<AttentionAttrs>();
-  const double rows = static_cast<double>(graph.at(qkv).dims[0] / attrs.row_tokens);
-  const double tokens = static_cast<double>(attrs.row_tokens);
-  double pairs = tokens * (tokens + 1) / 2;
-  if (attrs.window > 0 && attrs.window < attrs.row_tokens) {
-    const double hidden = tokens - static_cast<double>(attrs.window);
-    pairs -= hidden * (hidden + 1) / 2;
+/// Counts the pairs (query, key) of a head that kernels score: all of each two blocks of which some
+/// pair is within the causal window. A row counts as one document, as where documents start comes
+/// with the batch: rows of short documents cost less.
+double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
+  const int64_t block = kAttentionBlock, row = attrs.row_tokens;
+  double pairs = 0;
+  for (int64_t first = 0; first < row; first += block) {
+    const int64_t end = std::min(first + block, row);
+    const int64_t lowest = attrs.window > 0 ? std::max<int64_t>(first + 1 - attrs.window, 0) : 0;
+    pairs += static_cast<double>((end - first) * (end - lowest / block * block));
   }
-  return 2.0 * rows * pairs * static_cast<double>(attrs.query_heads * attrs.head_size);
+  return pairs * static_cast<double>(tokens / row * attrs.query_heads);
 }
 
-double attention_flops(const LayerGraph& graph, const Op& op) {
-  return 2.0 * score_flops(graph, op, op.in[0]);
+/// Products of head size for each pair that is scored, and its exponential.
+OpWork attention_products(const LayerGraph& graph, const Op& op, ValueId qkv, int products) {
+  const auto& attrs = op.attrs.get<AttentionAttrs>();
+  const double pairs = scored_pairs(graph.at(qkv).dims[0], attrs);
+  return Pass{.flops = 2.0 * products * pairs * static_cast<double>(attrs.head_size),
+              .transcendentals = attrs.softcap > 0 ? 2 * pairs : pairs,
+              .bytes = operand_bytes(graph, op)};
 }
 
-// Scores again, then the gradients by P, v, q and k.
-double attention_dgrad_flops(const LayerGraph& graph, const Op& op) {
-  return 5.0 * score_flops(graph, op, op.in[1]);
+OpWork attention_work(const LayerGraph& graph, const Op& op) {
+  return attention_products(graph, op, op.in[0], 2);
+}
+
+/// Scores again, then the gradients by P, v, q and k.
+OpWork attention_dgrad_work(const LayerGraph& graph, const Op& op) {
+  return attention_products(graph, op, op.in[1], 5);
 }
 
 int64_t attention_bytes(const Value& qkv, const Op& op, bool backward) {
@@ -106,7 +118,7 @@ constinit const OpSpec attention{
     .shapes = "N,Q N -> N,A H,N",
     .shared_by = "H",
     .letters = attention_letters,
-    .flops = attention_flops,
+    .work = attention_work,
     .workspace = attention_workspace_bytes,
     .gpu_workspace = attention_gpu_workspace,
     .gradients = attention_gradients,
@@ -118,7 +130,7 @@ constinit const OpSpec attention_dgrad{
     .shared_by = "H",
     .letters = attention_letters,
     .gpu_library_bytes = attention_dgrad_library_bytes,
-    .flops = attention_dgrad_flops,
+    .work = attention_dgrad_work,
     .workspace = attention_dgrad_workspace_bytes,
     .gpu_workspace = attention_dgrad_gpu_workspace,
 };

@@ -112,7 +112,7 @@ constinit const OpSpec all_reduce{
     .in_place = 0,
     .collective = OpCollective::kAllReduce,
     .letters = group_letters,
-    .flops = flops_of::communication,
+    .work = work_of::communication,
     .gradients = all_reduce_gradients,
 };
 
@@ -123,7 +123,7 @@ constinit const OpSpec all_gather{
     .collective = OpCollective::kAllGather,
     .passes_on_terms = true,
     .letters = group_letters,
-    .flops = flops_of::communication,
+    .work = work_of::communication,
     .gradients = all_gather_gradients,
 };
 
@@ -132,7 +132,7 @@ constinit const OpSpec reduce_scatter{
     .shapes = "tS -> S",
     .collective = OpCollective::kReduceScatter,
     .letters = group_letters,
-    .flops = flops_of::communication,
+    .work = work_of::communication,
     .gradients = reduce_scatter_gradients,
 };
 

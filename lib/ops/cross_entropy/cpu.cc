@@ -32,11 +32,11 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// `rows` lie in the workspace: tokens that are no neighbours, and 16-bit rows that are
-    /// widened.
+    /// Says whether the rows lie in the workspace: tokens that are no neighbours, and 16-bit rows
+    /// that are widened.
     bool gathered;
-    /// x of the tokens, in the type that is multiplied; of 16-bit rows as they are stored,
-    /// `stored_rows`.
+    /// x of the tokens. Products in T read `rows`; bf16 that is multiplied as it is stored is in
+    /// `stored_rows`. The other one is null.
     const T* rows;
     const S* stored_rows;
   };
@@ -263,7 +263,7 @@ RowSums sum_of_rows(double* losses, int64_t rows, Row row) {
   return {std::accumulate(losses, losses + rows, 0.0), correct};
 }
 
-/// Whether `label` is the first of the largest logits of `row`.
+/// Says whether `label` is the first of the largest logits of `row`.
 template <class T>
 bool is_likeliest(const T* row, int64_t label, T largest) {
   return row[label] == largest && std::find(row, row + label, largest) == row + label;
@@ -303,7 +303,7 @@ struct LogitCap {
   }
 };
 
-/// One kLinearCrossEntropy.
+/// LinearCrossEntropy runs one kLinearCrossEntropy.
 template <class S>
 class LinearCrossEntropy {
  public:
@@ -345,8 +345,8 @@ class LinearCrossEntropy {
     return sums;
   }
 
-  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place,
-  /// as the products read it.
+  /// Computes one row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale
+  /// in place, as the products read it.
   RowLoss row_loss(T* row, int32_t label) {
     cap_.apply(row);
     const double at_label = row[label];
@@ -370,10 +370,10 @@ class LinearCrossEntropy {
   LogitCap<T> cap_;
 };
 
-/// What kVocabularyLogits and kVocabularyCrossEntropy share: the chunk's tokens that count are the
-/// first rows of its logits, statistics and label_logit; other rows are 0. Each of the two lists
-/// these tokens for itself: C labels, beside a product of C V D. Handed on, the list would be one
-/// more value of the graph, with a layout that every device has to agree on.
+/// The counted tokens of a chunk are what kVocabularyLogits and kVocabularyCrossEntropy share: they
+/// are the first rows of its logits, statistics and label_logit; other rows are 0. Each of the two
+/// lists these tokens for itself: C labels, beside a product of C V D. Handed on, the list would be
+/// one more value of the graph, with a layout that every device has to agree on.
 template <class S>
 struct VocabularyChunk {
   using T = Compute<S>;
@@ -410,8 +410,8 @@ struct JoinedRow {
   double log_sum_exp() const { return max + std::log(sum); }
 };
 
-/// Whether label_logit, of row `own` of this rank's block, is the first of the largest logits of
-/// all ranks' blocks, whose statistics are of row i.
+/// Says whether label_logit, of row `own` of this rank's block, is the first of the largest logits
+/// of all ranks' blocks, whose statistics are of row i.
 template <class T>
 bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statistics, int64_t rank,
                   int64_t ranks, int64_t rows, int64_t i) {

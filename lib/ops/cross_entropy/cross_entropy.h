@@ -56,7 +56,7 @@ struct VocabularyAttrs {
   int64_t first_token = 0;
   /// CrossEntropyAttrs::softcap.
   double softcap = 0;
-  /// Rows of the vocabulary; 0: ranks V. Those of w behind them are padding: their logits are minus
+  /// Rows of the vocabulary; 0: ranks V. Rows of w behind them are padding: their logits are minus
   /// infinity, and their gradients 0.
   int64_t rows = 0;
 

@@ -81,7 +81,8 @@ __device__ MaxSum row_max_sum(const T* row, int64_t count, LogitCap cap) {
   return block_join(x);
 }
 
-/// Whether `label` is the first of the largest logits of a row. All threads of the block call it.
+/// Says whether `label` is the first of the largest logits of a row. All threads of the block call
+/// it.
 template <class T>
 __device__ bool is_likeliest(const T* row, int64_t label, float largest, LogitCap cap) {
   __shared__ int earlier;
@@ -102,7 +103,7 @@ __device__ inline void write_evaluated(double loss, bool likeliest, double* loss
   correct[blockIdx.x] = likeliest && isfinite(loss) ? 1 : 0;
 }
 
-// One block a row: the loss, and (softmax - onehot) * loss_scale in place of the logits.
+// Runs one block a row: the loss, and (softmax - onehot) * loss_scale in place of the logits.
 template <class T, int V>
 __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int32_t* correct,
                              int64_t vocabulary, int64_t row_stride, LogitCap cap,
@@ -145,7 +146,7 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   }
 }
 
-// One block a row.
+// Runs one block a row.
 template <int V>
 __global__ void statistics_rows(float* logits, const int32_t* labels, float* statistics,
                                 float* label_logit, int64_t vocabulary, int64_t own_rows,
@@ -165,7 +166,7 @@ __global__ void statistics_rows(float* logits, const int32_t* labels, float* sta
   label_logit[blockIdx.x] = label >= 0 && own >= 0 && own < vocabulary ? row[own] : 0.0F;
 }
 
-/// What all ranks found of row blockIdx.x, in the order of the ranks.
+/// Joins what all ranks found of row blockIdx.x, in the order of the ranks.
 __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
   const int64_t rows = gridDim.x;
   MaxSum joined;
@@ -178,7 +179,8 @@ __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
   return joined;
 }
 
-/// Whether no rank has a larger logit of row blockIdx.x than the label's, and none before `rank` one as large.
+/// Says whether no rank has a larger logit of row blockIdx.x than the label's, and none before
+/// `rank` one as large.
 __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t ranks, float label_logit) {
   for (int64_t other = 0; other < ranks; ++other) {
     const float largest = statistics[2 * (other * gridDim.x + blockIdx.x)];
@@ -187,8 +189,8 @@ __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t
   return true;
 }
 
-// One block a row. Gradients of 2 bytes take the first half of the row: a strip's are written when
-// all threads have read it, over strips that were read before.
+// Runs one block a row. Gradients of 2 bytes take the first half of the row: a strip's are written
+// when all threads have read it, over strips that were read before.
 template <class T>
 __global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
                                    const float* label_logit, double* losses, int32_t* correct,
@@ -230,7 +232,8 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
   }
 }
 
-// One block. Each thread adds its losses in order, then the threads' sums are added in a tree.
+// Runs as one block. Each thread adds its losses in order, then the threads' sums are added in a
+// tree.
 __global__ void sum_losses(const double* losses, const int32_t* labels, const int32_t* correct,
                            int64_t rows, double* loss, int64_t first_label, int64_t end_label) {
   __shared__ double sums[kRowThreads], counts[kRowThreads];

@@ -7,8 +7,8 @@
 #include "base/dtype.h"
 #include "kernels/kernels.h"
 
-// Each function enqueues its kernels on `stream`. `dtype` is that of the activations, F32, BF16 or
-// F16.
+// Functions here enqueue their kernels on `stream`. `dtype` is that of the activations, F32, BF16
+// or F16.
 namespace ftrun::cuda {
 
 struct SoftmaxLoss {
@@ -62,8 +62,8 @@ struct VocabularyLoss {
   int32_t* correct;
   const StepScalars* scalars;
 };
-/// With gradients a row of logits becomes (softmax - onehot) * loss_scale, 0 for masked rows, in
-/// `dtype` from the row's first byte on.
+/// Computes the loss; if it makes gradients, a row of logits becomes (softmax - onehot) *
+/// loss_scale, 0 for masked rows, in `dtype` from the row's first byte on.
 void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream);
 
 }  // namespace ftrun::cuda

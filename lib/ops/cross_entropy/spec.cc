@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "graph/builder.h"
 #include "graph/cost.h"
 #include "graph/derivation.h"
 #include "graph/layer_graph.h"
+#include "graph/offsets.h"
 #include "graph/op_parts.h"
 #include "ops/collective/collective.h"
 #include "ops/cross_entropy/workspace.h"
@@ -23,21 +25,6 @@ void vocabulary_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   letters["t"] = op.attrs.get<VocabularyAttrs>().ranks;
 }
 
-double linear_cross_entropy_flops(const LayerGraph& graph, const Op& op) {
-  return product_flops(graph, op.in[0], op.in[1]) *
-         static_cast<double>(op.out.size());  // logits, dx, dw
-}
-
-double vocabulary_logits_flops(const LayerGraph& graph, const Op& op) {
-  return product_flops(graph, op.out[0], op.in[1]);
-}
-
-// The products of both gradients.
-double vocabulary_cross_entropy_flops(const LayerGraph& graph, const Op& op) {
-  return op.out.size() > 1 ? 2.0 * product_flops(graph, op.in[3], op.in[1])
-                           : static_cast<double>(graph.at(op.in[3]).dims[0]);
-}
-
 /// Bytes of the elements of x and w, and of dw where result 2 is it.
 struct HeadBytes {
   int64_t element;
@@ -47,6 +34,88 @@ struct HeadBytes {
 HeadBytes head_bytes(const LayerGraph& graph, const Op& op) {
   const int64_t element = dtype_bytes(graph.at(op.in[0]).dtype);
   return {element, op.out.size() > 2 ? dtype_bytes(graph.at(op.out[2]).dtype) : element};
+}
+
+/// HeadPasses makes the passes of a head over `tokens` tokens in `chunks` chunks, each of which
+/// reads the whole weight, and reads and writes the whole of its gradient.
+struct HeadPasses {
+  double tokens, hidden, vocabulary;
+  /// Bytes of a logit.
+  double logit;
+  HeadBytes bytes;
+  double chunks = 1;
+
+  double product() const { return 2.0 * tokens * hidden * vocabulary; }
+  double x_bytes() const { return tokens * hidden * static_cast<double>(bytes.element); }
+  double weight_bytes() const {
+    return chunks * vocabulary * hidden * static_cast<double>(bytes.element);
+  }
+  double logit_bytes() const { return tokens * vocabulary * logit; }
+
+  Pass logits() const {
+    return {.flops = product(), .bytes = x_bytes() + weight_bytes() + logit_bytes()};
+  }
+  /// A row is in a cache between the sum of its exponentials and what becomes of them.
+  Pass losses(double transcendentals) const {
+    return {.flops = tokens * vocabulary,
+            .transcendentals = transcendentals * tokens * vocabulary,
+            .bytes = 2 * logit_bytes()};
+  }
+  Pass input_gradient() const { return logits(); }
+  /// `reads` is how many of the chunks find a gradient to add to.
+  Pass weight_gradient(double reads) const {
+    const double gradient = vocabulary * hidden * static_cast<double>(bytes.gradient);
+    return {.flops = product(), .bytes = x_bytes() + logit_bytes() + (chunks + reads) * gradient};
+  }
+};
+
+/// Returns the passes over `tokens` of the operands x and w, without chunks.
+HeadPasses passes_of(const LayerGraph& graph, const Op& op, int64_t tokens, int64_t logit_bytes) {
+  const Dims& w = graph.at(op.in[1]).dims;
+  return {.tokens = static_cast<double>(tokens),
+          .hidden = static_cast<double>(w[1]),
+          .vocabulary = static_cast<double>(w[0]),
+          .logit = static_cast<double>(logit_bytes),
+          .bytes = head_bytes(graph, op)};
+}
+
+/// A softcap takes a tangent of each logit, and its exponential once more for the gradient.
+double transcendentals_of(double softcap, bool with_gradients) {
+  return softcap == 0 ? 1 : with_gradients ? 3 : 2;
+}
+
+OpWork linear_cross_entropy_work(const LayerGraph& graph, const Op& op) {
+  const auto& attrs = op.attrs.get<CrossEntropyAttrs>();
+  const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
+  const auto [element, gradient] = head_bytes(graph, op);
+  const bool on_gpu = graph.dtypes.kernels == Kernels::kGpu;
+  HeadPasses head = passes_of(graph, op, x[0], on_gpu ? element : wide_bytes(element));
+  const int64_t chunk =
+      on_gpu ? gpu_head_workspace(x[0], w[0], attrs, element).chunk
+             : cross_entropy_workspace(x[0], x[1], w[0], attrs, element, gradient).wide_chunk;
+  head.chunks = static_cast<double>(divide_up(x[0], chunk));
+  const Pass losses = head.losses(transcendentals_of(attrs.softcap, attrs.with_gradients));
+  if (!attrs.with_gradients) return {head.logits(), losses};
+  if (op.out.size() < 3) return {head.logits(), losses, head.input_gradient()};
+  return {head.logits(), losses, head.weight_gradient(head.chunks - 1), head.input_gradient()};
+}
+
+OpWork vocabulary_logits_work(const LayerGraph& graph, const Op& op) {
+  const Value& logits = graph.at(op.out[0]);
+  const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype));
+  const double softcap = op.attrs.get<VocabularyAttrs>().softcap;
+  return {head.logits(), head.losses(transcendentals_of(softcap, false))};
+}
+
+/// The softmax of the logits from all ranks' statistics, and the products of both gradients.
+OpWork vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
+  const auto& attrs = op.attrs.get<VocabularyAttrs>();
+  const Value &logits = graph.at(op.in[3]), &statistics = graph.at(op.in[4]);
+  const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype));
+  if (!attrs.with_gradients)
+    return Pass{.flops = head.tokens, .bytes = static_cast<double>(statistics.bytes())};
+  return {head.losses(attrs.softcap > 0 ? 1 : 0),
+          head.weight_gradient(attrs.first_token > 0 ? 1 : 0), head.input_gradient()};
 }
 
 int64_t linear_cross_entropy_workspace(const LayerGraph& graph, const Op& op) {
@@ -197,7 +266,7 @@ constinit const OpSpec linear_cross_entropy{
     .shapes = "N,D V,D N -> 2 [N,D] [V,D]",
     .once = true,
     .parameter_gradient = 2,
-    .flops = linear_cross_entropy_flops,
+    .work = linear_cross_entropy_work,
     .workspace = linear_cross_entropy_workspace,
     .gpu_workspace = linear_cross_entropy_gpu_workspace,
     .gradients = linear_cross_entropy_gradients,
@@ -208,7 +277,7 @@ constinit const OpSpec vocabulary_logits{
     .shapes = "N,D V,D N -> C,V C,2 C",
     .letters = vocabulary_letters,
     .private_result = 0,
-    .flops = vocabulary_logits_flops,
+    .work = vocabulary_logits_work,
     .workspace = vocabulary_logits_workspace,
     .gpu_workspace = workspace_of::none,
     .gradients = gradients_of::no_operand,
@@ -219,7 +288,7 @@ constinit const OpSpec vocabulary_cross_entropy{
     .shapes = "N,D V,D N C,V P,2 C [2] [N,D] [V,D] -> 2 [N,D] [V,D] [C,V]",
     .once = true,
     .letters = vocabulary_letters,
-    .flops = vocabulary_cross_entropy_flops,
+    .work = vocabulary_cross_entropy_work,
     .workspace = vocabulary_cross_entropy_workspace,
     .gpu_workspace = vocabulary_cross_entropy_gpu_workspace,
     .gradients = vocabulary_cross_entropy_gradients,

@@ -19,7 +19,8 @@ struct CrossEntropyWorkspace {
   /// [chunk, D] rows gathered when counted tokens are not neighbours; [chunk, V].
   int64_t rows = -1;
   int64_t logits = -1;
-  /// With 16-bit operands or weight gradient: F32[panel_rows, D] of w or dw.
+  /// The rows of a panel if operands or weight gradient have 16 bits: F32[panel_rows, D] of w or
+  /// dw.
   int64_t panel_rows = 0;
   int64_t panel = -1;
   int64_t bytes = 0;

@@ -18,13 +18,13 @@ namespace {
 /// Columns that are scaled together.
 constexpr int64_t kScaledColumns = 256;
 
-/// Of a row of zeros, which has no direction: 0, and it stays zero.
+/// Divides by a row's length. A row of zeros, which has no direction, gets 0 and stays zero.
 template <class T>
 T over_length(T numerator, T squared_length) {
   return squared_length == 0 ? T{0} : numerator / std::sqrt(squared_length);
 }
 
-/// What columns of a product's results are multiplied by, from inputs 1 and 2.
+/// ColumnFactors are what columns of a product's results are multiplied by, from inputs 1 and 2.
 template <class S>
 class ColumnFactors {
  public:
@@ -34,7 +34,7 @@ class ColumnFactors {
         squares_(call.in<T>(1)),
         magnitudes_(call.in<T>(2)) {}
 
-  /// Of columns [first, first + count).
+  /// Reads the factors of columns [first, first + count).
   void read(int64_t first, int64_t count, T* out) const {
     std::fill_n(out, count, T{1});
     int64_t before = 0;
@@ -54,7 +54,7 @@ class ColumnFactors {
   const T* magnitudes_;
 };
 
-/// to[N,O] = input 0 by the factors of its columns, + bias; `bias` null: none.
+/// Scales to[N,O] = input 0 by the factors of its columns, + bias; `bias` null: none.
 template <class S>
 void scale_columns(const OpCall& call, const S* bias) {
   using T = Compute<S>;
@@ -97,7 +97,7 @@ void take_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t i
   });
 }
 
-/// In double, so that the order counts for nothing that fp32 shows.
+/// Sums the squares of a row in double, so that the order counts for nothing that fp32 shows.
 template <class T>
 double squared_length(const T* row, int64_t count) {
   std::array<double, 8> sums{};

@@ -37,7 +37,7 @@ struct DoraAttrs {
     bool operator==(const Part&) const = default;
   };
   std::vector<Part> parts;
-  /// As LinearAttrs has it.
+  /// The bias is added as LinearAttrs has it.
   bool adds_bias = true;
   bool operator==(const DoraAttrs&) const = default;
 };

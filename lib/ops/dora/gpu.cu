@@ -56,7 +56,8 @@ struct ScaledParts {
   __device__ float factor(int64_t column) const {
     int64_t before = 0;
     float found = 1.0F;
-    // With places known when it is compiled the lists stay parameters, else they would be copied to local memory.
+    // Places that are known when it is compiled keep the lists parameters, else they would be
+    // copied to local memory.
 #pragma unroll
     for (int p = 0; p < kMost; ++p) {
       if (p >= count) break;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "graph/builder.h"
+#include "graph/cost.h"
 #include "graph/derivation.h"
 #include "graph/layer_graph.h"
 #include "graph/offsets.h"
@@ -22,12 +23,13 @@ void dora_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   for (const DoraAttrs::Part& part : op.attrs.get<DoraAttrs>().parts) letters["M"] += part.columns;
 }
 
-// B A of each row, and its square.
-double dora_squared_lengths_flops(const LayerGraph& graph, const Op& op) {
+/// B A of each row, and its square.
+OpWork dora_squared_lengths_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * (part.rank + 1));
-  return 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements;
+  return Pass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements,
+              .bytes = operand_bytes(graph, op)};
 }
 
 int64_t dora_squared_lengths_workspace(const LayerGraph& graph, const Op& op) {
@@ -120,7 +122,7 @@ constinit const OpSpec dora_squared_lengths{
     .name = "dora_squared_lengths",
     .shapes = "O,I J,I O1,r1 [O2,r2] [O3,r3] -> M",
     .shared_by = "OI",
-    .flops = dora_squared_lengths_flops,
+    .work = dora_squared_lengths_work,
     .workspace = dora_squared_lengths_workspace,
     .gpu_workspace = dora_squared_lengths_gpu_workspace,
     .gradients = gradients_of::no_operand,

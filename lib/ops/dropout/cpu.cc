@@ -11,7 +11,8 @@
 
 namespace ftrun {
 
-// Not the bits of stochastic rounding, which has a key of the same seed and step.
+// Makes the key of dropout, with other bits than stochastic rounding, which has a key of the same
+// seed and step.
 uint64_t dropout_key(uint64_t seed, int64_t step) {
   return splitmix64(splitmix64(splitmix64(seed) + 1) ^ static_cast<uint64_t>(step));
 }
@@ -49,8 +50,9 @@ void dropout(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
+      const int64_t place = dropout_place(n, attrs.row_tokens, attrs.row_padding);
       const uint64_t row_key =
-          dropout_row_key(key, call.layer(), attrs.site, call.first_token() + n);
+          dropout_row_key(key, call.layer(), attrs.site, call.first_token() + place);
       for (int64_t i = 0; i < width;) {
         const int64_t column = attrs.first_column + i;
         const int64_t count = std::min(width - i, kDropoutStretch - column % kDropoutStretch);

@@ -18,14 +18,18 @@ class GraphBuilder;
 struct DropoutAttrs {
   /// The probability of an element to become 0; below 1.
   double probability = 0;
-  /// Which dropout of the layer it is: each has its own mask.
+  /// The number of the dropout in the layer: each has its own mask.
   int64_t site = 0;
   /// Place of column 0 in the rows of all tensor-parallel ranks.
   int64_t first_column = 0;
-  /// True for the rest that dropout takes away: x - y.
+  /// Says whether the result is the rest that dropout takes away: x - y.
   bool rest = false;
-  /// As LinearAttrs has it, where no product reads x itself.
+  /// The number of ranks as LinearAttrs has it, where no product reads x itself.
   int64_t gradient_ranks = 1;
+  /// Rows of `row_tokens` tokens end with `row_padding` that are not counted among the tokens of
+  /// the batch.
+  int64_t row_tokens = 1;
+  int64_t row_padding = 0;
   bool operator==(const DropoutAttrs&) const = default;
 };
 

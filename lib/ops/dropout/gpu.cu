@@ -18,21 +18,22 @@ struct Dropout {
   const StepScalars* scalars;
 };
 
-/// Of all rows.
+/// DropoutRows holds what all rows have in common.
 struct DropoutRows {
-  int64_t layer, site, first_token;
+  int64_t layer, site, first_token, row_tokens, row_padding;
   uint32_t first_column, least_kept;
   float scale;
   /// DropoutAttrs::rest.
   bool rest;
 };
 
-// One block a token. y may be x.
+// Runs one block a token. y may be x.
 template <class T, int V>
 __global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows,
                              const StepScalars* scalars) {
+  const int64_t place = dropout_place(blockIdx.x, rows.row_tokens, rows.row_padding);
   const uint64_t row_key =
-      dropout_row_key(scalars->dropout_key, rows.layer, rows.site, rows.first_token + blockIdx.x);
+      dropout_row_key(scalars->dropout_key, rows.layer, rows.site, rows.first_token + place);
   const T* const from = x + blockIdx.x * width;
   T* const to = y + blockIdx.x * width;
   for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
@@ -56,6 +57,8 @@ void dropout(DType dtype, const Dropout& d, cudaStream_t stream) {
   const DropoutRows rows{.layer = d.layer,
                          .site = d.attrs.site,
                          .first_token = d.first_token,
+                         .row_tokens = d.attrs.row_tokens,
+                         .row_padding = d.attrs.row_padding,
                          .first_column = static_cast<uint32_t>(d.attrs.first_column),
                          .least_kept = least_kept_bits(d.attrs),
                          .scale = static_cast<float>(dropout_scale(d.attrs)),

@@ -60,8 +60,8 @@ int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t
 /// Columns that one thread adds up at a time.
 constexpr int64_t kColumns = 64;
 
-/// Each row of the table gets its tokens' gradients in the order of the tokens, rounded once. Row 0
-/// is that of token `first_row`.
+/// Gives each row of the table its tokens' gradients in the order of the tokens, rounded once. Row
+/// 0 is that of token `first_row`.
 template <class S, class G>
 void add_rows(const int32_t* tokens, const int32_t* order, int64_t count, const S* dx, G* dtable,
               int64_t first_row, int64_t width, int64_t first, int64_t columns) {

@@ -26,7 +26,7 @@ struct EmbedWgrad {
   /// Token of row 0; one whose row gets no gradient, or -1.
   int64_t first_row, without_gradient;
   bool accumulate;
-  /// As gpu_embed_workspace() lays it out; null where that needs none.
+  /// The workspace as gpu_embed_workspace() lays it out; null if that needs none.
   void* workspace;
 };
 
@@ -62,7 +62,7 @@ struct Matches {
   int warp_count[kWarps];
   /// First place of a row in `sorted`.
   int first[kRows + 1];
-  /// Where a hot row's tokens lie in HotRows::order, and its last part so far; -1 for none.
+  /// The place of a hot row's tokens in HotRows::order, and its last part so far; -1 for none.
   int hot_place[kRows];
   int last_part[kRows];
 
@@ -77,7 +77,7 @@ struct HotRows {
   int* used;
   /// Tokens.
   int* order;
-  /// Of a part: its place in `order`, its tokens, and the row's next part or -1.
+  /// The place of a part in `order`, its tokens, and the row's next part or -1.
   int* part_place;
   int* part_count;
   int* part_next;

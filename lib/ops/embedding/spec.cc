@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "graph/builder.h"
+#include "graph/cost.h"
 #include "graph/derivation.h"
 #include "graph/layer_graph.h"
 #include "graph/op_parts.h"
@@ -16,6 +17,27 @@ namespace {
 void embed_gradients(Derivation& d, const Op& op) {
   d.emit_weight_grad(OpKind::kEmbedWgrad, {op.in[0], d.result_gradient(op.out[0])},
                      {d.param_grad(op.in[1])}, op.attrs);
+}
+
+/// Moves a row of the table for each token, whatever the table's size.
+double row_bytes(const LayerGraph& graph, ValueId table, ValueId x) {
+  const double rows = static_cast<double>(graph.at(x).dims[0]);
+  return rows * static_cast<double>(graph.at(table).dims[1] * dtype_bytes(graph.at(table).dtype));
+}
+
+OpWork embed_work(const LayerGraph& graph, const Op& op) {
+  const Value &tokens = graph.at(op.in[0]), &x = graph.at(op.out[0]);
+  return Pass{.bytes = row_bytes(graph, op.in[1], op.out[0]) +
+                       static_cast<double>(tokens.bytes() + x.bytes())};
+}
+
+/// Counts the addition of each token's gradient to a row. The clearing of the table, in the first
+/// micro-batch of a step alone, is not counted.
+OpWork embed_wgrad_work(const LayerGraph& graph, const Op& op) {
+  const Value &tokens = graph.at(op.in[0]), &dx = graph.at(op.in[1]);
+  return Pass{.flops = static_cast<double>(element_count(dx.dims)),
+              .bytes = 2 * row_bytes(graph, op.out[0], op.in[1]) +
+                       static_cast<double>(tokens.bytes() + dx.bytes())};
 }
 
 int64_t embed_wgrad_workspace(const LayerGraph& graph, const Op& op) {
@@ -53,6 +75,7 @@ constinit const OpSpec embed{
     .name = "embed",
     .shapes = "N V,D -> N,D",
     .shared_by = "V",
+    .work = embed_work,
     .gpu_workspace = workspace_of::none,
     .gradients = embed_gradients,
 };
@@ -61,6 +84,7 @@ constinit const OpSpec embed_wgrad{
     .name = "embed_wgrad",
     .shapes = "N N,D -> V,D",
     .shared_by = "V",
+    .work = embed_wgrad_work,
     .workspace = embed_wgrad_workspace,
     .gpu_workspace = embed_wgrad_gpu_workspace,
 };

@@ -15,12 +15,13 @@
 namespace ftrun {
 namespace {
 
-double linear_flops(const LayerGraph& graph, const Op& op) {
-  return product_flops(graph, op.in[0], op.in[1]);
+OpWork linear_work(const LayerGraph& graph, const Op& op) {
+  return Pass{.flops = product_flops(graph, op.in[0], op.in[1]), .bytes = operand_bytes(graph, op)};
 }
 
-double linear_wgrad_flops(const LayerGraph& graph, const Op& op) {
-  return product_flops(graph, op.in[0], op.out[0]);
+OpWork linear_wgrad_work(const LayerGraph& graph, const Op& op) {
+  return Pass{.flops = product_flops(graph, op.in[0], op.out[0]),
+              .bytes = operand_bytes(graph, op)};
 }
 
 int64_t linear_workspace(const LayerGraph& graph, const Op& op) {
@@ -101,7 +102,7 @@ constinit const OpSpec linear{
     .name = "linear",
     .shapes = "N,I O,I [O] -> N,O",
     .shared_by = "OI",
-    .flops = linear_flops,
+    .work = linear_work,
     .workspace = linear_workspace,
     .gpu_workspace = packed_panel_gpu_workspace,
     .gradients = linear_gradients,
@@ -112,7 +113,7 @@ constinit const OpSpec linear_dgrad{
     .shapes = "N,O O,I [N,I] -> N,I",
     .shared_by = "OI",
     .in_place = 2,
-    .flops = linear_flops,
+    .work = linear_work,
     .workspace = linear_dgrad_workspace,
     .gpu_workspace = packed_panel_gpu_workspace,
 };
@@ -121,7 +122,7 @@ constinit const OpSpec linear_wgrad{
     .name = "linear_wgrad",
     .shapes = "N,O N,I -> O,I",
     .shared_by = "OI",
-    .flops = linear_wgrad_flops,
+    .work = linear_wgrad_work,
     .workspace = linear_wgrad_workspace,
     .gpu_workspace = workspace_of::none,
 };

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "graph/builder.h"
+#include "graph/cost.h"
 #include "graph/derivation.h"
 #include "graph/layer_graph.h"
 #include "graph/offsets.h"
@@ -17,11 +18,12 @@
 namespace ftrun {
 namespace {
 
-double lora_flops(const LayerGraph& graph, const Op& op) {
+OpWork lora_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
     elements += static_cast<double>(part.columns * part.rank);
-  return 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements;
+  return Pass{.flops = 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements,
+              .bytes = operand_bytes(graph, op)};
 }
 
 int64_t lora_bytes(const LayerGraph& graph, const Op& op) {
@@ -94,7 +96,7 @@ constinit const OpSpec lora_up{
     .shapes = "N,O N,J O1,r1 [O2,r2] [O3,r3] -> N,O",
     .shared_by = "O",
     .in_place = 0,
-    .flops = lora_flops,
+    .work = lora_work,
     .workspace = lora_bytes,
     .gpu_workspace = workspace_of::none,
     .gradients = lora_up_gradients,
@@ -104,7 +106,7 @@ constinit const OpSpec lora_up_dgrad{
     .name = "lora_up_dgrad",
     .shapes = "N,O O1,r1 [O2,r2] [O3,r3] -> N,J",
     .shared_by = "O",
-    .flops = lora_flops,
+    .work = lora_work,
     .workspace = lora_bytes,
     .gpu_workspace = workspace_of::none,
 };
@@ -113,7 +115,7 @@ constinit const OpSpec lora_up_wgrad{
     .name = "lora_up_wgrad",
     .shapes = "N,O N,J -> O1,r1 [O2,r2] [O3,r3]",
     .shared_by = "O",
-    .flops = lora_flops,
+    .work = lora_work,
     .workspace = lora_bytes,
     .gpu_workspace = workspace_of::none,
 };

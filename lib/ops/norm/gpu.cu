@@ -34,7 +34,7 @@ struct RmsNormDgrad {
 
 constexpr int kMostThreads = 512;
 
-// One block a row, read twice: the second time from the caches.
+// Runs one block a row, read twice: the second time from the caches.
 template <class T, int V>
 __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, float* rstd,
                               int64_t width, float epsilon, float weight_offset) {
@@ -63,8 +63,8 @@ __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, 
   }
 }
 
-// With xhat = x rstd and g = dy (offset + w): dx = rstd (g - xhat mean(g xhat)) [+ e]. For rows
-// that registers do not hold: read twice.
+// Computes dx = rstd (g - xhat mean(g xhat)) [+ e], with xhat = x rstd and g = dy (offset + w). It
+// is for rows that registers do not hold: read twice.
 template <class T, int V>
 __global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* rstd, const T* w,
                                          const T* e, T* dx, int64_t width, float weight_offset) {
@@ -91,7 +91,7 @@ __global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* r
   }
 }
 
-/// What rms_norm_gradient_rows() reads and writes.
+/// NormGradientRows are what rms_norm_gradient_rows() reads and writes.
 template <class T>
 struct NormGradientRows {
   const T *dy, *x, *w, *e;
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(R == 1 ? kMostThreads : 32 * kPartLanes) rms_n
   }
 }
 
-/// How rms_norm_gradient_rows() shares rows out: by their width and type alone.
+/// RowLayout says how rms_norm_gradient_rows() shares rows out: by their width and type alone.
 struct RowLayout {
   /// R == kPartLanes
   bool warps;
@@ -230,7 +230,8 @@ struct NormParts {
   int64_t tokens = 0;
 };
 
-/// False, and nothing done, for rows that registers do not hold. Without parts the input's gradient alone.
+/// Returns false, and does nothing, for rows that registers do not hold. Without parts the input's
+/// gradient alone.
 template <class T>
 bool norm_gradients(const RmsNormDgrad& n, const NormParts& of_weight, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
@@ -286,8 +287,9 @@ void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
   });
 }
 
-/// Both gradients of a norm from one reading of dy and x: n, and g as weight_gradient() of them, with the bits that each
-/// has alone. False, and nothing done, for rows that registers do not hold.
+/// Computes both gradients of a norm from one reading of dy and x: n, and g as weight_gradient() of
+/// them, with the bits that each has alone. False, and nothing done, for rows that registers do not
+/// hold.
 bool rms_norm_gradients(DType dtype, const RmsNormDgrad& n, const WeightGradient& g, cudaStream_t stream) {
   bool done = false;
   with_type(dtype, [&](auto type) {
@@ -317,8 +319,8 @@ WeightGradient rms_norm_weight_gradient_of(const Operation& op) {
   return g;
 }
 
-// One block a row, read three times: the second and the third time from the caches. w and b may be
-// null.
+// Runs one block a row, read three times: the second and the third time from the caches. w and b
+// may be null.
 template <class T, int V>
 __global__ void layer_norm_rows(const T* x, const T* w, const T* b, T* y, float* mean, float* rstd,
                                 int64_t width, float epsilon) {
@@ -366,7 +368,8 @@ __device__ Floats<V> weighted(const T* dy, const T* w) {
   return g;
 }
 
-// With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)) [+ e].
+// Computes dx = rstd (g - mean(g) - xhat mean(g xhat)) [+ e], with xhat = (x - mean) rstd and g =
+// dy w.
 template <class T, int V>
 __global__ void layer_norm_dgrad_rows(const T* dy, const T* x, const float* mean, const float* rstd,
                                       const T* w, const T* e, T* dx, int64_t width) {

@@ -41,8 +41,8 @@ void add_rms_norm_gradients(Derivation& d, const Op& op) {
   d.add_term(op.in[1], dsum);
 }
 
-/// As norm_gradients(). Without a weight, whose operand would come before `e`, `e` is a term beside
-/// this one.
+/// Derives the gradients of a layer norm as norm_gradients() does. Without a weight, whose operand
+/// would come before `e`, `e` is a term beside this one.
 void layer_norm_gradients(Derivation& d, const Op& op) {
   const ValueId x = op.in[0];
   const bool has_weight = op.in.size() > 1;
@@ -64,7 +64,7 @@ void layer_norm_gradients(Derivation& d, const Op& op) {
     d.add_term(x, dx);
 }
 
-/// Those of the weight and of the bias lie side by side.
+/// Counts the partial sums of the weight and of the bias, which lie side by side.
 int64_t layer_norm_gpu_partial_sums(const LayerGraph& graph, const Op& op) {
   return static_cast<int64_t>(op.out.size()) * workspace_of::gpu_partial_sums(graph, op);
 }

@@ -21,14 +21,14 @@ __device__ inline HeadOfToken head_of_warp(int64_t count, int heads, int head_si
   return {item / heads, static_cast<int>(item % heads), item * head_size, item < count * heads};
 }
 
-/// What a warp reads of a head at a time: 4 elements a lane where they can be moved at once, so
-/// that heads of 128 keep all lanes busy.
+/// Runs `body` on what a warp reads of a head at a time: 4 elements a lane where they can be moved
+/// at once, so that heads of 128 keep all lanes busy.
 template <int V, class Body>
 __device__ void for_head(int head_size, Body body) {
   for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) body(i);
 }
 
-// One warp a head. q and k heads are normalised, v heads copied.
+// Runs one warp a head. q and k heads are normalised, v heads copied.
 template <class T, int V>
 __global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, float* rstd,
                               int64_t count, int q_heads, int k_heads, int head_size, float epsilon,

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/parallel.h"
@@ -9,6 +10,27 @@
 namespace ftrun::cpu {
 
 namespace {
+
+/// Rotates the neighbours among the first elements of heads of one token: `halves`, which has room
+/// for `rotated` elements, holds a head's first elements of all pairs, then the second ones.
+template <class S>
+void rotate_pairs(const S* from, S* to, const float* cosine, const float* sine, double sine_sign,
+                  int64_t heads, int64_t size, int64_t rotated, std::vector<S>& halves) {
+  const int64_t pairs = rotated / 2;
+  S* const first = halves.data();
+  S* const second = first + pairs;
+  for (int64_t head = 0; head < heads; ++head, from += size, to += size) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      first[i] = from[2 * i];
+      second[i] = from[2 * i + 1];
+    }
+    vector_kernels<S>().rope(first, first, cosine, sine, sine_sign, 1, rotated, rotated);
+    for (int64_t i = 0; i < pairs; ++i) {
+      to[2 * i] = first[i];
+      to[2 * i + 1] = second[i];
+    }
+  }
+}
 
 // Queries and keys are neighbours in a row: they rotate as H + K heads.
 template <class S>
@@ -23,11 +45,16 @@ void rotate(const OpCall& call, double sine_sign) {
   S* const y = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
   parallel_ranges(call.in_dims(0)[0], 16, [&](int64_t begin, int64_t end) {
+    std::vector<S> halves(attrs.pairs ? static_cast<size_t>(rotated) : 0);
     for (int64_t n = begin; n < end; ++n) {
       const float* const cosine = table + n * table_width + attrs.first_angle;
+      const float* const sine = cosine + table_width / 2;
       const S* const from = x + n * width;
       S* const to = y + n * width;
-      vec.rope(from, to, cosine, cosine + table_width / 2, sine_sign, heads, size, rotated);
+      if (attrs.pairs)
+        rotate_pairs(from, to, cosine, sine, sine_sign, heads, size, rotated, halves);
+      else
+        vec.rope(from, to, cosine, sine, sine_sign, heads, size, rotated);
       if (x == y) continue;
       if (rotated < size)
         for (int64_t head = 0; head < heads; ++head)

@@ -32,9 +32,28 @@ struct Angles {
   int first, half, table_half;
 };
 
-// One block a token; a thread rotates V pairs or copies V elements that do not rotate: the end of
-// each head, and v. y may be x.
+__device__ inline void rotate_pair(float& a, float& b, float cosine, float sine) {
+  const float first = a;
+  a = first * cosine - b * sine;
+  b = b * cosine + first * sine;
+}
+
+/// Rotates V pairs of neighbours, which stand from `from` on.
 template <class T, int V>
+__device__ void rotate_neighbours(const T* from, T* to, const float* cosine, const float* sine,
+                                  float sine_sign) {
+  Floats<V> parts[2] = {load<V>(from), load<V>(from + V)};
+#pragma unroll
+  for (int k = 0; k < V; ++k)
+    rotate_pair(parts[2 * k / V][2 * k % V], parts[(2 * k + 1) / V][(2 * k + 1) % V], cosine[k],
+                sine[k] * sine_sign);
+  store(to, parts[0]);
+  store(to + V, parts[1]);
+}
+
+// Runs one block a token; a thread rotates V pairs or copies V elements that do not rotate: the end
+// of each head, and v. y may be x.
+template <class T, int V, bool kNeighbours>
 __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied,
                           int head_size, Angles angles, float sine_sign) {
   const int half = angles.half;
@@ -46,17 +65,18 @@ __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_head
   const float* const cosine = table + n * 2 * angles.table_half + angles.first;
   const float* const sine = cosine + angles.table_half;
   for (int item = threadIdx.x; item < pairs; item += blockDim.x) {
-    const int i = item % packs * V, at = item / packs * head_size + i;
-    const Floats<V> a = load<V>(from + at), b = load<V>(from + at + half);
-    Floats<V> first, second;
+    const int i = item % packs * V, head = item / packs * head_size;
+    if constexpr (kNeighbours) {
+      rotate_neighbours<T, V>(from + head + 2 * i, to + head + 2 * i, cosine + i, sine + i,
+                              sine_sign);
+    } else {
+      const int at = head + i;
+      Floats<V> a = load<V>(from + at), b = load<V>(from + at + half);
 #pragma unroll
-    for (int k = 0; k < V; ++k) {
-      const float c = cosine[i + k], s = sine[i + k] * sine_sign;
-      first[k] = a[k] * c - b[k] * s;
-      second[k] = b[k] * c + a[k] * s;
+      for (int k = 0; k < V; ++k) rotate_pair(a[k], b[k], cosine[i + k], sine[i + k] * sine_sign);
+      store(to + at, a);
+      store(to + at + half, b);
     }
-    store(to + at, first);
-    store(to + at + half, second);
   }
   if (x == y) return;
   const int rest = (head_size - 2 * half) / V;
@@ -84,7 +104,8 @@ void rope_table(const int32_t* positions, float* table, int64_t count, const Rop
 
 /// sine_sign -1 rotates back; y may be x. The first elements of a head rotate.
 void rope(DType dtype, const void* x, const float* table, void* y, int64_t count,
-          const Angles& angles, const HeadAttrs& heads, float sine_sign, cudaStream_t stream) {
+          const Angles& angles, const HeadAttrs& heads, bool neighbours, float sine_sign,
+          cudaStream_t stream) {
   const int half = angles.half;
   const int64_t rotated_heads = heads.query_heads + heads.kv_heads;
   with_type(dtype, [&](auto type) {
@@ -94,7 +115,8 @@ void rope(DType dtype, const void* x, const float* table, void* y, int64_t count
       launch({blocks(count),
               static_cast<unsigned>(threads_for(rotated_heads * half / V, kPointwiseThreads)), 0,
               stream},
-             rope_rows<T, V>, static_cast<const T*>(x), table, static_cast<T*>(y),
+             neighbours ? rope_rows<T, V, true> : rope_rows<T, V, false>,
+             static_cast<const T*>(x), table, static_cast<T*>(y),
              static_cast<int>(rotated_heads), static_cast<int>(heads.kv_heads * heads.head_size),
              static_cast<int>(heads.head_size), angles, sine_sign);
     });
@@ -108,7 +130,7 @@ void rotate(const Operation& op, float sine_sign) {
                       static_cast<int>(attrs.angles_of(table_width)),
                       static_cast<int>(table_width / 2)};
   rope(op.dtype(), op.in(0), op.floats_in(1), op.out(0), op.in_dims(0)[0], angles, attrs.heads,
-       sine_sign, op.stream());
+       attrs.pairs, sine_sign, op.stream());
 }
 
 }  // namespace

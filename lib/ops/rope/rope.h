@@ -14,8 +14,9 @@ class GraphBuilder;
 //   in:  positions I32[N]
 //   out: rope F32[N,E]: cos of the E/2 angles, then sin
 // rope
-//   Rotates the first 2 A of a head's d elements in q and k (halves i and i+A, as Hugging Face's
-//   rotate_half), where A is the number of angles that are its own; the others, and v, are copied.
+//   Rotates the first 2 A of a head's d elements in q and k, where A is the number of angles that
+//   are its own: elements i and i+A by angle i (as Hugging Face's rotate_half), or, with
+//   attrs.pairs, neighbours 2i and 2i+1. The others, and v, are copied.
 //   in:  qkv[N,(H+2K)d], rope F32[N,E]
 //   out: y[N,(H+2K)d] (out may be in)
 // rope_dgrad
@@ -35,6 +36,7 @@ struct RopeAttrs {
   /// The first angle of the table that is its own, and how many are; 0: all.
   int64_t first_angle = 0;
   int64_t angles = 0;
+  bool pairs = false;
   bool operator==(const RopeAttrs&) const = default;
 
   /// Returns A for a table of this width.

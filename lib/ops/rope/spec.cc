@@ -61,6 +61,7 @@ constinit const OpSpec rope_table{
     .name = "rope_table",
     .shapes = "N -> N,E",
     .letters = rope_table_letters,
+    .work = work_of::transcendentals,
     .gpu_workspace = workspace_of::none,
     .gradients = gradients_of::no_operand,
 };

@@ -34,6 +34,7 @@ constinit const OpSpec softcap{
     .name = "softcap",
     .shapes = "S -> S",
     .in_place = 0,
+    .work = work_of::transcendentals,
     .gpu_workspace = workspace_of::none,
     .gradients = softcap_gradients,
 };

@@ -1,5 +1,5 @@
-// supervise_helper RANKS PROGRAM ARGS...: a supervisor in a process of its own, to be signalled. With the variable
-// RESTARTS it starts failed ranks again so often, after a minute.
+// supervise_helper RANKS PROGRAM ARGS...: a supervisor in a process of its own, to be signalled.
+// With the variable RESTARTS it starts failed ranks again so often, after a minute.
 #include <cstdlib>
 #include <string>
 #include <vector>

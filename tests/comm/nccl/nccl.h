@@ -53,7 +53,7 @@ ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, nc
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 
-/// What tests bring about.
+/// StandIn is what tests bring about.
 struct StandIn {
   /// This rank of a new communicator stands before it until stand_in_reset(); -1 for none.
   int absent = -1;
@@ -61,9 +61,9 @@ struct StandIn {
   bool network_fails = false;
   /// CUDA fails in NCCL's own calls: communicators say so when asked.
   bool cuda_fails = false;
-  /// What stands in a stream does not end by an abort.
+  /// An abort does not end what stands in a stream.
   bool abort_fails = false;
 };
 StandIn& stand_in();
-/// As at first; who was held goes on.
+/// Resets the stand-in to how it was at first; who was held goes on.
 void stand_in_reset();

@@ -47,7 +47,7 @@ struct GpuGroup {
     group.reset();
     if (stream != nullptr) ::cudaStreamDestroy(stream);
   }
-  /// As a device is waited for: then what failed meanwhile is asked for.
+  /// Waits for the device and asks then for what failed meanwhile.
   void synchronize() {
     ::cudaStreamSynchronize(stream);
     group->check();

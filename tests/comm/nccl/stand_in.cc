@@ -22,7 +22,7 @@
 
 struct StandInGraph {
   std::vector<std::function<void()>> work;
-  /// One of each collective's communicator; given back when the graph is destroyed.
+  /// References to each collective's communicator, given back when the graph is destroyed.
   std::vector<std::shared_ptr<int>> references;
 };
 
@@ -67,7 +67,7 @@ struct StandInEvent {
   std::atomic<int> recorded = 0;
   /// The stream's too: an event may be destroyed before the stream has come to it.
   std::shared_ptr<std::atomic<int>> reached = std::make_shared<std::atomic<int>>(0);
-  /// Where it was recorded last.
+  /// The stream where it was recorded last.
   cudaStream_t stream = nullptr;
 };
 
@@ -75,19 +75,19 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// Of all communicators of an id. Its mutex guards all there is.
+/// A world belongs to all communicators of an id. Its mutex guards all there is.
 struct World {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<int, bool> here;
   std::map<int64_t, std::map<int, Bytes>> given;
-  /// By sender and receiver.
+  /// Messages by sender and receiver.
   std::map<std::pair<int, int>, std::deque<Bytes>> letters;
   /// Halves of connections that a rank has asked for: sender, receiver, and who asked.
   std::set<std::tuple<int, int, int>> asked;
 };
 
-/// What stands behind a call that connects: both ends of it.
+/// A connection is what stands behind a call that connects: both ends of it.
 struct Connection {
   std::shared_ptr<World> world;
   int from = 0;
@@ -108,7 +108,8 @@ Worlds& worlds() {
   return *all;
 }
 
-// These two are never destroyed: threads that nobody waits for still use them when the process ends.
+// The legacy stream and the next one are never destroyed: threads that nobody waits for still use
+// them when the process ends.
 StandInStream& legacy_stream() {
   static auto* const stream = new StandInStream;
   return *stream;
@@ -131,8 +132,8 @@ thread_local std::vector<std::function<void()>> group_sends, group_receives;
 thread_local cudaStream_t group_stream = nullptr;
 thread_local std::vector<Connection> group_connections;
 
-/// As NCCL does with a first message: the calling thread stands until the peers have asked for the other halves. After some
-/// seconds it fails, so that a test ends.
+/// Connects as NCCL does with a first message: the calling thread stands until the peers have asked
+/// for the other halves. After some seconds it fails, so that a test ends.
 ncclResult_t connect(const std::vector<Connection>& connections) {
   for (const Connection& one : connections) {
     const std::lock_guard lock(one.world->mutex);
@@ -281,7 +282,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 
 namespace {
 
-/// As NCCL does: "keep polling until all graphs referencing us die".
+/// Waits as NCCL does: "keep polling until all graphs referencing us die".
 void await_graphs(ncclComm_t comm) {
   std::unique_lock lock(worlds().mutex);
   worlds().changed.wait(lock, [&] { return comm->captured.use_count() == 1; });

@@ -25,7 +25,7 @@ struct RankOnGpu {
   RankGroups groups;
 };
 
-/// Without `connect` on the processor.
+/// Trains on the processor without `connect`.
 TrainingOutcome train_mesh(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
                            const GroupOnGpu& connect) {
   Config config = meshed(plain, mesh);

@@ -15,7 +15,7 @@
 
 namespace ftrun::fixtures {
 
-/// Where ranks, threads of this process, leave messages for each other.
+/// Mailbox is where ranks, threads of this process, leave messages for each other.
 class Mailbox {
  public:
   /// Group, sender and receiver.

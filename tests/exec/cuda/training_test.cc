@@ -34,7 +34,7 @@ std::vector<float> numbers(const std::vector<std::byte>& bytes, DType dtype) {
   return all;
 }
 
-/// By "tensor.kind".
+/// Lists dtypes by "tensor.kind".
 std::map<std::string, DType> dtypes_of(const ModelState& state) {
   std::map<std::string, DType> dtypes;
   for (const StateSlice& slice : state.slices()) dtypes[cat(slice.tensor, ".", slice.kind)] = slice.dtype;
@@ -60,7 +60,7 @@ void require_close(const ModelState& here, const ModelState& there, double toler
   }
 }
 
-/// The same, planned for the GPU's kernels.
+/// Plans the same config for the GPU's kernels.
 Config on_gpu(Config config) {
   config.device = DeviceKind::kCuda;
   return config;

@@ -181,19 +181,19 @@ std::string scale_text(const Config& config) {
   return text;
 }
 
-std::string samples_text(const DataConfig& data) {
-  const SampleSetOptions options = sample_options(data);
+std::string samples_text(const Config& config) {
+  const SampleSetOptions options = sample_options(config);
   return cat(options.sequence_length, " ", static_cast<int>(options.packing), " ",
              static_cast<int>(options.format), " ", options.dtype ? static_cast<int>(*options.dtype) : -1);
 }
 
-/// What a run computes from a resolved config beside its programs.
+/// Lists what a run computes from a resolved config beside its programs.
 std::string scalars(const Config& config) {
-  return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config), "\n",
-             samples_text(config.data), "\n");
+  return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config),
+             "\n", samples_text(config), "\n");
 }
 
-/// What a program does not show of adapters: how they are scaled, and how they begin.
+/// Tells what a program does not show of adapters: how they are scaled, and how they begin.
 std::string adapter_text(const ModelDescription& model) {
   std::string text;
   for (const BlockAdapter& block : model.adapter.blocks)
@@ -226,7 +226,7 @@ std::optional<Resolution> resolved(const Base& base, const std::vector<std::stri
   return resolution;
 }
 
-/// What each base leads to, made once.
+/// An outcome is what each base leads to, made once.
 struct Outcome {
   Resolution resolution;
   std::string scalars, programs;
@@ -244,8 +244,8 @@ const Outcome& outcome(const Base& base) {
   return known.emplace(base.name, std::move(made)).first->second;
 }
 
-/// Whether something other than the key itself differs; what is cheap to tell comes first. A value that does not fit the
-/// model tells nothing.
+/// Says whether something other than the key itself differs; what is cheap to tell comes first. A
+/// value that does not fit the model tells nothing.
 bool differs(const Field& field, const Outcome& before, const Config& after) try {
   Config others = after;
   if (field.store) field.store(others, field.load(before.resolution.config));
@@ -318,9 +318,9 @@ const std::map<std::string, RunKey>& run_keys() {
       // What is read.
       {"model.path", {"lib/exec/setup.cc", "folder(from.model.path)"}},
       {"adapter.path", {"lib/exec/checkpointer.cc", "config_.adapter.path"}},
-      {"data.train",
-       {"lib/exec/run_data.cc", "(config.data.train, training_options(config.data))"}},
-      {"data.train_weights", {"lib/exec/sample_options.h", "options.weights = data.train_weights"}},
+      {"data.train", {"lib/exec/run_data.cc", "(config.data.train, training_options(config))"}},
+      {"data.train_weights",
+       {"lib/exec/sample_options.h", "options.weights = config.data.train_weights"}},
       {"data.validation", {"lib/exec/run_data.cc", "evaluation_sets(config.data)"}},
       {"data.validation_names", {"lib/config/evaluation_sets.cc", "data.validation_names[i]"}},
       {"data.shuffle", {"lib/exec/run_data.cc", "options.shuffle = config.data.shuffle"}},
@@ -428,7 +428,7 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// Of what the reference calls honoured, what a run can use at all.
+/// Says whether a run can use at all a key that the reference calls honoured.
 bool runnable(const Field& field) {
   if (field.action != Action::kImplement) return false;
   if (field.types.empty()) return true;

@@ -204,7 +204,7 @@ TEST_CASE(
         CAPTURE(straddles, dtype_name(dtype), count);
         std::vector<float> p = as_floats(floats(count, 1));
         const DeviceBytes dp = on_device(p);
-        // There are as many scales as the tensor has blocks.
+        // The states have as many scales as the tensor has blocks.
         CodedState first(straddles ? 1020 : count), second(straddles ? 1020 : count);
         for (int step = 0; step < 4; ++step) {
           const StepScalars s = scalars_of(step);
@@ -259,7 +259,7 @@ TEST_CASE(
 struct RoundedStep {
   DType parameter = DType::kF32, gradient = DType::kF32, state = DType::kF32, copy = DType::kBF16;
   int64_t count = 0;
-  /// Its 70,000 elements lie in two stretches of random numbers.
+  /// The index of its first element: its 70,000 elements lie in two stretches of random numbers.
   int64_t first_index = 65'000;
 };
 

@@ -16,6 +16,7 @@
 #include "ops/rope/rope.h"
 #include "ops/scale/scale.h"
 #include "ops/softcap/softcap.h"
+#include "ops/whole_qk_norm/whole_qk_norm.h"
 
 #include <catch2/catch.hpp>
 
@@ -188,6 +189,38 @@ TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
     }
 }
 
+TEST_CASE("cuda: norms over all query and all key heads and their gradients agree with the CPU") {
+  for (const WholeQkNormAttrs& attrs :
+       {WholeQkNormAttrs{{1, 1, 2, 1e-6}}, WholeQkNormAttrs{{3, 1, 10, 1e-6}, 2},
+        WholeQkNormAttrs{{8, 2, 64, 1e-5}, 3}})
+    for (const int64_t tokens : {1, 70}) {
+      const int64_t q = attrs.query_elements(), k = attrs.key_elements();
+      const Dims dims{tokens, q + 2 * k};
+      const Operand qkv = random(dims, 1), wq = random({q}, 2), wk = random({k}, 3),
+                    dy = random(dims, 4);
+      const OperationCase squares{
+          OpKind::kQkDots, attrs, {qkv, qkv}, {Operand::statistic({tokens, 2})}};
+      require_agreement(squares);
+      const OperationCase forward{OpKind::kWholeQkNorm,
+                                  attrs,
+                                  {qkv, Operand::floats(cpu_output(squares, 0)), wq, wk},
+                                  {Operand::out(dims), Operand::statistic({tokens, 2})}};
+      require_agreement(forward);
+      const OperationCase dots{
+          OpKind::kQkDots, attrs, {dy, qkv, wq, wk}, {Operand::statistic({tokens, 2})}};
+      require_agreement(dots, 1e-3);
+      const Operand rstd = Operand::floats(cpu_output(forward, 1));
+      require_agreement({OpKind::kWholeQkNormDgrad,
+                         attrs,
+                         {dy, qkv, rstd, Operand::floats(cpu_output(dots, 0)), wq, wk},
+                         {Operand::out(dims)}});
+      require_gradient({OpKind::kWholeQkNormWgrad,
+                        attrs,
+                        {dy, qkv, rstd},
+                        {Operand::gradient(Dims{q}), Operand::gradient(Dims{k})}});
+    }
+}
+
 TEST_CASE("cuda: linear with and without bias and its gradients agree with the CPU") {
   struct Size {
     int64_t tokens, outputs, inputs;
@@ -280,8 +313,8 @@ TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
     for (const int64_t first_column : {0, 24, 4090}) {
       OperationCase c{OpKind::kDropout, DropoutAttrs{0.3, 2, first_column}, {random({s.tokens, s.width}, 1)},
                       {Operand::out({s.tokens, s.width})}};
-      for (const bool rest : {false, true}) {
-        c.attrs = DropoutAttrs{0.3, 2, first_column, rest};
+      for (const auto& [rest, padding] : {std::pair{false, 0}, {true, 0}, {false, 2}}) {
+        c.attrs = DropoutAttrs{0.3, 2, first_column, rest, 1, 5, padding};
         c.in_place.reset();
         require_agreement(c);
         const auto apart = bits_on_gpu(c, kDTypes[2]);
@@ -321,6 +354,11 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
       c.in_place = -1;
       c.attrs = RopeAttrs{heads, turning / 4, turning / 4};
       require_agreement(c);
+      c.attrs = RopeAttrs{.heads = heads, .pairs = true};
+      require_agreement(c);
+      const auto neighbours = bits_on_gpu(c, kDTypes[2]);
+      c.in_place = 0;
+      REQUIRE((bits_on_gpu(c, kDTypes[2]) == neighbours));
     }
   }
 }

@@ -54,7 +54,7 @@ struct Operand {
   std::vector<int64_t> dims;
   std::optional<Array> content;
   std::vector<int32_t> ints;
-  /// Of a weight: how it is quantized.
+  /// The format in which a weight is quantized.
   PackedFormat packed = {};
 
   static Operand weight(Array a, const PackedFormat& format) { return {Type::kActivation, a.dims, a, {}, format}; }
@@ -107,9 +107,9 @@ std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand
                                                        const Operand& dw);
 /// Raw bytes of the outputs on the GPU.
 std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes dtypes);
-/// What every case of the tests uses as StepScalars::loss_scale.
+/// The loss scale that every case of the tests uses as StepScalars::loss_scale.
 inline constexpr float kLossScale = 0.125F;
-/// And for masks of dropout: StepScalars::dropout_key, and the rest of KernelContext.
+/// The key of masks of dropout: StepScalars::dropout_key, and the rest of KernelContext.
 inline constexpr uint64_t kDropoutKey = 0x123456789abcdef0;
 inline constexpr int64_t kLayer = 5, kFirstToken = 70'000;
 

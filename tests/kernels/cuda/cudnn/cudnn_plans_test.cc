@@ -14,13 +14,14 @@
 
 #include <catch2/catch.hpp>
 
-// What cuDNN itself says of the graphs of attention, asked for GPUs that are not there: descriptors, graphs and the choice
-// of engines need a driver's library (of a toolkit, which does nothing) and no device. Plans need one.
+// cuDNN itself is asked about the graphs of attention, for GPUs that are not there: descriptors,
+// graphs and the choice of engines need a driver's library (of a toolkit, which does nothing) and
+// no device. Plans need one.
 
 namespace ftrun {
 namespace {
 
-/// As cuDNN writes a device's properties.
+/// A device is described as cuDNN writes a device's properties.
 struct Device {
   const char* name;
   int version, multiprocessors, shared_bytes;
@@ -65,7 +66,7 @@ Found engines_of(const Device& device, const AttentionAttrs& attrs, const cuda::
   return all;
 }
 
-/// For all rows and heads at once, whatever their workspace.
+/// Counts the engines for all rows and heads at once, whatever their workspace.
 size_t engines_of_rows(const Device& device, const AttentionAttrs& attrs, int64_t rows, bool backward) {
   const cuda::CudnnPart part{.sequences = rows, .most_tokens = attrs.row_tokens, .kv_heads = attrs.kv_heads};
   return engines_of(device, attrs, part, rows * attrs.row_tokens, backward).engines;
@@ -219,7 +220,7 @@ std::string missing() {
 }  // namespace
 }  // namespace ftrun
 
-/// What CTest counts as skipped.
+/// The exit code that CTest counts as skipped.
 constexpr int kSkipped = 77;
 
 int main(int argc, char** argv) {

@@ -29,8 +29,8 @@ struct Warp {
 
 enum class Awaited { kNothing, kBarrier, kCollective };
 
-/// Its stack is entered once, and then lives as long as the process: a switch of whole contexts asks the kernel each time
-/// for the mask of signals, which took most of the tests' time.
+/// A thread's stack is entered once, and then lives as long as the process: a switch of whole
+/// contexts asks the kernel each time for the mask of signals, which took most of the tests' time.
 struct Thread {
   jmp_buf place;
   bool entered = false;
@@ -99,7 +99,7 @@ void open_barrier() {
   ++block.progress;
 }
 
-/// The same thread of one block after another.
+/// Runs the same thread of one block after another.
 void thread_main() {
   for (;;) {
     (*block.body)();

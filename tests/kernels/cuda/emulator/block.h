@@ -12,7 +12,7 @@ struct Size {
   constexpr Size(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-/// Of the thread that runs now.
+/// The indices of the thread that runs now.
 extern Size thread_index, block_index, block_size, grid_size;
 
 /// Runs `body` as every thread of every block, one block after the other, the last first where that is asked for. Prints and aborts when a block
@@ -28,7 +28,8 @@ void* shared_memory();
 void block_barrier();
 
 constexpr size_t kMostExchanged = 64;
-/// What the 32 lanes of this thread's warp give, by lane; stale for lanes that have ended.
+/// Exchanged is what the 32 lanes of this thread's warp give, by lane; stale for lanes that have
+/// ended.
 using Exchanged = unsigned char[32][kMostExchanged];
 /// Returns when every lane of the warp that has not ended has called it.
 const Exchanged& exchange(const void* value, size_t bytes);

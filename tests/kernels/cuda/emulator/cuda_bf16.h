@@ -16,7 +16,7 @@ inline float __bfloat162float(__nv_bfloat16 x) {
   return value;
 }
 
-/// To nearest, ties to even.
+/// Rounds to nearest, ties to even.
 inline __nv_bfloat16 __float2bfloat16_rn(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);

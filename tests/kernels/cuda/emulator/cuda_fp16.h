@@ -27,7 +27,7 @@ inline const std::vector<float>& emulated_halves() {
 }
 inline float __half2float(__half x) { return emulated_halves()[x.bits]; }
 
-/// To nearest, ties to even.
+/// Rounds to nearest, ties to even.
 inline __half __float2half_rn(float x) {
   constexpr uint32_t kLeastNormal = 0x38800000U, kInfinite = 0x477FF000U;
   uint32_t bits;

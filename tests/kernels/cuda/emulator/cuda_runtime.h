@@ -72,7 +72,7 @@ inline int atomicAdd(int* address, int value) {
   return before;
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-/// Not part of a fused multiply-add.
+/// Multiplies, never as a part of a fused multiply-add.
 inline float __fmul_rn(float a, float b) {
   const volatile float product = a * b;
   return product;

@@ -39,8 +39,9 @@ struct cudaDeviceProp {
   size_t totalGlobalMem;
 };
 
-/// What tests set and look at: kernels that were started and in which order their blocks run, the shared memory of a block, whether an event has come, the error that
-/// the next look at the last one finds, and how waits were asked to be done.
+/// The emulator's settings and records for tests: kernels that were started and in which order
+/// their blocks run, the shared memory of a block, whether an event has come, the error that the
+/// next look at the last one finds, and how waits were asked to be done.
 namespace emulator {
 struct Runtime {
   size_t block_shared = 232448;
@@ -54,7 +55,8 @@ struct Runtime {
   bool last_block_first = false;
   /// Matrix products with rows that do not begin at multiples of 16 bytes: tensor cores take them slowly.
   int64_t unaligned_products = 0;
-  /// Of 64 rows, columns and depth at least with one of these no multiple of 8: cuBLAS's fast kernels do not take them.
+  /// Products of 64 rows, columns and depth at least with one of these no multiple of 8: cuBLAS's
+  /// fast kernels do not take them.
   int64_t odd_products = 0;
 };
 /// Held by who runs a kernel.

@@ -46,7 +46,7 @@ struct Descriptor {
   CudnnKind kind;
   bool finished = false;
   std::map<CudnnAttribute, Value> values;
-  /// Of an engine (configuration): which, and for what.
+  /// The engine of a configuration: which, and for what.
   size_t engine = 0;
   const Descriptor* graph = nullptr;
 
@@ -88,7 +88,7 @@ int64_t element_bytes(CudnnElement element) {
   }
 }
 
-/// What must be set before a descriptor is finished.
+/// Lists what must be set before a descriptor is finished.
 std::vector<CudnnAttribute> needed(CudnnKind kind) {
   using A = CudnnAttribute;
   switch (kind) {
@@ -192,7 +192,7 @@ int get_attribute(void* raw, int name, int, int64_t room, int64_t* count, void* 
 
 // --- running a graph -----------------------------------------------------------------------------
 
-/// Where a tensor's elements lie: given memory, or an array of the emulator's.
+/// Storage is where a tensor's elements lie: given memory, or an array of the emulator's.
 struct Storage {
   void* given = nullptr;
   std::shared_ptr<std::vector<double>> made;
@@ -220,7 +220,7 @@ uint16_t to_bf16(double x) {
   return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
-/// Where the sequences of a tensor begin, in elements, and how many tokens each has.
+/// Sequences says where the sequences of a tensor begin, in elements, and how many tokens each has.
 struct Sequences {
   const int32_t* offsets = nullptr;
   const int32_t* lengths = nullptr;
@@ -237,7 +237,8 @@ class Tensor {
 
   const Index dims;
 
-  /// Of a place in a larger tensor: a dimension of 1 serves all, one of fewer serves groups of neighbours.
+  /// Reads at a place in a larger tensor: a dimension of 1 serves all, one of fewer serves groups
+  /// of neighbours.
   double read(const Index& place, const Index& whole) const {
     Index own;
     for (size_t d = 0; d < own.size(); ++d) own[d] = place[d] * dims[d] / whole[d];
@@ -413,7 +414,7 @@ class Run {
 
   std::map<int64_t, void*> given_;
   std::map<int64_t, Storage> made_;
-  /// Of tensors made within the graph that are others' elements.
+  /// Sequences of tensors made within the graph that are others' elements.
   std::map<int64_t, Sequences> views_;
   const int32_t* lengths_ = nullptr;
 };

@@ -5,21 +5,21 @@
 #include <string>
 #include <vector>
 
-// What tests set of the emulated cuDNN, and look at.
+// The emulated cuDNN's settings and records for tests.
 namespace ftrun::emulator {
 
 struct Engine {
   std::vector<int> notes;
-  /// Not 0: the status of its plans.
+  /// The status of its plans, if not 0.
   int refuses = 0;
 };
 
 struct Cudnn {
   size_t version = 91900;
-  /// In the order in which cuDNN would name them.
+  /// The engines in the order in which cuDNN would name them.
   std::vector<Engine> engines = {{}};
   int64_t workspace_bytes = 4096;
-  /// Not 0: the status of each run.
+  /// The status of each run, if not 0.
   int execution = 0;
   /// Descriptors that were made and not destroyed.
   int64_t descriptors = 0;

@@ -14,7 +14,7 @@
 
 #include <catch2/catch.hpp>
 
-// How the kernels' library uses CUDA's runtime, which only the emulator can be asked about.
+// The kernels' library uses CUDA's runtime in ways that only the emulator can be asked about.
 
 namespace ftrun {
 namespace {

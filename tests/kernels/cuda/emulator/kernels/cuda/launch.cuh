@@ -19,7 +19,8 @@ struct Launch {
   cudaStream_t stream = nullptr;
 };
 
-/// What every GPU since 8.0 refuses to start, and shared memory that the GPU at hand does not have.
+/// Says whether a GPU can start this shape: no GPU since 8.0 starts more threads or blocks than
+/// these, and the one at hand has no more shared memory.
 inline bool can_start(const Launch& shape) {
   constexpr unsigned kMostThreads = 1024, kMostInZ = 64, kMostBlocks = 65535;
   return shape.block.x * shape.block.y * shape.block.z <= kMostThreads && shape.block.z <= kMostInZ &&

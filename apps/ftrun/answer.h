@@ -1,0 +1,63 @@
+#pragma once
+
+#include <exception>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ftrun {
+
+/// Answer is what a command says to a program that asked with --json: one JSON object on standard
+/// output, alone there and last (its schema: answer_schema()). The text for people is not printed
+/// then; messages on standard error stay as they are.
+class Answer {
+ public:
+  /// Makes standard output silent where --json is among the arguments, which asks for the answer.
+  explicit Answer(const std::vector<std::string>& arguments);
+  ~Answer();
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
+
+  /// Declares --json.
+  static void add_option(CLI::App& command);
+  bool is_wanted() const { return silenced_ != nullptr; }
+
+  /// Names the command that runs.
+  void name_command(const std::string& command) { command_ = command; }
+  /// Adds a part of the result.
+  template <class Value>
+  void add(const char* key, const Value& value) {
+    if (is_wanted()) result_[key] = value;
+  }
+
+  /// Prints the answer of a command that has ended; nothing where it was not asked for.
+  void print(int exit_code);
+  void print_failure(const std::exception& failure);
+  /// Lets text through again: help was asked for.
+  void give_up();
+
+ private:
+  void write(nlohmann::ordered_json answer);
+
+  std::string command_;
+  nlohmann::ordered_json result_ = nlohmann::ordered_json::object();
+  std::streambuf* silenced_ = nullptr;
+};
+
+/// Returns the word by which programs know a kind of failure; each has a section in
+/// docs/errors.md.
+const char* error_code_name(ExitCode code);
+
+/// Returns the JSON Schema of all answers (`ftrun schema --answers`).
+std::string answer_schema();
+
+}  // namespace ftrun

@@ -1,0 +1,98 @@
+#include <CLI/CLI.hpp>
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "commands.h"
+#include "engine.h"
+#include "machine/machine_file.h"
+#include "refuse_existing.h"
+#include "report/machine.h"
+#include "report/wall_time.h"
+
+namespace ftrun {
+namespace {
+
+struct BenchOptions {
+  std::string name;
+  std::string out;
+  bool quick = false;
+};
+
+/// Finds the path where runs look for this machine's own file. The folder is made.
+std::string own_path() {
+  const std::string path = own_machine_path();
+  if (path.empty())
+    throw Error(ExitCode::kUsage, "there is no HOME to keep the machine file in",
+                "give --out FILE");
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  return path;
+}
+
+/// Error(kEnvironment) where no file can be made beside `path`, before minutes of measuring.
+void require_place_for(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw Error(ExitCode::kEnvironment, cat("no file can be written in ", folder.string(), ": ", std::strerror(errno)),
+                "give another --out FILE");
+}
+
+/// What else runs makes every figure worse.
+void warn_of_load(int processors) {
+  double load = 0;
+  if (::getloadavg(&load, 1) == 1 && load > 0.5 * processors)
+    log_warning(cat("other programs keep ", format_number("%.1f", load), " of ", processors,
+                    " processors busy: what is measured now is slower than this machine is"));
+}
+
+int bench_command(const BenchOptions& options) {
+  if (!options.out.empty()) refuse_existing("--out", options.out);
+  const std::string path = options.out.empty() ? own_path() : options.out;
+  require_place_for(path);
+  const MachineInfo host = read_machine();
+  warn_of_load(host.cores);
+  const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
+                             .quick = options.quick,
+                             .processor = host.cpu_model,
+                             .measured = utc_now(),
+                             .say = [](const std::string& line) { log_notice(line); }};
+  const std::string text = machine_text(bench_with_engine(request));
+  parse_machine(path, text);
+  if (!options.out.empty()) refuse_existing("--out", options.out);
+  write_file_atomic(posix_files(), path, text);
+  std::cout << "ftrun plan --machine " << shell_word(path) << " says what a step takes here"
+            << (options.out.empty() ? "; runs compare their steps with it" : "") << '\n';
+  return 0;
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& app) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* bench = app.add_subcommand("bench", "measure this machine, for ftrun plan --machine");
+  bench->require_subcommand(1);
+  CLI::App* machine = bench->add_subcommand(
+      "machine", "time operations, updates, copies and collectives, and write a machine file");
+  machine->add_flag("--quick", options->quick, "fewer sizes and rounds");
+  machine
+      ->add_option("--out", options->out,
+                   "the file (without: this machine's own, in ~/.cache/ftrun, which runs compare "
+                   "their steps with)")
+      ->option_text("FILE");
+  machine->add_option("--name", options->name,
+                      "what the machine is called there (without: its host name)");
+  return [options] { return bench_command(*options); };
+}
+
+}  // namespace ftrun

@@ -1,0 +1,223 @@
+#include "named_inputs.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/hub_cache.h"
+#include "base/text.h"
+#include "config/capability.h"
+#include "config/load.h"
+#include "data/data_file.h"
+#include "data/token_dataset.h"
+#include "report/manifest.h"
+#include "report/run_folder.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+/// RecordedCommit is a commit that an earlier start of the run recorded.
+struct RecordedCommit {
+  std::string repository;
+  std::string commit;
+  HubKind kind = HubKind::kModel;
+};
+
+/// Tells whether a revision is a whole commit, which nothing can move.
+bool is_commit(const std::string& revision) {
+  constexpr size_t kDigits = 40;
+  return revision.size() == kDigits && std::all_of(revision.begin(), revision.end(), [](char c) {
+           return std::isxdigit(static_cast<unsigned char>(c)) != 0;
+         });
+}
+
+/// Adds the commits of the data sets that a recorded list of files comes from.
+void add_data_commits(const std::vector<std::string>& files, std::vector<RecordedCommit>& commits) {
+  for (const std::string& file : files)
+    if (const auto from = parse_hub_file(file))
+      commits.push_back({from->name.repository, from->name.revision, HubKind::kDataset});
+}
+
+/// Reads the commits that the run in `output_dir` recorded; none where there is no run that can be
+/// read, which the resume itself tells.
+std::vector<RecordedCommit> recorded_commits(const std::string& output_dir) {
+  std::vector<RecordedCommit> commits;
+  const std::string path = RunPaths(output_dir).manifest();
+  if (output_dir.empty() || !posix_files().exists(path)) return commits;
+  try {
+    const RunManifest recorded = read_manifest(path);
+    const auto name = parse_hub_name(recorded.model.path);
+    if (name && !recorded.model.commit.empty())
+      commits.push_back({name->repository, recorded.model.commit, HubKind::kModel});
+    const Config before = load_config_text("run.json", recorded.config).config;
+    add_data_commits(before.data.train, commits);
+    add_data_commits(before.data.validation, commits);
+  } catch (const Error&) {
+    return {};
+  }
+  return commits;
+}
+
+/// Finds the commit that a resumed run keeps of what `name` names; "" where it recorded none or the
+/// name is a commit itself.
+std::string kept_commit(const HubName& name, HubKind kind,
+                        const std::vector<RecordedCommit>& commits) {
+  if (is_commit(name.revision)) return "";
+  const auto found = std::find_if(commits.begin(), commits.end(), [&](const RecordedCommit& known) {
+    return known.repository == name.repository && known.kind == kind;
+  });
+  return found == commits.end() ? "" : found->commit;
+}
+
+/// Finds the commit that a name leads to now; "" where the cache has none.
+std::string commit_now(const std::string& named, HubKind kind) {
+  try {
+    return find_hub_folder(named, "", process_environment(), kind).commit;
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+Problem moved_notice(const Config& config, const char* key, const std::string& named,
+                     const std::string& repository, const std::string& now,
+                     const std::string& kept) {
+  Problem notice;
+  notice.severity = Severity::kNotice;
+  notice.at = place_of(config, key);
+  notice.message = cat(key, ": ", named, " is commit ", now,
+                       " in the Hugging Face cache by now; the run goes on with ", kept,
+                       ", which it began with");
+  notice.remedy = cat("write ", repository, "@", now, " to go on with the newer one");
+  return notice;
+}
+
+/// Refuses to go on with another commit than the one that the run recorded, which is gone.
+Error gone_error(const std::string& named, const std::string& repository, HubKind kind,
+                 const std::string& now, const std::string& kept) {
+  const std::string option = kind == HubKind::kDataset ? " --repo-type dataset" : "";
+  return {ExitCode::kBadInput,
+          cat(named, ": the run began with commit ", kept,
+              ", which the Hugging Face cache does not hold any more",
+              now.empty() ? "" : cat(" (it holds ", now, ")")),
+          cat("hf download ", repository, option, " --revision ", kept, " brings it",
+              now.empty() ? ""
+                          : cat("; or write ", repository, "@", now,
+                                ", which is then compared with what the run was trained on"))};
+}
+
+/// NameLookup finds the commits of names, or those that the run keeps.
+class NameLookup {
+ public:
+  NameLookup(const Config& config, std::vector<RecordedCommit> commits, NamedInputs& found)
+      : config_(config), commits_(std::move(commits)), found_(found) {}
+
+  /// Returns the name with the commit that is to be used; as it is where it has none.
+  /// Error(kBadInput) where the run's commit is gone.
+  std::string pinned(const char* key, const std::string& named, HubKind kind) {
+    const HubName name = *parse_hub_name(named);
+    const std::string now = commit_now(named, kind), kept = kept_commit(name, kind, commits_);
+    if (kept.empty() || kept == now) return now.empty() ? named : cat(name.repository, "@", now);
+    const std::string older = cat(name.repository, "@", kept);
+    if (commit_now(older, kind).empty()) throw gone_error(named, name.repository, kind, now, kept);
+    if (!now.empty())
+      found_.notices.push_back(moved_notice(config_, key, named, name.repository, now, kept));
+    return older;
+  }
+
+ private:
+  const Config& config_;
+  const std::vector<RecordedCommit> commits_;
+  NamedInputs& found_;
+};
+
+/// Tells whether an entry of data.train may be a data set's name: nothing on this machine is called
+/// so, and the cache holds it, or it is neither called a file nor in a folder that is there.
+bool may_be_data_set(const std::string& path) {
+  std::error_code error;
+  if (!parse_hub_name(path) || fs::exists(fs::symlink_status(path, error)) || find_data_file(path))
+    return false;
+  if (hub_cache_holds(path, HubKind::kDataset)) return true;
+  for (const char* extension : {".bin", ".idx", ".jsonl", ".json", ".txt", ".csv", ".parquet"})
+    if (path.ends_with(extension)) return false;
+  return !fs::is_directory(fs::path(path).parent_path(), error);
+}
+
+/// Refuses a data set whose snapshot does not hold a split, as prepare_data.py writes it.
+void require_split(const std::string& named, const std::string& pinned, const std::string& split) {
+  const std::string folder = find_data_set(pinned).folder, prefix = cat(folder, "/", split);
+  if (find_data_file(prefix)) return;
+  for (const char* extension : {".bin", ".jsonl"}) {
+    std::error_code error;
+    if (fs::is_symlink(fs::symlink_status(prefix + extension, error)))
+      throw Error(
+          ExitCode::kBadInput,
+          cat(named, ": its download is not complete: ", folder, " has no ", split, extension),
+          cat(hub_download_line(folder), " brings what is missing"));
+  }
+  throw Error(ExitCode::kBadInput,
+              cat(named, ": the data set in the Hugging Face cache, ", folder, ", has neither ",
+                  split, ".bin nor ", split, ".jsonl, tokens that a model can be trained on"),
+              cat("scripts/prepare_data.py --tokenizer MODEL --out FOLDER ", named,
+                  " makes them of texts and conversations; then name FOLDER/", split));
+}
+
+void find_model(Config& config, NameLookup& lookup, NamedInputs& found) {
+  const std::string& path = config.model.path;
+  std::error_code error;
+  if (!parse_hub_name(path) || fs::exists(fs::symlink_status(path, error))) return;
+  try {
+    const HubName pinned = *parse_hub_name(lookup.pinned("model.path", path, HubKind::kModel));
+    if (is_commit(pinned.revision)) config.model.commit = pinned.revision;
+  } catch (const Error& gone) {
+    found.model = gone;
+  }
+}
+
+/// Finds the file of a commit that "owner/name@revision/file" names; "" where the cache has no such
+/// revision.
+std::string pinned_file(const char* key, const std::string& path, NameLookup& lookup) {
+  const std::optional<HubFile> file = parse_hub_file(path);
+  if (!file) return "";
+  const std::string named = cat(file->name.repository, "@", file->name.revision);
+  if (commit_now(named, HubKind::kDataset).empty()) return "";
+  return cat(lookup.pinned(key, named, HubKind::kDataset), "/", file->file);
+}
+
+/// Puts the file of a commit in the place of each name of a data set among `paths`.
+void find_data(const char* key, std::vector<std::string>& paths, NameLookup& lookup,
+               NamedInputs& found) {
+  const std::string split = std::string_view(key) == "data.train" ? "train" : "validation";
+  for (std::string& path : paths) {
+    if (!may_be_data_set(path)) continue;
+    try {
+      if (const std::string file = pinned_file(key, path, lookup); !file.empty()) {
+        path = file;
+        continue;
+      }
+      const std::string pinned = lookup.pinned(key, path, HubKind::kDataset);
+      require_split(path, pinned, split);
+      path = cat(pinned, "/", split);
+    } catch (const Error& error) {
+      found.data.emplace_back(key, error);
+    }
+  }
+}
+
+}  // namespace
+
+NamedInputs find_named_inputs(Config& config, bool resumes) {
+  NamedInputs found;
+  std::vector<RecordedCommit> recorded;
+  if (resumes) recorded = recorded_commits(config.output_dir);
+  NameLookup lookup(config, std::move(recorded), found);
+  find_model(config, lookup, found);
+  find_data("data.train", config.data.train, lookup, found);
+  find_data("data.validation", config.data.validation, lookup, found);
+  return found;
+}
+
+}  // namespace ftrun

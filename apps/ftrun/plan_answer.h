@@ -1,0 +1,15 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "program/memory_plan.h"
+#include "program/traffic.h"
+
+namespace ftrun {
+
+/// Lists the bytes that a rank allocates, by tier and category, without tiers that are not used.
+nlohmann::ordered_json memory_json(const MemoryPlan& memory);
+/// Lists the bytes that a rank sends in a step, by collective.
+nlohmann::ordered_json traffic_json(const Traffic& traffic);
+
+}  // namespace ftrun

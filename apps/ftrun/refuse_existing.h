@@ -1,0 +1,20 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+
+namespace ftrun {
+
+/// Error(kUsage) where `option` names a file, link or folder that is there: what a user has is never
+/// overwritten.
+inline void refuse_existing(const char* option, const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored)))
+    throw Error(ExitCode::kUsage,
+                cat(option, " ", path, ": there is such a file, which stays as it is"),
+                "give another name, or move it away");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,45 @@
+#include "support.h"
+
+#include <nlohmann/json.hpp>
+
+#include "config/capability.h"
+#include "config/schema.h"
+#include "model/families.h"
+#include "model/readable_quantizations.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Describes where a key runs: "yes", "in part" (its note names what is refused), "no", or "no
+/// effect" where it is read and means nothing here.
+Json key_json(const Field& field) {
+  const std::string path = field.path(), missing = not_yet_of(path);
+  std::string where = "yes";
+  if (field.action == Action::kNotice) where = "no effect";
+  if (field.action == Action::kReject || field.action == Action::kRejectIfOn) where = "no";
+  if (!missing.empty()) where = field.choices.empty() ? "no" : "in part";
+  Json json{{"key", path}, {"processors", where}, {"gpus", where}};
+  if (where == "yes" && only_emulated_on_gpus(path)) json["gpus"] = "emulated";
+  if (!missing.empty()) json["note"] = missing;
+  return json;
+}
+
+}  // namespace
+
+std::string support_json() {
+  Json keys = Json::array(), families_json = Json::array();
+  for (const Field& field : Schema::get().fields()) keys.push_back(key_json(field));
+  for (const Family& family : families())
+    families_json.push_back(
+        {{"model_type", family.model_type}, {"architecture", family.architecture}});
+  const Json support{{"format", "ftrun-support"},
+                     {"version", 1},
+                     {"keys", keys},
+                     {"families", families_json},
+                     {"quantized_models", kReadableQuantizations}};
+  return support.dump(2) + "\n";
+}
+
+}  // namespace ftrun

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+
+namespace ftrun {
+
+/// QuantizedWeight is a matrix that a folder holds as codes and scales. Every number that these
+/// stand for is rounded to bf16, whoever reads it.
+class QuantizedWeight {
+ public:
+  virtual ~QuantizedWeight() = default;
+
+  /// Returns the tensor that it stands for: its name, its shape, BF16.
+  const StoredTensor& info() const { return info_; }
+  /// Writes elements [begin, end) of the flattened matrix in fp32, rounded to bf16.
+  void read(int64_t begin, int64_t end, std::span<float> out) const;
+  /// Returns the range of stored codes that holds elements [begin, end) and hardly others.
+  virtual std::pair<int64_t, int64_t> codes_of(int64_t begin, int64_t end) const = 0;
+
+ protected:
+  explicit QuantizedWeight(StoredTensor info) : info_(std::move(info)) {}
+  /// Writes the products of codes and scales as they are.
+  virtual void read_exact(int64_t begin, int64_t end, float* out) const = 0;
+
+ private:
+  StoredTensor info_;
+};
+
+/// StoredBytes are a tensor as a folder stores it.
+struct StoredBytes {
+  const StoredTensor* info = nullptr;
+  std::span<const std::byte> bytes;
+  /// `path` is that of its file.
+  std::string path;
+};
+/// Finds a stored tensor by its name; nothing where the folder has none.
+using FindStored = std::function<std::optional<StoredBytes>(const std::string& name)>;
+
+/// QuantizedWeights are the matrices of a folder that are stored as codes.
+struct QuantizedWeights {
+  /// `matrices`: each has the name of the tensor that holds its codes.
+  std::map<std::string, std::unique_ptr<QuantizedWeight>> matrices;
+  /// `companions` are the tensors that hold scales and the like, which are no weights of the model.
+  std::vector<std::string> companions;
+};
+
+/// Finds the matrices among `names` that are stored as codes, by config.json's quantization_config:
+///  * "fp8": F8_E4M3 codes and `NAME_scale_inv`, a scale for each block of weight_block_size (one
+///    for all of them where there is no block size), as DeepSeek-V3 and Qwen3 are published;
+///  * "bitsandbytes": 4-bit codes (nf4, fp4; double quantization too) as its QuantState
+///    writes them, and 8-bit rows with `SCB`.
+/// `config_json` is the text of config.json, `path` its path. Nothing for a model without
+/// quantization_config or with another method, which parse_model_config() refuses. The bytes are
+/// borrowed. Error(kBadInput) naming the tensor whose parts are missing or do not fit.
+QuantizedWeights find_quantized_weights(const std::string& config_json, const std::string& path,
+                                        const std::vector<std::string>& names,
+                                        const FindStored& find);
+
+}  // namespace ftrun

@@ -1,0 +1,95 @@
+#include "machine/machine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace ftrun {
+
+Curve::Curve(std::vector<std::pair<double, double>> points) : points_(std::move(points)) {
+  for (size_t i = 0; i < points_.size(); ++i) {
+    require(points_[i].first > 0 && points_[i].second > 0, "points of a curve are above 0");
+    require(i == 0 || points_[i - 1].first < points_[i].first, "points of a curve ascend");
+  }
+}
+
+double Curve::at(double x) const {
+  require(!points_.empty(), "a curve has points");
+  if (x <= points_.front().first) return points_.front().second;
+  if (x >= points_.back().first) return points_.back().second;
+  const auto after =
+      std::upper_bound(points_.begin(), points_.end(), x,
+                       [](double at, const auto& point) { return at < point.first; });
+  const auto& [x1, y1] = *after;
+  const auto& [x0, y0] = *(after - 1);
+  const double share = std::log(x / x0) / std::log(x1 / x0);
+  return y0 * std::pow(y1 / y0, share);
+}
+
+const Rates& Machine::rates_of(int ranks) const {
+  require(!rates.empty(), "a machine has rates");
+  for (const Rates& one : rates)
+    if (one.ranks >= ranks) return one;
+  return rates.back();
+}
+
+std::string_view machine_dtype_name(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "fp32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "fp16";
+    default:
+      bug("a dtype of activations");
+  }
+}
+
+double slowed(const Rates& rates, const std::string& kind, double ideal) {
+  const auto found = rates.slowdowns.find(kind);
+  return ideal * (found == rates.slowdowns.end() ? rates.slowdown : found->second.at(ideal));
+}
+
+namespace {
+
+/// A curve of seconds by bytes goes on in proportion beyond its last point.
+double along(const Curve& curve, double bytes) {
+  const double last = curve.points().back().first;
+  return bytes <= last ? curve.at(bytes) : curve.at(last) * bytes / last;
+}
+
+double ring_seconds(const Link& link, std::string_view kind, double bytes, int ranks) {
+  if (kind == "send") return link.latency + bytes / link.bandwidth;
+  const double once = (ranks - 1) * link.latency + bytes * (ranks - 1) / ranks / link.bandwidth;
+  return kind == "all_reduce" ? 2 * once : once;
+}
+
+}  // namespace
+
+double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
+                        bool crosses_nodes) {
+  if (ranks < 2) return 0;
+  if (crosses_nodes) {
+    if (machine.cluster.bandwidth == 0)
+      throw Error(ExitCode::kUsage,
+                  cat("the machine ", machine.name,
+                      " has no links.cluster, over which ranks of "
+                      "several nodes exchange"),
+                  "add it to the machine file, or plan for one node");
+    return ring_seconds(machine.cluster, kind, bytes, ranks);
+  }
+  if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
+      found != machine.exchanges.end())
+    return along(found->second, bytes);
+  if (machine.node.bandwidth == 0)
+    throw Error(ExitCode::kUsage,
+                cat("the machine ", machine.name,
+                    " has no links.node, over which the ranks of a "
+                    "node exchange"),
+                "add it to the machine file, or plan for one rank");
+  return ring_seconds(machine.node, kind, bytes, ranks);
+}
+
+}  // namespace ftrun

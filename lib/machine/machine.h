@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace ftrun {
+
+/// A Curve is a function through measured points: linear between their logarithms, constant beyond
+/// the first and the last.
+class Curve {
+ public:
+  Curve() = default;
+  /// `points` ascend in x; all numbers are above 0.
+  explicit Curve(std::vector<std::pair<double, double>> points);
+
+  bool empty() const { return points_.empty(); }
+  const std::vector<std::pair<double, double>>& points() const { return points_; }
+  double at(double x) const;
+  bool operator==(const Curve&) const = default;
+
+ private:
+  std::vector<std::pair<double, double>> points_;
+};
+
+/// Rates are how fast one rank computes while `ranks` ranks of a node compute at once, each with
+/// `threads` threads.
+struct Rates {
+  int ranks = 1;
+  int threads = 1;
+  /// Bytes a second that a copy reads and writes.
+  double memory = 0;
+  /// Floating-point operations a second of a large product, by the dtype of activations.
+  std::map<DType, double> products;
+  /// The factors by which a kind of work is slower than these rates, by the seconds that it would
+  /// take: "linear fp32", "update", "copy".
+  std::map<std::string, Curve> slowdowns;
+  /// The factor of kinds without a curve.
+  double slowdown = 1;
+
+  bool operator==(const Rates&) const = default;
+};
+
+/// A Link is what ranks exchange bytes over.
+struct Link {
+  /// Seconds from one rank to the next.
+  double latency = 0;
+  /// Bytes a second, each way, of one rank.
+  double bandwidth = 0;
+
+  bool operator==(const Link&) const = default;
+};
+
+/// A Machine is what a step's time depends on beside its programs.
+struct Machine {
+  std::string name;
+  bool has_gpus = false;
+  /// Processors, or GPUs, of a node.
+  int devices = 1;
+  /// Bytes of a device; 0: not known.
+  double memory = 0;
+  /// The rates, by `ranks`, ascending.
+  std::vector<Rates> rates;
+  /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a bandwidth
+  /// of 0: there is none.
+  Link node, cluster, host;
+  /// Bytes a second of main memory for one rank of GPUs; 0: not known.
+  double host_memory = 0;
+  /// Seconds of a collective among so many ranks of a node by its bytes: "all_reduce 2".
+  std::map<std::string, Curve> exchanges;
+  /// Bytes a second of the disk; 0: not known.
+  double disk_read = 0, disk_write = 0;
+  /// Seconds that an operation takes at least.
+  double launch = 0;
+  /// The processor that it was measured on, and when; "" where it was not.
+  std::string processor, measured;
+
+  /// The rates of the least number of ranks that is at least `ranks`, or else of the most.
+  const Rates& rates_of(int ranks) const;
+  bool operator==(const Machine&) const = default;
+};
+
+/// The name of a dtype in machine files: "fp32".
+std::string_view machine_dtype_name(DType dtype);
+
+/// Seconds of `ideal` seconds at the rates for work of a kind, and of a dtype where the kind has
+/// one.
+double slowed(const Rates& rates, const std::string& kind, double ideal);
+
+/// Seconds of a collective ("all_reduce", "all_gather", "reduce_scatter", "send") of `bytes` bytes,
+/// the whole of what all ranks have in the end (or of the begin), among `ranks` ranks: measured on
+/// the node, else by a ring (Thakur et al. 2005, "Optimization of Collective Communication
+/// Operations in MPICH"), over the cluster's link where they are of several nodes.
+double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
+                        bool crosses_nodes);
+
+}  // namespace ftrun

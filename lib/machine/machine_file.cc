@@ -1,0 +1,309 @@
+#include "machine/machine_file.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "config/field_value.h"
+#include "config/node.h"
+#include "config/write.h"
+#include "config/yaml_reader.h"
+#include "machine/quantity.h"
+
+namespace ftrun {
+namespace {
+
+constexpr DType kDtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+/// Sections are maps of a machine file. A Section hands out each key once, and tells of those that
+/// nobody asked for.
+class Section {
+ public:
+  Section(const Node& node, std::string name, Problems& problems)
+      : node_(node), name_(std::move(name)), problems_(problems) {
+    if (!node.is_map()) problem(node.at, cat(name_, ": expected a section"), "");
+  }
+  ~Section() {
+    std::vector<std::string> known(asked_.begin(), asked_.end());
+    for (const NodeEntry& entry : node_.entries)
+      if (!asked_.contains(entry.key))
+        problem(entry.at,
+                cat(key_name(entry.key), ": unknown key", did_you_mean(nearest(entry.key, known))),
+                cat("known here: ", join(known, ", ")));
+  }
+  Section(const Section&) = delete;
+  Section& operator=(const Section&) = delete;
+
+  const Node* find(const std::string& key) {
+    asked_.insert(key);
+    return node_.find(key);
+  }
+  /// 0 where the key is absent, which is a problem if it is `required`.
+  double quantity(const std::string& key, Unit unit, bool required = false) {
+    const Node* const value = find(key);
+    if (value == nullptr) {
+      if (required) problem(node_.at, cat(key_name(key), " is missing"), "");
+      return 0;
+    }
+    return quantity_of(*value, value->text, unit);
+  }
+  double quantity_of(const Node& at, const std::string& text, Unit unit) {
+    std::string why;
+    const auto found = parse_quantity(text, unit, why);
+    if (!found) problem(at.at, why, "");
+    return found.value_or(0);
+  }
+  /// A whole number above 0.
+  int count(const std::string& key, int otherwise) {
+    const Node* const value = find(key);
+    if (value == nullptr) return otherwise;
+    if (value->kind == Node::Kind::kInt && value->integer > 0 && value->integer <= (1 << 20))
+      return static_cast<int>(value->integer);
+    problem(value->at,
+            cat(key_name(key), ": expected a whole number above 0, not ", value_text(*value)), "");
+    return otherwise;
+  }
+  /// A number above 0.
+  double factor(const std::string& key, double otherwise) {
+    const Node* const value = find(key);
+    return value == nullptr ? otherwise : factor_of(key, *value);
+  }
+  double factor_of(const std::string& key, const Node& value) {
+    if (value.kind == Node::Kind::kInt || value.kind == Node::Kind::kFloat)
+      if (value.number >= 1e-6 && value.number <= 1e6) return value.number;
+    problem(value.at,
+            cat(key_name(key), ": expected a number from 1e-6 to 1e6, not ", value_text(value)), "");
+    return 1;
+  }
+  std::string text(const std::string& key, const std::string& otherwise = "") {
+    const Node* const value = find(key);
+    return value == nullptr ? otherwise : value->text;
+  }
+  /// The entries of a map whose keys are the file's own.
+  std::vector<const NodeEntry*> entries(const std::string& key) {
+    std::vector<const NodeEntry*> found;
+    const Node* const value = find(key);
+    if (value == nullptr) return found;
+    if (!value->is_map()) problem(value->at, cat(key_name(key), ": expected a section"), "");
+    for (const NodeEntry& entry : value->entries) found.push_back(&entry);
+    return found;
+  }
+  void problem(const Position& at, std::string message, std::string remedy) {
+    problems_.error(at, std::move(message), std::move(remedy));
+  }
+  std::string key_name(const std::string& key) const { return joined_key(name_, key); }
+  Problems& problems() { return problems_; }
+
+ private:
+  const Node& node_;
+  std::string name_;
+  Problems& problems_;
+  std::set<std::string> asked_;
+};
+
+/// {100 us: 1.2, 1 ms: 1.05}: `y` reads a value.
+Curve curve_of(Section& section, const NodeEntry& entry, Unit unit,
+               const std::function<double(const Node&)>& y) {
+  std::vector<std::pair<double, double>> points;
+  for (const NodeEntry& point : entry.value.entries) {
+    const double x = section.quantity_of(point.value, point.key, unit), value = y(point.value);
+    if (x <= 0 || value <= 0) return {};
+    if (!points.empty() && points.back().first >= x) {
+      section.problem(point.at, cat(entry.key, ": points ascend, and ", point.key, " does not"),
+                      "");
+      return {};
+    }
+    points.emplace_back(x, value);
+  }
+  if (points.empty())
+    section.problem(entry.at, cat(entry.key, ": expected points, such as {100 us: 1.2}"), "");
+  return Curve(std::move(points));
+}
+
+Rates rates_of(const Node& node, Problems& problems) {
+  Section section(node, "rates", problems);
+  Rates rates;
+  rates.ranks = section.count("ranks", 1);
+  rates.threads = section.count("threads", 1);
+  rates.memory = section.quantity("memory", Unit::kByteRate, true);
+  for (const NodeEntry* entry : section.entries("products")) {
+    const auto dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                                    [&](DType d) { return machine_dtype_name(d) == entry->key; });
+    if (dtype == std::end(kDtypes))
+      section.problem(entry->at,
+                      cat("rates.products.", entry->key, ": expected fp32, bf16 or fp16"), "");
+    else
+      rates.products[*dtype] =
+          section.quantity_of(entry->value, entry->value.text, Unit::kFlopRate);
+  }
+  if (rates.products.empty()) section.problem(node.at, "rates.products is missing", "");
+  rates.slowdown = section.factor("otherwise", 1);
+  for (const NodeEntry* entry : section.entries("slowdown")) {
+    const Curve curve = curve_of(section, *entry, Unit::kSeconds, [&](const Node& value) {
+      return section.factor_of("slowdown", value);
+    });
+    if (!curve.empty()) rates.slowdowns[entry->key] = curve;
+  }
+  return rates;
+}
+
+Link link_of(Section& links, const std::string& key, Unit unit) {
+  const Node* const node = links.find(key);
+  if (node == nullptr) return {};
+  Section section(*node, cat("links.", key), links.problems());
+  return {section.quantity("latency", Unit::kSeconds, true),
+          section.quantity("bandwidth", unit, true)};
+}
+
+void read_links(Section& top, Machine& machine) {
+  const Node* const node = top.find("links");
+  if (node == nullptr) return;
+  Section links(*node, "links", top.problems());
+  machine.node = link_of(links, "node", Unit::kByteRate);
+  machine.cluster = link_of(links, "cluster", Unit::kNetworkRate);
+  machine.host = link_of(links, "host", Unit::kByteRate);
+}
+
+void read_rates(Section& top, const Node& root, Machine& machine) {
+  const Node* const rates = top.find("rates");
+  if (rates == nullptr || rates->kind != Node::Kind::kList || rates->items.empty())
+    return top.problem(rates == nullptr ? root.at : rates->at, "rates: expected a list", "");
+  for (const Node& item : rates->items) machine.rates.push_back(rates_of(item, top.problems()));
+  for (size_t i = 1; i < machine.rates.size(); ++i)
+    if (machine.rates[i - 1].ranks >= machine.rates[i].ranks)
+      top.problem(rates->items[i].at, "rates: their numbers of ranks ascend", "");
+}
+
+Machine machine_of(const Node& root, Problems& problems) {
+  Machine machine;
+  Section top(root, "", problems);
+  machine.name = top.text("machine");
+  if (machine.name.empty()) top.problem(root.at, "machine, its name, is missing", "");
+  const std::string device = top.text("device", "processor");
+  if (device != "processor" && device != "gpu")
+    top.problem(top.find("device")->at, cat("device: expected processor or gpu, not ", device), "");
+  machine.has_gpus = device == "gpu";
+  machine.devices = top.count("devices", 1);
+  machine.memory = top.quantity("memory", Unit::kBytes);
+  read_rates(top, root, machine);
+  read_links(top, machine);
+  for (const NodeEntry* entry : top.entries("exchange")) {
+    const Curve curve = curve_of(top, *entry, Unit::kBytes, [&](const Node& value) {
+      return top.quantity_of(value, value.text, Unit::kSeconds);
+    });
+    if (!curve.empty()) machine.exchanges[entry->key] = curve;
+  }
+  if (const Node* const disk = top.find("disk")) {
+    Section section(*disk, "disk", problems);
+    machine.disk_read = section.quantity("read", Unit::kByteRate, true);
+    machine.disk_write = section.quantity("write", Unit::kByteRate, true);
+  }
+  machine.launch = top.quantity("launch", Unit::kSeconds);
+  machine.host_memory = top.quantity("host_memory", Unit::kByteRate);
+  machine.processor = top.text("processor");
+  machine.measured = top.text("measured");
+  top.find("sources");  // is for readers: where the numbers are from
+  return machine;
+}
+
+std::string curve_text(const Curve& curve, Unit unit, const std::function<std::string(double)>& y) {
+  std::vector<std::string> points;
+  for (const auto& [x, value] : curve.points())
+    points.push_back(cat(quantity_text(x, unit), ": ", y(value)));
+  return cat("{", join(points, ", "), "}");
+}
+
+std::string rates_text(const Rates& rates) {
+  std::vector<std::string> products;
+  for (const auto& [dtype, rate] : rates.products)
+    products.push_back(cat(machine_dtype_name(dtype), ": ", quantity_text(rate, Unit::kFlopRate)));
+  std::string text =
+      cat("  - ranks: ", rates.ranks, "\n    threads: ", rates.threads,
+          "\n    memory: ", quantity_text(rates.memory, Unit::kByteRate), "\n    products: {",
+          join(products, ", "), "}\n    otherwise: ", format_number("%.5g", rates.slowdown), "\n");
+  if (!rates.slowdowns.empty()) text += "    slowdown:\n";
+  for (const auto& [kind, curve] : rates.slowdowns)
+    text += cat("      ", kind, ": ",
+                curve_text(curve, Unit::kSeconds,
+                           [](double factor) { return format_number("%.5g", factor); }),
+                "\n");
+  return text;
+}
+
+std::string link_text(const char* name, const Link& link) {
+  if (link.bandwidth == 0) return "";
+  return cat("  ", name, ": {latency: ", quantity_text(link.latency, Unit::kSeconds),
+             ", bandwidth: ", quantity_text(link.bandwidth, Unit::kByteRate), "}\n");
+}
+
+}  // namespace
+
+Machine parse_machine(const std::string& path, const std::string& text) {
+  Problems problems;
+  const Node root = read_yaml(path, text, problems);
+  Machine machine;
+  if (!has_errors(problems.all())) machine = machine_of(root, problems);
+  if (!has_errors(problems.all())) return machine;
+  std::vector<std::string> lines;
+  for (const Problem& problem : problems.sorted()) lines.push_back(to_text(problem));
+  throw Error(ExitCode::kUsage, join(lines, "\n"),
+              "ftrun bench machine writes such a file; docs/plan.md has its keys");
+}
+
+Machine read_machine_file(const std::string& path) {
+  return parse_machine(path, read_file(path));
+}
+
+std::string own_machine_path() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty())
+    return cache + "/ftrun/machine.yaml";
+  const std::string home = variable("HOME");
+  return home.empty() ? "" : home + "/.cache/ftrun/machine.yaml";
+}
+
+std::optional<Machine> own_machine(const std::string& path) {
+  std::error_code none;
+  if (path.empty() || !std::filesystem::exists(path, none)) return std::nullopt;
+  return read_machine_file(path);
+}
+
+std::string machine_text(const Machine& machine) {
+  std::string text =
+      cat("machine: ", yaml_text(machine.name), "\ndevice: ", machine.has_gpus ? "gpu" : "processor",
+          "\ndevices: ", machine.devices, "\n");
+  if (!machine.processor.empty()) text += cat("processor: ", yaml_text(machine.processor), "\n");
+  if (!machine.measured.empty()) text += cat("measured: ", yaml_text(machine.measured), "\n");
+  if (machine.memory > 0)
+    text += cat("memory: ", quantity_text(machine.memory, Unit::kBytes), "\n");
+  text += "rates:\n";
+  for (const Rates& rates : machine.rates) text += rates_text(rates);
+  const std::string links = link_text("node", machine.node) + link_text("cluster", machine.cluster) +
+                            link_text("host", machine.host);
+  if (!links.empty()) text += cat("links:\n", links);
+  if (!machine.exchanges.empty()) text += "exchange:\n";
+  for (const auto& [kind, curve] : machine.exchanges)
+    text += cat("  ", kind, ": ",
+                curve_text(curve, Unit::kBytes,
+                           [](double seconds) { return quantity_text(seconds, Unit::kSeconds); }),
+                "\n");
+  if (machine.disk_read > 0)
+    text += cat("disk: {read: ", quantity_text(machine.disk_read, Unit::kByteRate),
+                ", write: ", quantity_text(machine.disk_write, Unit::kByteRate), "}\n");
+  if (machine.host_memory > 0)
+    text += cat("host_memory: ", quantity_text(machine.host_memory, Unit::kByteRate), "\n");
+  if (machine.launch > 0)
+    text += cat("launch: ", quantity_text(machine.launch, Unit::kSeconds), "\n");
+  return text;
+}
+
+}  // namespace ftrun

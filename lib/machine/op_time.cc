@@ -1,0 +1,50 @@
+#include "machine/op_time.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/cost.h"
+#include "graph/layer_graph.h"
+#include "graph/op_spec.h"
+
+namespace ftrun {
+namespace {
+
+double product_rate(const Rates& rates, DType dtype) {
+  const auto found = rates.products.find(dtype);
+  if (found != rates.products.end()) return found->second;
+  throw Error(ExitCode::kUsage,
+              cat("the machine file has no rate of products in ", machine_dtype_name(dtype)),
+              cat("add it to rates.products, or plan in ",
+                  machine_dtype_name(rates.products.begin()->first)));
+}
+
+}  // namespace
+
+std::string rated_kind(const LayerGraph& graph, const Op& op) {
+  return cat(op_name(op.kind), " ", machine_dtype_name(graph.dtypes.compute));
+}
+
+double ideal_seconds(const Rates& rates, const LayerGraph& graph, const Op& op) {
+  const double product = product_rate(rates, graph.dtypes.compute);
+  double seconds = 0;
+  for (const Pass& pass : work(graph, op)) {
+    const double arithmetic = pass.flops + kFlopsPerTranscendental * pass.transcendentals;
+    seconds += std::max(arithmetic / product, pass.bytes / rates.memory);
+  }
+  return seconds;
+}
+
+double list_seconds(const Machine& machine, const Rates& rates, const LayerGraph& graph,
+                    std::span<const Op> list) {
+  double seconds = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    // A GPU computes a pair in one pass over what both read.
+    if (machine.has_gpus && i > 0 && is_gpu_pair(list, i - 1)) continue;
+    const double ideal = ideal_seconds(rates, graph, list[i]);
+    seconds += std::max(slowed(rates, rated_kind(graph, list[i]), ideal), machine.launch);
+  }
+  return seconds;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,119 @@
+#include "machine/quantity.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+struct Suffix {
+  std::string_view text;
+  double factor;
+};
+
+constexpr Suffix kSeconds[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
+constexpr Suffix kBytes[] = {{"TB", 1e12},    {"GB", 1e9},     {"MB", 1e6},
+                             {"KB", 1e3},     {"B", 1},        {"TiB", 0x1p40},
+                             {"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}};
+constexpr Suffix kByteRates[] = {{"TB/s", 1e12},    {"GB/s", 1e9},     {"MB/s", 1e6},
+                                 {"KB/s", 1e3},     {"B/s", 1},        {"TiB/s", 0x1p40},
+                                 {"GiB/s", 0x1p30}, {"MiB/s", 0x1p20}, {"KiB/s", 0x1p10}};
+constexpr Suffix kNetworkRates[] = {{"TB/s", 1e12},    {"GB/s", 1e9},    {"MB/s", 1e6},
+                                    {"KB/s", 1e3},     {"B/s", 1},       {"Tb/s", 1e12 / 8},
+                                    {"Gb/s", 1e9 / 8}, {"Mb/s", 1e6 / 8}};
+constexpr Suffix kFlopRates[] = {
+    {"PFLOP/s", 1e15}, {"TFLOP/s", 1e12}, {"GFLOP/s", 1e9}, {"MFLOP/s", 1e6}, {"FLOP/s", 1}};
+
+std::span<const Suffix> suffixes_of(Unit unit) {
+  switch (unit) {
+    case Unit::kSeconds:
+      return kSeconds;
+    case Unit::kBytes:
+      return kBytes;
+    case Unit::kByteRate:
+      return kByteRates;
+    case Unit::kNetworkRate:
+      return kNetworkRates;
+    case Unit::kFlopRate:
+      return kFlopRates;
+  }
+  bug("a unit");
+}
+
+/// What a machine's quantity is at least, and at most, in the unit without a prefix.
+std::pair<double, double> bounds_of(Unit unit) {
+  switch (unit) {
+    case Unit::kSeconds:
+      return {1e-12, 1e6};
+    case Unit::kBytes:
+      return {1, 1e18};
+    case Unit::kByteRate:
+    case Unit::kNetworkRate:
+      return {1e3, 1e18};
+    case Unit::kFlopRate:
+      return {1e3, 1e21};
+  }
+  bug("a unit");
+}
+
+const Suffix* find_suffix(std::span<const Suffix> suffixes, std::string_view text) {
+  for (const Suffix& suffix : suffixes)
+    if (suffix.text == text) return &suffix;
+  return nullptr;
+}
+
+std::string choices(std::span<const Suffix> suffixes) {
+  std::vector<std::string> names;
+  for (const Suffix& suffix : suffixes) names.emplace_back(suffix.text);
+  return join(names, ", ");
+}
+
+}  // namespace
+
+std::optional<double> parse_quantity(std::string_view text, Unit unit, std::string& why) {
+  const std::string given(text);
+  const std::span<const Suffix> suffixes = suffixes_of(unit);
+  char* end = nullptr;
+  const double number = std::strtod(given.c_str(), &end);
+  const bool is_number = end != given.c_str() && std::isfinite(number);
+  while (*end == ' ') ++end;
+  const std::string_view written(end);
+  if (!is_number || number <= 0) {
+    why = cat("\"", given, "\" is not a number above 0 with one of the units ", choices(suffixes));
+    return std::nullopt;
+  }
+  if (const Suffix* suffix = find_suffix(suffixes, written)) {
+    const double value = number * suffix->factor;
+    const auto [least, most] = bounds_of(unit);
+    if (value >= least && value <= most) return value;
+    why = cat("\"", given, "\" is no such quantity of any machine");
+    return std::nullopt;
+  }
+  if (written.empty())
+    why = cat("\"", given, "\" has no unit; it is one of ", choices(suffixes));
+  else if (unit == Unit::kByteRate && find_suffix(kNetworkRates, written) != nullptr)
+    why = cat("\"", given, "\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
+  else
+    why = cat("\"", given, "\": the unit is one of ", choices(suffixes));
+  return std::nullopt;
+}
+
+std::string quantity_text(double value, Unit unit) {
+  const Suffix* smallest = nullptr;
+  const Suffix* best = nullptr;
+  for (const Suffix& suffix : suffixes_of(unit)) {
+    const bool is_decimal = suffix.text.find_first_of("ib") == std::string_view::npos;
+    if (!is_decimal) continue;
+    if (smallest == nullptr || suffix.factor < smallest->factor) smallest = &suffix;
+    if (suffix.factor <= value && (best == nullptr || suffix.factor > best->factor)) best = &suffix;
+  }
+  if (best == nullptr) best = smallest;
+  return cat(format_number("%.5g", value / best->factor), " ", best->text);
+}
+
+}  // namespace ftrun

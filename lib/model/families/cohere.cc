@@ -1,0 +1,53 @@
+// Command R and R+ (cohere), Command R7B and A (cohere2) of Cohere: attention and MLP beside each
+// other on one layer norm without a bias, and a scale of logits; neighbours rotate. Of Cohere 2,
+// layers with a sliding window rotate, and the others do not.
+#include "model/families.h"
+#include "model/families/layer_types.h"
+
+namespace ftrun {
+namespace {
+
+constexpr ConfigKeys kCohereKeys{.norm_epsilon = "layer_norm_eps"};
+constexpr ConfigKeys kCohere2Keys{.head_size = nullptr, .norm_epsilon = "layer_norm_eps"};
+constexpr TensorNames kCohereNames{.post_norm = {}};
+
+constexpr ConfigDefaults cohere_defaults(double theta) {
+  return {.positions = 8192, .norm_epsilon = 1e-5, .rope_theta = theta, .pad_id = 0, .tied = true};
+}
+
+void read_cohere(ConfigReader& reader, ModelConfig& config) {
+  config.norm = NormKind::kLayer;
+  config.norm_bias = false;
+  config.parallel_residual = true;
+  config.rotates_pairs = true;
+  config.logit_scale = reader.number_or("logit_scale", 0.0625, true);
+  config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
+  if (reader.flag_or("use_qk_norm", false))
+    reader.unsupported("use_qk_norm", "layer norms of query and key heads are not supported yet");
+}
+
+void read_cohere2(ConfigReader& reader, ModelConfig& config) {
+  read_cohere(reader, config);
+  const int64_t window = read_window(reader);
+  if (!read_layer_types(reader, config, window))
+    set_periodic_windows(reader, config, window,
+                         reader.whole_or("sliding_window_pattern", 4, {1, 10000}));
+  for (const int64_t each : config.windows) config.rotates.push_back(each > 0);
+}
+
+}  // namespace
+
+const Family kCohereFamily{.model_type = "cohere",
+                           .architecture = "CohereForCausalLM",
+                           .keys = kCohereKeys,
+                           .defaults = cohere_defaults(5e5),
+                           .names = kCohereNames,
+                           .read = read_cohere};
+const Family kCohere2Family{.model_type = "cohere2",
+                            .architecture = "Cohere2ForCausalLM",
+                            .keys = kCohere2Keys,
+                            .defaults = cohere_defaults(1e4),
+                            .names = kCohereNames,
+                            .read = read_cohere2};
+
+}  // namespace ftrun

@@ -1,0 +1,54 @@
+// Falcon of TII with rotation: layer norms, a plain MLP, attention and MLP beside each other on one
+// norm, or one behind the other; q, k and v are one matrix in files, whose rows stand key head by
+// key head.
+#include "model/families.h"
+
+namespace ftrun {
+namespace {
+
+constexpr const char* kNotYet = "is not supported yet";
+
+void read_falcon(ConfigReader& reader, ModelConfig& config) {
+  const bool is_new = reader.flag_or("new_decoder_architecture", false);
+  config.norm = NormKind::kLayer;
+  config.qkv_bias = config.attention_out_bias = config.mlp_bias = reader.flag_or("bias", false);
+  config.feed_forward = 4 * config.hidden;
+  if (reader.find("ffn_hidden_size"))
+    config.feed_forward = reader.whole("ffn_hidden_size", {1, int64_t{1} << 22});
+  if (!is_new && reader.flag_or("multi_query", true)) config.kv_heads = 1;
+  config.parallel_residual = is_new || reader.flag_or("parallel_attn", true);
+  config.mlp_norm = !config.parallel_residual;
+  if (reader.flag_or("alibi", false)) reader.unsupported("alibi", kNotYet);
+  if (reader.whole_or("num_ln_in_parallel_attn", is_new ? 2 : 1, {1, 2}) == 2)
+    reader.unsupported("num_ln_in_parallel_attn",
+                       "norms of their own for attention and MLP beside each other are not "
+                       "supported yet");
+  if (is_new && !reader.flag_or("parallel_attn", true))
+    reader.unsupported("parallel_attn", kNotYet);
+  if (reader.number_or("hidden_dropout", 0.0, false) != 0)
+    config.dropouts.emplace_back("hidden_dropout");
+}
+
+}  // namespace
+
+const Family kFalconFamily{
+    .model_type = "falcon",
+    .architecture = "FalconForCausalLM",
+    .keys = {.feed_forward = nullptr,
+             .kv_heads = "num_kv_heads",
+             .head_size = nullptr,
+             .norm_epsilon = "layer_norm_epsilon",
+             .activation = "activation"},
+    .defaults = {.positions = 2048, .norm_epsilon = 1e-5, .activation = "gelu", .tied = true},
+    .names = {.root = "transformer.",
+              .embedding = "transformer.word_embeddings",
+              .blocks = "transformer.h.",
+              .products = {"self_attention.query_key_value", "self_attention.query_key_value",
+                           "self_attention.query_key_value", "self_attention.dense", "",
+                           "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"},
+              .norm = "transformer.ln_f",
+              .rows_by_key_head = true,
+              .adapted = {"query_key_value"}},
+    .read = read_falcon};
+
+}  // namespace ftrun

@@ -1,0 +1,24 @@
+// OLMo 2 of Ai2: norms behind attention and MLP and none before them, and norms of all query heads
+// and of all key heads of a token.
+#include "model/families.h"
+
+namespace ftrun {
+namespace {
+
+void read_olmo2(ConfigReader& reader, ModelConfig& config) {
+  config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", false);
+  config.qk_norm = config.whole_qk_norm = true;
+}
+
+}  // namespace
+
+const Family kOlmo2Family{.model_type = "olmo2",
+                          .architecture = "Olmo2ForCausalLM",
+                          .defaults = {.positions = 2048, .norm_epsilon = 1e-5, .pad_id = 1},
+                          .names = {.input_norm = {},
+                                    .post_norm = {},
+                                    .attention_output_norm = "post_attention_layernorm",
+                                    .mlp_output_norm = "post_feedforward_layernorm"},
+                          .read = read_olmo2};
+
+}  // namespace ftrun

@@ -1,0 +1,29 @@
+// StableLM of Stability AI: Llama's blocks with layer norms, of which a part of each head rotates;
+// attention and MLP one behind the other, or beside each other on one norm.
+#include "model/families.h"
+
+namespace ftrun {
+namespace {
+
+void read_stablelm(ConfigReader& reader, ModelConfig& config) {
+  config.norm = NormKind::kLayer;
+  config.qkv_bias = reader.flag_or("use_qkv_bias", false);
+  config.parallel_residual = reader.flag_or("use_parallel_residual", false);
+  config.mlp_norm = !config.parallel_residual;
+  if (reader.flag_or("qk_layernorm", false))
+    reader.unsupported("qk_layernorm", "a layer norm for each head is not supported yet");
+  if (reader.number_or("hidden_dropout", 0.0, false) != 0)
+    config.dropouts.emplace_back("hidden_dropout");
+}
+
+}  // namespace
+
+const Family kStableLmFamily{
+    .model_type = "stablelm",
+    .architecture = "StableLmForCausalLM",
+    .keys = {.head_size = nullptr, .norm_epsilon = "layer_norm_eps"},
+    .defaults = {.kv_heads = 32, .positions = 4096, .norm_epsilon = 1e-5, .partial_rotary = 0.25},
+    .rotates_partly = true,
+    .read = read_stablelm};
+
+}  // namespace ftrun

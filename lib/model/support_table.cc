@@ -1,0 +1,264 @@
+#include "model/support_table.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/adapter.h"
+#include "model/families.h"
+#include "model/readable_quantizations.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kIntroduction =
+    "# Model families\n\n"
+    "Written by `ftrun schema --models`, which tries each feature on a small model of each family; "
+    "a test "
+    "compares. How a family is added: CONTRIBUTING.md.\n\n"
+    "Every family trains on data-parallel ranks with all ZeRO stages and tiers, on tensor-parallel "
+    "ranks and "
+    "in pipelines, on processors and on GPUs; what has run on emulated GPUs alone is in "
+    "[config.md](config.md). "
+    "Text models alone: folders with vision or audio parts are not read.\n\n";
+
+/// Makes the config.json of a small model of a family, without dropout.
+Json small_config(const Family& family) {
+  const ConfigKeys& keys = family.keys;
+  Json json{{"model_type", family.model_type},
+            {"architectures", {family.architecture}},
+            {"vocab_size", 512},
+            {keys.hidden, 256},
+            {keys.layers, 2},
+            {keys.query_heads, 4},
+            {keys.positions, 1024},
+            {keys.attention_dropout, 0},
+            {"embd_pdrop", 0},
+            {"resid_pdrop", 0},
+            {"pad_token_id", 0}};
+  if (keys.feed_forward != nullptr) json[keys.feed_forward] = 512;
+  if (keys.kv_heads != nullptr) json[keys.kv_heads] = 2;
+  if (keys.head_size != nullptr) json[keys.head_size] = 64;
+  return json;
+}
+
+/// Wish is what a run asks of a model.
+struct Wish {
+  int tensor_ranks = 1;
+  bool sequence = true;
+  bool adapts = false;
+  bool magnitudes = false;
+  PackedFormat::Kind packed = PackedFormat::Kind::kNone;
+};
+
+/// Feature is a row of the table: changes of the small model's config.json, or a wish.
+struct Feature {
+  std::string name;
+  std::function<Json(const Family&)> change = [](const Family&) { return Json::object(); };
+  Wish wish = {};
+};
+
+auto with(Json change) {
+  return [change = std::move(change)](const Family&) { return change; };
+}
+
+Json rope(Json scaling) {
+  return {{"rope_scaling", std::move(scaling)}};
+}
+
+std::vector<Feature> config_features() {
+  const auto activation = [](const char* name) {
+    return [name](const Family& family) { return Json{{family.keys.activation, name}}; };
+  };
+  return {
+      {"`tie_word_embeddings: true`", with({{"tie_word_embeddings", true}})},
+      {"`tie_word_embeddings: false`", with({{"tie_word_embeddings", false}})},
+      {"`attention_bias: true`", with({{"attention_bias", true}})},
+      {"`mlp_bias: true`", with({{"mlp_bias", true}})},
+      {"`sliding_window`",
+       with({{"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 0}})},
+      {"rope `linear`", with(rope({{"rope_type", "linear"}, {"factor", 2.0}}))},
+      {"rope `llama3`", with(rope({{"rope_type", "llama3"},
+                                   {"factor", 8.0},
+                                   {"low_freq_factor", 1.0},
+                                   {"high_freq_factor", 4.0},
+                                   {"original_max_position_embeddings", 512}}))},
+      {"rope `yarn`", with(rope({{"rope_type", "yarn"}, {"factor", 2.0}}))},
+      {"rope `dynamic`", with(rope({{"rope_type", "dynamic"}, {"factor", 2.0}}))},
+      {"`partial_rotary_factor`", with({{"partial_rotary_factor", 0.5}})},
+      {"activation silu", activation("silu")},
+      {"activation gelu (exact)", activation("gelu")},
+      {"activation relu2", activation("relu2")},
+      {"attention dropout in training",
+       [](const Family& family) {
+         return Json{{family.keys.attention_dropout, 0.1}};
+       }},
+  };
+}
+
+std::vector<Feature> run_features() {
+  const auto nothing = with(Json::object());
+  return {
+      {"tensor-parallel ranks", nothing, {.tensor_ranks = 2, .sequence = false}},
+      {"... with sequence parallelism", nothing, {.tensor_ranks = 2}},
+      {"LoRA on all products", nothing, {.adapts = true}},
+      {"... on tensor-parallel ranks", nothing, {.tensor_ranks = 2, .adapts = true}},
+      {"DoRA", nothing, {.adapts = true, .magnitudes = true}},
+      {"`quantization: {type: nf4}`",
+       nothing,
+       {.adapts = true, .packed = PackedFormat::Kind::kNf4}},
+      {"`quantization: {type: int8}`",
+       nothing,
+       {.adapts = true, .packed = PackedFormat::Kind::kInt8}},
+      {"... nf4 on tensor-parallel ranks",
+       nothing,
+       {.tensor_ranks = 2, .adapts = true, .packed = PackedFormat::Kind::kNf4}},
+  };
+}
+
+constexpr const char* kWhere = "config.json";
+
+ModelConfig parse(const Json& json) {
+  return parse_model_config(json.dump(), kWhere);
+}
+
+/// Builds what a training step needs of the model.
+void build(const ModelConfig& config, const Wish& wish) {
+  LoraOptions lora;
+  lora.target_modules = {"all-linear"};
+  lora.magnitudes = wish.magnitudes;
+  ModelDtypes dtypes;
+  dtypes.packed.kind = wish.packed;
+  dtypes.packed.double_quantized = wish.packed == PackedFormat::Kind::kNf4;
+  const Adapter adapter = wish.adapts ? make_adapter(config, lora) : Adapter{};
+  build_model(config, {.rows = 1, .row_tokens = 64}, Mode::kTrain, dtypes, {},
+              {.degree = wish.tensor_ranks, .index = 0, .sequence = wish.sequence}, adapter);
+}
+
+/// Drops the rotation of a model whose positions are learned, which has none whatever its config
+/// says.
+ModelConfig without_idle_rope(ModelConfig config) {
+  if (config.learned_positions) config.rope = {};
+  return config;
+}
+
+/// Notes numbers the limits in the order in which they are met.
+class Notes {
+ public:
+  std::string mark(const Error& limit) {
+    std::string text = limit.message();
+    if (text.starts_with(cat(kWhere, ": "))) text.erase(0, cat(kWhere, ": ").size());
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    auto found = std::find(texts_.begin(), texts_.end(), text);
+    if (found == texts_.end()) found = texts_.insert(texts_.end(), text);
+    return cat("no [", found - texts_.begin() + 1, "]");
+  }
+
+  std::string list() const {
+    std::string lines;
+    for (size_t i = 0; i < texts_.size(); ++i) lines += cat(i + 1, ". ", texts_[i], "\n");
+    return lines;
+  }
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+/// Finds the word for a feature: "yes", "as ever" where it changes nothing of the model, or "no"
+/// and the number of the limit.
+std::string cell(const Family& family, const Feature& feature, Notes& notes) {
+  Json json = small_config(family);
+  const Json change = feature.change(family);
+  const bool is_run = change.empty();
+  try {
+    const ModelConfig base = parse(json);
+    json.update(change);
+    const ModelConfig changed = parse(json);
+    build(changed, feature.wish);
+    const bool is_same = without_idle_rope(changed) == without_idle_rope(base);
+    return is_run || !is_same ? "yes" : "as ever";
+  } catch (const Error& limit) {
+    if (limit.code() == ExitCode::kBug) throw;
+    return notes.mark(limit);
+  }
+}
+
+std::string table_row(const std::vector<std::string>& cells) {
+  return cat("| ", join(cells, " | "), " |\n");
+}
+
+std::string head(std::vector<std::string> cells) {
+  const std::string names = table_row(cells);
+  std::fill(cells.begin(), cells.end(), "---");
+  return names + table_row(cells);
+}
+
+std::string feature_table(const char* title, const std::vector<Feature>& features, Notes& notes) {
+  std::vector<std::string> columns{title};
+  for (const Family& family : families()) columns.emplace_back(family.model_type);
+  std::string text = head(columns);
+  for (const Feature& feature : features) {
+    std::vector<std::string> cells{feature.name};
+    for (const Family& family : families()) cells.push_back(cell(family, feature, notes));
+    text += table_row(cells);
+  }
+  return text + "\n";
+}
+
+std::string norm_text(const ModelConfig& config) {
+  std::string text = config.norm == NormKind::kLayer        ? "layer norm"
+                     : config.norm == NormKind::kRmsLessOne ? "RMS, stored less 1"
+                                                            : "RMS";
+  if (config.output_norms) text += ", behind both parts too";
+  if (config.qk_norm) text += ", of query and key heads";
+  return text;
+}
+
+std::string family_table() {
+  std::string text = head({"`model_type`", "class", "modules of products", "adapted by default",
+                           "norms", "MLP", "positions"});
+  for (const Family& family : families()) {
+    const ModelConfig config = parse(small_config(family));
+    std::vector<std::string> modules;
+    for (const ProductModule& module : product_modules(family.names))
+      modules.push_back(
+          cat(last_part(module.name),
+              module.products.size() > 1 ? cat(" (", module.products.size(), " fused)") : ""));
+    text +=
+        table_row({std::string(family.model_type), std::string(family.architecture),
+                   join(modules, ", ") + (family.names.transposed ? "; transposed in files" : ""),
+                   join(adapted_by_default(family.names), ", "), norm_text(config),
+                   config.gated ? "gated" : "plain",
+                   config.learned_positions ? "learned"
+                   : config.window_rope     ? "rotation, another one with a window"
+                                            : "rotation"});
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string support_markdown() {
+  Notes notes;
+  std::string text = kIntroduction + family_table();
+  text +=
+      "## What config.json may ask for\n\n`as ever`: the same model as without the key, because "
+      "that is the family's default or because its class takes no notice of the key, here as in "
+      "transformers.\n\n";
+  text += feature_table("config.json", config_features(), notes);
+  text += "## What a run may ask for\n\n" + feature_table("run", run_features(), notes);
+  std::vector<std::string> methods(kReadableQuantizations.begin(), kReadableQuantizations.end());
+  text += cat("Models that were published quantized are read where `quant_method` is ",
+              join(methods, " or "),
+              " ([checkpoint.md](checkpoint.md#hugging-face-model-folders)).\n\n## Limits\n\n");
+  return text + notes.list();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,98 @@
+#include "ops/whole_qk_norm/whole_qk_norm.h"
+
+#include <map>
+#include <string>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/derivation.h"
+#include "graph/op_parts.h"
+#include "ops/kinds.h"
+
+namespace ftrun {
+namespace {
+
+void whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters) {
+  const HeadAttrs& heads = op.attrs.get<WholeQkNormAttrs>().heads;
+  add_head_letters(heads.query_heads, heads.kv_heads, heads.head_size, letters);
+}
+
+/// Emits dots of a rank's own elements, which the ranks sum before they are read. The squares
+/// themselves have no gradient: it is in that of qkv.
+void whole_qk_norm_gradients(Derivation& d, const Op& op) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const ValueId qkv = d.needed(op.in[0]);
+  const ValueId rstd = d.needed(op.out[1]);
+  const ValueId wq = op.in[2], wk = op.in[3];
+  const int64_t ranks = op.attrs.get<WholeQkNormAttrs>().ranks;
+  const ValueId own = d.new_gradient(op.in[1]);
+  d.emit_input_grad(OpKind::kQkDots, {dy, qkv, wq, wk}, {own}, op.attrs);
+  const ValueId dots = ranks > 1 ? d.whole_gradient(op.in[1], own, ranks) : own;
+  const ValueId dwq = d.param_grad(wq);
+  d.emit_input_grad(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(wk)}, op.attrs);
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kWholeQkNormDgrad, {dy, qkv, rstd, dots, wq, wk}, {dx}, op.attrs);
+  d.add_term(op.in[0], dx);
+}
+
+}  // namespace
+
+ValueId ops::qk_squares(GraphBuilder& g, ValueId qkv, const WholeQkNormAttrs& attrs) {
+  const ValueId squares =
+      g.add_value("qk_norm.squares", g.statistics(), {g.tokens(), 2}, ValueRole::kTemp);
+  g.emit(OpKind::kQkDots, {qkv, qkv}, {squares}, attrs);
+  return squares;
+}
+
+ValueId ops::whole_qk_norm(GraphBuilder& g, ValueId qkv, ValueId squares, ValueId weight_q,
+                           ValueId weight_k, const WholeQkNormAttrs& attrs) {
+  require(g.at(weight_q).dims == Dims{attrs.query_elements()} &&
+              g.at(weight_k).dims == Dims{attrs.key_elements()},
+          "whole_qk_norm weights");
+  const ValueId y = g.temp("qk_norm.out", g.at(qkv).dims);
+  const ValueId rstd =
+      g.add_value("qk_norm.rstd", g.statistics(), {g.tokens(), 2}, ValueRole::kTemp);
+  g.emit(OpKind::kWholeQkNorm, {qkv, squares, weight_q, weight_k}, {y, rstd}, attrs);
+  return y;
+}
+
+namespace specs {
+
+constinit const OpSpec qk_dots{
+    .name = "qk_dots",
+    .shapes = "N,Q N,Q [A] [U] -> N,2",
+    .shared_by = "H",
+    .letters = whole_qk_norm_letters,
+    .gpu_workspace = workspace_of::none,
+    .gradients = gradients_of::no_operand,
+};
+
+constinit const OpSpec whole_qk_norm{
+    .name = "whole_qk_norm",
+    .shapes = "N,Q N,2 A U -> N,Q N,2",
+    .shared_by = "H",
+    .letters = whole_qk_norm_letters,
+    .gpu_workspace = workspace_of::none,
+    .gradients = whole_qk_norm_gradients,
+};
+
+constinit const OpSpec whole_qk_norm_dgrad{
+    .name = "whole_qk_norm_dgrad",
+    .shapes = "N,Q N,Q N,2 N,2 A U -> N,Q",
+    .shared_by = "H",
+    .letters = whole_qk_norm_letters,
+    .gpu_workspace = workspace_of::none,
+};
+
+constinit const OpSpec whole_qk_norm_wgrad{
+    .name = "whole_qk_norm_wgrad",
+    .shapes = "N,Q N,Q N,2 -> A U",
+    .shared_by = "H",
+    .letters = whole_qk_norm_letters,
+    .workspace = workspace_of::partial_gradients,
+    .gpu_workspace = workspace_of::gpu_partial_sums,
+};
+
+}  // namespace specs
+
+}  // namespace ftrun

@@ -1,0 +1,162 @@
+#include "sim/instr_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "machine/op_time.h"
+#include "program/layer_instr.h"
+
+namespace ftrun {
+namespace {
+
+double sum_of_bytes(const std::vector<Range>& ranges) {
+  double bytes = 0;
+  for (const Range& range : ranges) bytes += static_cast<double>(range.bytes);
+  return bytes;
+}
+
+/// Bytes of a collective's call: the whole of what all ranks have.
+double exchanged_bytes(const Instr& instr, size_t call) {
+  const bool by_reads = instr.kind == InstrKind::kReduceScatter || instr.kind == InstrKind::kSend;
+  return static_cast<double>((by_reads ? instr.reads : instr.writes)[call].bytes);
+}
+
+std::string_view exchange_name(InstrKind kind) {
+  return kind == InstrKind::kReceive ? "send" : instr_name(kind);
+}
+
+}  // namespace
+
+std::string rated_kind(const Instr& instr) {
+  switch (instr.kind) {
+    case InstrKind::kClear:
+      return "clear";
+    case InstrKind::kCopy:
+      return "copy";
+    case InstrKind::kAccumulate:
+      return "accumulate";
+    case InstrKind::kGradientNorm:
+      return "gradient_norm";
+    case InstrKind::kMeasure:
+    case InstrKind::kUpdate:
+      return "update";
+    default:
+      return "";
+  }
+}
+
+double memory_bytes(const Instr& instr) {
+  const double reads = sum_of_bytes(instr.reads), writes = sum_of_bytes(instr.writes);
+  switch (instr.kind) {
+    case InstrKind::kGradientNorm:
+      return reads;
+    case InstrKind::kClear:
+      return writes;
+    case InstrKind::kAccumulate:
+    case InstrKind::kUpdate:
+      return reads + 2 * writes;
+    default:
+      return reads + writes;
+  }
+}
+
+InstrCosts::InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
+                       const ModelDescription& model, std::vector<bool> crosses)
+    : machine_(machine),
+      rates_(machine.rates_of(machine.has_gpus ? 1 : ranks_of_node)),
+      program_(program),
+      model_(model),
+      crosses_(std::move(crosses)) {}
+
+double InstrCosts::seconds_of_list(const Instr& instr) {
+  const LayerOps& ops = instr.ops();
+  const auto [known, added] =
+      lists_.try_emplace({instr.kind, ops.graph, ops.first_op, ops.op_count}, 0);
+  if (added) {
+    const LayerGraph& graph = model_.graphs[static_cast<size_t>(ops.graph)];
+    known->second = list_seconds(machine_, rates_, graph, ops_of(graph, instr));
+  }
+  return known->second;
+}
+
+/// Main memory beside a GPU has a rate of its own.
+double InstrCosts::seconds_of_bytes(const Instr& instr) const {
+  const std::string kind = rated_kind(instr);
+  if (kind.empty()) return 0;
+  const double bytes = memory_bytes(instr);
+  if (!machine_.has_gpus || !touches(instr, Tier::kHost))
+    return slowed(rates_, kind, bytes / rates_.memory);
+  if (machine_.host_memory == 0)
+    throw Error(ExitCode::kUsage,
+                cat("the machine ", machine_.name, " has no host_memory, in which ", kind, " runs"),
+                "add host_memory: 200 GB/s to the machine file, or plan without offload");
+  return bytes / machine_.host_memory;
+}
+
+bool InstrCosts::touches(const Instr& instr, Tier tier) const {
+  for (const auto* ranges : {&instr.reads, &instr.writes})
+    for (const Range& range : *ranges)
+      if (program_.at(range.buffer).tier == tier) return true;
+  return false;
+}
+
+double InstrCosts::seconds_of_copy(const Instr& instr) const {
+  const Tier from = program_.at(instr.reads[0].buffer).tier,
+             to = program_.at(instr.writes[0].buffer).tier;
+  const auto bytes = static_cast<double>(std::max(instr.reads[0].bytes, instr.writes[0].bytes));
+  if (from == Tier::kNvme || to == Tier::kNvme) {
+    const double rate = from == Tier::kNvme ? machine_.disk_read : machine_.disk_write;
+    if (rate == 0)
+      throw Error(ExitCode::kUsage, cat("the machine ", machine_.name, " has no rates of a disk"),
+                  "add disk: {read: 2 GB/s, write: 1 GB/s} to the machine file");
+    return bytes / rate;
+  }
+  if (!machine_.has_gpus || from == to) return seconds_of_bytes(instr);
+  if (machine_.host.bandwidth == 0)
+    throw Error(ExitCode::kUsage,
+                cat("the machine ", machine_.name, " has no links.host, between a GPU and main memory"),
+                "add host: {latency: 10 us, bandwidth: 50 GB/s} to its links, or plan without offload");
+  return machine_.host.latency + bytes / machine_.host.bandwidth;
+}
+
+double InstrCosts::seconds_of_exchange(const Instr& instr) const {
+  const RankGroup& group = program_.group(instr.group()).ranks;
+  const bool crosses = crosses_[static_cast<size_t>(instr.group())];
+  double seconds = 0;
+  for (size_t call = 0; call < std::max(instr.reads.size(), instr.writes.size()); ++call) {
+    const double bytes = instr.kind == InstrKind::kReceive
+                             ? static_cast<double>(instr.writes[call].bytes)
+                             : exchanged_bytes(instr, call);
+    seconds += exchange_seconds(machine_, exchange_name(instr.kind), bytes, group.size(), crosses);
+  }
+  return seconds;
+}
+
+InstrCost InstrCosts::of(const Instr& instr) {
+  double seconds = 0;
+  int threads = machine_.has_gpus ? 0 : 1;
+  if (instr.runs_list()) {
+    seconds = seconds_of_list(instr);
+    threads *= rates_.threads;
+  } else if (instr.communicates()) {
+    seconds = seconds_of_exchange(instr);
+  } else if (instr.kind == InstrKind::kCopy) {
+    seconds = seconds_of_copy(instr);
+    if (instr.lane == Lane::kDisk) threads = 0;
+  } else {
+    seconds = seconds_of_bytes(instr);
+    if (instr.lane == Lane::kCompute) threads *= rates_.threads;
+  }
+  constexpr double kMostSeconds = 1e5;
+  if (!(seconds < kMostSeconds))
+    throw Error(ExitCode::kUsage,
+                cat("on the machine ", machine_.name, " ", instr_label(instr), " would take ",
+                    format_number("%.3g", seconds), " s"),
+                "correct the rates in the machine file");
+  return {std::llround(seconds * kPicosecondsPerSecond), threads};
+}
+
+}  // namespace ftrun

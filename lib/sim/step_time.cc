@@ -1,0 +1,185 @@
+#include "sim/step_time.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "base/round_up.h"
+#include "base/text.h"
+#include "sim/folded_world.h"
+
+namespace ftrun {
+namespace {
+
+double seconds_of(Picoseconds time) {
+  return static_cast<double>(time) / kPicosecondsPerSecond;
+}
+
+StepTime step_of(const RankTime& rank, Picoseconds end) {
+  const auto busy = [&](InstrKind kind) {
+    return seconds_of(rank.busy[static_cast<size_t>(kind)]);
+  };
+  const auto waited = [&](WaitedFor what) {
+    return seconds_of(rank.waited[static_cast<size_t>(what)]);
+  };
+  StepTime time;
+  time.seconds = seconds_of(end);
+  for (const InstrKind kind :
+       {InstrKind::kForward, InstrKind::kBackward, InstrKind::kInputGrad, InstrKind::kWeightGrad})
+    time.layers += busy(kind);
+  time.update = busy(InstrKind::kUpdate) + busy(InstrKind::kMeasure);
+  const Picoseconds all = std::accumulate(rank.busy.begin(), rank.busy.end(), Picoseconds{0});
+  time.other = seconds_of(all) - time.layers - time.update;
+  time.communication = waited(WaitedFor::kGroup);
+  time.stages = waited(WaitedFor::kStages);
+  time.copies = waited(WaitedFor::kCopies);
+  time.disk = waited(WaitedFor::kDisk);
+  return time;
+}
+
+}  // namespace
+
+namespace {
+
+/// Ranks of processors are walked one by one, each step beside all others of its node.
+constexpr int kMostOnProcessors = 512;
+
+void refuse_other_device(const ClassPlans& all, const Machine& machine) {
+  const bool on_gpus = all.plan(0).train.model.dtypes.kernels == Kernels::kGpu;
+  if (on_gpus == machine.has_gpus) return;
+  throw Error(ExitCode::kUsage,
+              cat("the run computes on ", on_gpus ? "GPUs" : "processors", ", and the machine ",
+                  machine.name, " is one of ", on_gpus ? "processors" : "GPUs"),
+              on_gpus ? "set device: cpu, or take a machine file of GPUs"
+                      : "set device: cuda, or take a machine file of processors");
+}
+
+int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t nodes) {
+  const int64_t ranks = classes.ranks(), here = divide_up(ranks, nodes);
+  if (machine.has_gpus && here > machine.devices)
+    throw Error(ExitCode::kUsage,
+                cat(ranks, " ranks on ", nodes, nodes == 1 ? " node" : " nodes", " of ",
+                    machine.devices, " GPUs (", machine.name, ")"),
+                cat("plan for --nodes ", divide_up(ranks, int64_t{machine.devices})));
+  if (!machine.has_gpus && ranks > kMostOnProcessors)
+    throw Error(ExitCode::kUsage,
+                cat(ranks, " ranks of processors: a step's time is predicted for at most ", kMostOnProcessors),
+                "plan fewer ranks, or for a machine of GPUs");
+  return static_cast<int>(here);
+}
+
+/// RankKinds are the programs of a world's ranks, one for all that also have the same groups across
+/// nodes.
+struct RankKinds {
+  std::vector<const Program*> programs;
+  std::deque<InstrCosts> costs;
+  std::vector<Course> courses;
+};
+
+/// Finds the kinds of the ranks, and gives each rank of the world the number of its kind for its
+/// program.
+RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here, World& world) {
+  Announcements announcements;
+  std::vector<Course> of_class;
+  for (const Program* program : world.programs) of_class.push_back(whole_course(*program, announcements));
+  RankKinds kinds;
+  std::map<std::pair<int32_t, std::vector<bool>>, int32_t> numbers;
+  const auto node_of = [&](int32_t rank) {
+    return world.ranks[static_cast<size_t>(rank)].number / ranks_here;
+  };
+  std::vector<bool> of_group;
+  for (const World::Group& group : world.groups)
+    of_group.push_back(node_of(group.members.front()) != node_of(group.members.back()));
+  for (World::Rank& rank : world.ranks) {
+    const ProgramPlan& train = all.plan(rank.program).train;
+    std::vector<bool> crosses;
+    for (size_t g = 0; g < train.program.groups.size(); ++g)
+      crosses.push_back(rank.groups[g] != World::kStranger && of_group[static_cast<size_t>(rank.groups[g])]);
+    const auto [known, added] =
+        numbers.try_emplace({rank.program, crosses}, static_cast<int32_t>(kinds.programs.size()));
+    if (added) {
+      kinds.programs.push_back(&train.program);
+      kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, crosses);
+      kinds.courses.push_back(of_class[static_cast<size_t>(rank.program)]);
+    }
+    rank.program = known->second;
+  }
+  world.programs = kinds.programs;
+  return kinds;
+}
+
+}  // namespace
+
+StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
+                      StepTrace* trace) {
+  refuse_other_device(all, machine);
+  const RankClasses& classes = all.classes();
+  const int ranks_here = ranks_of_node(classes, machine, place.nodes);
+  const int threads = machine.rates_of(ranks_here).threads;
+  if (!machine.has_gpus && place.threads > 0 && place.threads != threads)
+    throw Error(ExitCode::kUsage,
+                cat("threads is ", place.threads, ", and the machine ", machine.name, " was measured with ",
+                    threads, " for ", ranks_here, ranks_here == 1 ? " rank" : " ranks"),
+                "leave threads out");
+  std::vector<const Program*> programs;
+  for (int32_t c = 0; c < classes.count(); ++c) programs.push_back(&all.plan(c).train.program);
+  World world = world_of(classes, programs, all.plan(0).options.state);
+  RankKinds kinds = split_by_nodes(all, machine, ranks_here, world);
+  if (machine.has_gpus) {
+    std::vector<int32_t> numbers(kinds.courses.size());
+    std::iota(numbers.begin(), numbers.end(), 0);
+    if (std::optional<World> folded = folded_world(world, numbers)) world = std::move(*folded);
+  }
+  TimedStepSink sink;
+  if (trace != nullptr)
+    sink = [&](const TimedStep& step) {
+      const World::Rank& rank = world.ranks[static_cast<size_t>(step.rank)];
+      const Program& program = *kinds.programs[static_cast<size_t>(rank.program)];
+      if (classes.first[static_cast<size_t>(classes.class_of(rank.number))] == rank.number)
+        trace->add(rank.number, program, *step.instr, step.begin, step.end);
+    };
+  const std::vector<RankTime> times = timed_walk(
+      world, kinds.courses, {ranks_here, machine.devices},
+      [&](int32_t program, const Instr& instr) {
+        return kinds.costs[static_cast<size_t>(program)].of(instr);
+      },
+      sink);
+  Picoseconds end = 0;
+  for (const RankTime& time : times) end = std::max(end, time.end);
+  StepTime time = step_of(times.front(), end);
+  const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
+  const auto product = rates.products.find(all.plan(0).train.model.dtypes.compute);
+  const int at_once = machine.has_gpus ? ranks_here : std::min(ranks_here, std::max(machine.devices / rates.threads, 1));
+  if (product != rates.products.end())
+    time.products = product->second * at_once * static_cast<double>(place.nodes);
+  return time;
+}
+
+std::string step_time_text(const StepTime& time, const Machine& machine, int64_t tokens,
+                           double flops_per_token) {
+  const double rate = static_cast<double>(tokens) / time.seconds;
+  std::string text =
+      cat("time of a step on ", machine.name, ": ", format_number("%.4g", time.seconds), " s, ",
+          format_number("%.4g", rate), " tokens/s");
+  if (time.products > 0 && flops_per_token > 0)
+    text += cat(", ", percent_text(rate * flops_per_token / time.products, 1), " MFU");
+  text += " (predicted)\n";
+  const auto part = [&](const char* name, double seconds) {
+    if (seconds > 0)
+      text += cat("  ", name, "  ", format_number("%10.4g", seconds), " s  ",
+                  format_number("%5.1f", 100 * seconds / time.seconds), " %\n");
+  };
+  part("layers                  ", time.layers);
+  part("update                  ", time.update);
+  part("norm, copies, clears    ", time.other);
+  part("waits for collectives   ", time.communication);
+  part("waits for other stages  ", time.stages);
+  part("waits for copies        ", time.copies);
+  part("waits for the disk      ", time.disk);
+  return text;
+}
+
+}  // namespace ftrun

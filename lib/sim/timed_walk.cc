@@ -1,0 +1,169 @@
+#include "sim/timed_walk.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+__extension__ using Wide = __int128;
+
+/// Returns time * by / over, rounded down: the product may be beyond 64 bits.
+Picoseconds scaled_down(Picoseconds time, int64_t by, int64_t over) {
+  return static_cast<Picoseconds>(Wide{time} * by / over);
+}
+/// Returns the same rounded up.
+Picoseconds scaled_up(Picoseconds time, int64_t by, int64_t over) {
+  return static_cast<Picoseconds>((Wide{time} * by + over - 1) / over);
+}
+
+class TimedWalk {
+ public:
+  TimedWalk(const World& world, std::span<const Course> courses, const SharedProcessors& shared,
+            const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedStepSink& sink)
+      : world_(world),
+        walk_(world, courses),
+        shared_(shared),
+        cost_(cost),
+        sink_(sink),
+        times_(world.ranks.size()),
+        compute_end_(world.ranks.size(), 0),
+        released_by_(world.ranks.size(), -1) {
+    int nodes = 1;
+    for (const World::Rank& rank : world.ranks) nodes = std::max(nodes, node_of(rank) + 1);
+    busy_.assign(static_cast<size_t>(nodes), 0);
+  }
+
+  std::vector<RankTime> run() {
+    walk_.begin();
+    start_new();
+    while (!running_.empty()) finish(next());
+    const std::string fault = walk_.fault();
+    if (!fault.empty()) bug(fault);
+    return std::move(times_);
+  }
+
+ private:
+  using Turn = Walk::Turn;
+  /// A step that runs; entry i is that of walk_.ready()[i].
+  struct Running {
+    Picoseconds left = 0;
+    int threads = 0;
+    bool on_compute = false;
+    InstrKind kind = InstrKind::kBegin;
+    Picoseconds begin = 0;
+  };
+
+  int node_of(const World::Rank& rank) const { return rank.number / shared_.ranks; }
+  int node_of(int32_t rank) const { return node_of(world_.ranks[static_cast<size_t>(rank)]); }
+
+  /// Threads that want to run on the node for one that does.
+  int64_t crowd(int node) const {
+    return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.processors);
+  }
+  /// Finds the most crowded of the nodes of those who do it together.
+  int64_t crowd_of(size_t which) const {
+    if (running_[which].threads == 0) return shared_.processors;
+    int64_t most = shared_.processors;
+    for (const int32_t member : walk_.members(walk_.ready()[which]))
+      most = std::max(most, crowd(node_of(member)));
+    return most;
+  }
+
+  void start_new() {
+    const std::vector<Turn>& ready = walk_.ready();
+    for (size_t i = running_.size(); i < ready.size(); ++i) start(ready[i]);
+  }
+
+  void start(Turn turn) {
+    const Instr& instr = walk_.instr(turn);
+    const World::Rank& rank = world_.ranks[static_cast<size_t>(turn.rank)];
+    const InstrCost cost = walk_.takes_part(turn) ? cost_(rank.program, instr) : InstrCost();
+    const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
+    if (on_compute) note_wait(turn.rank);
+    running_.push_back({cost.alone, cost.threads, on_compute, instr.kind, now_});
+    for (const int32_t member : walk_.members(turn))
+      busy_[static_cast<size_t>(node_of(member))] += cost.threads;
+  }
+
+  void note_wait(int32_t rank) {
+    const auto r = static_cast<size_t>(rank);
+    const Picoseconds waited = now_ - compute_end_[r];
+    if (waited == 0 || released_by_[r] < 0) return;
+    const Program& program = world_.program_of(r);
+    const auto lane = static_cast<Lane>(released_by_[r]);
+    const WaitedFor what = !is_communication(lane)
+                               ? (lane == Lane::kDisk ? WaitedFor::kDisk : WaitedFor::kCopies)
+                           : is_between_stages(program, lane) ? WaitedFor::kStages
+                                                              : WaitedFor::kGroup;
+    times_[r].waited[static_cast<size_t>(what)] += waited;
+  }
+
+  /// The running step that ends first, with all of them brought to that time.
+  size_t next() {
+    size_t first = 0;
+    Picoseconds soonest = INT64_MAX;
+    crowds_.clear();
+    for (size_t i = 0; i < running_.size(); ++i) {
+      crowds_.push_back(crowd_of(i));
+      const Picoseconds lasts =
+          scaled_up(running_[i].left, crowds_[i], shared_.processors);
+      if (lasts < soonest) {
+        soonest = lasts;
+        first = i;
+      }
+    }
+    now_ += soonest;
+    for (size_t i = 0; i < running_.size(); ++i)
+      running_[i].left =
+          std::max<Picoseconds>(running_[i].left - scaled_down(soonest, shared_.processors, crowds_[i]), 0);
+    return first;
+  }
+
+  void finish(size_t which) {
+    const Turn turn = walk_.ready()[which];
+    const Running done = running_[which];
+    for (const int32_t member : walk_.members(turn)) {
+      const auto r = static_cast<size_t>(member);
+      busy_[static_cast<size_t>(node_of(member))] -= done.threads;
+      times_[r].end = now_;
+      const Turn own = walk_.turn_of(member, turn);
+      released_by_[r] = own.lane;
+      if (sink_) sink_({member, &walk_.instr(own), done.begin, now_});
+      if (!done.on_compute) continue;
+      times_[r].busy[static_cast<size_t>(done.kind)] += now_ - done.begin;
+      compute_end_[r] = now_;
+    }
+    running_[which] = running_.back();
+    running_.pop_back();
+    walk_.finish(which);
+    start_new();
+  }
+
+  const World& world_;
+  Walk walk_;
+  SharedProcessors shared_;
+  const std::function<InstrCost(int32_t, const Instr&)>& cost_;
+  const TimedStepSink& sink_;
+  std::vector<RankTime> times_;
+  std::vector<Running> running_;
+  /// Threads of what runs, by node.
+  std::vector<int64_t> busy_;
+  std::vector<int64_t> crowds_;
+  std::vector<Picoseconds> compute_end_;
+  /// The lane whose step was done last, by rank.
+  std::vector<int32_t> released_by_;
+  Picoseconds now_ = 0;
+};
+
+}  // namespace
+
+std::vector<RankTime> timed_walk(
+    const World& world, std::span<const Course> courses, const SharedProcessors& shared,
+    const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedStepSink& sink) {
+  return TimedWalk(world, courses, shared, cost, sink).run();
+}
+
+}  // namespace ftrun

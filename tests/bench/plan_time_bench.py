@@ -1,0 +1,121 @@
+"""How far `ftrun plan --machine` is from what steps take: trains a small decoder on a grid of layouts, each of them right after
+the machine was measured anew, and prints predicted and measured medians.
+
+    plan_time_bench.py ROOT [--out FILE] [--only WORD] [--steps N] [--full]
+
+Steps after the second count. Nothing else should run meanwhile; the share of time that other processes took is printed beside."""
+import argparse
+import itertools
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import random_model
+
+parser = argparse.ArgumentParser()
+parser.add_argument("root", type=pathlib.Path)
+parser.add_argument("--out", type=pathlib.Path)
+parser.add_argument("--only", default="")
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--full", action="store_true", help="measure the machine without --quick")
+options = parser.parse_args()
+FTRUN = options.root / "build" / "release" / "bin" / "ftrun"
+SHAPE = "6-narrow-layers"
+
+
+def layouts():
+    """(name, settings), each of them a global batch of 4 rows of 256 tokens."""
+    def layout(name, data=1, tensor=1, pipeline=1, stage=0, accumulation=None, **more):
+        rows = 4 // data
+        accumulation = accumulation or (rows if pipeline > 1 else 1)
+        return name, {"parallel": {"data": data, "tensor": tensor, "pipeline": pipeline}, "zero_optimization": {"stage": stage},
+                      "train_micro_batch_size_per_gpu": rows // accumulation, "gradient_accumulation_steps": accumulation} | more
+
+    bf16 = {"bf16": {"enabled": True}}
+    full = {"activation_checkpointing": {"policy": "full"}}
+    lora = {"adapter": {"type": "lora", "r": 16}}
+    host = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    yield layout("one")
+    yield layout("one, 4 micro-batches", accumulation=4)
+    yield layout("one, bf16", **bf16)
+    yield layout("one, recompute", **full)
+    yield layout("one, LoRA", **lora)
+    yield layout("one, bf16, LoRA, recompute", **bf16, **lora, **full)
+    for stage in (0, 1, 2, 3):
+        yield layout(f"data 2, ZeRO {stage}", data=2, stage=stage)
+    yield layout("data 2, ZeRO 3, bf16", data=2, stage=3, **bf16)
+    yield layout("data 2, ZeRO 2, optimizer on the host", data=2, **host)
+    yield layout("data 2, ZeRO 3, recompute", data=2, stage=3, **full)
+    yield layout("data 2, LoRA", data=2, **lora)
+    yield layout("tensor 2", tensor=2)
+    yield layout("tensor 2, bf16", tensor=2, **bf16)
+    yield layout("tensor 2, 4 micro-batches", tensor=2, accumulation=4)
+    yield layout("pipeline 2", pipeline=2)
+    yield layout("pipeline 2, bf16", pipeline=2, **bf16)
+    yield layout("data 4, ZeRO 1", data=4, stage=1)
+    yield layout("data 4, ZeRO 3", data=4, stage=3)
+    yield layout("data 2, tensor 2", data=2, tensor=2)
+    yield layout("tensor 2, pipeline 2", tensor=2, pipeline=2)
+    yield layout("data 2, pipeline 2", data=2, pipeline=2)
+
+
+def stolen():
+    """Hundredths of a second in which the host ran something else than this machine."""
+    return int(pathlib.Path("/proc/stat").read_text().split()[8])
+
+
+def measured(config, nproc, folder):
+    subprocess.run([FTRUN, "--config", config, "--nproc", str(nproc), "--restarts", "0"], check=True, capture_output=True)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "step_seconds" in line][2:]
+    return (statistics.median(line["step_seconds"] for line in steps),
+            statistics.median(line.get("exposed_communication_seconds") or 0 for line in steps))
+
+
+def predicted(config, nproc, machine):
+    told = subprocess.run([FTRUN, "plan", "--config", config, "--nproc", str(nproc), "--machine", machine], check=True,
+                          capture_output=True, text=True).stdout
+    step = float(re.search(r"time of a step on .*?: ([\d.e+-]+) s", told)[1])
+    waits = re.search(r"waits for collectives +([\d.e+-]+) s", told)
+    return step, float(waits[1]) if waits else 0.0
+
+
+def main():
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        model, tokens = random_model.make(SHAPE, scratch / "model")
+        for number, (name, settings) in enumerate(layouts()):
+            if options.only not in name:
+                continue
+            mesh = settings["parallel"]
+            nproc = mesh["data"] * mesh["tensor"] * mesh["pipeline"]
+            folder = scratch / f"run-{number}"
+            config = scratch / f"{number}.json"
+            config.write_text(json.dumps({
+                "model": {"path": str(model)}, "output_dir": str(folder), "train": {"steps": options.steps},
+                "data": {"train": str(tokens), "token_dtype": "uint32", "sequence_length": 256},
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "checkpoint": {"every": 0}} | settings))
+            machine = scratch / f"machine-{number}.yaml"
+            subprocess.run([FTRUN, "bench", "machine", "--out", machine] + ([] if options.full else ["--quick"]), check=True,
+                           capture_output=True)
+            before = stolen()
+            seconds, exposed = measured(config, nproc, folder)
+            plan, waits = predicted(config, nproc, machine)
+            rows.append((name, plan, seconds, plan / seconds - 1, waits / plan, exposed / seconds))
+            print(f"{name:40s} predicted {plan:7.3f} s  measured {seconds:7.3f} s  {100 * rows[-1][3]:+6.1f} %   "
+                  f"exposed {100 * rows[-1][4]:5.1f} % / {100 * rows[-1][5]:5.1f} %   stolen {stolen() - before}", flush=True)
+    errors = [abs(row[3]) for row in rows]
+    pairs = [(a, b) for a, b in itertools.combinations(rows, 2) if abs(a[2] / b[2] - 1) > 0.05]
+    ordered = sum(1 if (a[1] - b[1]) * (a[2] - b[2]) > 0 else -1 for a, b in pairs)
+    print(f"{len(rows)} layouts: mean error {100 * statistics.mean(errors):.1f} %, worst {100 * max(errors):.1f} %, "
+          f"{sum(e <= 0.15 for e in errors)} within 15 %, order {ordered / max(len(pairs), 1):.2f}")
+    if options.out:
+        options.out.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+
+
+sys.exit(main())

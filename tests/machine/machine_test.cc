@@ -1,0 +1,235 @@
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "graph/cost.h"
+#include "graph/layer_graph.h"
+#include "machine/machine_file.h"
+#include "machine/op_time.h"
+#include "machine/quantity.h"
+#include "model/families.h"
+#include "places.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+TEST_CASE("quantities are read in seconds, bytes and rates, and bits are not bytes") {
+  std::string why;
+  const std::pair<const char*, double> times[] = {
+      {"2 s", 2}, {"1.5 ms", 1.5e-3}, {"3us", 3e-6}, {"40 ns", 4e-8}};
+  for (const auto& [text, value] : times) CHECK(parse_quantity(text, Unit::kSeconds, why) == value);
+  CHECK(parse_quantity("80 GB", Unit::kBytes, why) == 80e9);
+  CHECK(parse_quantity("80 GiB", Unit::kBytes, why) == 80.0 * (1 << 30));
+  CHECK(parse_quantity("3.35 TB/s", Unit::kByteRate, why) == 3.35e12);
+  CHECK(parse_quantity("400 Gb/s", Unit::kNetworkRate, why) == 50e9);
+  CHECK(parse_quantity("50 GB/s", Unit::kNetworkRate, why) == 50e9);
+  CHECK(parse_quantity("989 TFLOP/s", Unit::kFlopRate, why) == 989e12);
+  for (const char* text : {"", "x", "-1 s", "0 s", "1", "1 GB", "1e999 s", "nan s", "1 s s"}) {
+    INFO(text);
+    CHECK(parse_quantity(text, Unit::kSeconds, why) == std::nullopt);
+  }
+  CHECK(parse_quantity("400 Gb/s", Unit::kByteRate, why) == std::nullopt);
+  CHECK(why == "\"400 Gb/s\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
+  CHECK(parse_quantity("5", Unit::kSeconds, why) == std::nullopt);
+  CHECK(why == "\"5\" has no unit; it is one of s, ms, us, ns");
+}
+
+TEST_CASE("quantities are written with the unit that leaves a number above 1") {
+  CHECK(quantity_text(1.5e-3, Unit::kSeconds) == "1.5 ms");
+  CHECK(quantity_text(2e-12, Unit::kSeconds) == "0.002 ns");
+  CHECK(quantity_text(3.35e12, Unit::kByteRate) == "3.35 TB/s");
+  CHECK(quantity_text(989e12, Unit::kFlopRate) == "989 TFLOP/s");
+  for (const double value : {1.0, 0.999e3, 1e3, 1.2345e7, 9.9e11}) {
+    std::string why;
+    CHECK(parse_quantity(quantity_text(value, Unit::kBytes), Unit::kBytes, why) == value);
+  }
+}
+
+TEST_CASE(
+    "a curve goes through its points, is straight between their logarithms, and flat beyond") {
+  const Curve curve({{1, 10}, {100, 1000}, {10000, 10}});
+  CHECK(curve.at(0.1) == 10);
+  CHECK(curve.at(1) == 10);
+  CHECK(curve.at(10) == Approx(100));
+  CHECK(curve.at(100) == Approx(1000));
+  CHECK(curve.at(1000) == Approx(100));
+  CHECK(curve.at(1e6) == 10);
+  CHECK_THROWS(Curve({{1, 1}, {1, 2}}));
+  CHECK_THROWS(Curve({{0, 1}}));
+}
+
+constexpr const char* kFile = R"(machine: two processors
+device: processor
+devices: 2
+memory: 16 GiB
+sources: {rates: measured}
+rates:
+  - ranks: 1
+    threads: 2
+    memory: 20 GB/s
+    products: {fp32: 100 GFLOP/s, bf16: 80 GFLOP/s}
+    otherwise: 1.5
+    slowdown:
+      linear fp32: {10 us: 2, 1 ms: 1.1}
+  - ranks: 2
+    threads: 1
+    memory: 12 GB/s
+    products: {fp32: 50 GFLOP/s}
+links:
+  node: {latency: 20 us, bandwidth: 5 GB/s}
+  cluster: {latency: 50 us, bandwidth: 8 Gb/s}
+exchange:
+  all_reduce 2: {64 KB: 100 us, 64 MB: 20 ms}
+disk: {read: 2 GB/s, write: 1 GB/s}
+launch: 4 us
+)";
+
+TEST_CASE("a machine file is read, and what is written of it is read as the same machine") {
+  const Machine machine = parse_machine("m.yaml", kFile);
+  CHECK(machine.name == "two processors");
+  CHECK_FALSE(machine.has_gpus);
+  CHECK(machine.memory == 16.0 * (1 << 30));
+  REQUIRE(machine.rates.size() == 2);
+  CHECK(machine.rates[0].products.at(DType::kBF16) == 80e9);
+  CHECK(machine.rates[0].slowdown == 1.5);
+  CHECK(machine.rates[1].slowdown == 1);
+  CHECK(machine.cluster.latency == Approx(5e-5));
+  CHECK(machine.cluster.bandwidth == Approx(1e9));
+  CHECK(machine.launch == 4e-6);
+  CHECK(&machine.rates_of(1) == &machine.rates[0]);
+  CHECK(&machine.rates_of(2) == &machine.rates[1]);
+  CHECK(&machine.rates_of(8) == &machine.rates[1]);
+  Machine again = parse_machine("again.yaml", machine_text(machine));
+  CHECK(again.memory == Approx(machine.memory).epsilon(1e-4));  // five digits
+  again.memory = machine.memory;
+  CHECK(again == machine);
+}
+
+std::string refusal(const std::string& from, const std::string& to) {
+  std::string text = kFile;
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  text.replace(at, from.size(), to);
+  try {
+    parse_machine("m.yaml", text);
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    return error.message();
+  }
+  return "accepted";
+}
+
+TEST_CASE("what is wrong in a machine file is told with its place") {
+  const std::string rates = "TB/s, GB/s, MB/s, KB/s, B/s, TiB/s, GiB/s, MiB/s, KiB/s";
+  CHECK(refusal("20 GB/s", "20 Gb/s") ==
+        "m.yaml:9:13: error: \"20 Gb/s\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
+  CHECK(refusal("20 GB/s", "20") ==
+        "m.yaml:9:13: error: \"20\" has no unit; it is one of " + rates);
+  CHECK(refusal("20 GB/s", "-20 GB/s") ==
+        "m.yaml:9:13: error: \"-20 GB/s\" is not a number above 0 with one of the units " + rates);
+  CHECK(refusal("    memory: 20 GB/s\n", "") == "m.yaml:7:5: error: rates.memory is missing");
+  CHECK(refusal("otherwise: 1.5", "otherwize: 1.5") ==
+        "m.yaml:11:5: error: rates.otherwize: unknown key (did you mean \"otherwise\"?)\n"
+        "  remedy: known here: memory, otherwise, products, ranks, slowdown, threads");
+  CHECK(refusal("otherwise: 1.5", "otherwise: -1") ==
+        "m.yaml:11:16: error: rates.otherwise: expected a number from 1e-6 to 1e6, not -1");
+  CHECK(refusal("bf16: 80", "bf17: 80") ==
+        "m.yaml:10:35: error: rates.products.bf17: expected fp32, bf16 or fp16");
+  CHECK(refusal("device: processor", "device: tpu") ==
+        "m.yaml:2:9: error: device: expected processor or gpu, not tpu");
+  CHECK(refusal("devices: 2", "devices: 0") ==
+        "m.yaml:3:10: error: devices: expected a whole number above 0, not 0");
+  CHECK(refusal("  - ranks: 2", "  - ranks: 1") ==
+        "m.yaml:14:5: error: rates: their numbers of ranks ascend");
+  CHECK(refusal("1 ms: 1.1", "1 us: 1.1").find("points ascend, and 1 us does not") !=
+        std::string::npos);
+  CHECK(refusal("disk: {read: 2 GB/s, ", "disk: {") == "m.yaml:23:7: error: disk.read is missing");
+  CHECK(refusal("launch", "lunch").find("lunch: unknown key (did you mean \"launch\"?)") !=
+        std::string::npos);
+  CHECK(refusal("rates:\n", "rats:\n").find("rates: expected a list") != std::string::npos);
+  CHECK(refusal("devices: 2", "devices: [") != "accepted");
+  // All of them at once.
+  const std::string two = refusal("20 GB/s\n    products", "20\n    product");
+  CHECK(two.find("m.yaml:9:13") != std::string::npos);
+  CHECK(two.find("rates.product: unknown key") != std::string::npos);
+}
+
+TEST_CASE("machine files that are shipped can be read, and say where their numbers are from") {
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::source_dir() + "/configs/machines")) {
+    const Machine machine = read_machine_file(entry.path());
+    INFO(machine.name);
+    CHECK(machine.name == entry.path().stem());
+    CHECK(machine.node.bandwidth > 0);
+    CHECK(read_file(entry.path()).find("sources:") != std::string::npos);
+    ++files;
+  }
+  CHECK(files >= 1);
+}
+
+TEST_CASE("collectives take what was measured of them, and else what a ring takes") {
+  const Machine machine = parse_machine("m.yaml", kFile);
+  CHECK(exchange_seconds(machine, "all_reduce", 64e3, 2, false) == Approx(100e-6));
+  CHECK(exchange_seconds(machine, "all_reduce", 128e6, 2, false) == Approx(40e-3));
+  // Three steps of latency, and three quarters of the bytes, once or twice.
+  const double ring = 3 * 20e-6 + 1e6 * 0.75 / 5e9;
+  CHECK(exchange_seconds(machine, "all_gather", 1e6, 4, false) == Approx(ring));
+  CHECK(exchange_seconds(machine, "reduce_scatter", 1e6, 4, false) == Approx(ring));
+  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, false) == Approx(2 * ring));
+  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, true) ==
+        Approx(2 * (3 * 50e-6 + 1e6 * 0.75 / 1e9)));
+  CHECK(exchange_seconds(machine, "send", 1e6, 2, true) == Approx(50e-6 + 1e6 / 1e9));
+  CHECK(exchange_seconds(machine, "all_reduce", 1e6, 1, true) == 0);
+  Machine alone = machine;
+  alone.node = alone.cluster = {};
+  CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, true),
+                    Catch::Contains("has no links.cluster"));
+  CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, false),
+                    Catch::Contains("has no links.node"));
+}
+
+TEST_CASE("operations take their passes at the rates, times what their kind was measured to take") {
+  ModelConfig config;
+  config.family = "llama";
+  config.vocab_rows = 32;
+  config.hidden = 16;
+  config.feed_forward = 48;
+  config.layers = 1;
+  config.query_heads = config.kv_heads = 4;
+  config.head_size = 4;
+  config.windows.assign(1, 0);
+  const ModelDescription model = build_model(config, {2, 8}, Mode::kTrain);
+  const Machine machine = parse_machine("m.yaml", kFile);
+  const Rates& rates = machine.rates[0];
+  double all = 0;
+  for (const LayerGraph& graph : model.graphs)
+    for (const Op& op : graph.forward) {
+      INFO(op_text(graph, op));
+      double ideal = 0;
+      for (const Pass& pass : work(graph, op)) {
+        const double arithmetic = (pass.flops + 16 * pass.transcendentals) / 100e9;
+        ideal += std::max(arithmetic, pass.bytes / 20e9);
+      }
+      CHECK(ideal_seconds(rates, graph, op) == Approx(ideal));
+      const bool is_linear = rated_kind(graph, op) == "linear fp32";
+      const double factor = is_linear ? rates.slowdowns.at("linear fp32").at(ideal) : 1.5;
+      const double took = list_seconds(machine, rates, graph, {&op, 1});
+      CHECK(took == Approx(std::max(ideal * factor, 4e-6)));
+      all += took;
+    }
+  double lists = 0;
+  for (const LayerGraph& graph : model.graphs)
+    lists += list_seconds(machine, rates, graph, graph.forward);
+  CHECK(lists == Approx(all));
+  const ModelDescription half = build_model(config, {2, 8}, Mode::kTrain, {.compute = DType::kF16});
+  CHECK_THROWS_WITH(ideal_seconds(rates, half.graphs[0], half.graphs[0].forward[0]),
+                    Catch::Contains("no rate of products in fp16"));
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,436 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/kinds.h"
+#include "products_rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+struct Case {
+  int64_t tokens, hidden, vocabulary, chunk;
+  std::vector<int32_t> labels;
+  double softcap = 0;
+};
+
+std::vector<int32_t> labels_of(int64_t tokens, int64_t vocabulary, int64_t masked_every) {
+  std::vector<int32_t> labels;
+  for (int64_t n = 0; n < tokens; ++n)
+    labels.push_back(masked_every > 0 && n % masked_every == 0
+                         ? -100
+                         : static_cast<int32_t>(n * 7919 % vocabulary));
+  return labels;
+}
+
+std::vector<int32_t> first_masked(std::vector<int32_t> labels, size_t count) {
+  for (size_t n = 0; n < count; ++n) labels[n] = -1;
+  return labels;
+}
+
+std::vector<Case> cases() {
+  return {
+      {1, 1, 1, 4, {0}},
+      {7, 5, 9, 3, labels_of(7, 9, 0)},
+      {40, 24, 101, 16, labels_of(40, 101, 0)},                   // a ragged last chunk
+      {40, 24, 101, 16, labels_of(40, 101, 3)},                   // gathered chunks
+      {40, 24, 101, 8, first_masked(labels_of(40, 101, 0), 17)},  // whole chunks masked
+      {33, 64, 1000, 256, labels_of(33, 1000, 5)},                // one chunk larger than all
+      {6, 8, 20, 2, std::vector<int32_t>(6, -100)},               // nothing counts
+      {40, 24, 101, 16, labels_of(40, 101, 3), 5.0},
+  };
+}
+
+OracleCase oracle_case(const Case& c) {
+  OracleCase o{OpKind::kLinearCrossEntropy,
+               CrossEntropyAttrs{true, c.chunk, c.softcap},
+               {random_array({c.tokens, c.hidden}, 1), random_array({c.vocabulary, c.hidden}, 2)},
+               c.labels};
+  for (double& v : o.inputs[0].data) v *= 3.0;
+  o.loss_scale = 0.125;
+  return o;
+}
+
+void require_loss(const Array& actual, const Array& expected, double before_sum,
+                  double before_count, double rel) {
+  REQUIRE(actual.data[0] - before_sum == Approx(expected.data[0]).epsilon(rel).margin(rel));
+  REQUIRE(actual.data[1] - before_count == expected.data[1]);
+}
+
+TEST_CASE("linear_cross_entropy and both gradients agree with autograd") {
+  for_each_multiplier([](DType dtype) {
+    for (const Case& c : cases())
+      for (const bool accumulate : {false, true}) {
+        CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, accumulate);
+        const OracleCase o = as_head_computes(stored(oracle_case(c), dtype), dtype);
+        const OracleResult expected = oracle(o);
+        Rig rig(dtype);
+        rig.scalars.loss_scale = 0.125F;
+        const Array before = rounded(random_array({c.vocabulary, c.hidden}, 9), dtype);
+        const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
+                      labels = rig.ints(c.labels);
+        const ValueId loss = rig.input({{2}, {10.0, 3.0}}, DType::kF64);
+        const ValueId dx = rig.output({c.tokens, c.hidden});
+        const ValueId dw = accumulate ? rig.input(before) : rig.output({c.vocabulary, c.hidden});
+        rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss, dx, dw}, o.attrs, accumulate);
+        // Of a frozen matrix: without its gradient the rest is the same.
+        const ValueId loss_alone = rig.input({{2}, {10.0, 3.0}}, DType::kF64),
+                      dx_alone = rig.output({c.tokens, c.hidden});
+        rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss_alone, dx_alone}, o.attrs,
+                accumulate);
+        REQUIRE(rig.bits(loss_alone) == rig.bits(loss));
+        REQUIRE(rig.bits(dx_alone) == rig.bits(dx));
+        Array dw_expected = expected.gradients[1];
+        if (accumulate)
+          for (size_t i = 0; i < before.data.size(); ++i) dw_expected.data[i] += before.data[i];
+        require_loss(rig.read(loss), expected.outputs[0], 10.0, 3.0, tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+        // A 16-bit dw is rounded once a chunk, of half the tokens because logits are F32.
+        const int64_t chunks = (2 * c.tokens + c.chunk - 1) / c.chunk;
+        const double roundings =
+            is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
+        REQUIRE(relative_error(rig.read(dw), dw_expected) < tolerance(dtype) + roundings);
+      }
+  });
+}
+
+/// Tokens whose label is the first of their largest logits.
+double correct_tokens(const OracleCase& o) {
+  const Array &x = o.inputs[0], &w = o.inputs[1];
+  const auto hidden = static_cast<size_t>(x.dims[1]);
+  double correct = 0;
+  for (size_t n = 0; n < o.ints.size(); ++n) {
+    std::vector<double> logits;
+    for (size_t v = 0; v < static_cast<size_t>(w.dims[0]); ++v) {
+      double logit = 0;
+      for (size_t i = 0; i < hidden; ++i) logit += x.data[n * hidden + i] * w.data[v * hidden + i];
+      logits.push_back(logit);
+    }
+    const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    correct += best == o.ints[n] ? 1 : 0;
+  }
+  return correct;
+}
+
+/// Hidden values that point to one row of w each, and labels that are that row for every other
+/// token.
+OracleCase evaluated_case(const Case& c) {
+  OracleCase o = oracle_case(c);
+  const auto hidden = static_cast<size_t>(c.hidden), rows = static_cast<size_t>(c.vocabulary);
+  const std::vector<double>& w = o.inputs[1].data;
+  for (size_t n = 0; n < c.labels.size(); ++n) {
+    const size_t row = n % rows;
+    double norm = 0;
+    for (size_t i = 0; i < hidden; ++i) norm += w[row * hidden + i] * w[row * hidden + i];
+    for (size_t i = 0; i < hidden; ++i)
+      o.inputs[0].data[n * hidden + i] = 8 * w[row * hidden + i] / std::sqrt(norm);
+    if (o.ints[n] >= 0 && n % 2 == 0) o.ints[n] = static_cast<int32_t>(row);
+  }
+  return o;
+}
+
+TEST_CASE(
+    "without gradients linear_cross_entropy gives the same loss and the tokens that are "
+    "predicted") {
+  for_each_multiplier([](DType dtype) {
+    for (const Case& c : cases()) {
+      const OracleCase o = stored(evaluated_case(c), dtype);
+      Rig rig(dtype);
+      const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
+                    labels = rig.ints(o.ints);
+      const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
+      rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
+              CrossEntropyAttrs{false, c.chunk, c.softcap});
+      const Array found = rig.read(loss);
+      REQUIRE(
+          found.data[0] ==
+          Approx(oracle(o).outputs[0].data[0]).epsilon(tolerance(dtype)).margin(tolerance(dtype)));
+      CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary);
+      REQUIRE(found.data[1] == correct_tokens(o));
+    }
+  });
+}
+
+/// Rows [first, first + count) of a matrix; those behind its last one are zeros.
+Array some_rows(const Array& whole, int64_t first, int64_t count) {
+  const int64_t last = std::min(first + count, whole.dims[0]);
+  std::vector<double> rows(whole.data.begin() + first * whole.dims[1],
+                           whole.data.begin() + last * whole.dims[1]);
+  rows.resize(static_cast<size_t>(count * whole.dims[1]));
+  return {{count, whole.dims[1]}, std::move(rows), whole.dtype};
+}
+
+struct SplitResult {
+  Array loss, dx, dw;
+  /// The losses that every rank found from the others' statistics: {sum, count} of each rank.
+  std::vector<Array> losses;
+};
+
+/// The loss of `ranks` ranks that have a part of the vocabulary each, the last one with padding
+/// where they do not divide it, in chunks of `c.chunk` tokens.
+SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype, int64_t ranks,
+                                const Array* before, bool gradients = true) {
+  const int64_t rows = (c.vocabulary + ranks - 1) / ranks;
+  const int64_t padding = ranks * rows - c.vocabulary;
+  const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  SplitResult result{{{2}, {0.0, 0.0}},
+                     {{c.tokens, c.hidden}, std::vector<double>(o.inputs[0].data.size())},
+                     {{c.vocabulary, c.hidden}, {}},
+                     {}};
+  std::vector<Rig> rigs;
+  std::vector<ValueId> x, w, labels, loss, dx, dw;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    Rig& rig = rigs.emplace_back(dtype);
+    rig.scalars.loss_scale = 0.125F;
+    x.push_back(rig.input(o.inputs[0]));
+    w.push_back(rig.input(some_rows(o.inputs[1], rank * rows, rows)));
+    labels.push_back(rig.ints(c.labels));
+    loss.push_back(rig.input({{2}, {0.0, 0.0}}, DType::kF64));
+    dx.push_back(rig.output({c.tokens, c.hidden}));
+    dw.push_back(before == nullptr ? rig.output({rows, c.hidden})
+                                   : rig.input(some_rows(*before, rank * rows, rows)));
+  }
+  for (int64_t first = 0; first < c.tokens; first += c.chunk) {
+    const int64_t count = std::min(c.chunk, c.tokens - first);
+    std::vector<ValueId> logits, label_logit;
+    Array gathered{{ranks * count, 2}, {}};
+    const auto attrs = [&](int64_t rank) {
+      return VocabularyAttrs{gradients, ranks,     rank,
+                             first,     c.softcap, padding > 0 ? c.vocabulary : 0};
+    };
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      Rig& rig = rigs[static_cast<size_t>(rank)];
+      const auto r = static_cast<size_t>(rank);
+      logits.push_back(rig.output({count, rows}, wide));
+      label_logit.push_back(rig.output({count}, wide));
+      const ValueId statistics = rig.output({count, 2}, wide);
+      rig.run(OpKind::kVocabularyLogits, {x[r], w[r], labels[r]},
+              {logits[r], statistics, label_logit[r]}, attrs(rank));
+      const Array own = rig.read(statistics);
+      gathered.data.insert(gathered.data.end(), own.data.begin(), own.data.end());
+    }
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      Rig& rig = rigs[static_cast<size_t>(rank)];
+      const auto r = static_cast<size_t>(rank);
+      std::vector<ValueId> in{x[r],          w[r], labels[r], logits[r], rig.input(gathered, wide),
+                              label_logit[r]},
+          out{loss[r]};
+      if (gradients) out = {loss[r], dx[r], dw[r]};
+      if (first > 0) in.insert(in.end(), out.begin(), out.end());
+      if (gradients) out.push_back(logits[r]);
+      rig.run(OpKind::kVocabularyCrossEntropy, in, out, attrs(rank), before != nullptr);
+    }
+  }
+  for (size_t r = 0; r < rigs.size(); ++r) {
+    result.losses.push_back(rigs[r].read(loss[r]));
+    for (size_t i = 0; i < 2; ++i) result.loss.data[i] += result.losses[r].data[i];
+    if (!gradients) continue;
+    const Array own_dx = rigs[r].read(dx[r]), own_dw = rigs[r].read(dw[r]);
+    for (size_t i = 0; i < own_dx.data.size(); ++i) result.dx.data[i] += own_dx.data[i];
+    result.dw.data.insert(result.dw.data.end(), own_dw.data.begin(), own_dw.data.end());
+    result.dw.dtype = own_dw.dtype;
+    result.dx.dtype = own_dx.dtype;
+  }
+  // Padding has no gradient.
+  for (int64_t i = 0; gradients && i < padding * c.hidden; ++i, result.dw.data.pop_back())
+    REQUIRE(result.dw.data.back() == 0.0);
+  return result;
+}
+
+std::vector<Case> split_cases() {
+  return {
+      {7, 5, 12, 3, labels_of(7, 12, 0)},
+      {40, 24, 120, 16, labels_of(40, 120, 3)},  // gathered chunks, a ragged last one
+      {40, 24, 120, 8,
+       first_masked(labels_of(40, 120, 0), 17)},     // whole chunks masked, the first one too
+      {33, 64, 996, 256, labels_of(33, 996, 5)},     // one chunk larger than all
+      {6, 8, 24, 2, std::vector<int32_t>(6, -100)},  // nothing counts
+      {40, 24, 120, 16, labels_of(40, 120, 3), 5.0},
+      {40, 24, 119, 16, labels_of(40, 119, 3), 5.0},  // padding with two ranks and with three
+      {17, 24, 31, 8, labels_of(17, 31, 0)},
+      {9, 8, 24, 4, {23, 0, 5, 6, 7, 11, 12, 17, 18}},  // labels at the ranks' borders
+  };
+}
+
+TEST_CASE(
+    "the loss of a vocabulary that is split over ranks and both gradients agree with autograd") {
+  for_each_multiplier([](DType dtype) {
+    for (const Case& c : split_cases())
+      for (const int64_t ranks : {2, 3})
+        for (const bool accumulate : {false, true}) {
+          CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, ranks, accumulate);
+          const OracleCase o = as_head_computes(stored(oracle_case(c), dtype), dtype);
+          const OracleResult expected = oracle(o);
+          const Array before = rounded(random_array({c.vocabulary, c.hidden}, 9), dtype);
+          const SplitResult found =
+              split_cross_entropy(c, o, dtype, ranks, accumulate ? &before : nullptr);
+          require_loss(found.loss, expected.outputs[0], 0.0, 0.0, tolerance(dtype));
+          // Each rank rounds its share of dx.
+          const double shares =
+              is_narrow(dtype) ? static_cast<double>(ranks) * unit_roundoff(dtype) : 0.0;
+          REQUIRE(relative_error(found.dx, expected.gradients[0]) < tolerance(dtype) + shares);
+          const int64_t chunks = (c.tokens + c.chunk - 1) / c.chunk;
+          const double roundings =
+              is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
+          const Array dw = accumulate ? plus(expected.gradients[1], before) : expected.gradients[1];
+          REQUIRE(relative_error(found.dw, dw) < tolerance(dtype) + roundings);
+          const SplitResult evaluated = split_cross_entropy(c, o, dtype, ranks, nullptr, false);
+          REQUIRE(evaluated.loss.data[0] == Approx(expected.outputs[0].data[0])
+                                                .epsilon(tolerance(dtype))
+                                                .margin(tolerance(dtype)));
+        }
+  });
+}
+
+TEST_CASE("each rank counts the tokens whose label is one of its rows") {
+  const Case c = split_cases().back();
+  const SplitResult found = split_cross_entropy(c, oracle_case(c), DType::kF32, 3, nullptr);
+  REQUIRE(found.losses[0].data[1] == 4.0);
+  REQUIRE(found.losses[1].data[1] == 2.0);
+  REQUIRE(found.losses[2].data[1] == 3.0);
+}
+
+TEST_CASE("masked tokens get gradients of exactly 0") {
+  const Case c = cases()[3];
+  const OracleCase o = oracle_case(c);
+  Rig rig(DType::kF32);
+  const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(c.labels);
+  const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
+  const ValueId dx = rig.output({c.tokens, c.hidden}), dw = rig.output({c.vocabulary, c.hidden});
+  rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss, dx, dw}, o.attrs);
+  const Array out = rig.read(dx);
+  for (size_t n = 0; n < c.labels.size(); ++n)
+    for (size_t i = 0; i < 24; ++i) REQUIRE((out.data[n * 24 + i] == 0.0) == (c.labels[n] < 0));
+}
+
+TEST_CASE("logits far apart neither overflow nor lose the loss, and NaN is passed on") {
+  for_each_multiplier([](DType dtype) {
+    Rig rig(dtype);
+    // Logits 0, 500, -500: losses 0 and 1000.
+    const ValueId x = rig.input({{2, 1}, {1.0, 1.0}}),
+                  w = rig.input({{3, 1}, {0.0, 500.0, -500.0}});
+    const ValueId labels = rig.ints({1, 2}), loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
+    rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
+    REQUIRE(rig.read(loss).data[0] == 1000.0);
+
+    const ValueId bad = rig.input({{2, 1}, {1.0, NAN}});
+    rig.run(OpKind::kLinearCrossEntropy, {bad, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
+    REQUIRE(std::isnan(rig.read(loss).data[0]));
+  });
+}
+
+TEST_CASE(
+    "logits of a split vocabulary far apart neither overflow nor lose the loss, and NaN is passed "
+    "on") {
+  for_each_multiplier([](DType dtype) {
+    // Logits 0, 500 on one rank, -500, 1 on the other.
+    const Case c{2, 1, 4, 1, {1, 2}};
+    OracleCase o{OpKind::kLinearCrossEntropy,
+                 CrossEntropyAttrs{},
+                 {{{2, 1}, {1.0, 1.0}}, {{4, 1}, {0.0, 500.0, -500.0, 1.0}}},
+                 c.labels};
+    REQUIRE(split_cross_entropy(c, o, dtype, 2, nullptr).loss.data[0] == 1000.0);
+    o.inputs[0].data[1] = NAN;
+    REQUIRE(std::isnan(split_cross_entropy(c, o, dtype, 2, nullptr).loss.data[0]));
+  });
+}
+
+TEST_CASE("ranks count the tokens that are predicted as one rank does") {
+  for_each_multiplier([](DType dtype) {
+    for (Case c : split_cases())
+      for (const int64_t ranks : {2, 3, 4}) {
+        const OracleCase o = stored(evaluated_case(c), dtype);
+        c.labels = o.ints;
+        CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, ranks);
+        const SplitResult found = split_cross_entropy(c, o, dtype, ranks, nullptr, false);
+        REQUIRE(found.loss.data[0] == Approx(oracle(o).outputs[0].data[0])
+                                          .epsilon(tolerance(dtype))
+                                          .margin(tolerance(dtype)));
+        REQUIRE(found.loss.data[1] == correct_tokens(o));
+      }
+  });
+}
+
+TEST_CASE("a token whose loss is not finite is never predicted, whatever the sign of its NaN") {
+  for_each_multiplier([](DType dtype) {
+    // Token 0 is predicted; the hidden value of token 1 is no number, or makes an infinite logit at
+    // its label.
+    const Case c{2, 1, 4, 8, {1, 1}};
+    for (const double value :
+         {std::copysign(NAN, 1.0), std::copysign(NAN, -1.0), HUGE_VAL, -HUGE_VAL})
+      for (const int64_t ranks : {1, 2, 4}) {
+        CAPTURE(dtype_name(dtype), value, ranks);
+        const OracleCase o{OpKind::kLinearCrossEntropy,
+                           CrossEntropyAttrs{},
+                           {{{2, 1}, {1.0, value}}, {{4, 1}, {0.5, 2.0, -1.0, 1.0}}},
+                           c.labels};
+        Array found;
+        if (ranks == 1) {
+          Rig rig(dtype);
+          const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
+                        labels = rig.ints(o.ints);
+          const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
+          rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
+                  CrossEntropyAttrs{false, c.chunk});
+          found = rig.read(loss);
+        } else {
+          found = split_cross_entropy(c, o, dtype, ranks, nullptr, false).loss;
+        }
+        REQUIRE(std::isnan(found.data[0]));
+        REQUIRE(found.data[1] == 1.0);
+      }
+  });
+}
+
+TEST_CASE("of equal logits the first is the one that is predicted") {
+  const Case c{3, 1, 4, 8, {1, 2, 3}};
+  OracleCase o = oracle_case(c);
+  o.inputs[0].data = {1, 1, 1};
+  o.inputs[1].data = {1, 3, 3, 2};
+  REQUIRE(split_cross_entropy(c, o, DType::kF32, 2, nullptr, false).losses[0].data[1] == 1);
+  REQUIRE(split_cross_entropy(c, o, DType::kF32, 2, nullptr, false).losses[1].data[1] == 0);
+  Rig rig(DType::kF32);
+  const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(c.labels);
+  const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
+  rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, c.chunk});
+  REQUIRE(rig.read(loss).data[1] == 1);
+}
+
+TEST_CASE(
+    "a label outside a split vocabulary is caught by every rank, one of another rank's rows is "
+    "none") {
+  for (const int64_t rank : {0, 1}) {
+    Rig rig(DType::kF32);
+    const ValueId x = rig.input(random_array({2, 4}, 1)), w = rig.input(random_array({5, 4}, 2));
+    const auto run = [&](const std::vector<int32_t>& labels) {
+      rig.run(OpKind::kVocabularyLogits, {x, w, rig.ints(labels)},
+              {rig.output({2, 5}), rig.output({2, 2}), rig.output({2})},
+              VocabularyAttrs{false, 2, rank, 0});
+    };
+    run({0, 9});
+    REQUIRE_THROWS_WITH(
+        run({0, 10}),
+        Catch::Contains("label 10 at position 1 of a micro-batch is outside the vocabulary of 10"));
+  }
+}
+
+TEST_CASE("a label outside the vocabulary is caught before memory is touched") {
+  Rig rig(DType::kF32);
+  const ValueId x = rig.input(random_array({2, 4}, 1)), w = rig.input(random_array({5, 4}, 2));
+  const ValueId labels = rig.ints({0, 5}), loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
+  try {
+    rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
+    FAIL("no error");
+  } catch (const Error& e) {
+    REQUIRE(e.code() == ExitCode::kBug);
+    REQUIRE_THAT(
+        e.message(),
+        Catch::Contains("label 5 at position 1 of a micro-batch is outside the vocabulary of 5"));
+  }
+}
+
+}  // namespace
+}  // namespace ftrun::test

@@ -1,0 +1,214 @@
+#include <cmath>
+
+#include "ops/dora/dora.h"
+#include "ops/dropout/dropout.h"
+#include "ops/kinds.h"
+#include "ops/lora/lora.h"
+#include "products_rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+struct LengthsCase {
+  int64_t outputs, inputs;
+  struct Part {
+    int64_t first_column, columns, rank;
+    double scale;
+  };
+  std::vector<Part> parts;
+};
+
+OracleCase lengths_case(const LengthsCase& s) {
+  LoraAttrs attrs;
+  int64_t ranks = 0, rows = 0;
+  for (const LengthsCase::Part& part : s.parts) {
+    attrs.parts.push_back({part.first_column, part.scale});
+    ranks += part.rank;
+    rows += part.columns;
+  }
+  OracleCase c{OpKind::kDoraSquaredLengths,
+               attrs,
+               {random_array({s.outputs, s.inputs}, 1), random_array({ranks, s.inputs}, 2)}};
+  for (const LengthsCase::Part& part : s.parts)
+    c.inputs.push_back(random_array({part.columns, part.rank}, 3 + c.inputs.size()));
+  c.gradient = random_array({rows}, 11);
+  return c;
+}
+
+Array measured(Rig& rig, const OracleCase& c, ValueId weight) {
+  std::vector<ValueId> in{weight};
+  for (size_t i = 1; i < c.inputs.size(); ++i) in.push_back(rig.input(c.inputs[i]));
+  const ValueId squares = rig.statistic({c.gradient.dims[0]});
+  rig.run(OpKind::kDoraSquaredLengths, in, {squares}, c.attrs);
+  return rig.read(squares);
+}
+
+/// The tolerance of lengths: nothing is rounded to 16 bits on the way.
+double lengths_tolerance(DType dtype) {
+  return tolerance(dtype == DType::kF64 ? dtype : DType::kF32);
+}
+
+TEST_CASE("lengths of rows with adapters agree with what the whole matrix says", "[products]") {
+  for_each_multiplier([](DType dtype) {
+    // The last one has more than one panel of rows.
+    for (const LengthsCase& s :
+         {LengthsCase{1, 1, {{0, 1, 1, 1.0}}}, LengthsCase{20, 7, {{4, 9, 3, 2.0}}},
+          LengthsCase{48, 33, {{0, 16, 4, 2.0}, {32, 16, 8, 0.5}}},
+          LengthsCase{150, 8200, {{0, 130, 2, 1.7}, {130, 12, 1, 0.3}, {142, 8, 20, 1.0}}}}) {
+      CAPTURE(dtype_name(dtype), s.outputs, s.inputs, s.parts.size());
+      const OracleCase c = stored(lengths_case(s), dtype);
+      Rig rig(dtype);
+      REQUIRE(relative_error(measured(rig, c, rig.input(c.inputs[0])), oracle(c).outputs[0]) <
+              lengths_tolerance(dtype));
+    }
+  });
+}
+
+TEST_CASE("so do those of packed weights, of the numbers that these stand for", "[products]") {
+  for_each_multiplier([](DType dtype) {
+    for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true},
+                                       PackedFormat{PackedFormat::Kind::kInt8}}) {
+      CAPTURE(dtype_name(dtype), static_cast<int>(format.kind));
+      OracleCase c = stored(lengths_case({36, 256, {{0, 20, 4, 2.0}, {28, 8, 3, 0.5}}}), dtype);
+      Rig rig(dtype);
+      const ValueId weight = rig.packed(c.inputs[0], format);
+      c.inputs[0] = rounded(pack(c.inputs[0], format).numbers, dtype);
+      REQUIRE(relative_error(measured(rig, c, weight), oracle(c).outputs[0]) <
+              lengths_tolerance(dtype));
+    }
+  });
+}
+
+struct ScaleCase {
+  int64_t tokens, outputs;
+  std::vector<DoraAttrs::Part> parts;
+};
+const std::vector<ScaleCase> kScaleCases{{1, 1, {{0, 1}}},
+                                         {7, 20, {{4, 9}}},
+                                         {65, 48, {{0, 16}, {32, 16}}},
+                                         {130, 600, {{0, 300}, {300, 20}, {340, 260}}}};
+
+/// Squares and magnitudes are what they are in every dtype: statistics.
+OracleCase scale_case(const ScaleCase& s, DType dtype) {
+  int64_t rows = 0;
+  for (const DoraAttrs::Part& part : s.parts) rows += part.columns;
+  OracleCase c{OpKind::kDoraScale,
+               DoraAttrs{s.parts},
+               {random_array({s.tokens, s.outputs}, 1),
+                {},
+                random_array({rows}, 3),
+                random_array({s.outputs}, 4)}};
+  c.inputs[1] = {{rows}, std::vector<double>(static_cast<size_t>(rows), 1.0)};
+  c.gradient = random_array({s.tokens, s.outputs}, 5);
+  c = stored(c, dtype);
+  c.inputs[1] = random_array({rows}, 2);
+  if (dtype != DType::kF64) c.inputs[2] = rounded(random_array({rows}, 3), DType::kF32);
+  for (double& square : c.inputs[1].data)
+    square = static_cast<double>(static_cast<float>(square * square + 0.25));
+  return c;
+}
+
+TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd, in place or not") {
+  for_each_backend([](DType dtype) {
+    for (const ScaleCase& s : kScaleCases) {
+      CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.parts.size());
+      const OracleCase c = scale_case(s, dtype);
+      const OracleResult expected = oracle(c);
+      Rig rig(dtype);
+      const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
+      const ValueId z = rig.input(c.inputs[0]), q = rig.input(c.inputs[1], statistics),
+                    m = rig.input(c.inputs[2], statistics), bias = rig.input(c.inputs[3]),
+                    dy = rig.input(c.gradient);
+      const ValueId y = rig.output(c.inputs[0].dims), dz = rig.output(c.inputs[0].dims),
+                    dm = rig.output(c.inputs[2].dims);
+      const Array before = rounded(random_array(c.inputs[2].dims, 7), dtype);
+      const ValueId more = rig.input(before);
+      rig.run(OpKind::kDoraScale, {z, q, m, bias}, {y}, c.attrs);
+      rig.run(OpKind::kDoraScaleDgrad, {dy, q, m}, {dz}, c.attrs);
+      rig.run(OpKind::kDoraScaleWgrad, {dy, z, q}, {dm}, c.attrs);
+      rig.run(OpKind::kDoraScaleWgrad, {dy, z, q}, {more}, c.attrs, true);
+      REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(dz), expected.gradients[0]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(dm), expected.gradients[2]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(more), plus(before, expected.gradients[2])) <
+              tolerance(dtype));
+      DoraAttrs without = c.attrs.get<DoraAttrs>();
+      without.adds_bias = false;
+      const ValueId plain = rig.output(c.inputs[0].dims), other = rig.output(c.inputs[0].dims);
+      rig.run(OpKind::kDoraScale, {z, q, m}, {plain}, c.attrs);
+      rig.run(OpKind::kDoraScale, {z, q, m, bias}, {other}, without);
+      REQUIRE(rig.bits(plain) == rig.bits(other));
+      REQUIRE(rig.bits(plain) != rig.bits(y));
+      rig.run(OpKind::kDoraScale, {z, q, m, bias}, {z}, c.attrs);
+      REQUIRE(rig.bits(z) == rig.bits(y));
+      rig.run(OpKind::kDoraScaleDgrad, {dy, q, m}, {dy}, c.attrs);
+      REQUIRE(rig.bits(dy) == rig.bits(dz));
+    }
+  });
+}
+
+TEST_CASE("magnitudes that are the lengths change no bit") {
+  for_each_backend([](DType dtype) {
+    CAPTURE(dtype_name(dtype));
+    Rig rig(dtype);
+    const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
+    const int64_t width = 600;
+    Array lengths{{width}, {}}, squares{{width}, {}};
+    for (int64_t i = 0; i < width; ++i) {
+      // Of more digits than 16 bits hold; their squares are exact.
+      lengths.data.push_back(0.5 + static_cast<double>(i) / 2048);
+      squares.data.push_back(lengths.data.back() * lengths.data.back());
+    }
+    const ValueId z = rig.input(rounded(random_array({9, width}, 1), dtype)),
+                  y = rig.output({9, width});
+    rig.run(OpKind::kDoraScale, {z, rig.input(squares, statistics), rig.input(lengths, statistics)},
+            {y}, DoraAttrs{{{0, width}}});
+    REQUIRE(rig.bits(y) == rig.bits(z));
+  });
+}
+
+TEST_CASE("a row of zeros stays zero, and what is not finite shows") {
+  for_each_backend([](DType dtype) {
+    Rig rig(dtype);
+    const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
+    const DoraAttrs attrs{{{0, 2}}};
+    const ValueId z = rig.input({{1, 2}, {0.0, 3.0}}), q = rig.input({{2}, {0.0, 4.0}}, statistics),
+                  m = rig.input({{2}, {0.0, 1.0}}, statistics);
+    const ValueId y = rig.output({1, 2}), dm = rig.output({2});
+    rig.run(OpKind::kDoraScale, {z, q, m}, {y}, attrs);
+    rig.run(OpKind::kDoraScaleWgrad, {z, z, q}, {dm}, attrs);
+    CHECK(rig.read(y).data == std::vector<double>{0.0, 1.5});
+    CHECK(rig.read(dm).data == std::vector<double>{0.0, 4.5});
+    const ValueId broken = rig.input({{2}, {0.0, std::nan("")}}, statistics);
+    rig.run(OpKind::kDoraScale, {z, broken, m}, {y}, attrs);
+    CHECK(std::isnan(rig.read(y).data[1]));
+  });
+}
+
+TEST_CASE("what dropout leaves and its rest are the whole, also in place") {
+  for_each_backend([](DType dtype) {
+    for (const int64_t width : {1, 13, 600, 4200}) {
+      CAPTURE(dtype_name(dtype), width);
+      const Array x = rounded(random_array({9, width}, 1), dtype);
+      DropoutAttrs attrs{0.3, 2, 4090};
+      Rig rig(dtype);
+      rig.scalars.dropout_key = dropout_key(1, 2);
+      const ValueId from = rig.input(x), kept = rig.output({9, width}),
+                    rest = rig.output({9, width});
+      rig.run(OpKind::kDropout, {from}, {kept}, attrs);
+      attrs.rest = true;
+      rig.run(OpKind::kDropout, {from}, {rest}, attrs);
+      REQUIRE(relative_error(plus(rig.read(kept), rig.read(rest)), x) < tolerance(dtype));
+      const Array left = rig.read(kept), other = rig.read(rest);
+      for (size_t i = 0; i < x.data.size(); ++i)
+        REQUIRE((left.data[i] != 0 || other.data[i] == x.data[i]));
+      rig.run(OpKind::kDropout, {from}, {from}, attrs);
+      REQUIRE(rig.bits(from) == rig.bits(rest));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ftrun::test

@@ -1,0 +1,228 @@
+#include "ops/linear/linear.h"
+#include "ops/kinds.h"
+#include "ops/lora/lora.h"
+#include "products_rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+struct Shape {
+  int64_t tokens, outputs, inputs;
+};
+const std::vector<Shape> kShapes{{1, 1, 1}, {7, 5, 3}, {65, 33, 17}, {130, 48, 96}};
+
+OracleCase linear_case(const Shape& s, bool bias) {
+  OracleCase c{OpKind::kLinear,
+               NoAttrs{},
+               {random_array({s.tokens, s.inputs}, 1), random_array({s.outputs, s.inputs}, 2)}};
+  if (bias) c.inputs.push_back(random_array({s.outputs}, 3));
+  c.gradient = random_array({s.tokens, s.outputs}, 4);
+  return c;
+}
+
+// The gradients are added to what is already in them, and to `addend`.
+TEST_CASE("linear with and without bias and its gradients agree with autograd", "[products]") {
+  for_each_multiplier([](DType dtype) {
+    for (const Shape& s : kShapes)
+      for (const bool bias : {false, true}) {
+        CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, bias);
+        const OracleCase c = stored(linear_case(s, bias), dtype);
+        const OracleResult expected = oracle(c);
+        Rig rig(dtype);
+        const ValueId x = rig.input(c.inputs[0]), w = rig.input(c.inputs[1]),
+                      dy = rig.input(c.gradient);
+        const ValueId y = rig.output({s.tokens, s.outputs}), dx = rig.output({s.tokens, s.inputs});
+        std::vector<ValueId> in{x, w};
+        if (bias) in.push_back(rig.input(c.inputs[2]));
+        rig.run(OpKind::kLinear, in, {y});
+        rig.run(OpKind::kLinearDgrad, {dy, w}, {dx});
+        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+      }
+  });
+}
+
+PackedFormat nf4(int64_t block, bool double_quantized, bool holds_scales = false) {
+  return {PackedFormat::Kind::kNf4, block, double_quantized, holds_scales};
+}
+
+TEST_CASE(
+    "linear and its gradient by packed weights agree with autograd on the numbers that those stand "
+    "for",
+    "[products]") {
+  for_each_multiplier([](DType dtype) {
+    // Rows that are no multiple of a record or of a block, more than one panel of rows and of
+    // columns, a last block that is short.
+    for (const Shape& s : {Shape{7, 5, 64}, Shape{65, 36, 192}, Shape{3, 1100, 64},
+                           Shape{3, 12, 2112}, Shape{2, 7, 36}, Shape{2100, 16, 64}})
+      for (const PackedFormat& format : {nf4(64, false), nf4(64, true), nf4(128, true, true),
+                                         nf4(256, false), PackedFormat{PackedFormat::Kind::kInt8}})
+        for (const bool bias : {false, true}) {
+          if (format.kind == PackedFormat::Kind::kInt8 && s.inputs % format.block != 0) continue;
+          CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, format.block,
+                  static_cast<int>(format.kind), bias);
+          OracleCase c = stored(linear_case(s, bias), dtype);
+          Rig rig(dtype);
+          const Array matrix = c.inputs[1];
+          c.inputs[1] = rounded(pack(matrix, format).numbers, dtype);
+          const OracleResult expected = oracle(c);
+          const ValueId x = rig.input(c.inputs[0]), w = rig.packed(matrix, format),
+                        dy = rig.input(c.gradient);
+          const ValueId y = rig.output({s.tokens, s.outputs}),
+                        dx = rig.output({s.tokens, s.inputs});
+          std::vector<ValueId> in{x, w};
+          if (bias) in.push_back(rig.input(c.inputs[2]));
+          rig.run(OpKind::kLinear, in, {y});
+          REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
+          rig.run(OpKind::kLinearDgrad, {dy, w}, {dx});
+          REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+          if (bias) continue;
+          const Array before = rounded(random_array({s.tokens, s.inputs}, 7), dtype);
+          const ValueId sum = rig.output({s.tokens, s.inputs});
+          rig.run(OpKind::kLinearDgrad, {dy, w, rig.input(before)}, {sum});
+          REQUIRE(relative_error(rig.read(sum), plus(expected.gradients[0], before)) <
+                  tolerance(dtype));
+        }
+  });
+}
+
+TEST_CASE("weight and bias gradients are written over or added to", "[products]") {
+  for_each_multiplier([](DType dtype) {
+    for (const Shape& s : kShapes) {
+      CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
+      const OracleCase c = stored(linear_case(s, true), dtype);
+      const OracleResult expected = oracle(c);
+      const Array before_w = rounded(random_array({s.outputs, s.inputs}, 5), dtype),
+                  before_b = rounded(random_array({s.outputs}, 6), dtype);
+      Rig rig(dtype);
+      const ValueId x = rig.input(c.inputs[0]), dy = rig.input(c.gradient);
+      const ValueId dw = rig.output({s.outputs, s.inputs}), db = rig.output({s.outputs});
+      rig.run(OpKind::kLinearWgrad, {dy, x}, {dw});
+      rig.run(OpKind::kBiasWgrad, {dy}, {db});
+      REQUIRE(relative_error(rig.read(dw), expected.gradients[1]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(db), expected.gradients[2]) < tolerance(dtype));
+      const ValueId more_w = rig.input(before_w), more_b = rig.input(before_b);
+      rig.run(OpKind::kLinearWgrad, {dy, x}, {more_w}, NoAttrs{}, true);
+      rig.run(OpKind::kBiasWgrad, {dy}, {more_b}, NoAttrs{}, true);
+      REQUIRE(relative_error(rig.read(more_w), plus(before_w, expected.gradients[1])) <
+              tolerance(dtype));
+      REQUIRE(relative_error(rig.read(more_b), plus(before_b, expected.gradients[2])) <
+              tolerance(dtype));
+    }
+  });
+}
+
+TEST_CASE(
+    "the gradient by a product's operand is added to what other operations made, in place or not",
+    "[products]") {
+  for_each_multiplier([](DType dtype) {
+    for (const Shape& s : kShapes) {
+      CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
+      const OracleCase c = stored(linear_case(s, false), dtype);
+      const Array before = rounded(random_array({s.tokens, s.inputs}, 5), dtype);
+      const Array expected = plus(before, oracle(c).gradients[0]);
+      Rig rig(dtype);
+      const ValueId w = rig.input(c.inputs[1]), dy = rig.input(c.gradient), e = rig.input(before);
+      const ValueId apart = rig.output({s.tokens, s.inputs});
+      rig.run(OpKind::kLinearDgrad, {dy, w, e}, {apart});
+      REQUIRE(relative_error(rig.read(apart), expected) < tolerance(dtype));
+      rig.run(OpKind::kLinearDgrad, {dy, w, e}, {e});
+      REQUIRE(rig.bits(e) == rig.bits(apart));
+    }
+  });
+}
+
+struct LoraCase {
+  int64_t tokens, outputs;
+  struct Part {
+    int64_t first_column, columns, rank;
+    double scale;
+  };
+  std::vector<Part> parts;
+};
+const std::vector<LoraCase> kLoraCases{
+    {1, 1, {{0, 1, 1, 1.0}}},
+    {7, 20, {{4, 9, 3, 2.0}}},
+    {65, 48, {{0, 16, 4, 2.0}, {32, 16, 8, 0.5}}},
+    {130, 96, {{0, 48, 16, 1.7}, {48, 24, 5, 0.3}, {72, 24, 300, 1.0}}},
+};
+
+OracleCase lora_case(const LoraCase& s) {
+  int64_t ranks = 0;
+  LoraAttrs attrs;
+  for (const LoraCase::Part& part : s.parts) {
+    attrs.parts.push_back({part.first_column, part.scale});
+    ranks += part.rank;
+  }
+  OracleCase c{OpKind::kLoraUp,
+               attrs,
+               {random_array({s.tokens, s.outputs}, 1), random_array({s.tokens, ranks}, 2)}};
+  for (const LoraCase::Part& part : s.parts)
+    c.inputs.push_back(random_array({part.columns, part.rank}, 3 + c.inputs.size()));
+  c.gradient = random_array({s.tokens, s.outputs}, 11);
+  return c;
+}
+
+/// Scaling rounds once more in 16 bits.
+double lora_tolerance(DType dtype) {
+  return tolerance(dtype) + (is_narrow(dtype) ? 2 * unit_roundoff(dtype) : 0);
+}
+
+TEST_CASE("low-rank adapters of parts of a product and their gradients agree with autograd",
+          "[products]") {
+  for_each_multiplier([](DType dtype) {
+    for (const LoraCase& s : kLoraCases) {
+      CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.parts.size());
+      const OracleCase c = stored(lora_case(s), dtype);
+      const OracleResult expected = oracle(c);
+      Rig rig(dtype);
+      const ValueId y = rig.input(c.inputs[0]), h = rig.input(c.inputs[1]),
+                    dy = rig.input(c.gradient);
+      std::vector<ValueId> up, in{y, h}, dgrad{dy}, grads, more;
+      std::vector<Array> before;
+      for (size_t p = 2; p < c.inputs.size(); ++p) {
+        up.push_back(rig.input(c.inputs[p]));
+        grads.push_back(rig.output(c.inputs[p].dims));
+        before.push_back(rounded(random_array(c.inputs[p].dims, 20 + p), dtype));
+        more.push_back(rig.input(before.back()));
+      }
+      in.insert(in.end(), up.begin(), up.end());
+      dgrad.insert(dgrad.end(), up.begin(), up.end());
+      const ValueId sum = rig.output(c.inputs[0].dims), dh = rig.output(c.inputs[1].dims);
+      rig.run(OpKind::kLoraUp, in, {sum}, c.attrs);
+      rig.run(OpKind::kLoraUpDgrad, dgrad, {dh}, c.attrs);
+      rig.run(OpKind::kLoraUpWgrad, {dy, h}, grads, c.attrs);
+      rig.run(OpKind::kLoraUpWgrad, {dy, h}, more, c.attrs, true);
+      REQUIRE(relative_error(rig.read(sum), expected.outputs[0]) < lora_tolerance(dtype));
+      REQUIRE(relative_error(rig.read(dh), expected.gradients[1]) < lora_tolerance(dtype));
+      for (size_t p = 0; p < grads.size(); ++p) {
+        REQUIRE(relative_error(rig.read(grads[p]), expected.gradients[2 + p]) <
+                lora_tolerance(dtype));
+        REQUIRE(relative_error(rig.read(more[p]), plus(before[p], expected.gradients[2 + p])) <
+                lora_tolerance(dtype));
+      }
+      rig.run(OpKind::kLoraUp, in, {y}, c.attrs);
+      REQUIRE(rig.bits(y) == rig.bits(sum));
+    }
+  });
+}
+
+TEST_CASE("a bias that another rank adds is left out of the product") {
+  for_each_backend([](DType dtype) {
+    Rig rig(dtype);
+    const ValueId x = rig.input(random_array({5, 7}, 1)), w = rig.input(random_array({6, 7}, 2));
+    const ValueId b = rig.input(random_array({6}, 3)), plain = rig.output({5, 6}),
+                  left = rig.output({5, 6}), added = rig.output({5, 6});
+    rig.run(OpKind::kLinear, {x, w}, {plain});
+    rig.run(OpKind::kLinear, {x, w, b}, {left},
+            LinearAttrs{.gradient_ranks = 1, .adds_bias = false});
+    rig.run(OpKind::kLinear, {x, w, b}, {added}, LinearAttrs{.gradient_ranks = 4});
+    REQUIRE(rig.bits(left) == rig.bits(plain));
+    REQUIRE(rig.bits(added) != rig.bits(plain));
+  });
+}
+
+}  // namespace
+}  // namespace ftrun::test

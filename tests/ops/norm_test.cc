@@ -1,0 +1,262 @@
+#include <cmath>
+
+#include "ops/heads.h"
+#include "ops/kinds.h"
+#include "ops/norm/norm.h"
+#include "ops/whole_qk_norm/whole_qk_norm.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+struct NormShape {
+  int64_t tokens, width;
+};
+const std::vector<NormShape> kNormShapes{{1, 1}, {3, 5}, {65, 37}, {130, 576}};
+
+TEST_CASE("rms_norm and its gradients agree with autograd") {
+  for_each_backend([](DType dtype) {
+    for (const NormShape& s : kNormShapes) {
+      const NormAttrs attrs{1e-5, s.width == 37 ? 1.0 : 0.0};
+      CAPTURE(dtype_name(dtype), s.tokens, s.width);
+      const OracleCase c =
+          stored({OpKind::kRmsNorm,
+                  attrs,
+                  {random_array({s.tokens, s.width}, 1), random_array({s.width}, 2)},
+                  {},
+                  random_array({s.tokens, s.width}, 3)},
+                 dtype);
+      const OracleResult expected = oracle(c);
+      Rig rig(dtype);
+      const ValueId x = rig.input(c.inputs[0]), w = rig.input(c.inputs[1]),
+                    dy = rig.input(c.gradient);
+      const ValueId y = rig.output({s.tokens, s.width}), rstd = rig.statistic({s.tokens});
+      const ValueId dx = rig.output({s.tokens, s.width}), dw = rig.output({s.width});
+      rig.run(OpKind::kRmsNorm, {x, w}, {y, rstd}, attrs);
+      rig.run(OpKind::kRmsNormDgrad, {dy, x, rstd, w}, {dx}, attrs);
+      rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
+      REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(rstd), expected.outputs[1]) < tolerance(dtype));
+      // One element leaves no direction in which the norm's output can change: the gradient is the
+      // epsilon's.
+      if (s.width > 1)
+        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(dw), expected.gradients[1]) < tolerance(dtype));
+      const ValueId twice = rig.input(rig.read(dw));
+      rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {twice}, NoAttrs{}, true);
+      Array doubled = rig.read(dw);
+      for (size_t i = 0; i < doubled.data.size(); ++i)
+        doubled.data[i] += expected.gradients[1].data[i];
+      REQUIRE(relative_error(rig.read(twice), doubled) < tolerance(dtype));
+    }
+  });
+}
+
+TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own gradient along") {
+  for_each_backend([](DType dtype) {
+    for (const NormShape& s : kNormShapes) {
+      if (s.width == 1) continue;
+      CAPTURE(dtype_name(dtype), s.tokens, s.width);
+      const NormAttrs attrs{1e-6, s.width == 5 ? 1.0 : 0.0};
+      const std::vector<int64_t> dims{s.tokens, s.width};
+      OracleCase c =
+          stored({OpKind::kAddRmsNorm,
+                  attrs,
+                  {random_array(dims, 1), random_array(dims, 2), random_array({s.width}, 3)},
+                  {},
+                  random_array(dims, 4),
+                  random_array(dims, 5)},
+                 dtype);
+      // The norm is of the stored sum: in 16 bits, sums that are stored exactly.
+      if (is_narrow(dtype))
+        for (const size_t i : {0, 1})
+          for (double& v : c.inputs[i].data) v = std::nearbyint(v * 32.0) / 32.0;
+      const OracleResult expected = oracle(c);
+      Rig rig(dtype);
+      const ValueId x = rig.input(c.inputs[0]), r = rig.input(c.inputs[1]),
+                    w = rig.input(c.inputs[2]);
+      const ValueId dsum = rig.input(c.gradient), dy = rig.input(c.second_gradient);
+      const ValueId sum = rig.output(dims), y = rig.output(dims), rstd = rig.statistic({s.tokens}),
+                    dx = rig.output(dims);
+      rig.run(OpKind::kAddRmsNorm, {x, r, w}, {sum, y, rstd}, attrs);
+      rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dx}, attrs);
+      REQUIRE(relative_error(rig.read(sum), expected.outputs[0]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(y), expected.outputs[1]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(dx), expected.gradients[1]) < tolerance(dtype));
+      // dx may lie on e.
+      rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dsum}, attrs);
+      REQUIRE(rig.bits(dsum) == rig.bits(dx));
+    }
+  });
+}
+
+TEST_CASE(
+    "layer_norm and its gradients agree with autograd, with a weight, a bias, both, and the "
+    "passing gradient") {
+  for_each_backend([](DType dtype) {
+    for (const NormShape& s : kNormShapes)
+      for (const size_t params : {0, 1, 2}) {
+        if (s.width == 1) continue;  // no deviation: differences of equal numbers
+        CAPTURE(dtype_name(dtype), s.tokens, s.width, params);
+        const std::vector<int64_t> dims{s.tokens, s.width};
+        OracleCase c{OpKind::kLayerNorm,
+                     NormAttrs{1e-5},
+                     {random_array(dims, 1)},
+                     {},
+                     random_array(dims, 3)};
+        for (size_t i = 0; i < params; ++i) c.inputs.push_back(random_array({s.width}, 4 + i));
+        c = stored(c, dtype);
+        const OracleResult expected = oracle(c);
+        Rig rig(dtype);
+        std::vector<ValueId> in;
+        for (const Array& each : c.inputs) in.push_back(rig.input(each));
+        const ValueId x = in[0], dy = rig.input(c.gradient), e = rig.input(random_array(dims, 7));
+        const ValueId y = rig.output(dims), mean = rig.statistic({s.tokens}),
+                      rstd = rig.statistic({s.tokens});
+        rig.run(OpKind::kLayerNorm, in, {y, mean, rstd}, NormAttrs{1e-5});
+        for (size_t i = 0; i < 3; ++i)
+          REQUIRE(relative_error(rig.read(std::vector{y, mean, rstd}[i]), expected.outputs[i]) <
+                  tolerance(dtype));
+        const ValueId dx = rig.output(dims);
+        std::vector<ValueId> read{dy, x, mean, rstd};
+        if (params > 0) read.push_back(in[1]);
+        rig.run(OpKind::kLayerNormDgrad, read, {dx});
+        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+        if (params == 0) continue;
+        read.push_back(e);
+        rig.run(OpKind::kLayerNormDgrad, read, {dx});
+        REQUIRE(relative_error(rig.read(dx), plus(expected.gradients[0], rig.read(e))) <
+                tolerance(dtype));
+        std::vector<ValueId> gradients, twice;
+        for (size_t i = 0; i < params; ++i) gradients.push_back(rig.output({s.width}));
+        rig.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, gradients);
+        for (size_t i = 0; i < params; ++i) {
+          REQUIRE(relative_error(rig.read(gradients[i]), expected.gradients[1 + i]) <
+                  tolerance(dtype));
+          twice.push_back(rig.input(rig.read(gradients[i])));
+        }
+        rig.run(OpKind::kLayerNormWgrad, {dy, x, mean, rstd}, twice, NoAttrs{}, true);
+        for (size_t i = 0; i < params; ++i)
+          REQUIRE(relative_error(rig.read(twice[i]),
+                                 plus(rig.read(gradients[i]), expected.gradients[1 + i])) <
+                  tolerance(dtype));
+      }
+  });
+}
+
+TEST_CASE("layer_norm has the numbers of a worked example") {
+  Rig rig(DType::kF64);
+  const ValueId x = rig.input({{1, 4}, {1, -2, 0.5, 3}}), w = rig.input({{4}, {0.5, 1, -1, 2}});
+  const ValueId b = rig.input({{4}, {0.1, 0, -0.2, 0.3}}),
+                dy = rig.input({{1, 4}, {1, 0.5, -1, 0.25}});
+  const ValueId y = rig.output({1, 4}), mean = rig.statistic({1}), rstd = rig.statistic({1}),
+                dx = rig.output({1, 4});
+  rig.run(OpKind::kLayerNorm, {x, w, b}, {y, mean, rstd}, NormAttrs{1e-5});
+  rig.run(OpKind::kLayerNormDgrad, {dy, x, mean, rstd, w}, {dx});
+  REQUIRE(relative_error(rig.read(y),
+                         {{1, 4}, {0.20527919, -1.47390873, -0.12981387, 2.96707294}}) < 1e-8);
+  REQUIRE(relative_error(rig.read(dx),
+                         {{1, 4}, {-0.06914890, -0.07744674, 0.21021265, -0.06361701}}) < 1e-7);
+}
+
+TEST_CASE("a mean that is large beside the deviations costs layer_norm no digits") {
+  Array x{{1, 100}, {}};
+  for (int i = 0; i < 100; ++i) x.data.push_back(4096.0 + (i % 2 == 0 ? 0.25 : -0.25));
+  Rig rig(DType::kF32);
+  const ValueId in = rig.input(x), y = rig.output({1, 100}), mean = rig.statistic({1}),
+                rstd = rig.statistic({1});
+  rig.run(OpKind::kLayerNorm, {in}, {y, mean, rstd}, NormAttrs{1e-5});
+  REQUIRE(rig.read(mean).data[0] == 4096.0);
+  REQUIRE(std::abs(rig.read(rstd).data[0] * std::sqrt(0.0625 + 1e-5) - 1.0) < 1e-7);
+}
+
+TEST_CASE(
+    "qk_norm normalises each head of q and k, copies v, and its gradients agree with autograd") {
+  for_each_backend([](DType dtype) {
+    for (const HeadAttrs heads :
+         {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6, 1.0}, HeadAttrs{4, 2, 64, 1e-5}})
+      for (const int64_t tokens : {1, 70}) {
+        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
+        const std::vector<int64_t> dims{tokens,
+                                        (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
+        const OracleCase c = stored({OpKind::kQkNorm,
+                                     heads,
+                                     {random_array(dims, 1), random_array({heads.head_size}, 2),
+                                      random_array({heads.head_size}, 3)},
+                                     {},
+                                     random_array(dims, 4)},
+                                    dtype);
+        const OracleResult expected = oracle(c);
+        Rig rig(dtype);
+        const ValueId qkv = rig.input(c.inputs[0]), wq = rig.input(c.inputs[1]),
+                      wk = rig.input(c.inputs[2]);
+        const ValueId dy = rig.input(c.gradient), y = rig.output(dims), dqkv = rig.output(dims);
+        const ValueId rstd = rig.statistic({tokens, heads.query_heads + heads.kv_heads});
+        const ValueId dwq = rig.output({heads.head_size}), dwk = rig.output({heads.head_size});
+        rig.run(OpKind::kQkNorm, {qkv, wq, wk}, {y, rstd}, heads);
+        rig.run(OpKind::kQkNormDgrad, {dy, qkv, rstd, wq, wk}, {dqkv}, heads);
+        rig.run(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, heads);
+        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(rstd), expected.outputs[1]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dqkv), expected.gradients[0]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dwq), expected.gradients[1]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dwk), expected.gradients[2]) < tolerance(dtype));
+      }
+  });
+}
+
+/// The forward operations' and gradients' results of a norm over whole queries and keys.
+struct WholeNorm {
+  Rig rig;
+  ValueId y, dqkv, dwq, dwk;
+
+  WholeNorm(DType dtype, const OracleCase& c)
+      : rig(dtype),
+        y(rig.output(c.inputs[0].dims)),
+        dqkv(rig.output(c.inputs[0].dims)),
+        dwq(rig.output(c.inputs[2].dims)),
+        dwk(rig.output(c.inputs[3].dims)) {
+    const int64_t tokens = c.inputs[0].dims[0];
+    const ValueId qkv = rig.input(c.inputs[0]), wq = rig.input(c.inputs[2]),
+                  wk = rig.input(c.inputs[3]), dy = rig.input(c.gradient);
+    const ValueId squares = rig.statistic({tokens, 2}), rstd = rig.statistic({tokens, 2}),
+                  dots = rig.statistic({tokens, 2});
+    rig.run(OpKind::kQkDots, {qkv, qkv}, {squares}, c.attrs);
+    rig.run(OpKind::kWholeQkNorm, {qkv, squares, wq, wk}, {y, rstd}, c.attrs);
+    rig.run(OpKind::kQkDots, {dy, qkv, wq, wk}, {dots}, c.attrs);
+    rig.run(OpKind::kWholeQkNormDgrad, {dy, qkv, rstd, dots, wq, wk}, {dqkv}, c.attrs);
+    rig.run(OpKind::kWholeQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, c.attrs);
+  }
+};
+
+TEST_CASE("a norm over all query heads and all key heads and its gradients agree with autograd") {
+  for_each_backend([](DType dtype) {
+    for (const HeadAttrs& heads :
+         {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6}, HeadAttrs{4, 2, 64, 1e-5}})
+      for (const int64_t tokens : {1, 70}) {
+        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
+        const WholeQkNormAttrs attrs{heads};
+        const std::vector<int64_t> dims{tokens, attrs.query_elements() + 2 * attrs.key_elements()};
+        const OracleCase c = stored(
+            {OpKind::kWholeQkNorm,
+             attrs,
+             {random_array(dims, 1), random_array({tokens, 2}, 5),
+              random_array({attrs.query_elements()}, 2), random_array({attrs.key_elements()}, 3)},
+             {},
+             random_array(dims, 4)},
+            dtype);
+        const OracleResult expected = oracle(c);
+        WholeNorm norm(dtype, c);
+        REQUIRE(relative_error(norm.rig.read(norm.y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(norm.rig.read(norm.dqkv), expected.gradients[0]) < tolerance(dtype));
+        REQUIRE(relative_error(norm.rig.read(norm.dwq), expected.gradients[2]) < tolerance(dtype));
+        REQUIRE(relative_error(norm.rig.read(norm.dwk), expected.gradients[3]) < tolerance(dtype));
+      }
+  });
+}
+
+}  // namespace
+}  // namespace ftrun::test

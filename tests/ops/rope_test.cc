@@ -1,0 +1,90 @@
+#include <cmath>
+
+#include "ops/heads.h"
+#include "ops/kinds.h"
+#include "ops/rope/rope.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+/// Heads of which so many elements turn, by angles from `first` on of a table that has `more` after
+/// them.
+struct Turning {
+  HeadAttrs heads;
+  int64_t elements;
+  int64_t first = 0;
+  int64_t more = 0;
+};
+const std::vector<Turning> kHeads{{{1, 1, 2}, 2},   {{3, 1, 10}, 10},     {{4, 2, 64}, 64},
+                                  {{2, 2, 72}, 72}, {{3, 1, 10}, 4},      {{4, 2, 64}, 16},
+                                  {{2, 1, 96}, 72}, {{4, 2, 64}, 64, 32}, {{2, 1, 10}, 4, 3, 5}};
+
+/// Makes the rope of heads of which `head_size` elements turn.
+Array rope_values(int64_t tokens, int64_t head_size) {
+  Array table{{tokens, head_size}, {}};
+  for (int64_t n = 0; n < tokens; ++n)
+    for (int64_t i = 0; i < head_size; ++i) {
+      const double angle = static_cast<double>(n * 7 + i % (head_size / 2)) * 0.37;
+      table.data.push_back(
+          static_cast<float>(i < head_size / 2 ? std::cos(angle) : std::sin(angle)));
+    }
+  return table;
+}
+
+TEST_CASE(
+    "rope of halves and of neighbours, of heads and of parts of heads, and its gradient agree with "
+    "autograd, also in place") {
+  for_each_backend([](DType dtype) {
+    for (const auto& [heads, turning, first, more] : kHeads)
+      for (const auto& [tokens, pairs] :
+           {std::pair{1, false}, {33, false}, {1, true}, {33, true}}) {
+        CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, turning, first, tokens,
+                pairs);
+        const int64_t angles = first + turning / 2 + more;
+        const RopeAttrs attrs{heads, first, angles > turning / 2 ? turning / 2 : 0, pairs};
+        const std::vector<int64_t> dims{tokens,
+                                        (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
+        const OracleCase c = stored({OpKind::kRope,
+                                     attrs,
+                                     {random_array(dims, 1), rope_values(tokens, 2 * angles)},
+                                     {},
+                                     random_array(dims, 2)},
+                                    dtype);
+        const OracleResult expected = oracle(c);
+        Rig rig(dtype);
+        const ValueId qkv = rig.input(c.inputs[0]), table = rig.input(c.inputs[1], DType::kF32);
+        const ValueId dy = rig.input(c.gradient), y = rig.output(dims), dx = rig.output(dims);
+        rig.run(OpKind::kRope, {qkv, table}, {y}, attrs);
+        rig.run(OpKind::kRopeDgrad, {dy, table}, {dx}, attrs);
+        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+        rig.run(OpKind::kRope, {qkv, table}, {qkv}, attrs);
+        rig.run(OpKind::kRopeDgrad, {dy, table}, {dy}, attrs);
+        REQUIRE(rig.bits(qkv) == rig.bits(y));
+        REQUIRE(rig.bits(dy) == rig.bits(dx));
+      }
+  });
+}
+
+TEST_CASE(
+    "the rope table holds cos, then sin, of position times frequency in fp32, times the "
+    "magnitude") {
+  const std::vector<double> frequencies{1.0, 0.1, 0.0123456789};
+  const std::vector<int32_t> positions{0, 1, 511, 8191};
+  Rig rig(DType::kF32);
+  const ValueId in = rig.ints(positions), table = rig.output({4, 6});
+  rig.run(OpKind::kRopeTable, {in}, {table}, RopeTableAttrs{frequencies, 1.25});
+  const Array actual = rig.read(table);
+  for (size_t n = 0; n < positions.size(); ++n)
+    for (size_t i = 0; i < frequencies.size(); ++i) {
+      const double angle = static_cast<float>(positions[n]) * static_cast<float>(frequencies[i]);
+      REQUIRE(actual.data[n * 6 + i] == Approx(1.25 * std::cos(angle)).margin(1e-7));
+      REQUIRE(actual.data[n * 6 + 3 + i] == Approx(1.25 * std::sin(angle)).margin(1e-7));
+    }
+}
+
+}  // namespace
+}  // namespace ftrun::test

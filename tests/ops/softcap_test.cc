@@ -1,0 +1,51 @@
+#include "ops/softcap/softcap.h"
+#include "ops/kinds.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+TEST_CASE("softcap and its gradient agree with autograd, also in place") {
+  for_each_backend([](DType dtype) {
+    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{1, 1}, {3, 7}, {65, 576}})
+      for (const double size : {1e-3, 1.0, 40.0}) {
+        CAPTURE(dtype_name(dtype), dims[1], size);
+        OracleCase c{OpKind::kSoftcap,
+                     SoftcapAttrs{2.5},
+                     {random_array(dims, 1)},
+                     {},
+                     random_array(dims, 3)};
+        for (double& v : c.inputs[0].data) v *= size;
+        c = stored(c, dtype);
+        const OracleResult expected = oracle(c);
+        Rig rig(dtype);
+        const ValueId x = rig.input(c.inputs[0]), y = rig.output(dims);
+        const ValueId dy = rig.input(c.gradient), dx = rig.output(dims);
+        rig.run(OpKind::kSoftcap, {x}, {y}, c.attrs);
+        REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
+        rig.run(OpKind::kSoftcap, {x}, {x}, c.attrs);
+        REQUIRE(rig.bits(x) == rig.bits(y));
+        // The slope is of what is stored: where the bound is reached, digits of it are few.
+        if (size > 1.0 && dtype != DType::kF64) continue;
+        rig.run(OpKind::kSoftcapDgrad, {dy, y}, {dx}, c.attrs);
+        const double stored_y = is_narrow(dtype) ? 4 * unit_roundoff(dtype) : 0.0;
+        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype) + stored_y);
+        rig.run(OpKind::kSoftcapDgrad, {dy, y}, {dy}, c.attrs);
+        REQUIRE(rig.bits(dy) == rig.bits(dx));
+      }
+  });
+}
+
+TEST_CASE("capped numbers are those of a worked example") {
+  Rig rig(DType::kF32);
+  const ValueId x = rig.input({{1, 5}, {-90.0, -1.5, 0.0, 0.01, 30.0}}), y = rig.output({1, 5});
+  rig.run(OpKind::kSoftcap, {x}, {y}, SoftcapAttrs{30.0});
+  const std::vector<double> expected{-29.85164261, -1.498751249, 0.0, 0.009999999630, 22.84782468};
+  for (size_t i = 0; i < 5; ++i)
+    REQUIRE(rig.read(y).data[i] == Approx(expected[i]).epsilon(3e-7).margin(1e-12));
+}
+
+}  // namespace
+}  // namespace ftrun::test

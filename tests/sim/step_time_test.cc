@@ -1,0 +1,178 @@
+#include "sim/step_time.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "machine/machine_file.h"
+#include "program/models.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+constexpr const char* kGpus = R"(machine: gpus
+device: gpu
+devices: 3
+rates:
+  - memory: 1 GB/s
+    products: {fp32: 1 GFLOP/s}
+    otherwise: 2
+links:
+  node: {latency: 1 us, bandwidth: 100 MB/s}
+  cluster: {latency: 1 ms, bandwidth: 1 MB/s}
+  host: {latency: 1 us, bandwidth: 10 MB/s}
+host_memory: 100 MB/s
+disk: {read: 2 MB/s, write: 1 MB/s}
+)";
+
+/// A program with a buffer of each tier and a group of 4 ranks.
+struct Priced {
+  Machine machine = parse_machine("gpus.yaml", kGpus);
+  Program program;
+  ModelDescription model;
+
+  Priced() {
+    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
+      program.buffers.push_back({.name = "buffer", .tier = tier, .bytes = 4000});
+    program.groups.push_back({{"dp_shard@0", {0, 1, 2, 3}}, {4, 0}});
+  }
+  Picoseconds of(const Instr& instr, bool crosses = false) {
+    InstrCosts costs(machine, 3, program, model, {crosses});
+    return costs.of(instr).alone;
+  }
+};
+
+Range bytes(BufferId buffer, int64_t count) {
+  return {buffer, 0, count};
+}
+
+constexpr Picoseconds kMicrosecond = 1'000'000;
+
+TEST_CASE("instructions take the bytes that they move, by where these lie") {
+  Priced priced;
+  Instr update{.kind = InstrKind::kUpdate};
+  update.reads = {bytes(0, 400)};
+  update.writes = {bytes(0, 400), bytes(0, 400), bytes(0, 400)};
+  update.detail = UpdateRange{};
+  // 400 bytes read, 1,200 read and written: 2,800 at 1 GB/s, twice as long as that.
+  CHECK(priced.of(update) == 5'600'000);
+  for (Range& range : update.writes) range.buffer = 1;
+  update.reads[0].buffer = 1;
+  CHECK(priced.of(update) == 28 * kMicrosecond);  // at the 100 MB/s of main memory
+
+  const auto copy = [&](BufferId from, BufferId to) {
+    Instr instr{.kind = InstrKind::kCopy};
+    instr.reads = {bytes(from, 1000)};
+    instr.writes = {bytes(to, 1000)};
+    return priced.of(instr);
+  };
+  CHECK(copy(0, 0) == 4 * kMicrosecond);    // 2,000 bytes at 1 GB/s, twice as long
+  CHECK(copy(0, 1) == 101 * kMicrosecond);  // a latency, and 1,000 bytes at 10 MB/s
+  CHECK(copy(1, 0) == 101 * kMicrosecond);
+  CHECK(copy(2, 1) == 500 * kMicrosecond);   // 2 MB/s
+  CHECK(copy(1, 2) == 1000 * kMicrosecond);  // 1 MB/s
+
+  Instr clear{.kind = InstrKind::kClear};
+  clear.writes = {bytes(0, 1000)};
+  CHECK(priced.of(clear) == 2 * kMicrosecond);
+  Instr norm{.kind = InstrKind::kGradientNorm};
+  norm.reads = {bytes(0, 1000)};
+  norm.writes = {bytes(0, 8)};
+  CHECK(priced.of(norm) == 2 * kMicrosecond);
+}
+
+TEST_CASE(
+    "collectives take the node's link, or the cluster's where their ranks are of several nodes") {
+  Priced priced;
+  Instr sum{.kind = InstrKind::kAllReduce};
+  sum.detail = Exchange{.group = 0};
+  sum.reads = sum.writes = {bytes(0, 1000), bytes(0, 2000)};
+  // Each of two calls: 6 latencies, 1.5 times the bytes.
+  CHECK(priced.of(sum) == (6 + 15 + 6 + 30) * kMicrosecond);
+  CHECK(priced.of(sum, true) == (6000 + 1500 + 6000 + 3000) * kMicrosecond);
+  Instr gather{.kind = InstrKind::kAllGather};
+  gather.detail = Exchange{.group = 0};
+  gather.reads = {bytes(0, 250)};
+  gather.writes = {bytes(0, 1000)};
+  CHECK(priced.of(gather) == (3 * 10 + 75) * kMicrosecond / 10);  // 3 latencies, 750 bytes
+}
+
+TEST_CASE("what a machine file lacks is named with what to add, and what cannot be is refused") {
+  Priced priced;
+  priced.machine.host = {};
+  priced.machine.host_memory = 0;
+  priced.machine.disk_read = 0;
+  Instr copy{.kind = InstrKind::kCopy};
+  copy.reads = {bytes(0, 1000)};
+  copy.writes = {bytes(1, 1000)};
+  CHECK_THROWS_WITH(priced.of(copy),
+                    Catch::Contains("has no links.host, between a GPU and main memory"));
+  copy.reads[0].buffer = 2;
+  CHECK_THROWS_WITH(priced.of(copy), Catch::Contains("has no rates of a disk"));
+  Instr clear{.kind = InstrKind::kClear};
+  clear.writes = {bytes(1, 1000)};
+  CHECK_THROWS_WITH(priced.of(clear), Catch::Contains("has no host_memory, in which clear runs"));
+  clear.writes = {bytes(0, int64_t{1} << 60)};
+  CHECK_THROWS_WITH(priced.of(clear), Catch::Contains("would take 2.31e+09 s"));
+}
+
+Config config_on(DeviceKind device, int tensor, int data) {
+  Config config;
+  config.device = device;
+  config.parallel.tensor = tensor;
+  config.parallel.data = data;
+  config.train_micro_batch_size_per_gpu = 1;
+  config.gradient_accumulation_steps = 1;
+  config.data.sequence_length = 8;
+  return config;
+}
+
+StepTime predicted(const Config& config, const Machine& machine, const RunPlace& place) {
+  const ModelConfig model = small_config(2, false);
+  const StepPlan own = plan_steps(config, model, 0);
+  const ClassPlans all(config, model, 0, own);
+  return predict_step(all, machine, place);
+}
+
+TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of rank 0 is on one") {
+  Machine machine = parse_machine("gpus.yaml", kGpus);
+  machine.cluster.latency = 1;
+  const Config config = config_on(DeviceKind::kCuda, 2, 3);
+  // Six ranks: on nodes of three, ranks 2 and 3 are apart; on nodes of two no pair is.
+  const double apart = predicted(config, machine, {.nodes = 2}).seconds;
+  const double together = predicted(config, machine, {.nodes = 3}).seconds;
+  // Two blocks, four exchanges in each direction at the least.
+  CHECK(apart > together + 8);
+}
+
+TEST_CASE("the device, the number of GPUs and of threads are those of the machine") {
+  const Machine gpus = parse_machine("gpus.yaml", kGpus);
+  CHECK_THROWS_WITH(
+      predicted(config_on(DeviceKind::kCpu, 1, 2), gpus, {}),
+      Catch::Contains("the run computes on processors, and the machine gpus is one of GPUs"));
+  CHECK_THROWS_WITH(predicted(config_on(DeviceKind::kCuda, 1, 4), gpus, {}),
+                    Catch::Contains("4 ranks on 1 node of 3 GPUs"));
+  Machine processors = gpus;
+  processors.has_gpus = false;
+  processors.devices = 4;
+  processors.rates[0].ranks = 2;
+  processors.rates[0].threads = 2;
+  const Config config = config_on(DeviceKind::kCpu, 1, 2);
+  CHECK_THROWS_WITH(
+      predicted(config, processors, {.nodes = 1, .threads = 3}),
+      Catch::Contains("threads is 3, and the machine gpus was measured with 2 for 2 ranks"));
+  const StepTime time = predicted(config, processors, {.nodes = 1, .threads = 2});
+  CHECK(time.products == 2e9);
+  CHECK(time.seconds >= time.layers + time.update + time.other);
+  // Eight ranks of two threads on four processors: no more than two compute at once.
+  CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), processors, {}).products == 2e9);
+  const double two = time.layers,
+               eight = predicted(config_on(DeviceKind::kCpu, 1, 8), processors, {}).layers;
+  CHECK(eight == Approx(4 * two).epsilon(0.2));
+}
+
+}  // namespace
+}  // namespace ftrun
