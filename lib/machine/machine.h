@@ -66,8 +66,8 @@ struct Machine {
   double memory = 0;
   /// The rates, by `ranks`, ascending.
   std::vector<Rates> rates;
-  /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a bandwidth
-  /// of 0: there is none.
+  /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a
+  /// bandwidth of 0: there is none.
   Link node, cluster, host;
   /// Bytes a second of main memory for one rank of GPUs; 0: not known.
   double host_memory = 0;
@@ -84,9 +84,6 @@ struct Machine {
   const Rates& rates_of(int ranks) const;
   bool operator==(const Machine&) const = default;
 };
-
-/// The name of a dtype in machine files: "fp32".
-std::string_view machine_dtype_name(DType dtype);
 
 /// Seconds of `ideal` seconds at the rates for work of a kind, and of a dtype where the kind has
 /// one.

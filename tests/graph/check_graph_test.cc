@@ -149,8 +149,8 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::set<OpKind> kinds;
   for (const LayerGraph& g :
        {embedding({}), block({.biases = true, .qk_norm = true}), head({}),
-        adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}), whole_norms({}),
-        split_head({}, true), split_mlp({}, false), plain_mlp({.biases = true})}) {
+        adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}),
+        whole_norms({}), split_head({}, true), split_mlp({}, false), plain_mlp({.biases = true})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
         if (kinds.insert(op.kind).second) found.emplace_back(g, op);
