@@ -44,11 +44,12 @@ std::string own_path() {
 void require_place_for(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    throw Error(ExitCode::kEnvironment, cat("no file can be written in ", folder.string(), ": ", std::strerror(errno)),
+    throw Error(ExitCode::kEnvironment,
+                cat("no file can be written in ", folder.string(), ": ", std::strerror(errno)),
                 "give another --out FILE");
 }
 
-/// What else runs makes every figure worse.
+/// Warns of other programs, which make every figure worse.
 void warn_of_load(int processors) {
   double load = 0;
   if (::getloadavg(&load, 1) == 1 && load > 0.5 * processors)

@@ -325,9 +325,13 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options, const Ada
     throw Error(ExitCode::kUsage, error.message(), "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", \"double\": false}'");
   }
   if (said && *said != asked)
-    throw Error(ExitCode::kUsage, cat("--quantization ", options.quantization, ": ", adapter.path(), " was trained on a base ",
-                                      said->type == QuantizationType::kNone ? "that was not quantized" : cat("quantized as ", quantization_text(*said))),
-                "remove --quantization; the adapter's file already records it");
+    throw Error(
+        ExitCode::kUsage,
+        cat("--quantization ", options.quantization, ": ", adapter.path(),
+            " was trained on a base ",
+            said->type == QuantizationType::kNone ? "that was not quantized"
+                                                  : cat("quantized as ", quantization_text(*said))),
+        "remove --quantization; the adapter's file already records it");
   if (!said)
     std::cout << "quantization of the base that was trained on: " << quantization_text(asked) << " (by --quantization alone: the adapter's file does not say; bitsandbytes' default is \"double\": false)\n";
   return asked;

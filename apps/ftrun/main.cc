@@ -155,14 +155,11 @@ int run(const std::vector<std::string>& arguments, Answer& answer) {
       "Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: "
       "docs/config.md.");
   const Command train = add_train(app, arguments);
-  std::map<std::string, Command> commands{{"check", add_check(app, answer)},
-                                          {"plan", add_plan(app, answer)},
-                                          {"schema", add_schema(app)},
-                                          {"inspect", add_inspect(app, answer)},
-                                          {"convert", add_convert(app, answer)},
-                                          {"verify", add_verify(app, answer)},
-                                          {"report", add_report(app)},
-                                          {"bench", add_bench(app)}};
+  std::map<std::string, Command> commands{
+      {"check", add_check(app, answer)},     {"plan", add_plan(app, answer)},
+      {"schema", add_schema(app)},           {"inspect", add_inspect(app, answer)},
+      {"convert", add_convert(app, answer)}, {"verify", add_verify(app, answer)},
+      {"report", add_report(app)},           {"bench", add_bench(app)}};
   commands.emplace("completion", add_completion(app));
   commands.emplace("manual", add_manual(app));
   // The arguments as CLI11 takes them: the last one first, without the program's own name.

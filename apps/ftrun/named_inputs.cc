@@ -1,7 +1,6 @@
 #include "named_inputs.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
@@ -30,9 +29,7 @@ struct RecordedCommit {
 /// Tells whether a revision is a whole commit, which nothing can move.
 bool is_commit(const std::string& revision) {
   constexpr size_t kDigits = 40;
-  return revision.size() == kDigits && std::all_of(revision.begin(), revision.end(), [](char c) {
-           return std::isxdigit(static_cast<unsigned char>(c)) != 0;
-         });
+  return revision.size() == kDigits && is_hexadecimal(revision);
 }
 
 /// Adds the commits of the data sets that a recorded list of files comes from.
@@ -182,7 +179,7 @@ void find_model(Config& config, NameLookup& lookup, NamedInputs& found) {
 std::string pinned_file(const char* key, const std::string& path, NameLookup& lookup) {
   const std::optional<HubFile> file = parse_hub_file(path);
   if (!file) return "";
-  const std::string named = cat(file->name.repository, "@", file->name.revision);
+  const std::string named = file->name.with_revision();
   if (commit_now(named, HubKind::kDataset).empty()) return "";
   return cat(lookup.pinned(key, named, HubKind::kDataset), "/", file->file);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <sstream>
 
 #include "admission.h"
@@ -109,12 +110,13 @@ void print_assumptions(const Config& config) {
 }
 
 /// Prints what a step takes on the machine that is asked about, or why that is not known.
-void print_time(const LoadedConfig& loaded, const PlanOptions& options, const ClassPlans& all, const StepPlan& plan) {
-  const Machine machine = read_machine_file(options.machine);
+void print_time(const LoadedConfig& loaded, const PlanOptions& options, const Machine& machine,
+                const ClassPlans& all, const StepPlan& plan) {
   StepTrace trace;
   StepTime time;
   try {
-    time = predict_step(all, machine, {options.nodes, loaded.config.threads}, options.trace.empty() ? nullptr : &trace);
+    time = predict_step(all, machine, {options.nodes, loaded.config.threads},
+                        options.trace.empty() ? nullptr : &trace);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage || !options.trace.empty()) throw;
     std::cout << "\ntime of a step: not predicted: " << error.what() << '\n';
@@ -177,17 +179,14 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
   answer.add("warnings", warnings);
 }
 
-/// A GPU of the machine has so much memory, where nothing else is given.
-void take_device_memory(PlanOptions& options) {
-  if (options.machine.empty() || options.device_memory > 0) return;
-  const Machine machine = read_machine_file(options.machine);
-  if (machine.has_gpus) options.device_memory = static_cast<int64_t>(machine.memory);
-}
-
 int plan_command(PlanOptions options, Answer& answer) {
   const LaunchEnvironment single;
   if (!options.trace.empty()) refuse_existing("--trace", options.trace);
-  take_device_memory(options);
+  std::optional<Machine> asked;
+  if (!options.machine.empty()) asked = read_machine_file(options.machine);
+  // A GPU of the machine has so much memory, if nothing else is given.
+  if (asked && asked->has_gpus && options.device_memory == 0)
+    options.device_memory = static_cast<int64_t>(asked->memory);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single, true);
   refuse_rank(options.rank, loaded.ranks);
@@ -218,7 +217,7 @@ int plan_command(PlanOptions options, Answer& answer) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
-  if (trains && !options.machine.empty()) print_time(loaded, options, all, plan);
+  if (trains && asked) print_time(loaded, options, *asked, all, plan);
   std::vector<std::string> warnings;
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
@@ -264,7 +263,9 @@ Command add_plan(CLI::App& app, Answer& answer) {
                    "a machine file (docs/plan.md): what a step would take there")
       ->option_text("FILE")
       ->excludes(evaluation);
-  command->add_option("--trace", options->trace, "a new file for the step in time, for Perfetto or chrome://tracing")
+  command
+      ->add_option("--trace", options->trace,
+                   "a new file for the step in time, for Perfetto or chrome://tracing")
       ->option_text("FILE")
       ->needs("--machine");
   add_nodes_option(*command, options->nodes);

@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// Error(kUsage) where `option` names a file, link or folder that is there: what a user has is never
-/// overwritten.
+/// Error(kUsage) where `option` names a file, link or folder that is there: what a user has is
+/// never overwritten.
 inline void refuse_existing(const char* option, const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored)))

@@ -58,7 +58,7 @@ inline float f32_from_e4m3(uint8_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x80U) << 24;
   const uint32_t magnitude = bits & 0x7fU;
   if (magnitude == 0x7fU) return std::bit_cast<float>(sign | 0x7fc00000U);
-  // As f32_from_f16(): the exponent is too small by 127 - 7.
+  // The exponent is too small by 127 - 7, which the product adds, as in f32_from_f16().
   return std::bit_cast<float>(
       sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 20) * 0x1p120F));
 }

@@ -172,9 +172,7 @@ std::string cached_revisions(const std::string& folder) {
 std::vector<std::string> commits_beginning_with(const std::string& folder,
                                                 const std::string& revision) {
   constexpr size_t kShortest = 4;
-  const auto is_digit = [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; };
-  if (revision.size() < kShortest || !std::all_of(revision.begin(), revision.end(), is_digit))
-    return {};
+  if (revision.size() < kShortest || !is_hexadecimal(revision)) return {};
   std::vector<std::string> commits = names_in(folder + "/snapshots");
   std::erase_if(commits, [&](const std::string& commit) { return !commit.starts_with(revision); });
   return commits;
@@ -228,6 +226,11 @@ void refuse_dead_link(const std::string& path) {
 }
 
 }  // namespace
+
+bool is_hexadecimal(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; });
+}
 
 std::optional<HubName> parse_hub_name(std::string_view text) {
   HubName name;
@@ -337,8 +340,7 @@ std::string find_hub_file(const std::string& path) {
   const std::optional<HubFile> file = parse_hub_file(path);
   if (!file || posix_files().exists(path)) return path;
   try {
-    const std::string named = cat(file->name.repository, "@", file->name.revision);
-    return cat(find_data_set(named).folder, "/", file->file);
+    return cat(find_data_set(file->name.with_revision()).folder, "/", file->file);
   } catch (const Error&) {
     return path;
   }

@@ -14,7 +14,13 @@ struct HubName {
   /// A branch, a tag, "refs/pr/1" or a commit's 40 digits; "main" where the name gives none.
   std::string revision = "main";
   bool gives_revision = false;
+
+  /// "owner/name@revision".
+  std::string with_revision() const { return repository + "@" + revision; }
 };
+
+/// Whether all of a text are hexadecimal digits, as those of a commit are.
+bool is_hexadecimal(std::string_view text);
 
 /// Reads a text as a Hub name by the Hub's own rules: two parts of letters, digits, "-", "_" and
 /// ".", at most 96 bytes each, that neither begin nor end with "-" or "." and hold neither "--" nor

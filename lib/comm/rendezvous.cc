@@ -851,8 +851,8 @@ std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milli
   return all;
 }
 
-/// Makes a rendezvous with a connection of its own. It asks who lives over the heartbeat's connection,
-/// which nobody holds for long.
+/// Makes a rendezvous with a connection of its own. It asks who lives over the heartbeat's
+/// connection, which nobody holds for long.
 std::unique_ptr<Rendezvous> Rendezvous::beside() {
   RendezvousOptions options = impl_->options;
   options.board_fd = -1;

@@ -15,10 +15,12 @@
 #include <memory>
 #include <random>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/median.h"
 #include "base/processors.h"
+#include "base/round_up.h"
 #include "comm/listen_socket.h"
 #include "comm/open.h"
 #include "graph/cost.h"
@@ -38,21 +40,18 @@ double lower_quartile(std::vector<double> values) {
   return *place;
 }
 
-double now() {
-  const auto since = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(since).count();
-}
+using Clock = std::chrono::steady_clock;
 
-/// Seconds of a call: the lower quartile of at least 5 samples over a tenth of a second, as what other
-/// programs take only ever adds.
+/// Seconds of a call: the lower quartile of at least 5 samples over a tenth of a second, as what
+/// other programs take only ever adds.
 double seconds_of(const std::function<void()>& body) {
   body();
   std::vector<double> samples;
-  const double begin = now();
-  while (samples.size() < 5 || (now() - begin < 0.1 && samples.size() < 1000)) {
-    const double start = now();
+  const auto begin = Clock::now();
+  while (samples.size() < 5 || (seconds_since(begin) < 0.1 && samples.size() < 1000)) {
+    const auto start = Clock::now();
     body();
-    samples.push_back(now() - start);
+    samples.push_back(seconds_since(start));
   }
   return lower_quartile(std::move(samples));
 }
@@ -64,7 +63,7 @@ struct Freed {
 using Memory = std::unique_ptr<void, Freed>;
 
 Memory allocate(int64_t bytes) {
-  Memory memory(std::aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64)));
+  Memory memory(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 64))));
   if (memory == nullptr) throw Error(ExitCode::kEnvironment, "no memory to measure with", "");
   return memory;
 }
@@ -87,9 +86,9 @@ class GraphBench {
     for (const auto* list : {&graph_.forward, &graph_.backward})
       for (const Op& op : *list) {
         if (is_collective(op.kind)) continue;
-        const double start = now();
+        const auto start = Clock::now();
         run_op(graph_, op, storage_, {.accumulate = true, .scalars = &scalars_});
-        seconds_[&op].push_back(now() - start);
+        seconds_[&op].push_back(seconds_since(start));
       }
   }
 
@@ -353,7 +352,8 @@ class Child {
     if (::waitpid(id_, &status, WNOHANG) == 0) return;
     id_ = -1;
     ::close(from_);
-    throw Error(ExitCode::kEnvironment, "a process that computed beside the one that measured has died",
+    throw Error(ExitCode::kEnvironment,
+                "a process that computed beside the one that measured has died",
                 "see that there is memory for it, and measure again");
   }
 
@@ -426,11 +426,12 @@ std::string measure_exchanges_as(int rank, int ranks, int port, int listen_fd,
       std::vector<double> samples;
       for (int round = 0; round < 12; ++round) {
         group->barrier({"start"});
-        const double start = now();
+        const auto start = Clock::now();
         body();
-        if (round > 1) samples.push_back(now() - start);
+        if (round > 1) samples.push_back(seconds_since(start));
       }
-      points[cat(kind, " ", ranks)].emplace_back(static_cast<double>(full * 4), lower_quartile(samples));
+      points[cat(kind, " ", ranks)].emplace_back(static_cast<double>(full * 4),
+                                                 lower_quartile(samples));
     };
     note("all_reduce", [&] {
       group->all_reduce(whole.as<float>(), full, DType::kF32, ReduceOp::kSum, {"bench"}).wait();
@@ -476,8 +477,8 @@ Machine bench_machine(const BenchRequest& request) {
   machine.devices = usable_processors();
   for (int ranks = 1; ranks <= machine.devices; ++ranks) {
     if (machine.devices % ranks != 0) continue;
-    request.say(cat("measuring ", ranks, ranks == 1 ? " rank" : " ranks", " of ", machine.devices / ranks,
-                    machine.devices == ranks ? " thread" : " threads"));
+    request.say(cat("measuring ", ranks, ranks == 1 ? " rank" : " ranks", " of ",
+                    machine.devices / ranks, machine.devices == ranks ? " thread" : " threads"));
     machine.rates.push_back(measure_beside_others(ranks, machine.devices, request.quick));
   }
   // Two ranks exchange on one processor, too.
@@ -485,7 +486,7 @@ Machine bench_machine(const BenchRequest& request) {
     request.say(cat("measuring what ", ranks, " ranks exchange"));
     machine.exchanges.merge(measure_exchanges(ranks));
   }
-  // Of ranks whose number was not measured, and of transfers.
+  // The node's link stands for numbers of ranks that were not measured, and for transfers.
   if (const auto pair = machine.exchanges.find("all_gather 2"); pair != machine.exchanges.end()) {
     const auto& points = pair->second.points();
     machine.node.latency = points.front().second;

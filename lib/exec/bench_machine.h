@@ -21,8 +21,8 @@ struct BenchRequest {
 
 /// Measures the processors of this machine by running the operations of layer graphs, updates of an
 /// optimizer, copies and collectives, in processes of its own, for each number of
-/// ranks that divides the processors. Each figure is a median. Error(kEnvironment) where a process cannot be
-/// started or fails.
+/// ranks that divides the processors. Each figure is a lower quartile. Error(kEnvironment) where a
+/// process cannot be started or fails.
 Machine bench_machine(const BenchRequest& request);
 
 }  // namespace ftrun

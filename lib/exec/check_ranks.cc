@@ -19,8 +19,10 @@ PredictedStep check_ranks(const Config& config, const TrainingSetup& setup, Sess
     plans.require_sound();
     all = hex64(plans.hash());
     if (session.rank() == 0)
-      predicted = predict_here(plans, std::count(session.nodes().begin(), session.nodes().end(),
-                                                 session.nodes().front()), config.threads);
+      predicted = predict_here(
+          plans,
+          std::count(session.nodes().begin(), session.nodes().end(), session.nodes().front()),
+          config.threads);
   });
   session.require_equal("the step program", all);
   return predicted;

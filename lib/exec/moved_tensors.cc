@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/precision_name.h"
 #include "base/text.h"
 #include "checkpoint/weight_conversion.h"
 
@@ -14,10 +15,6 @@ namespace {
 constexpr int64_t kCompared = 4096;
 /// Names that a warning lists.
 constexpr size_t kMostNamed = 8;
-
-std::string lower_name(DType dtype) {
-  return dtype == DType::kBF16 ? "bf16" : dtype == DType::kF16 ? "fp16" : "fp32";
-}
 
 std::string listed(const std::vector<std::string>& names) {
   const std::vector<std::string> first(
@@ -74,7 +71,7 @@ std::string MovedTensors::warning() const {
         "; no gradient has reached them, or the learning rate is 0 or too small to change them"));
   if (!lost.empty())
     parts.push_back(cat("what ", lost.size(), " of ", states_.size(),
-                        " trained tensors have learned is less than ", lower_name(dtype_),
+                        " trained tensors have learned is less than ", precision_name(dtype_),
                         " holds, and the export has their first values: ", listed(lost),
                         "; export.dtype: fp32 keeps it"));
   return join(parts, "; ");

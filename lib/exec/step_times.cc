@@ -21,7 +21,7 @@ int64_t microseconds(double seconds) {
   return std::llround(seconds * 1e6);
 }
 
-/// "9.9 % less", "equal to 0.1 %".
+/// Says "9.9 % less" or "9.9 % more".
 std::string difference_text(double predicted, double measured) {
   const double off = predicted / measured - 1;
   return cat(percent_text(std::abs(off), 1), off < 0 ? " less" : " more");
@@ -86,7 +86,7 @@ std::string StepTimes::text() const {
                 " s predicted, ", format_number("%.4g", waited), " s measured");
   const double off = std::abs(time.seconds - measured),
                off_waits = std::abs(time.communication - waited);
-  // What else compute waited for is not measured apart.
+  // Waits for stages, copies and the disk are not measured apart, so no part is named beside them.
   const bool is_known = time.stages == 0 && time.copies == 0 && time.disk == 0;
   if (is_known && off > kNotable * measured)
     text += cat("\n  most of the difference is in ",

@@ -33,9 +33,4 @@ inline int64_t wide_bytes(int64_t element_bytes) {
   return std::max(element_bytes, dtype_bytes(DType::kF32));
 }
 
-/// Blocks that hold `count` elements; the last one may be cut.
-inline int64_t blocks_of(int64_t count, int64_t block) {
-  return (count + block - 1) / block;
-}
-
 }  // namespace ftrun

@@ -12,7 +12,10 @@ namespace {
 
 /// Says whether a dimension of an operand is shared out with `letter`.
 bool has_letter(std::string_view operand, char letter) {
-  const std::string_view with = letter == 'H' ? "HQRAU" : letter == 'F' ? "FG" : letter == 'O' ? "M" : "";
+  const std::string_view with = letter == 'H'   ? "HQRAU"
+                                : letter == 'F' ? "FG"
+                                : letter == 'O' ? "M"
+                                                : "";
   return std::any_of(operand.begin(), operand.end(), [&](char c) {
     return c == letter || with.find(c) != std::string_view::npos;
   });

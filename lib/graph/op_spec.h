@@ -30,10 +30,10 @@ struct OpSpec {
   std::string_view name;
   /// Operands in letters: N = B*T tokens of a micro-batch (B rows of T tokens), D hidden, H query
   /// heads, K key/value heads, d head size, E its elements that rotate, F feed-forward, V
-  /// vocabulary rows, C tokens of a chunk, I and O of a product. Dimensions of an operand are joined
-  /// by commas, [optional] operands come last. Q stands for (H+2K)d, R for H+K, A for H*d, U for
-  /// K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS the blocks of t
-  /// ranks of that shape.
+  /// vocabulary rows, C tokens of a chunk, I and O of a product. Dimensions of an operand are
+  /// joined by commas, [optional] operands come last. Q stands for (H+2K)d, R for H+K, A for H*d, U
+  /// for K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS the blocks of
+  /// t ranks of that shape.
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may share the operation out, each rank with a
   /// part of every operand that has the letter, and the whole of the others (see result_is_term and

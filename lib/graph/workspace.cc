@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/round_up.h"
 #include "graph/layer_graph.h"
 #include "graph/offsets.h"
 #include "graph/op_spec.h"
@@ -9,7 +10,7 @@
 namespace ftrun {
 
 int64_t gpu_partials(int64_t tokens) {
-  return std::clamp(blocks_of(tokens, kGpuPartialRows), int64_t{1}, kMostGpuPartials);
+  return std::clamp(divide_up(tokens, kGpuPartialRows), int64_t{1}, kMostGpuPartials);
 }
 
 namespace workspace_of {
@@ -23,7 +24,7 @@ int64_t partial_gradients(const LayerGraph& graph, const Op& op) {
   int64_t width = 0;
   for (const ValueId gradient : op.out) width += element_count(graph.at(gradient).dims);
   const Value& dy = graph.at(op.in[0]);
-  return blocks_of(dy.dims[0], kWgradRows) * width * wide_bytes(dtype_bytes(dy.dtype));
+  return divide_up(dy.dims[0], kWgradRows) * width * wide_bytes(dtype_bytes(dy.dtype));
 }
 
 int64_t gpu_partial_sums(const LayerGraph& graph, const Op& op) {

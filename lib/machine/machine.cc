@@ -34,19 +34,6 @@ const Rates& Machine::rates_of(int ranks) const {
   return rates.back();
 }
 
-std::string_view machine_dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "fp32";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kF16:
-      return "fp16";
-    default:
-      bug("a dtype of activations");
-  }
-}
-
 double slowed(const Rates& rates, const std::string& kind, double ideal) {
   const auto found = rates.slowdowns.find(kind);
   return ideal * (found == rates.slowdowns.end() ? rates.slowdown : found->second.at(ideal));

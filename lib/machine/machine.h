@@ -66,8 +66,8 @@ struct Machine {
   double memory = 0;
   /// The rates, by `ranks`, ascending.
   std::vector<Rates> rates;
-  /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a bandwidth
-  /// of 0: there is none.
+  /// The links among the ranks of a node, among nodes, and between a GPU and main memory; a
+  /// bandwidth of 0: there is none.
   Link node, cluster, host;
   /// Bytes a second of main memory for one rank of GPUs; 0: not known.
   double host_memory = 0;
@@ -85,16 +85,13 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-/// The name of a dtype in machine files: "fp32".
-std::string_view machine_dtype_name(DType dtype);
-
 /// Seconds of `ideal` seconds at the rates for work of a kind, and of a dtype where the kind has
 /// one.
 double slowed(const Rates& rates, const std::string& kind, double ideal);
 
-/// Seconds of a collective ("all_reduce", "all_gather", "reduce_scatter", "send") of `bytes` bytes,
-/// the whole of what all ranks have in the end (or of the begin), among `ranks` ranks: measured on
-/// the node, else by a ring (Thakur et al. 2005, "Optimization of Collective Communication
+/// Seconds of a collective ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send") of
+/// `bytes` bytes, the whole of what all ranks have in the end (or of the begin; what one rank has
+/// of an all-to-all), among `ranks` ranks: measured on the node, else by a ring (Thakur et al. 2005, "Optimization of Collective Communication
 /// Operations in MPICH"), over the cluster's link where they are of several nodes.
 double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
                         bool crosses_nodes);

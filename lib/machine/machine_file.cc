@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/precision_name.h"
 #include "base/text.h"
 #include "config/field_value.h"
 #include "config/node.h"
@@ -78,7 +79,8 @@ class Section {
     if (value.kind == Node::Kind::kInt || value.kind == Node::Kind::kFloat)
       if (value.number >= 1e-6 && value.number <= 1e6) return value.number;
     problem(value.at,
-            cat(key_name(key), ": expected a number from 1e-6 to 1e6, not ", value_text(value)), "");
+            cat(key_name(key), ": expected a number from 1e-6 to 1e6, not ", value_text(value)),
+            "");
     return 1;
   }
   std::string text(const std::string& key, const std::string& otherwise = "") {
@@ -134,7 +136,7 @@ Rates rates_of(const Node& node, Problems& problems) {
   rates.memory = section.quantity("memory", Unit::kByteRate, true);
   for (const NodeEntry* entry : section.entries("products")) {
     const auto dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                                    [&](DType d) { return machine_dtype_name(d) == entry->key; });
+                                    [&](DType d) { return precision_name(d) == entry->key; });
     if (dtype == std::end(kDtypes))
       section.problem(entry->at,
                       cat("rates.products.", entry->key, ": expected fp32, bf16 or fp16"), "");
@@ -222,7 +224,7 @@ std::string curve_text(const Curve& curve, Unit unit, const std::function<std::s
 std::string rates_text(const Rates& rates) {
   std::vector<std::string> products;
   for (const auto& [dtype, rate] : rates.products)
-    products.push_back(cat(machine_dtype_name(dtype), ": ", quantity_text(rate, Unit::kFlopRate)));
+    products.push_back(cat(precision_name(dtype), ": ", quantity_text(rate, Unit::kFlopRate)));
   std::string text =
       cat("  - ranks: ", rates.ranks, "\n    threads: ", rates.threads,
           "\n    memory: ", quantity_text(rates.memory, Unit::kByteRate), "\n    products: {",
@@ -278,17 +280,17 @@ std::optional<Machine> own_machine(const std::string& path) {
 }
 
 std::string machine_text(const Machine& machine) {
-  std::string text =
-      cat("machine: ", yaml_text(machine.name), "\ndevice: ", machine.has_gpus ? "gpu" : "processor",
-          "\ndevices: ", machine.devices, "\n");
+  std::string text = cat("machine: ", yaml_text(machine.name),
+                         "\ndevice: ", machine.has_gpus ? "gpu" : "processor",
+                         "\ndevices: ", machine.devices, "\n");
   if (!machine.processor.empty()) text += cat("processor: ", yaml_text(machine.processor), "\n");
   if (!machine.measured.empty()) text += cat("measured: ", yaml_text(machine.measured), "\n");
   if (machine.memory > 0)
     text += cat("memory: ", quantity_text(machine.memory, Unit::kBytes), "\n");
   text += "rates:\n";
   for (const Rates& rates : machine.rates) text += rates_text(rates);
-  const std::string links = link_text("node", machine.node) + link_text("cluster", machine.cluster) +
-                            link_text("host", machine.host);
+  const std::string links = link_text("node", machine.node) +
+                            link_text("cluster", machine.cluster) + link_text("host", machine.host);
   if (!links.empty()) text += cat("links:\n", links);
   if (!machine.exchanges.empty()) text += "exchange:\n";
   for (const auto& [kind, curve] : machine.exchanges)

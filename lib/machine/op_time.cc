@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/precision_name.h"
 #include "graph/cost.h"
 #include "graph/layer_graph.h"
 #include "graph/op_spec.h"
@@ -13,16 +14,15 @@ namespace {
 double product_rate(const Rates& rates, DType dtype) {
   const auto found = rates.products.find(dtype);
   if (found != rates.products.end()) return found->second;
-  throw Error(ExitCode::kUsage,
-              cat("the machine file has no rate of products in ", machine_dtype_name(dtype)),
-              cat("add it to rates.products, or plan in ",
-                  machine_dtype_name(rates.products.begin()->first)));
+  throw Error(
+      ExitCode::kUsage, cat("the machine file has no rate of products in ", precision_name(dtype)),
+      cat("add it to rates.products, or plan in ", precision_name(rates.products.begin()->first)));
 }
 
 }  // namespace
 
 std::string rated_kind(const LayerGraph& graph, const Op& op) {
-  return cat(op_name(op.kind), " ", machine_dtype_name(graph.dtypes.compute));
+  return cat(op_name(op.kind), " ", precision_name(graph.dtypes.compute));
 }
 
 double ideal_seconds(const Rates& rates, const LayerGraph& graph, const Op& op) {

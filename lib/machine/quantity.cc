@@ -45,7 +45,7 @@ std::span<const Suffix> suffixes_of(Unit unit) {
   bug("a unit");
 }
 
-/// What a machine's quantity is at least, and at most, in the unit without a prefix.
+/// Returns the least and the most that a machine's quantity can be, in the unit without a prefix.
 std::pair<double, double> bounds_of(Unit unit) {
   switch (unit) {
     case Unit::kSeconds:

@@ -644,7 +644,7 @@ class BlockBuilder {
     const WholeQkNormAttrs attrs{heads, ranks_};
     ValueId squares = ops::qk_squares(g_, qkv, attrs);
     if (ranks_ > 1 && result_is_term(OpKind::kQkDots, 0, 'H'))
-      squares = ops::all_reduce(g_, squares, ranks_);
+      squares = ops::all_reduce(g_, squares, along_tensor(ranks_));
     return ops::whole_qk_norm(g_, qkv, squares, p.q_norm, p.k_norm, attrs);
   }
 

@@ -20,7 +20,7 @@ using TensorId = int32_t;
 /// Initial says where a tensor's first values come from.
 struct Initial {
   enum class Kind : uint8_t {
-    kFolder,   // the model folder
+    kFolder,  // the model folder
     kZero,
     kUniform,  // in [-size, size)
     kNormal,   // standard deviation `size`

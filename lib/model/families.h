@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -72,6 +73,11 @@ struct Family {
   /// Fills what the families differ in; what all have is there already.
   void (*read)(ConfigReader& reader, ModelConfig& config);
 };
+
+/// Notes the dropouts that config.json asks for under these keys; a class has `of_class` where it
+/// is silent. Training with one is refused (build_model).
+void note_dropouts(ConfigReader& reader, ModelConfig& config,
+                   std::initializer_list<const char*> keys, double of_class = 0);
 
 std::span<const Family> families();
 /// The family of a model_type, or null.

@@ -65,8 +65,8 @@ std::vector<PhaseSeconds> equal_parts(int parts);
 /// Most micro-batches of a chunk that the stage has begun and not finished: what is kept of each is
 /// kept from its forward pass to the end of its backward pass.
 int32_t most_in_flight(const std::vector<ScheduleAction>& list);
-/// Most micro-batches of a chunk that the stage has begun and not finished the input gradients of: a
-/// micro-batch that waits for its weight gradients alone keeps less.
+/// Most micro-batches of a chunk that the stage has begun and not finished the input gradients of:
+/// a micro-batch that waits for its weight gradients alone keeps less.
 int32_t most_before_input_grad(const std::vector<ScheduleAction>& list);
 
 }  // namespace ftrun

@@ -12,20 +12,17 @@
 namespace ftrun {
 namespace {
 
-double sum_of_bytes(const std::vector<Range>& ranges) {
-  double bytes = 0;
-  for (const Range& range : ranges) bytes += static_cast<double>(range.bytes);
-  return bytes;
-}
-
 /// Bytes of a collective's call: the whole of what all ranks have.
 double exchanged_bytes(const Instr& instr, size_t call) {
   const bool by_reads = instr.kind == InstrKind::kReduceScatter || instr.kind == InstrKind::kSend;
   return static_cast<double>((by_reads ? instr.reads : instr.writes)[call].bytes);
 }
 
+/// What the exchange is called in machine files. Each rank sends once in a shift; blocks that are
+/// counted fill their room at most.
 std::string_view exchange_name(InstrKind kind) {
-  return kind == InstrKind::kReceive ? "send" : instr_name(kind);
+  if (kind == InstrKind::kReceive || kind == InstrKind::kShift) return "send";
+  return instr_name(kind == InstrKind::kCountedAllToAll ? InstrKind::kAllToAll : kind);
 }
 
 }  // namespace
@@ -48,8 +45,15 @@ std::string rated_kind(const Instr& instr) {
   }
 }
 
+int64_t total_bytes(const std::vector<Range>& ranges) {
+  int64_t bytes = 0;
+  for (const Range& range : ranges) bytes += range.bytes;
+  return bytes;
+}
+
 double memory_bytes(const Instr& instr) {
-  const double reads = sum_of_bytes(instr.reads), writes = sum_of_bytes(instr.writes);
+  const auto reads = static_cast<double>(total_bytes(instr.reads)),
+             writes = static_cast<double>(total_bytes(instr.writes));
   switch (instr.kind) {
     case InstrKind::kGradientNorm:
       return reads;
@@ -82,7 +86,7 @@ double InstrCosts::seconds_of_list(const Instr& instr) {
   return known->second;
 }
 
-/// Main memory beside a GPU has a rate of its own.
+/// Counts main memory beside a GPU at its own rate.
 double InstrCosts::seconds_of_bytes(const Instr& instr) const {
   const std::string kind = rated_kind(instr);
   if (kind.empty()) return 0;
@@ -116,9 +120,10 @@ double InstrCosts::seconds_of_copy(const Instr& instr) const {
   }
   if (!machine_.has_gpus || from == to) return seconds_of_bytes(instr);
   if (machine_.host.bandwidth == 0)
-    throw Error(ExitCode::kUsage,
-                cat("the machine ", machine_.name, " has no links.host, between a GPU and main memory"),
-                "add host: {latency: 10 us, bandwidth: 50 GB/s} to its links, or plan without offload");
+    throw Error(
+        ExitCode::kUsage,
+        cat("the machine ", machine_.name, " has no links.host, between a GPU and main memory"),
+        "add host: {latency: 10 us, bandwidth: 50 GB/s} to its links, or plan without offload");
   return machine_.host.latency + bytes / machine_.host.bandwidth;
 }
 
@@ -126,12 +131,9 @@ double InstrCosts::seconds_of_exchange(const Instr& instr) const {
   const RankGroup& group = program_.group(instr.group()).ranks;
   const bool crosses = crosses_[static_cast<size_t>(instr.group())];
   double seconds = 0;
-  for (size_t call = 0; call < std::max(instr.reads.size(), instr.writes.size()); ++call) {
-    const double bytes = instr.kind == InstrKind::kReceive
-                             ? static_cast<double>(instr.writes[call].bytes)
-                             : exchanged_bytes(instr, call);
-    seconds += exchange_seconds(machine_, exchange_name(instr.kind), bytes, group.size(), crosses);
-  }
+  for (size_t call = 0; call < std::max(instr.reads.size(), instr.writes.size()); ++call)
+    seconds += exchange_seconds(machine_, exchange_name(instr.kind), exchanged_bytes(instr, call),
+                                group.size(), crosses);
   return seconds;
 }
 

@@ -24,8 +24,8 @@ struct InstrCost {
 };
 
 /// InstrCosts tells what the instructions of one program take on a machine, of whose rates those of
-/// `ranks_of_node` ranks are taken. `crosses[g]` says whether its group g is of several nodes. All but
-/// that are borrowed.
+/// `ranks_of_node` ranks are taken. `crosses[g]` says whether its group g is of several nodes. All
+/// but that are borrowed.
 class InstrCosts {
  public:
   InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
@@ -48,6 +48,9 @@ class InstrCosts {
   /// Seconds of lists, by kind, graph, first operation and number of them.
   std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
 };
+
+/// Bytes of ranges together.
+int64_t total_bytes(const std::vector<Range>& ranges);
 
 /// Bytes that an instruction which runs no list reads and writes in memory. What it writes in place
 /// it reads, too.

@@ -40,10 +40,6 @@ StepTime step_of(const RankTime& rank, Picoseconds end) {
   return time;
 }
 
-}  // namespace
-
-namespace {
-
 /// Ranks of processors are walked one by one, each step beside all others of its node.
 constexpr int kMostOnProcessors = 512;
 
@@ -66,9 +62,18 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
                 cat("plan for --nodes ", divide_up(ranks, int64_t{machine.devices})));
   if (!machine.has_gpus && ranks > kMostOnProcessors)
     throw Error(ExitCode::kUsage,
-                cat(ranks, " ranks of processors: a step's time is predicted for at most ", kMostOnProcessors),
+                cat(ranks, " ranks of processors: a step's time is predicted for at most ",
+                    kMostOnProcessors),
                 "plan fewer ranks, or for a machine of GPUs");
   return static_cast<int>(here);
+}
+
+/// The operations a second of the products that the ranks of a node make at once; 0: not known.
+double node_products(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
+  const auto product = rates.products.find(dtype);
+  if (product == rates.products.end()) return 0;
+  const int places = machine.has_gpus ? ranks : std::max(machine.devices / rates.threads, 1);
+  return product->second * std::min(ranks, places);
 }
 
 /// RankKinds are the programs of a world's ranks, one for all that also have the same groups across
@@ -81,10 +86,12 @@ struct RankKinds {
 
 /// Finds the kinds of the ranks, and gives each rank of the world the number of its kind for its
 /// program.
-RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here, World& world) {
+RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
+                         World& world) {
   Announcements announcements;
   std::vector<Course> of_class;
-  for (const Program* program : world.programs) of_class.push_back(whole_course(*program, announcements));
+  for (const Program* program : world.programs)
+    of_class.push_back(whole_course(*program, announcements));
   RankKinds kinds;
   std::map<std::pair<int32_t, std::vector<bool>>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {
@@ -97,7 +104,8 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
     const ProgramPlan& train = all.plan(rank.program).train;
     std::vector<bool> crosses;
     for (size_t g = 0; g < train.program.groups.size(); ++g)
-      crosses.push_back(rank.groups[g] != World::kStranger && of_group[static_cast<size_t>(rank.groups[g])]);
+      crosses.push_back(rank.groups[g] != World::kStranger &&
+                        of_group[static_cast<size_t>(rank.groups[g])]);
     const auto [known, added] =
         numbers.try_emplace({rank.program, crosses}, static_cast<int32_t>(kinds.programs.size()));
     if (added) {
@@ -118,12 +126,13 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   refuse_other_device(all, machine);
   const RankClasses& classes = all.classes();
   const int ranks_here = ranks_of_node(classes, machine, place.nodes);
-  const int threads = machine.rates_of(ranks_here).threads;
-  if (!machine.has_gpus && place.threads > 0 && place.threads != threads)
-    throw Error(ExitCode::kUsage,
-                cat("threads is ", place.threads, ", and the machine ", machine.name, " was measured with ",
-                    threads, " for ", ranks_here, ranks_here == 1 ? " rank" : " ranks"),
-                "leave threads out");
+  const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
+  if (!machine.has_gpus && place.threads > 0 && place.threads != rates.threads)
+    throw Error(
+        ExitCode::kUsage,
+        cat("threads is ", place.threads, ", and the machine ", machine.name, " was measured with ",
+            rates.threads, " for ", ranks_here, ranks_here == 1 ? " rank" : " ranks"),
+        "leave threads out");
   std::vector<const Program*> programs;
   for (int32_t c = 0; c < classes.count(); ++c) programs.push_back(&all.plan(c).train.program);
   World world = world_of(classes, programs, all.plan(0).options.state);
@@ -147,14 +156,12 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
         return kinds.costs[static_cast<size_t>(program)].of(instr);
       },
       sink);
-  Picoseconds end = 0;
-  for (const RankTime& time : times) end = std::max(end, time.end);
-  StepTime time = step_of(times.front(), end);
-  const Rates& rates = machine.rates_of(machine.has_gpus ? 1 : ranks_here);
-  const auto product = rates.products.find(all.plan(0).train.model.dtypes.compute);
-  const int at_once = machine.has_gpus ? ranks_here : std::min(ranks_here, std::max(machine.devices / rates.threads, 1));
-  if (product != rates.products.end())
-    time.products = product->second * at_once * static_cast<double>(place.nodes);
+  const auto last = std::max_element(times.begin(), times.end(),
+                                     [](const auto& a, const auto& b) { return a.end < b.end; });
+  StepTime time = step_of(times.front(), last->end);
+  time.products =
+      node_products(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
+      static_cast<double>(place.nodes);
   return time;
 }
 

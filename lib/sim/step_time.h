@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// StepTime is the predicted time of a training step, in seconds: until the slowest rank ends, and of
-/// rank 0 by what it does.
+/// StepTime is the predicted time of a training step, in seconds: until the slowest rank ends, and
+/// of rank 0 by what it does.
 struct StepTime {
   double seconds = 0;
   /// Operations of layers.
@@ -27,18 +27,18 @@ struct StepTime {
   double products = 0;
 };
 
-/// RunPlace is where a run's ranks are: on so many nodes, as many on each, with so many threads each
-/// (0: as the machine file has it).
+/// RunPlace is where a run's ranks are: on so many nodes, as many on each, with so many threads
+/// each (0: as the machine file has it).
 struct RunPlace {
   int64_t nodes = 1;
   int64_t threads = 0;
 };
 
 /// Predicts a step of the run on the machine, by a walk of all ranks' programs in which each
-/// instruction takes what its operations, bytes or exchange take there. Ranks of GPUs that are alike
-/// are walked as one. A step's batch is taken as loaded, rows as full and of one document. `trace` gets
-/// what the lowest rank of each class does. Error(kUsage) where the machine is of another device, or
-/// lacks a rate that the run needs.
+/// instruction takes what its operations, bytes or exchange take there. Ranks of GPUs that are
+/// alike are walked as one. A step's batch is taken as loaded, rows as full and of one document.
+/// `trace` gets what the lowest rank of each class does. Error(kUsage) where the machine is of
+/// another device, or lacks a rate that the run needs.
 StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPlace& place,
                       StepTrace* trace = nullptr);
 

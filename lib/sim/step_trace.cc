@@ -21,14 +21,7 @@ std::string name_event(const char* what, int rank, int lane, const std::string& 
 std::string lane_title(const Program& program, Lane lane) {
   const ProgramGroup* const group = group_on(program, lane);
   if (group == nullptr) return std::string(lane_name(lane));
-  return group->ranks.is_link() ? group->ranks.name : axes_of(group->ranks);
-}
-
-int64_t bytes_of(const Instr& instr) {
-  int64_t bytes = 0;
-  for (const auto* ranges : {&instr.reads, &instr.writes})
-    for (const Range& range : *ranges) bytes += range.bytes;
-  return bytes;
+  return group->ranks.is_link() ? group->ranks.name() : group->ranks.label;
 }
 
 }  // namespace
@@ -46,9 +39,10 @@ void StepTrace::add(int rank, const Program& program, const Instr& instr, Picose
     add_event(name_event("process_name", rank, 0, cat("predicted rank ", rank)));
   if (named_.emplace(rank, lane).second)
     add_event(name_event("thread_name", rank, lane, lane_title(program, instr.lane)));
-  add_event(cat(R"({"name":")", instr_label(instr), R"(","ph":"X","pid":)", rank, R"(,"tid":)", lane,
-                R"(,"ts":)", microseconds(begin), R"(,"dur":)", microseconds(end - begin),
-                R"(,"args":{"bytes":)", bytes_of(instr), "}}"));
+  add_event(cat(R"({"name":")", instr_label(instr), R"(","ph":"X","pid":)", rank, R"(,"tid":)",
+                lane, R"(,"ts":)", microseconds(begin), R"(,"dur":)", microseconds(end - begin),
+                R"(,"args":{"bytes":)", total_bytes(instr.reads) + total_bytes(instr.writes),
+                "}}"));
 }
 
 std::string StepTrace::text() const {

@@ -14,7 +14,8 @@ namespace ftrun {
 class StepTrace {
  public:
   /// Adds an event for an instruction; one that takes no time is left out.
-  void add(int rank, const Program& program, const Instr& instr, Picoseconds begin, Picoseconds end);
+  void add(int rank, const Program& program, const Instr& instr, Picoseconds begin,
+           Picoseconds end);
 
   /// The whole document.
   std::string text() const;

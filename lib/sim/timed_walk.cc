@@ -1,7 +1,6 @@
 #include "sim/timed_walk.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/error.h"
 
@@ -108,8 +107,7 @@ class TimedWalk {
     crowds_.clear();
     for (size_t i = 0; i < running_.size(); ++i) {
       crowds_.push_back(crowd_of(i));
-      const Picoseconds lasts =
-          scaled_up(running_[i].left, crowds_[i], shared_.processors);
+      const Picoseconds lasts = scaled_up(running_[i].left, crowds_[i], shared_.processors);
       if (lasts < soonest) {
         soonest = lasts;
         first = i;
@@ -117,8 +115,8 @@ class TimedWalk {
     }
     now_ += soonest;
     for (size_t i = 0; i < running_.size(); ++i)
-      running_[i].left =
-          std::max<Picoseconds>(running_[i].left - scaled_down(soonest, shared_.processors, crowds_[i]), 0);
+      running_[i].left = std::max<Picoseconds>(
+          running_[i].left - scaled_down(soonest, shared_.processors, crowds_[i]), 0);
     return first;
   }
 
@@ -160,9 +158,10 @@ class TimedWalk {
 
 }  // namespace
 
-std::vector<RankTime> timed_walk(
-    const World& world, std::span<const Course> courses, const SharedProcessors& shared,
-    const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedStepSink& sink) {
+std::vector<RankTime> timed_walk(const World& world, std::span<const Course> courses,
+                                 const SharedProcessors& shared,
+                                 const std::function<InstrCost(int32_t, const Instr&)>& cost,
+                                 const TimedStepSink& sink) {
   return TimedWalk(world, courses, shared, cost, sink).run();
 }
 

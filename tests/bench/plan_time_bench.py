@@ -36,7 +36,7 @@ def layouts():
                       "train_micro_batch_size_per_gpu": rows // accumulation, "gradient_accumulation_steps": accumulation} | more
 
     bf16 = {"bf16": {"enabled": True}}
-    full = {"activation_checkpointing": {"policy": "full"}}
+    full = {"recompute": "full"}
     lora = {"adapter": {"type": "lora", "r": 16}}
     host = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     yield layout("one")

@@ -58,7 +58,8 @@ TEST_CASE("what an output that stands cannot take is left out, and told once the
     // All but those that the output held.
     const int left_out = std::stoi(read.substr(told + 9));
     CHECK((left_out > 1000 && left_out < 1100));
-    CHECK(read.ends_with(" lines were dropped because the output was blocked; see the ranks' logs\nread again\n"));
+    CHECK(read.ends_with(
+        " lines were dropped because the output was blocked; see the ranks' logs\nread again\n"));
   }
 }
 

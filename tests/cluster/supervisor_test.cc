@@ -301,7 +301,8 @@ TEST_CASE("a hang ends when a rank names who holds it up, not when it has ended 
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
   // An hour: whoever waits for one of them to end outlasts CTest's patience.
-  const std::vector<std::string> held = {"ignore", "15", "blameif", "0", "2", "rank 2 did not arrive in time", "sleep", "3600000"};
+  const std::vector<std::string> held = {
+      "ignore", "15", "blameif", "0", "2", "rank 2 did not arrive in time", "sleep", "3600000"};
   REQUIRE(supervise(3, held, {.on_failure = note}).code == 6);
   REQUIRE(failure.rank == 2);
   REQUIRE(failure.reason == "rank 2 did not arrive in time");
@@ -310,7 +311,9 @@ TEST_CASE("a hang ends when a rank names who holds it up, not when it has ended 
 TEST_CASE("a rank that is named and tells of its own failure a moment later is the cause by that") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
-  const std::vector<std::string> late = {"blameif", "0", "1", "rank 1 did not arrive in time", "sleep", "60", "only", "1", "fail", "5", "disk full"};
+  const std::vector<std::string> late = {
+      "blameif", "0", "1",        "rank 1 did not arrive in time", "sleep", "60", "only", "1",
+      "fail",    "5", "disk full"};
   REQUIRE(supervise(2, late, {.moment_to_tell = 20s, .on_failure = note}).code == 5);
   REQUIRE(failure.rank == 1);
   REQUIRE(failure.reason == "disk full");

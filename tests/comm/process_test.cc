@@ -243,9 +243,9 @@ TEST_CASE("work of one rank alone is waited for beyond the timeout; a rank that 
   for (const auto& [ranks, signal] : {std::pair(&stopped, SIGSTOP), std::pair(&killed, SIGKILL)}) {
     CAPTURE(signal);
     ranks->await_exit(0, 6);
-    REQUIRE_THAT(ranks->output(0), Catch::Contains("for \"patient\": rank 1 ") &&
-                                       Catch::Contains(signal == SIGKILL ? "is gone"
-                                                                         : "did not arrive in time"));
+    REQUIRE_THAT(ranks->output(0),
+                 Catch::Contains("for \"patient\": rank 1 ") &&
+                     Catch::Contains(signal == SIGKILL ? "is gone" : "did not arrive in time"));
     if (signal == SIGKILL) ranks->wait(1);
   }
   for (int rank = 0; rank < 3; ++rank) {

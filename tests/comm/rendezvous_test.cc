@@ -187,7 +187,8 @@ StoreUse store_use_of(int world) {
     const std::string key(200, 'k');
     for (int i = 0; i < 4; ++i) rendezvous.exchange_text(key, std::string(64, 'x'));
     rendezvous.exchange_text("once", std::string(64, 'y'));
-    if (rendezvous.rank() == 0) use = {rendezvous.server()->most_bytes(), rendezvous.server()->keys()};
+    if (rendezvous.rank() == 0)
+      use = {rendezvous.server()->most_bytes(), rendezvous.server()->keys()};
   });
   REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
   return use;

@@ -36,7 +36,8 @@ def check_weights(out, reference, still):
     assert set(weights) == set(expected), f"exported tensors differ: {set(weights) ^ set(expected)}"
     for name, norm in expected.items():
         found = math.sqrt(float((weights[name].astype("float64") ** 2).sum()))
-        # Where a head does not rotate, a bias of keys changes no score: its gradient is rounding alone, of which Adam makes whole steps.
+        # A bias of keys changes no score of elements that do not rotate: its gradient is rounding alone, of which Adam makes
+        # whole steps.
         bound = 1e-2 if name.endswith(still) else 1e-4
         assert abs(found - norm) <= bound * norm, f"{name}: norm {found}, transformers has {norm}"
 
@@ -46,7 +47,8 @@ LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}}, "zero-3": {"zero_optim
 LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "tensor", "pipeline"),
               "gpt2": ("zero-3", "tensor", "pipeline"), "gemma2": ("zero-3", "tensor", "pipeline"),
               "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline"),
-              # What is new in blocks: norms that ranks sum, layers that do not rotate, one sum of attention and MLP, rows by key head.
+              # These bring what no other block has: norms that ranks sum, layers that do not rotate, one sum of attention and
+              # MLP, rows by key head.
               "olmo2": ("zero-3", "tensor", "pipeline"), "cohere2": ("zero-3", "tensor", "pipeline"), "gpt_neox": ("tensor",),
               "stablelm_parallel": ("pipeline",), "opt": ("tensor",), "falcon_new": ("tensor",)}
 # Blocks of these are those of others: two ranks tell nothing more.

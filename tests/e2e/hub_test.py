@@ -112,7 +112,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert record["data"]["train"]["commit"] == FIRST, record["data"]
         assert record["config"]["data"]["train"] == [f"acme/split@{FIRST}/train"], record["config"]["data"]
         assert "4097 tokens" in must(ftrun("inspect", "acme/split", env=variables)).stdout.replace(",", "")
-        # What the run was trained on is what it goes on with.
+        # The run goes on with the commit that it was trained on.
         (scratch / "split" / "train.bin").write_bytes(job.data.read_bytes()[:4000])
         publish("acme/split", scratch / "split", SECOND, kind="datasets")
         resumed = by_name("acme/small", "tokens", "--resume", "auto", **settings | {"train": {"steps": 3, "weight_decay_exempt": "none"}})

@@ -37,6 +37,7 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         config = job.config("down", **LONG)
         ranks = near.start(config)
         ranks[0].await_line("step 15/")
+        ranks[0].await_line("step-00000010 (")  # saved while training goes on, maybe behind step 15
         near.machines[1].link("down")
         down = time.monotonic()
         for rank, (running, other) in enumerate(zip(ranks, ("south", "north"))):

@@ -66,7 +66,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     INFO(spec.name);
     CHECK_FALSE(spec.name.empty());
     CHECK(names.insert(spec.name).second);
-    REQUIRE(spec.flops != nullptr);
+    REQUIRE(spec.work != nullptr);
     CHECK((spec.gpu_workspace == nullptr) == (spec.collective != OpCollective::kNone));
     const Patterns patterns = patterns_of(spec);
     CHECK(spec.cheap_result < static_cast<int>(patterns.out.size()));
@@ -80,13 +80,16 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     CHECK(spec.private_result < static_cast<int>(patterns.out.size()));
     if (spec.gpu_pair) CHECK(patterns_of(op_spec(*spec.gpu_pair)).in.size() >= patterns.in.size());
     if (spec.collective != OpCollective::kNone) {
-      CHECK(spec.flops == flops_of::communication);
+      CHECK(spec.work == work_of::communication);
       CHECK(spec.workspace == nullptr);
       CHECK(spec.shared_by.empty());
     }
     for (const char letter : spec.shared_by) {
       INFO(letter);
-      const std::string_view with = letter == 'H' ? "HQRAU" : letter == 'F' ? "FG" : letter == 'O' ? "OM" : std::string_view(&letter, 1);
+      const std::string_view with = letter == 'H'   ? "HQRAU"
+                                    : letter == 'F' ? "FG"
+                                    : letter == 'O' ? "OM"
+                                                    : std::string_view(&letter, 1);
       CHECK(spec.shapes.find_first_of(with) != std::string_view::npos);
     }
   }

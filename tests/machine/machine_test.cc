@@ -109,6 +109,18 @@ TEST_CASE("a machine file is read, and what is written of it is read as the same
   CHECK(again == machine);
 }
 
+TEST_CASE("names of machines and processors are read as they were written, whatever is in them") {
+  Machine machine = parse_machine("m.yaml", kFile);
+  for (const char* name : {"my: box #1", "a #1", "*x", "[x]", "- x", "@x", "'q", "say \"hi\"",
+                           "true", "1", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}) {
+    INFO(name);
+    machine.name = machine.processor = name;
+    const Machine again = parse_machine("again.yaml", machine_text(machine));
+    CHECK(again.name == name);
+    CHECK(again.processor == name);
+  }
+}
+
 std::string refusal(const std::string& from, const std::string& to) {
   std::string text = kFile;
   const size_t at = text.find(from);

@@ -405,15 +405,18 @@ TEST_CASE("a vocabulary that ranks cannot share out evenly is padded on the last
   }
 }
 
-/// The operations of a list but collectives, by kind and by the parameter's gradient that they make or, where they make
-/// none, by their number: gradients of parameters may wait for a collective, behind others of their kind.
-std::map<std::pair<OpKind, std::string>, const Op*> numbered(const LayerGraph& graph, const std::vector<Op>& list) {
+/// The operations of a list but collectives, by kind and by the parameter's gradient that they make
+/// or, where they make none, by their number: gradients of parameters may wait for a collective,
+/// behind others of their kind.
+std::map<std::pair<OpKind, std::string>, const Op*> numbered(const LayerGraph& graph,
+                                                             const std::vector<Op>& list) {
   std::map<OpKind, size_t> count;
   std::map<std::pair<OpKind, std::string>, const Op*> ops;
   for (const Op& op : list) {
     if (is_collective(op.kind)) continue;
     const Value& made = graph.at(op.out[0]);
-    ops[{op.kind, made.role == ValueRole::kParamGrad ? made.name : std::to_string(count[op.kind]++)}] = &op;
+    ops[{op.kind,
+         made.role == ValueRole::kParamGrad ? made.name : std::to_string(count[op.kind]++)}] = &op;
   }
   return ops;
 }
@@ -479,11 +482,18 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto is_summed = [](const Op& op) {
     return op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   };
-  const auto is_scaled = [](const Op& op) { return op.kind == OpKind::kDoraScale; };
+  const auto is_product = [&](ValueId result) {
+    const auto maker = makes(result);
+    return maker != graph.forward.end() &&
+           (maker->kind == OpKind::kLinear || maker->kind == OpKind::kLoraUp ||
+            maker->kind == OpKind::kDoraScale);
+  };
   // Both are terms: neither is a sum over the ranks, not even in place.
-  const bool sums_two_terms = reader.kind == OpKind::kAdd && is_product(reader.in[0]) && is_product(reader.in[1]) &&
-                              std::none_of(graph.forward.begin(), graph.forward.end(),
-                                           [&](const Op& op) { return is_summed(op) && (op.in[0] == reader.in[0] || op.in[0] == reader.in[1]); });
+  const bool sums_two_terms =
+      reader.kind == OpKind::kAdd && is_product(reader.in[0]) && is_product(reader.in[1]) &&
+      std::none_of(graph.forward.begin(), graph.forward.end(), [&](const Op& op) {
+        return is_summed(op) && (op.in[0] == reader.in[0] || op.in[0] == reader.in[1]);
+      });
   return reader.kind == OpKind::kLoraUp || (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
 }
 
@@ -520,7 +530,8 @@ using KindsAndLetters = std::set<std::pair<OpKind, char>>;
 void compare_layer(const ModelDescription& whole, const ModelDescription& local, size_t layer, KindsAndLetters& seen) {
   const LayerPair pair{whole.graph_of(whole.layers[layer]), local.graph_of(local.layers[layer])};
   for (const auto list : {&LayerGraph::forward, &LayerGraph::backward}) {
-    const auto of_whole = numbered(pair.whole, pair.whole.*list), of_rank = numbered(pair.local, pair.local.*list);
+    const auto of_whole = numbered(pair.whole, pair.whole.*list),
+               of_rank = numbered(pair.local, pair.local.*list);
     REQUIRE(of_whole.size() == of_rank.size());
     for (const auto& [key, op] : of_rank) {
       INFO(op_text(pair.local, *op));

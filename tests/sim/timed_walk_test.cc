@@ -41,7 +41,7 @@ TEST_CASE("lanes run beside each other, and what waits begins when that is done"
   const RankTime time = timed(program, {{10, 0}, {100, 0}, {30, 0}, {5, 0}}, 1);
   CHECK(time.end == 115);
   CHECK(time.busy[static_cast<size_t>(InstrKind::kBegin)] == 45);
-  // From 40, when the second of compute was done, to 110.
+  // Compute stands still from 40, when its second step was done, to 110.
   CHECK(time.waited[static_cast<size_t>(WaitedFor::kCopies)] == 70);
 }
 

@@ -25,8 +25,7 @@ void read_falcon(ConfigReader& reader, ModelConfig& config) {
                        "supported yet");
   if (is_new && !reader.flag_or("parallel_attn", true))
     reader.unsupported("parallel_attn", kNotYet);
-  if (reader.number_or("hidden_dropout", 0.0, false) != 0)
-    config.dropouts.emplace_back("hidden_dropout");
+  note_dropouts(reader, config, {"hidden_dropout"});
 }
 
 }  // namespace

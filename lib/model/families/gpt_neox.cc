@@ -10,8 +10,7 @@ void read_gpt_neox(ConfigReader& reader, ModelConfig& config) {
   config.mlp_bias = true;
   config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", true);
   config.parallel_residual = reader.flag_or("use_parallel_residual", true);
-  if (reader.number_or("hidden_dropout", 0.0, false) != 0)
-    config.dropouts.emplace_back("hidden_dropout");
+  note_dropouts(reader, config, {"hidden_dropout"});
 }
 
 }  // namespace

@@ -11,8 +11,7 @@ namespace {
 void read_phi3(ConfigReader& reader, ModelConfig& config) {
   const int64_t window = reader.find("sliding_window") ? read_window(reader) : 0;
   std::fill(config.windows.begin(), config.windows.end(), window);
-  for (const char* key : {"embd_pdrop", "resid_pdrop"})
-    if (reader.number_or(key, 0.0, false) != 0) config.dropouts.emplace_back(key);
+  note_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"});
 }
 
 }  // namespace

@@ -12,8 +12,7 @@ void read_stablelm(ConfigReader& reader, ModelConfig& config) {
   config.mlp_norm = !config.parallel_residual;
   if (reader.flag_or("qk_layernorm", false))
     reader.unsupported("qk_layernorm", "a layer norm for each head is not supported yet");
-  if (reader.number_or("hidden_dropout", 0.0, false) != 0)
-    config.dropouts.emplace_back("hidden_dropout");
+  note_dropouts(reader, config, {"hidden_dropout"});
 }
 
 }  // namespace

@@ -13,8 +13,7 @@ void read_starcoder2(ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = config.attention_out_bias = config.mlp_bias = reader.flag_or("use_bias", true);
   const int64_t window = reader.find("sliding_window") ? read_window(reader) : 0;
   std::fill(config.windows.begin(), config.windows.end(), window);
-  for (const char* key : {"embedding_dropout", "residual_dropout"})
-    if (reader.number_or(key, 0.0, false) != 0) config.dropouts.emplace_back(key);
+  note_dropouts(reader, config, {"embedding_dropout", "residual_dropout"});
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 #include "ops/attention/gpu.cuh"
 
 // Attention in fp32 without tensor cores: the same tiles and order as gpu_narrow.cu, kept plain. A
-// block of 256 threads, 16 x 16, holds tiles of 32 tokens; thread (x, y) has rows y, y + 16 and columns
-// x, x + 16, ... of every result.
+// block of 256 threads, 16 x 16, holds tiles of 32 tokens; thread (x, y) has rows y, y + 16 and
+// columns x, x + 16, ... of every result.
 namespace ftrun::cuda {
 
 namespace {

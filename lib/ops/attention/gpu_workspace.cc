@@ -2,6 +2,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/round_up.h"
 #include "graph/offsets.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/workspace.h"
@@ -20,14 +21,14 @@ std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_to
     groups.push_back({.most_tokens = most, .slots = rows * (row_tokens / (next + 1))});
     most = next;
   }
-  groups.push_back({.most_tokens = most, .slots = rows * kShare * blocks_of(row_tokens, most)});
+  groups.push_back({.most_tokens = most, .slots = rows * kShare * divide_up(row_tokens, most)});
   return groups;
 }
 
 GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
                                               bool backward) {
   require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0, "attention rows of tokens");
-  const int64_t blocks = blocks_of(attrs.row_tokens, kAttentionBlock);
+  const int64_t blocks = divide_up(attrs.row_tokens, kAttentionBlock);
   GpuAttentionWorkspace w;
   Offsets places;
   const auto list = [&places](int64_t count) {

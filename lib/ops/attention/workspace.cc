@@ -1,6 +1,7 @@
 #include "ops/attention/workspace.h"
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "graph/offsets.h"
 #include "ops/attention/attention.h"
 
@@ -23,9 +24,9 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
   require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0, "attention rows of tokens");
   constexpr int64_t kVector = 16;
   AttentionWorkspace w;
-  w.padded_head = blocks_of(attrs.head_size, kVector) * kVector;
+  w.padded_head = round_up(attrs.head_size, kVector);
   w.batch_rows = tokens / attrs.row_tokens;
-  w.blocks = blocks_of(attrs.row_tokens, kAttentionBlock);
+  w.blocks = divide_up(attrs.row_tokens, kAttentionBlock);
   const int64_t tile_bytes = kAttentionBlock * w.padded_head * wide_bytes(element_bytes);
   const int64_t query_tiles = w.batch_rows * attrs.query_heads * w.blocks;
   const int64_t key_tiles = w.batch_rows * attrs.kv_heads * w.blocks;

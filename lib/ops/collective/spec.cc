@@ -141,7 +141,7 @@ constinit const OpSpec all_to_all{
     .shapes = "tS -> tS",
     .collective = OpCollective::kAllToAll,
     .letters = group_letters,
-    .flops = flops_of::communication,
+    .work = work_of::communication,
     .gradients = all_to_all_gradients,
 };
 
@@ -150,7 +150,7 @@ constinit const OpSpec shift{
     .shapes = "S -> S",
     .collective = OpCollective::kShift,
     .letters = group_letters,
-    .flops = flops_of::communication,
+    .work = work_of::communication,
     .gradients = shift_gradients,
 };
 

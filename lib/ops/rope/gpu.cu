@@ -115,10 +115,10 @@ void rope(DType dtype, const void* x, const float* table, void* y, int64_t count
       launch({blocks(count),
               static_cast<unsigned>(threads_for(rotated_heads * half / V, kPointwiseThreads)), 0,
               stream},
-             neighbours ? rope_rows<T, V, true> : rope_rows<T, V, false>,
-             static_cast<const T*>(x), table, static_cast<T*>(y),
-             static_cast<int>(rotated_heads), static_cast<int>(heads.kv_heads * heads.head_size),
-             static_cast<int>(heads.head_size), angles, sine_sign);
+             neighbours ? rope_rows<T, V, true> : rope_rows<T, V, false>, static_cast<const T*>(x),
+             table, static_cast<T*>(y), static_cast<int>(rotated_heads),
+             static_cast<int>(heads.kv_heads * heads.head_size), static_cast<int>(heads.head_size),
+             angles, sine_sign);
     });
   });
 }

@@ -316,7 +316,7 @@ struct RunKey {
 const std::map<std::string, RunKey>& run_keys() {
   static const std::map<std::string, RunKey> keys{
       // What is read.
-      {"model.path", {"lib/exec/setup.cc", "folder(from.model.path)"}},
+      {"model.path", {"lib/exec/setup.cc", "folder(folder_of(from.model))"}},
       {"adapter.path", {"lib/exec/checkpointer.cc", "config_.adapter.path"}},
       {"data.train", {"lib/exec/run_data.cc", "(config.data.train, training_options(config))"}},
       {"data.train_weights",

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+namespace ftrun {
+
+/// Returns what configs and machine files call a dtype of activations: "fp32", "bf16" or "fp16".
+inline std::string_view precision_name(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "fp32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "fp16";
+    default:
+      bug("a dtype of activations");
+  }
+}
+
+}  // namespace ftrun
