@@ -6,7 +6,7 @@
 
 #include "cluster/launch_environment.h"
 #include "config_source.h"
-#include "exec/train.h"
+#include "training/train.h"
 
 namespace ftrun {
 

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "config/config.h"
+#include "training/evaluation_record.h"
+#include "training/skipped_steps.h"
+
+namespace ftrun {
+
+/// TrainingProgress says how far training has come: what a checkpoint holds beside the model's
+/// state.
+struct TrainingProgress {
+  explicit TrainingProgress(const Config& config) : skipped(config), evaluations(config) {}
+
+  /// Steps done, those included whose update was left out.
+  int64_t step = 0;
+  /// Tokens that have counted in a loss.
+  int64_t tokens = 0;
+  SkippedSteps skipped;
+  EvaluationRecord evaluations;
+
+  int64_t updates() const { return step - skipped.total(); }
+};
+
+}  // namespace ftrun
