@@ -150,4 +150,11 @@ RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
   return before;
 }
 
+void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base) {
+  const auto record = saved.extra.find(kBaseRecord);
+  if (record == saved.extra.end() || record->second == base.weights_fingerprint()) return;
+  throw Error(ExitCode::kBadInput, cat(base.path(), ": its weights are not those that ", step, " was trained on, which holds only what trains"),
+              "give the model folder that training began from, unchanged");
+}
+
 }  // namespace ftrun

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/model_folder.h"
@@ -28,14 +27,9 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
 /// in the checkpoint.
 inline constexpr const char* kBaseRecord = "base_weights";
 
-/// Refuses weights that are not those which what is frozen had, with Error(kBadInput). Inline:
-/// commands use it without the engine.
-inline void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base) {
-  const auto record = saved.extra.find(kBaseRecord);
-  if (record == saved.extra.end() || record->second == base.weights_fingerprint()) return;
-  throw Error(ExitCode::kBadInput, cat(base.path(), ": its weights are not those that ", step, " was trained on, which holds only what trains"),
-              "give the model folder that training began from, unchanged");
-}
+/// Refuses weights that are not those which what is frozen had, with Error(kBadInput).
+void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base);
+
 /// The extra field of a checkpoint that holds EvaluationRecord::text().
 inline constexpr const char* kEvaluationRecord = "evaluations";
 

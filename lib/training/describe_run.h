@@ -7,9 +7,9 @@
 #include "engine/setup.h"
 #include "kernels/products.h"
 #include "plan/run_data.h"
+#include "plan/train_request.h"
 #include "report/manifest.h"
 #include "training/session.h"
-#include "training/train.h"
 
 namespace ftrun {
 

@@ -9,6 +9,7 @@
 
 #include "base/owned_fd.h"
 #include "checkpoint/manifest.h"
+#include "plan/train_request.h"
 #include "report/csv_monitor.h"
 #include "report/effective_time.h"
 #include "report/manifest.h"
@@ -18,7 +19,6 @@
 #include "report/run_follower.h"
 #include "report/tensorboard.h"
 #include "report/text_samples.h"
-#include "training/train.h"
 
 namespace ftrun {
 

@@ -14,9 +14,9 @@
 #include "comm/rendezvous.h"
 #include "engine/gpu.h"
 #include "engine/rank_groups.h"
+#include "plan/train_request.h"
 #include "program/state_options.h"
 #include "training/node_facts.h"
-#include "training/train.h"
 
 namespace ftrun {
 

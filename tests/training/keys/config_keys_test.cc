@@ -320,7 +320,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"adapter.path", {"lib/training/checkpointer.cc", "config_.adapter.path"}},
       {"data.train", {"lib/plan/run_data.cc", "(config.data.train, training_options(config))"}},
       {"data.train_weights",
-       {"lib/plan/sample_options.h", "options.weights = config.data.train_weights"}},
+       {"lib/plan/sample_options.cc", "options.weights = config.data.train_weights"}},
       {"data.validation", {"lib/plan/run_data.cc", "evaluation_sets(config.data)"}},
       {"data.validation_names", {"lib/config/evaluation_sets.cc", "data.validation_names[i]"}},
       {"data.shuffle", {"lib/plan/run_data.cc", "options.shuffle = config.data.shuffle"}},
@@ -374,7 +374,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"export.which", {"lib/training/trainer.cc", "config_.model_export.which"}},
       {"checkpoint.keep_last", {"lib/training/checkpointer.cc", "config_.checkpoint.keep_last"}},
       {"export.enabled", {"lib/training/trainer.cc", "config_.model_export.enabled"}},
-      {"export.dtype", {"lib/plan/export_options.h", "config.model_export.dtype"}},
+      {"export.dtype", {"lib/plan/export_options.cc", "config.model_export.dtype"}},
       // How a pipeline is cut and run.
       {"parallel.schedule", {"lib/program/pipeline_plan.cc", ": config.parallel.schedule;"}},
       {"parallel.virtual_stages",
