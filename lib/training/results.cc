@@ -8,6 +8,7 @@
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "engine/generate.h"

@@ -13,7 +13,7 @@ constexpr const char* kLeadCounter = "stop_lead_milliseconds";
 constexpr const char* kStepCounter = "longest_step_milliseconds";
 constexpr const char* kSaveCounter = "longest_save_milliseconds";
 /// Costs that differ by less are not reported again, nor, together with the seconds below, written.
-constexpr double kNotable = 1.1;
+constexpr double kNotableFactor = 1.1;
 constexpr double kNotableSeconds = 0.05;
 
 int64_t milliseconds_up(double seconds) {
@@ -26,7 +26,7 @@ double seconds_of(const std::map<std::string, int64_t>& counters, const char* na
 }
 
 bool is_notable(double now, double before) {
-  return now > kNotable * before && now > before + kNotableSeconds;
+  return now > kNotableFactor * before && now > before + kNotableSeconds;
 }
 
 /// "75.5 s": never in minutes, so that sums can be followed.
@@ -80,7 +80,7 @@ void StopLead::note_save(double seconds) {
 
 std::string StopLead::take_warning() {
   const double needed = costs_.seconds();
-  if (lead_ == 0 || needed <= lead_ || needed <= kNotable * warned_) return "";
+  if (lead_ == 0 || needed <= lead_ || needed <= kNotableFactor * warned_) return "";
   warned_ = needed;
   return cat("--stop-lead ", seconds_text(lead_), " is too short: a stop may take ",
              arithmetic(costs_),
