@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -136,19 +137,14 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
                                      const std::string& data_fingerprint) const {
   CheckpointMeta meta;
   meta.ftrun_version = request_.build.version;
-  meta.step = progress.step;
-  meta.skipped_steps = progress.skipped.total();
+  progress.add_to(meta);
   meta.samples = progress.step * config_.train_batch_size;
-  meta.tokens = progress.tokens;
   meta.seed = static_cast<uint64_t>(config_.train.seed);
-  meta.scheduler["last_batch_iteration"] = static_cast<double>(progress.updates() - 1);
   meta.data_fingerprint = data_fingerprint;
   meta.model_fingerprint = model_fingerprint_;
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
-  meta.extra[kEvaluationRecord] = progress.evaluations.text();
   meta.extra[kConfigRecord] = without_secrets(request_.config_json);
   if (!base_weights_.empty()) meta.extra[kBaseRecord] = base_weights_;
-  meta.loss_scaler = progress.skipped.scaler_state();
   const StateOptions& state = setup_.plan().options.state;
   meta.topology = {{"world_size", session_.world()},
                    {"data", data_ranks(state)},

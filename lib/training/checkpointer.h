@@ -13,9 +13,9 @@
 #include "engine/first_weights.h"
 #include "engine/setup.h"
 #include "training/background_save.h"
+#include "training/loop_parts.h"
 #include "training/run_journal.h"
 #include "training/session.h"
-#include "training/stop_agreement.h"
 #include "training/training_progress.h"
 
 namespace ftrun {
@@ -28,7 +28,7 @@ struct ResumedRun {
 
 /// Brings the model's state into memory when a run begins, saves it while it trains, and exports
 /// the weights at its end. Every call that saves, loads or exports is collective.
-class Checkpointer {
+class Checkpointer : public Saver {
  public:
   /// All borrowed.
   Checkpointer(const TrainRequest& request, Session& session, TrainingSetup& setup,
@@ -38,26 +38,13 @@ class Checkpointer {
   /// that this one may continue; `describe` gives this run's manifest and is asked on rank 0.
   std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
 
-  /// Adds what this rank reports to the others of its checkpoints; read_votes() gets the votes of
-  /// all ranks. Once before and after each step.
-  void add_votes(Votes& votes) const;
-  void read_votes(const Votes& votes);
-
-  /// Says whether save_if_due() would write a checkpoint now.
-  bool will_save(const TrainingProgress& progress) const;
-  /// Ends a step of a run that goes on: logs how a save in the background ended, and saves where
-  /// the config asks for it or this is the best state so far, in the background where it says so.
-  /// True when training stood for longer than a copy takes. `data_fingerprint` matters on rank 0;
-  /// "" where it is not known. A best checkpoint that could not be written is forgotten in
-  /// `progress`.
-  bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint);
-  /// Seconds that the longest save of this start took; 0 before the first one has ended.
-  double longest_save() const { return longest_save_; }
-  /// Says whether the state after this step has been saved.
-  bool has_saved(int64_t step) const { return saved_step_ == step; }
-  /// Returns when the state after this step has been saved; where it has been, notes only that it
-  /// is the best.
-  void save(TrainingProgress& progress, const std::string& data_fingerprint);
+  void add_votes(Votes& votes) const override;
+  void read_votes(const Votes& votes) override;
+  bool will_save(const TrainingProgress& progress) const override;
+  bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) override;
+  void save(TrainingProgress& progress, const std::string& data_fingerprint) override;
+  double longest_save() const override { return longest_save_; }
+  bool has_saved(int64_t step) const override { return saved_step_ == step; }
 
   /// Takes up the best checkpoint of a run that goes on, once what its checkpoint says is in
   /// `progress`: forgets one that is gone, and makes the record of the best one that of this run.

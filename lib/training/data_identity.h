@@ -4,15 +4,15 @@
 
 #include "plan/run_data.h"
 #include "plan/run_inputs.h"
+#include "training/loop_parts.h"
 #include "training/run_journal.h"
-#include "training/stop_agreement.h"
 
 namespace ftrun {
 
 /// DataIdentity says which data a run trains on, by fingerprints that rank 0 finds while the run
 /// goes on: run.json and the checkpoints get them, and a resumed run is refused when the data turns
 /// out to be other than before.
-class DataIdentity {
+class DataIdentity : public DataWatch {
  public:
   /// All borrowed.
   DataIdentity(const TrainRequest& request, Session& session, RunJournal& journal)
@@ -21,20 +21,15 @@ class DataIdentity {
   /// The run goes on from this checkpoint, which was trained on data of this fingerprint (""
   /// unknown).
   void resumed_from(const std::string& folder, const std::string& fingerprint);
-  bool is_resumed() const { return !checkpoint_.empty(); }
+  bool is_resumed() const override { return !checkpoint_.empty(); }
   /// Starts on rank 0; the data must outlive this.
   void start(const RunData& data);
-  /// Notes what has become known. Error(kUsage) when the resumed run had other data.
-  void record();
-  /// Collective, the same once before a resumed run saves anything: nothing that was trained on
-  /// other data is to be found by a later start.
-  void await_before_saving(StopAgreement& stop);
-  /// Collective: until all is known, the ranks agree to stop, or it has taken too long.
-  void await(StopAgreement& stop);
+  void record() override;
+  void await_before_saving(StopAgreement& stop) override;
+  void await(StopAgreement& stop) override;
 
-  /// The fingerprint that a checkpoint is to record of the training data: while it is not known,
-  /// that of the run that goes on. "" if that is not known either, and on other ranks than 0.
-  const std::string& train() const { return train_.empty() ? expected_ : train_; }
+  /// While the fingerprint of the training data is not known, that of the run that goes on.
+  const std::string& train() const override { return train_.empty() ? expected_ : train_; }
 
  private:
   void expect();

@@ -1,7 +1,8 @@
 #include "training/evaluation.h"
 
+#include <chrono>
+#include <cstdint>
 #include <limits>
-#include <ratio>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -70,21 +71,6 @@ std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config,
     results.push_back(*std::move(result));
   }
   return results;
-}
-
-void EvaluationClock::add_vote(Votes& votes) const {
-  if (!session_.is_first() || config_.every_minutes == 0) return;
-  const std::chrono::duration<double, std::ratio<60>> minutes = std::chrono::steady_clock::now() - last_begun_;
-  if (minutes.count() >= config_.every_minutes) votes.add(Vote::kEvaluationDue);
-}
-
-bool EvaluationClock::is_due(int64_t step, int64_t last_step) const {
-  return due_by_time_ || step == last_step || (config_.every > 0 && step % config_.every == 0);
-}
-
-void EvaluationClock::begin() {
-  due_by_time_ = false;
-  last_begun_ = std::chrono::steady_clock::now();
 }
 
 }  // namespace ftrun

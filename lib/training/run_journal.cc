@@ -67,6 +67,10 @@ void RunJournal::update(const std::function<void(RunManifest&)>& change) {
   if (recorder_) recorder_->update(change);
 }
 
+void RunJournal::update_together(const std::string& what, const std::function<void(RunManifest&)>& change) {
+  session_.together(what, [&] { update(change); });
+}
+
 void RunJournal::record(const StepMetrics& metrics) {
   if (recorder_) recorder_->record(metrics);
 }
@@ -81,15 +85,14 @@ void RunJournal::note_ready() {
   update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
 }
 
-void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step,
-                           const StepMetrics& metrics, const Executor& executor) {
+void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics) {
   const Config& config = request_.config;
   log_debug(plain_step_text(metrics));
   if (config.steps_per_print > 0 && progress.step % config.steps_per_print == 0)
     say(deepspeed_step_text(progress.step, progress.skipped.total(), step, config.optimizer));
-  if (!config.wall_clock_breakdown) return;
-  say(breakdown_text(executor.seconds()));
-  if (const auto& times = executor.device_times(); times && times->copies > 0)
+  if (!config.wall_clock_breakdown || executor_ == nullptr) return;
+  say(breakdown_text(executor_->seconds()));
+  if (const auto& times = executor_->device_times(); times && times->copies > 0)
     say(overlap_text(*times));
 }
 

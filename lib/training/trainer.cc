@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,12 +24,9 @@
 #include "cluster/progress.h"
 #include "config/resolve.h"
 #include "plan/export_options.h"
-#include "plan/resume_policy.h"
 #include "program/node_crossing.h"
 #include "report/outcome.h"
 #include "training/check_ranks.h"
-#include "training/nonfinite_search.h"
-#include "training/prepare_step.h"
 #include "training/stop_signal.h"
 #include "training/training_error.h"
 
@@ -76,13 +72,12 @@ Trainer::Trainer(const TrainRequest& request)
     : session_(request),
       request_(request_of_start(request, session_.agent_launch())),
       config_(request_.config),
-      stop_(session_),
+      stop_(stop_signal, [this](int signal) { return session_.vote_to_stop(signal); }),
       stop_lead_(request_.stop_lead, saves_in_background(config_)),
       journal_(request_, session_),
       identity_(request_, session_, journal_),
       lr_schedule_(config_.scheduler),
-      progress_(config_),
-      evaluation_clock_(config_, session_) {}
+      progress_(config_) {}
 
 int Trainer::run() {
   try {
@@ -101,14 +96,14 @@ int Trainer::train() {
   journal_.take_folder();
   open_data();
   open_model();
-  step_times_.emplace(check_ranks(config_, *setup_, session_));
+  PredictedStep predicted = check_ranks(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
   warn_of_placement();
-  open_replica_check();
-  open_slow_ranks();
-  start_loader();
-  train_until_stopped();
+  stepper_.emplace(config_, session_, *setup_, journal_, std::move(predicted));
+  open_loop();
+  catch_stop_signals();
+  loop_->run();
   finish();
   setup_->drop_recordings();
   session_.close();
@@ -168,7 +163,8 @@ void Trainer::open_model() {
                                              swap_name(request_), session_.gpu());
   });
   checkpointer_.emplace(request_, session_, *setup_, journal_);
-  use_.emplace(*setup_);
+  evaluator_.emplace(config_, session_, *setup_, data_, journal_, stop_);
+  journal_.show_times_of(setup_->train_executor());
 }
 
 RunManifest Trainer::describe() {
@@ -179,11 +175,7 @@ void Trainer::load_or_resume() {
   const std::optional<ResumedRun> resumed = checkpointer_->load([this] { return describe(); });
   if (!resumed) return;
   const CheckpointMeta& meta = resumed->meta;
-  progress_.step = meta.step;
-  progress_.tokens = meta.tokens;
-  progress_.skipped.restore(meta.skipped_steps, meta.loss_scaler);
-  if (const auto record = meta.extra.find(kEvaluationRecord); record != meta.extra.end())
-    progress_.evaluations.restore(record->second);
+  progress_.restore(meta);
   review_evaluations();
   checkpointer_->take_up_best(progress_);
   identity_.resumed_from(resumed->folder, meta.data_fingerprint);
@@ -224,224 +216,27 @@ void Trainer::warn_of_placement() {
   journal_.warn(crossing_text(crossing, nodes));
 }
 
-void Trainer::open_replica_check() {
-  if (config_.train.check_replicas == 0 || session_.world() == 1) return;
-  replicas_.emplace(setup_->train(), setup_->partition(), setup_->memory(), optimizer_state_kinds(config_.optimizer),
-                    [this](const std::string& text) { return session_.exchange("replicas", text); },
-                    [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
-  if (!replicas_->compares())
-    journal_.say(
-        "no state is replicated across ranks, so train.check_replicas cannot detect silent "
-        "corruption");
-}
-
-/// Ranks of one stage of the pipeline have the same work.
-void Trainer::open_slow_ranks() {
-  if (session_.world() == 1) return;
-  const RankMesh mesh = rank_mesh(config_);
-  std::vector<int> stages;
-  for (int rank = 0; rank < session_.world(); ++rank) stages.push_back(mesh.coordinate(rank).pp);
-  slow_ranks_.emplace(session_.rank(), std::move(stages),
-                      [this](std::span<double> numbers) { session_.sum(numbers, "times of ranks"); });
-}
-
-void Trainer::start_loader() {
+void Trainer::open_loop() {
   const int64_t end = std::max(progress_.step, total_steps_);
   loader_ = std::make_unique<Loader>(*data_.train,
                                      loader_options(config_, setup_->plan(), progress_.step, end));
-}
-
-// The loop.
-
-void Trainer::train_until_stopped() {
-  catch_stop_signals();
-  review_stop_lead();  // by what an earlier start measured
-  evaluate_before_training();
-  while (!has_ended() && !stop_.reached()) {
-    StepMetrics metrics = train_step();
-    // Between a signal and the kill that may follow it there is time to save, not to validate.
-    const bool evaluated = !stop_.reached() && evaluation_is_due() && evaluate(metrics);
-    session_.show_phase(cat("recording step ", progress_.step));  // rank 0's disk may be slow
-    journal_.record(metrics);
-    // After the last step there is something to save first.
-    if (evaluated && !has_ended()) write_samples();
-    progress_.skipped.refuse_too_many(progress_.step);
-    identity_.record();
-    const bool saves = checkpointer_->will_save(progress_);
-    if (saves) identity_.await_before_saving(stop_);
-    if (progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0 || saves || stop_.reached()) check_replicas();
-    if (stop_.reached())
-      checkpointer_->save(progress_, identity_.train());
-    else if (!has_ended() && checkpointer_->save_if_due(progress_, identity_.train()))
-      // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its
-      // save.
-      stop_.vote();
-    review_stop_lead();
-  }
-  if (!stop_.reached()) progress_.skipped.refuse_none_trained(progress_.step);
-}
-
-/// Compares replicas; also before each checkpoint, so that none holds what a memory has changed.
-void Trainer::check_replicas() {
-  if (!replicas_) return;
-  session_.show_phase(cat("comparing replicas after step ", progress_.step));
-  const auto start = Clock::now();
-  replicas_->check(progress_.step);
-  longest_check_ = std::max(longest_check_, seconds_since(start));
-}
-
-/// Warns as soon as the scheduler's lead is too short, and keeps in run.json what was measured: a
-/// run that is killed at its time limit writes nothing more.
-void Trainer::review_stop_lead() {
-  if (checkpointer_->longest_save() > 0)
-    stop_lead_.note_save(checkpointer_->longest_save() + longest_check_);
-  if (stop_lead_.has_news()) {
-    stop_lead_.note_written();
-    try {
-      journal_.update([this](RunManifest& m) { stop_lead_.write_counters(m.counters); });
-    } catch (const Error& error) {
-      // A measurement ends no run; a write that matters reports the disk's failure itself.
-      log_debug(error.what());
-    }
-  }
-  if (const std::string warning = stop_lead_.take_warning(); !warning.empty())
-    journal_.warn(warning);
-}
-
-StepMetrics Trainer::train_step() {
-  const auto start = Clock::now();
-  session_.show_phase(cat("reading the data of step ", progress_.step + 1));
-  const Loader::Fetched fetched = loader_->next();
-  session_.show_phase(cat("step ", progress_.step + 1));
-  journal_.note_ready();
-  StepRun step = prepare_step(config_, lr_schedule_, progress_, fetched.batch);
-  stop_.add_vote(step.votes);
-  checkpointer_->add_votes(step.votes);
-  evaluation_clock_.add_vote(step.votes);
-  use_->begin_step();
-  setup_->train_executor().run(step);
-  use_->end_step(step.finite);
-  ++progress_.step;
-  progress_.tokens += static_cast<int64_t>(step.counted_tokens);
-  stop_.read_votes(step.all_votes);
-  checkpointer_->read_votes(step.all_votes);
-  evaluation_clock_.read_votes(step.all_votes);
-
-  StepMetrics metrics = metrics_of(step);
-  metrics.data_wait_seconds = fetched.wait_seconds;
-  metrics.step_seconds = seconds_since(start);
-  progress_.evaluations.note_loss(metrics.loss, metrics.tokens);
-  session_.note_step(metrics.step_seconds);
-  stop_lead_.note_step(metrics.step_seconds);
-  metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
-  use_->add_to(metrics);
-  step_times_->note(metrics);
-  journal_.show_step(progress_, step, metrics, setup_->train_executor());
-  count_skipped(step);
-  warn_of_no_labels(metrics);
-  name_slow_ranks(metrics);
-  return metrics;
-}
-
-/// Names slow ranks; if it is not known how long a rank stood for others, all take equally long.
-void Trainer::name_slow_ranks(const StepMetrics& metrics) {
-  if (!slow_ranks_ || !metrics.exposed_communication_seconds) return;
-  const double disk = use_->disk_wait_seconds();
-  const double compute =
-      metrics.step_seconds - metrics.data_wait_seconds - *metrics.exposed_communication_seconds - disk;
-  for (const std::string& line : slow_ranks_->step(metrics.step, {std::max(0.0, compute), metrics.data_wait_seconds, disk})) {
-    journal_.warn(line);
-    journal_.update([&](RunManifest& manifest) { ++manifest.counters["slow_rank_warnings"]; });
-  }
-}
-
-StepMetrics Trainer::metrics_of(const StepRun& step) const {
-  StepMetrics metrics;
-  metrics.step = progress_.step;
-  metrics.samples = progress_.step * config_.train_batch_size;
-  metrics.tokens = static_cast<int64_t>(step.counted_tokens);
-  metrics.loss = step.counted_tokens > 0 ? step.loss_sum / step.counted_tokens : std::numeric_limits<double>::quiet_NaN();
-  metrics.grad_norm = step.gradient_norm;
-  metrics.learning_rate = step.scalars.learning_rate;
-  metrics.exposed_communication_seconds = step.exposed_communication_seconds;
-  metrics.skipped = !step.finite;
-  if (config_.fp16.enabled) metrics.loss_scale = progress_.skipped.loss_scale();
-  return metrics;
-}
-
-void Trainer::count_skipped(const StepRun& step) {
-  std::optional<NonfiniteSearch> search;
-  if (!step.finite && progress_.skipped.wants_place())
-    search = find_nonfinite(session_, *setup_, step);
-  const std::string warning = progress_.skipped.count(progress_.step, step.finite, search);
-  if (warning.empty()) return;
-  journal_.warn(warning);
-  journal_.update([&](RunManifest& manifest) {
-    manifest.counters["skipped_steps"] = progress_.skipped.total();
-  });
-}
-
-/// Warns once a run that no label counts: possible under packing "concat" with a loss mask.
-void Trainer::warn_of_no_labels(const StepMetrics& metrics) {
-  if (metrics.tokens > 0 || std::exchange(warned_of_no_labels_, true)) return;
-  journal_.warn(cat("step ", metrics.step,
-                    ": all labels are masked: the loss is NaN and the gradients are zero",
-                    "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves out rows without such labels"));
-}
-
-// Evaluation.
-
-/// Evaluates before the first step; and in a resumed run if a signal came before the evaluation
-/// that was due.
-void Trainer::evaluate_before_training() {
-  if (data_.validation.empty() || progress_.evaluations.last_step() == progress_.step) return;
-  const bool first = progress_.step == 0 && total_steps_ > 0;
-  if (!first && !(identity_.is_resumed() && evaluation_is_due())) return;
-  StepMetrics metrics;
-  metrics.step = progress_.step;
-  metrics.trained = false;
-  metrics.evaluations = recorded_evaluation();
-  if (!metrics.evaluations.empty()) {
-    take_evaluation(metrics);
-  } else if (evaluate(metrics)) {
-    journal_.record(metrics);
-    if (!has_ended()) write_samples();
-  }
-  if (!progress_.evaluations.is_best(progress_.step)) return;
-  identity_.await_before_saving(stop_);
-  checkpointer_->save(progress_, identity_.train());
-}
-
-bool Trainer::evaluation_is_due() const {
-  return !data_.validation.empty() && evaluation_clock_.is_due(progress_.step, total_steps_);
-}
-
-/// Collective: the evaluations that rank 0 finds in metrics.jsonl of a resumed run and wants, each
-/// set of a step by itself.
-std::vector<StepMetrics> Trainer::recorded_evaluations(
-    const std::string& what, const std::function<bool(const StepMetrics&)>& wanted) {
-  const std::string lines = session_.first_tells(what, [&] {
-    std::string found;
-    const std::string path = RunPaths(config_.output_dir).metrics();
-    if (!posix_files().exists(path)) return found;
-    for (StepMetrics& metrics : read_metrics(path)) {
-      metrics.trained = false;
-      if (wanted(metrics)) found += metrics_lines(metrics);
-    }
-    return found;
-  });
-  std::vector<StepMetrics> all;
-  for (const std::string& line : split(lines, '\n'))
-    if (std::optional<StepMetrics> metrics = parse_metrics_line(line))
-      all.push_back(*std::move(metrics));
-  return all;
+  loop_.emplace(config_, LoopPlan{lr_schedule_, total_steps_, session_.is_first()}, progress_,
+                LoopParts{.next_batch = [this] { return loader_->next(); },
+                          .stepper = *stepper_,
+                          .saver = *checkpointer_,
+                          .evaluator = *evaluator_,
+                          .journal = journal_,
+                          .data = identity_,
+                          .stop = stop_,
+                          .stop_lead = stop_lead_,
+                          .clock = [start = Clock::now()] { return seconds_since(start); }});
 }
 
 /// Reviews what a checkpoint of an older version may have taken for the best or an improvement: it
 /// went by accuracy alone.
 void Trainer::review_evaluations() {
   if (!progress_.evaluations.is_of_older_version()) return;
-  for (const StepMetrics& metrics : recorded_evaluations(
+  for (const StepMetrics& metrics : evaluator_->all_recorded(
            "looking for evaluations that are not finite", [this](const StepMetrics& m) {
              return m.step <= progress_.step && is_nonfinite(m.evaluations);
            })) {
@@ -454,80 +249,19 @@ void Trainer::review_evaluations() {
   }
 }
 
-/// Reads the evaluation that was made after its checkpoint was written. Empty if the last run made
-/// none.
-std::vector<EvaluationResult> Trainer::recorded_evaluation() {
-  if (!identity_.is_resumed()) return {};
-  std::vector<EvaluationResult> results;
-  for (StepMetrics& metrics :
-       recorded_evaluations("looking for the evaluation of the last step",
-                            [this](const StepMetrics& m) { return m.step == progress_.step; }))
-    results.push_back(std::move(metrics.evaluations.at(0)));
-  const auto is_of = [](const EvaluationResult& result, const NamedSamples& set) { return result.set == set.name; };
-  const bool all = std::equal(results.begin(), results.end(), data_.validation.begin(), data_.validation.end(), is_of);
-  return all ? results : std::vector<EvaluationResult>{};
-}
-
-/// Evaluates the model. Returns false when a signal ended it.
-bool Trainer::evaluate(StepMetrics& metrics) {
-  session_.show_phase(cat("the evaluation after step ", progress_.step));
-  evaluation_clock_.begin();
-  std::optional<std::vector<EvaluationResult>> results = evaluate_sets(config_, *setup_, data_.validation, stop_);
-  if (!results) {
-    journal_.say(cat("validation after step ", progress_.step, " stopped by ", stop_.name()));
-    return false;
-  }
-  metrics.evaluations = *std::move(results);
-  take_evaluation(metrics);
-  return true;
-}
-
-void Trainer::take_evaluation(const StepMetrics& metrics) {
-  progress_.evaluations.add(progress_.step, metrics.evaluations);
-  warn_of_uncounted_sets(metrics);
-  const auto& best = progress_.evaluations.best();
-  if (!best) return;
-  session_.together("recording the best evaluation", [&] {
-    journal_.update([&](RunManifest& manifest) {
-      manifest.best = RunManifest::Best{progress_.evaluations.metric(), best->value, best->step};
-    });
-  });
-}
-
-/// Warns once a run of sets without counted tokens.
-void Trainer::warn_of_uncounted_sets(const StepMetrics& metrics) {
-  if (std::exchange(warned_of_uncounted_sets_, true)) return;
-  for (const EvaluationResult& result : metrics.evaluations)
-    if (!result.has_value())
-      journal_.warn(cat(
-          result.set,
-          ": no token counts in the sequences that are evaluated, so there is no loss to compare",
-          "\n  remedy: raise train.evaluation.samples, or validate on other data"));
-}
-
-/// Writes texts, after the same prompts at each evaluation and at the end.
-void Trainer::write_samples() {
-  if (stop_.reached() || data_.validation.empty() || sampled_step_ == progress_.step) return;
-  if (!text_samples_)
-    text_samples_.emplace(config_, session_, *setup_, *data_.validation[0].samples, journal_);
-  samples_ = text_samples_->write();
-  sampled_step_ = progress_.step;
-  session_.together("recording the samples of text", [this] { journal_.record(progress_.step, samples_); });
-}
-
 // The end.
 
 void Trainer::finish() {
   loader_->shutdown();
-  use_->total(session_);
+  stepper_->use().total(session_);
   session_.together("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
-      use_->add_to(manifest);
-      manifest.time = step_times_->record();
+      stepper_->use().add_to(manifest);
+      manifest.time = stepper_->times().record();
     });
   });
   session_.allow_work_of_one_rank();
-  save_last_checkpoint();
+  loop_->save_last();
   session_.together("recording the checkpoints", [this] {
     journal_.update([this](RunManifest& manifest) {
       checkpointer_->add_to(manifest);
@@ -537,7 +271,7 @@ void Trainer::finish() {
   });
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");
-  write_samples();
+  evaluator_->write_texts(progress_.step);
   session_.together("finishing the run", [&] { conclude(); });
   if (!withheld_.empty())
     throw Error(ExitCode::kNumerical, withheld_,
@@ -567,36 +301,18 @@ void Trainer::export_model() {
   withheld_ = why_not_exported();
   if (!withheld_.empty()) return;
   if (config_.model_export.which == ExportWhich::kBest) {
-    write_samples();  // of the weights of the last step, as at every evaluation
+    evaluator_->write_texts(progress_.step);  // of the weights of the last step, as at every evaluation
     checkpointer_->load_best(progress_);
   }
   checkpointer_->export_model(stop_);
 }
 
-/// Collective: waits up to a minute for the data's fingerprint, then saves the last checkpoint.
-/// After a stop signal it saves at once.
-void Trainer::save_last_checkpoint() {
-  if (stop_.reached()) {
-    // One that was begun when the signal came may not be over, and may fail.
-    if (progress_.step > 0) checkpointer_->save(progress_, identity_.train());
-    return;
-  }
-  check_replicas();
-  identity_.await(stop_);
-  if (session_.is_first() && identity_.train().empty() && !checkpointer_->has_saved(progress_.step))
-    journal_.say(
-        "the last checkpoint does not record the data's fingerprint: not all of the data has been "
-        "read");
-  checkpointer_->save(progress_, identity_.train());
-  if (!stop_.reached() && config_.model_export.enabled) stop_.vote();
-}
-
 void Trainer::conclude() {
   if (!session_.is_first()) return;
   identity_.record();
-  say_sample();
-  for (const std::string& text : use_->texts(session_.world())) journal_.say(text);
-  if (const std::string text = step_times_->text(); !text.empty()) journal_.say(text);
+  evaluator_->say_text(progress_.step);
+  for (const std::string& text : stepper_->use().texts(session_.world())) journal_.say(text);
+  if (const std::string text = stepper_->times().text(); !text.empty()) journal_.say(text);
   const std::string reason = how_it_ended();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.say(reason);
   journal_.conclude(withheld_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),
@@ -609,14 +325,6 @@ std::string Trainer::how_it_ended() const {
   if (progress_.step >= total_steps_) return "done";
   return cat("done, stopped early after step ", progress_.step, " of ", total_steps_, ": ",
              progress_.evaluations.stop_reason());
-}
-
-/// Shows the first sample on the terminal.
-void Trainer::say_sample() {
-  if (stop_.reached() || samples_.empty() || sampled_step_ != progress_.step) return;
-  const TextSample& sample = samples_.front();
-  journal_.say(cat("\nsample (the validation text's first ", sample.prompt_tokens, " tokens, continued by the model):\n",
-                   sample.prompt, " >>>", sample.answer, "\n"));
 }
 
 std::string Trainer::how_to_continue() const {

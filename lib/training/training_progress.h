@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "checkpoint/manifest.h"
 #include "config/config.h"
 #include "training/evaluation_record.h"
 #include "training/skipped_steps.h"
@@ -21,6 +22,12 @@ struct TrainingProgress {
   EvaluationRecord evaluations;
 
   int64_t updates() const { return step - skipped.total(); }
+  /// Says whether no step of `total_steps` is left, or the evaluations stop the run.
+  bool has_ended(int64_t total_steps) const { return step >= total_steps || evaluations.stops(); }
+
+  /// Writes the progress into what a checkpoint records, and reads it back.
+  void add_to(CheckpointMeta& meta) const;
+  void restore(const CheckpointMeta& meta);
 };
 
 }  // namespace ftrun

@@ -1,6 +1,7 @@
 // A run that ends after any of its steps goes on from the checkpoint of that step as if it had not ended: the same bits of
-// every later loss, norm, learning rate, loss scale and batch, and of all weights and moments. FTRUN_SOAK_STOPS says after
-// how many steps each layout ends (scripts/soak.sh), FTRUN_SOAK_LAYOUT names the only one to run, so that a long run can be taken up again.
+// every later loss, norm, learning rate, loss scale and batch, of all weights and moments, and the same best evaluation.
+// The loop is the one that trains (TrainingLoop). FTRUN_SOAK_STOPS says after how many steps each layout ends
+// (scripts/soak.sh), FTRUN_SOAK_LAYOUT names the only one to run, so that a long run can be taken up again.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -24,12 +25,11 @@
 #include "base/text.h"
 #include "checkpoint/save.h"
 #include "data/loader.h"
+#include "fake_run.h"
 #include "kernels/kernels.h"
 #include "mesh_runs.h"
 #include "plan/run_data.h"
 #include "training/background_save.h"
-#include "training/prepare_step.h"
-#include "training/training_progress.h"
 
 #include <catch2/catch.hpp>
 
@@ -134,64 +134,77 @@ uint64_t hash_of(const StepBatch& batch) {
   return hash.digest();
 }
 
-/// RankLife is one rank's part of a run between its start and its end, as Trainer and Checkpointer
-/// make it.
-class RankLife {
+/// Makes the config by which the loop evaluates and keeps the best; the rank's programs know nothing
+/// of it.
+Config evaluated(Config config) {
+  config.data.validation = {"unread"};
+  config.train.evaluation.every = 3;
+  config.checkpoint.keep_best.metric = "validation.loss";
+  return config;
+}
+
+/// RankRun is one rank's part of a run between its start and its end: the loop of a run, which reads
+/// data and trains; it saves after the steps that a test names, and takes for the result of an
+/// evaluation the loss of the step before it.
+class RankRun : public fixtures::FakeRun {
  public:
-  RankLife(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)
-      : rig_(rig), config_(rig.config), samples_(samples), root_(root), progress_(config_), rendezvous_(rendezvous) {
-    if (config_.checkpoint.background) beside_ = rendezvous.beside();
+  RankRun(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)
+      : FakeRun(evaluated(rig.config), rig.config.train.steps), rig_(rig), samples_(samples), root_(root), rendezvous_(rendezvous) {
+    if (config.checkpoint.background) beside_ = rendezvous.beside();
   }
 
   void resume(int64_t step) {
     Checkpoint checkpoint(cat(root_, "/", step_folder_name(step)));
     rig_.load(checkpoint);
-    const CheckpointMeta& meta = checkpoint.meta();
-    progress_.step = meta.step;
-    progress_.tokens = meta.tokens;
-    progress_.skipped.restore(meta.skipped_steps, meta.loss_scaler);
+    progress.restore(checkpoint.meta());
+    resumed = true;
   }
 
   /// Trains to the run's end; returns what this rank saw of each step. Saves after the steps of
   /// `saved`.
-  std::vector<std::string> train(const std::vector<int64_t>& saved) {
-    Loader loader(samples_, loader_options(config_, rig_.plan, progress_.step, config_.train.steps));
-    std::vector<std::string> seen;
-    while (progress_.step < config_.train.steps) {
-      seen.push_back(step(loader));
-      write_on();
-      if (std::binary_search(saved.begin(), saved.end(), progress_.step)) save();
-    }
+  std::vector<std::string> train_to_end(const std::vector<int64_t>& saved) {
+    saved_ = saved;
+    Loader loader(samples_, loader_options(config, rig_.plan, progress.step, config.train.steps));
+    next_batch = [&] {
+      const int64_t position = loader.next_step();
+      const Loader::Fetched fetched = loader.next();
+      data_ = cat(position, " ", bits(fetched.batch.epoch), " ", hex64(hash_of(fetched.batch)));
+      return fetched;
+    };
+    loop().run();
+    write_on();
     settle();
-    seen.push_back(cat("end: step ", progress_.step, ", ", progress_.tokens, " tokens, ", progress_.skipped.total(),
-                       " skipped, scaler ", text_of(progress_.skipped.scaler_state())));
-    return seen;
+    seen_.push_back(cat("end: step ", progress.step, ", ", progress.tokens, " tokens, ", progress.skipped.total(),
+                        " skipped, scaler ", text_of(progress.skipped.scaler_state()), ", evaluations ",
+                        progress.evaluations.text()));
+    return std::move(seen_);
   }
 
-  int64_t skipped() const { return progress_.skipped.total(); }
+  void run(StepRun& step) override { rig_.train_executor.run(step); }
+
+  void show_step(const TrainingProgress& now, const StepRun& step, const StepMetrics& metrics) override {
+    loss_ = metrics.loss;
+    seen_.push_back(cat("step ", now.step, ": loss ", bits(step.loss_sum), ", norm ", bits(step.gradient_norm),
+                        step.finite ? "" : " (not finite)", ", rate ", bits(step.scalars.learning_rate), ", scale ",
+                        now.skipped.loss_scale(), ", tokens ", now.tokens, ", data ", data_));
+  }
+
+  std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement&) override {
+    return std::vector<EvaluationResult>{{.set = "validation", .loss = loss_, .accuracy = std::nullopt, .tokens = 1}};
+  }
+
+  bool will_save(const TrainingProgress& now) const override { return std::binary_search(saved_.begin(), saved_.end(), now.step); }
+
+  bool save_if_due(TrainingProgress& now, const std::string&) override {
+    write_on();
+    if (will_save(now)) save_state();
+    return false;
+  }
 
  private:
-  std::string step(Loader& loader) {
-    const int64_t position = loader.next_step();
-    const Loader::Fetched fetched = loader.next();
-    StepRun run = prepare_step(config_, config_.scheduler, progress_, fetched.batch);
-    rig_.train_executor.run(run);
-    ++progress_.step;
-    progress_.tokens += static_cast<int64_t>(run.counted_tokens);
-    std::string seen = cat("step ", progress_.step, ": loss ", bits(run.loss_sum), ", norm ", bits(run.gradient_norm),
-                           run.finite ? "" : " (not finite)", ", rate ", bits(run.scalars.learning_rate), ", scale ",
-                           progress_.skipped.loss_scale(), ", tokens ", progress_.tokens, ", data ", position, " ",
-                           bits(fetched.batch.epoch), " ", hex64(hash_of(fetched.batch)));
-    progress_.skipped.count(progress_.step, run.finite, std::nullopt);
-    return seen;
-  }
-
   CheckpointMeta meta() const {
     CheckpointMeta meta;
-    meta.step = progress_.step;
-    meta.skipped_steps = progress_.skipped.total();
-    meta.tokens = progress_.tokens;
-    meta.loss_scaler = progress_.skipped.scaler_state();
+    progress.add_to(meta);
     return meta;
   }
 
@@ -201,7 +214,7 @@ class RankLife {
             }};
   }
 
-  void save() {
+  void save_state() {
     if (!beside_) {
       save_checkpoint(posix_files(), {.root = root_}, meta(), rig_.state.slices(), group(rendezvous_));
       return;
@@ -209,7 +222,7 @@ class RankLife {
     settle();
     gate_.emplace();
     under_way_ = std::make_unique<BackgroundSave>(
-        progress_.step, [root = root_, meta = meta(), slices = rig_.state.snapshot(), group = group(*beside_),
+        progress.step, [root = root_, meta = meta(), slices = rig_.state.snapshot(), group = group(*beside_),
                          gate = std::make_shared<std::future<void>>(gate_->get_future())] {
           gate->wait();
           return save_checkpoint(posix_files(), {.root = root}, meta, slices, group);
@@ -232,11 +245,14 @@ class RankLife {
   }
 
   RankRig& rig_;
-  const Config config_;
   const SampleSet& samples_;
   const std::string root_;
-  TrainingProgress progress_;
   Rendezvous& rendezvous_;
+  std::vector<int64_t> saved_;
+  std::vector<std::string> seen_;
+  /// The place of the last batch in the data, and its hash; the loss of the last step.
+  std::string data_;
+  double loss_ = 1;
   std::unique_ptr<Rendezvous> beside_;
   std::unique_ptr<BackgroundSave> under_way_;
   /// The gate is declared after the save: a rank that fails lets the save's thread go.
@@ -263,11 +279,11 @@ class StoppedRuns {
     all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
     std::mutex mutex;
     all.state = saved_on(config_, fixtures::model_of_many_blocks(), layout_.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
-      RankLife life(rendezvous, rig, *samples_, scratch_.path + "/checkpoints");
-      if (from > 0) life.resume(from);
-      all.seen[static_cast<size_t>(rendezvous.rank())] = life.train(saved);
+      RankRun run(rendezvous, rig, *samples_, scratch_.path + "/checkpoints");
+      if (from > 0) run.resume(from);
+      all.seen[static_cast<size_t>(rendezvous.rank())] = run.train_to_end(saved);
       const std::lock_guard lock(mutex);
-      all.skipped = life.skipped();
+      all.skipped = run.progress.skipped.total();
     });
     return all;
   }
