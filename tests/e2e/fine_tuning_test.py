@@ -74,6 +74,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for merged in ("merged", "merged-qlora"):
             assert set(load_file(scratch / merged / "model.safetensors")) == base, merged
         assert (runs / "chats-lora" / "export" / "adapter" / "adapter_config.json").exists()
+        assert (scratch / "mine-lora.gguf").read_bytes()[:4] == b"GGUF"
+        assert "llama.cpp has the token ids" in said[7], said[7]
         gguf = (scratch / "mine.gguf").read_bytes()
         assert gguf[:4] == b"GGUF" and b"<|im_start|>" in gguf
         page = (scratch / "both.html").read_text()
