@@ -176,7 +176,9 @@ class Notes {
  public:
   std::string mark(const Error& limit) {
     std::string text = limit.message();
-    if (text.starts_with(cat(kWhere, ": "))) text.erase(0, cat(kWhere, ": ").size());
+    for (const std::string& before : {cat(kWhere, ":\n  "), cat(kWhere, ": ")})
+      if (text.starts_with(before)) text.erase(0, before.size());
+    for (size_t at = 0; (at = text.find("\n  ", at)) != std::string::npos;) text.replace(at, 3, "; ");
     std::replace(text.begin(), text.end(), '\n', ' ');
     auto found = std::find(texts_.begin(), texts_.end(), text);
     if (found == texts_.end()) found = texts_.insert(texts_.end(), text);

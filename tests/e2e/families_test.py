@@ -73,8 +73,8 @@ def check_family(folder, ranks, scratch, layout=None):
     value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
     done = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
     assert ((NOTE + "gets no gradient from where it is read, as in transformers") in done.stdout) == has_padding, done.stdout
-    rotated_by = LONGROPE.get(folder.name, "")
-    assert done.stdout.count("factor rotates all rows of the run\n") == bool(rotated_by) and rotated_by in done.stdout, done.stdout
+    rotated_by, said = LONGROPE.get(folder.name, ""), done.stdout + done.stderr
+    assert said.count("factor rotates all rows of the run\n") == bool(rotated_by) and rotated_by in said, said
     found = steps(out)
     assert len(found) == s["steps"], f"{len(found)} steps"
     loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)
