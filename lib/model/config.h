@@ -31,9 +31,9 @@ struct RopeConfig {
   double high_frequency_factor = 4.0;
   /// kLlama3, kYarn, kLongRope: the longest context before the scaling.
   int64_t original_positions = 0;
-  /// kYarn: pairs that turn at least beta_fast times in the original context keep their frequencies,
-  /// those that turn at most beta_slow times are stretched by `factor`, others blended; `truncate`
-  /// moves both borders to whole pairs.
+  /// kYarn: pairs that turn at least beta_fast times in the original context keep their
+  /// frequencies, those that turn at most beta_slow times are stretched by `factor`, others
+  /// blended; `truncate` moves both borders to whole pairs.
   double beta_fast = 32.0;
   double beta_slow = 1.0;
   bool truncate = true;

@@ -47,8 +47,8 @@ double read_partial(ConfigReader& reader, double outer, const char* key = "parti
 
 /// Returns the keys of a scaling's object that are read, beside those that it has alone.
 std::vector<std::string> with_common_keys(std::initializer_list<const char*> own) {
-  std::vector<std::string> keys{"attention_factor", "factor",     kOriginal,
-                                "partial_rotary_factor", "rope_theta", "rope_type", "type"};
+  std::vector<std::string> keys{"attention_factor", "factor",    kOriginal, "partial_rotary_factor",
+                                "rope_theta",       "rope_type", "type"};
   keys.insert(keys.end(), own.begin(), own.end());
   std::sort(keys.begin(), keys.end());
   return keys;
@@ -105,8 +105,8 @@ class ScalingReader {
     refuse_other_keys("yarn", with_common_keys({"beta_fast", "beta_slow", "mscale",
                                                 "mscale_all_dim", "truncate", "finetuned"}));
     if (rope.theta <= 1.0)
-      settings_.problem(type_key, cat("\"yarn\" expects a rope_theta above 1, found ",
-                                      number_text(rope.theta)));
+      settings_.problem(
+          type_key, cat("\"yarn\" expects a rope_theta above 1, found ", number_text(rope.theta)));
     rope.original_positions = original_positions();
     if (settings_.has("factor"))
       rope.factor = factor_or_ratio(rope.original_positions);
@@ -117,13 +117,12 @@ class ScalingReader {
     if (fast != 0) rope.beta_fast = fast;
     if (slow != 0) rope.beta_slow = slow;
     if (rope.beta_fast < rope.beta_slow)
-      settings_.problem("beta_fast", cat("found ", number_text(rope.beta_fast),
-                                         "; expected at least beta_slow, ",
-                                         number_text(rope.beta_slow)));
+      settings_.problem(
+          "beta_fast", cat("found ", number_text(rope.beta_fast), "; expected at least beta_slow, ",
+                           number_text(rope.beta_slow)));
     rope.truncate = settings_.flag_or("truncate", true);
     if (!rope.truncate && !config_)
-      settings_.unsupported("truncate",
-                            "transformers reads it for models with one rotation alone");
+      settings_.unsupported("truncate", "transformers reads it for models with one rotation alone");
     const double mscale = at_least("mscale", 0, 0), all = at_least("mscale_all_dim", 0, 0);
     rope.attention_factor = settings_.number_or(
         "attention_factor", yarn_attention_factor(rope.factor, mscale, all), true);
@@ -140,7 +139,8 @@ class ScalingReader {
         "attention_factor",
         longrope_attention_factor(rope.factor, std::max<int64_t>(rope.original_positions, 2)),
         true);
-    const int64_t size = known_.head_size > 0 ? known_.head_size : known_.hidden / known_.query_heads;
+    const int64_t size =
+        known_.head_size > 0 ? known_.head_size : known_.hidden / known_.query_heads;
     const auto pairs = static_cast<int64_t>(static_cast<double>(size) * rope.partial) / 2;
     rope.short_factors = factors("short_factor", pairs);
     rope.long_factors = factors("long_factor", pairs);
@@ -181,7 +181,7 @@ class ScalingReader {
     const nlohmann::json* const list = settings_.find(key);
     std::vector<double> out;
     if (!list || !list->is_array()) {
-      settings_.problem(key, cat(list ? "found " + found_text(*list)
+      settings_.problem(key, cat(list                 ? "found " + found_text(*list)
                                  : settings_.has(key) ? "found null"
                                                       : "missing",
                                  "; expected a list of ", pairs, " numbers"));
@@ -206,8 +206,8 @@ class ScalingReader {
   void refuse_other_keys(std::string_view type, const std::vector<std::string>& read) {
     for (const std::string& key : settings_.keys())
       if (!std::binary_search(read.begin(), read.end(), key))
-        settings_.unsupported(found_text(key), cat("is no key of ", type, " that is read (",
-                                                   join(read, ", "), ")"));
+        settings_.unsupported(found_text(key),
+                              cat("is no key of ", type, " that is read (", join(read, ", "), ")"));
   }
 
   std::string why_not_dynamic() const {

@@ -42,7 +42,8 @@ double pair_that_turns(const RopeConfig& rope, int64_t rotary_size, double turns
   constexpr double kFar = 1e6;  // beyond all pairs; keeps what a config says finite
   const double wavelength = static_cast<double>(rope.original_positions) / turns;
   const double pair = static_cast<double>(rotary_size) *
-                      std::log(wavelength / (2.0 * std::numbers::pi)) / (2.0 * std::log(rope.theta));
+                      std::log(wavelength / (2.0 * std::numbers::pi)) /
+                      (2.0 * std::log(rope.theta));
   return std::clamp(pair, -kFar, kFar);
 }
 
@@ -139,8 +140,9 @@ std::string scaling_for(const ModelConfig& config, int64_t tokens) {
     return cat("longrope's long_factor was searched for rows of at most ", reached,
                " tokens; longer ones take factors that were searched for them");
   if (find_family(config.family)->yarn_is_longrope)
-    return cat("longrope is the scaling that its class has: rope_scaling with a short_factor and a "
-               "long_factor that were searched for this model");
+    return cat(
+        "longrope is the scaling that its class has: rope_scaling with a short_factor and a "
+        "long_factor that were searched for this model");
   const double times = static_cast<double>(tokens) / static_cast<double>(reached);
   if (rope.type != RopeType::kDefault)
     return cat("factor ", rounded_up(rope.factor * times), " in place of ",

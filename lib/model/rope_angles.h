@@ -19,9 +19,9 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_s
 /// rows came together.
 bool uses_long_factors(const RopeConfig& rope, int64_t longest_row);
 
-/// Computes what multiplies cos and sin where yarn's settings do not say it (Peng et al. 2023, section 3.4):
-/// 0.1 m ln(factor) + 1, with m = 1, or the quotient of that for mscale and for mscale_all_dim where
-/// neither is 0 (DeepSeek).
+/// Computes what multiplies cos and sin where yarn's settings do not say it (Peng et al. 2023,
+/// section 3.4): 0.1 m ln(factor) + 1, with m = 1, or the quotient of that for mscale and for
+/// mscale_all_dim where neither is 0 (DeepSeek).
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim);
 
 /// Computes what multiplies cos and sin where longrope's settings do not say it (Ding et al. 2024):

@@ -30,11 +30,15 @@ constexpr const char* kIntroduction =
     "Text models alone: folders with vision or audio parts are not read.\n\n";
 
 constexpr const char* kRotations =
-    "`longrope` (also `su`) has factors for rows of up to `original_max_position_embeddings` tokens, "
-    "and others for longer rows. transformers chooses by the longest row of each batch; a run chooses "
+    "`longrope` (also `su`) has factors for rows of up to `original_max_position_embeddings` "
+    "tokens, "
+    "and others for longer rows. transformers chooses by the longest row of each batch; a run "
+    "chooses "
     "once, by `data.sequence_length`, for training and evaluation alike, and says which it took. "
-    "`yarn` has all keys that transformers reads; other keys of its object are refused by name, as are "
-    "those of `longrope`. A `data.sequence_length` beyond the positions that the model was made for is "
+    "`yarn` has all keys that transformers reads; other keys of its object are refused by name, as "
+    "are "
+    "those of `longrope`. A `data.sequence_length` beyond the positions that the model was made "
+    "for is "
     "noted, with the scaling that would reach it.\n\n";
 
 /// Makes the config.json of a small model of a family, without dropout.
@@ -115,9 +119,9 @@ std::vector<Feature> config_features() {
                                    {"low_freq_factor", 1.0},
                                    {"high_freq_factor", 4.0},
                                    {"original_max_position_embeddings", 512}}))},
-      {"rope `yarn`", with(rope({{"rope_type", "yarn"},
-                                 {"factor", 2.0},
-                                 {"original_max_position_embeddings", 512}}))},
+      {"rope `yarn`",
+       with(rope(
+           {{"rope_type", "yarn"}, {"factor", 2.0}, {"original_max_position_embeddings", 512}}))},
       {"rope `longrope`", longrope},
       {"rope `dynamic`", with(rope({{"rope_type", "dynamic"}, {"factor", 2.0}}))},
       {"`partial_rotary_factor`", with({{"partial_rotary_factor", 0.5}})},
@@ -178,7 +182,8 @@ class Notes {
     std::string text = limit.message();
     for (const std::string& before : {cat(kWhere, ":\n  "), cat(kWhere, ": ")})
       if (text.starts_with(before)) text.erase(0, before.size());
-    for (size_t at = 0; (at = text.find("\n  ", at)) != std::string::npos;) text.replace(at, 3, "; ");
+    for (size_t at = 0; (at = text.find("\n  ", at)) != std::string::npos;)
+      text.replace(at, 3, "; ");
     std::replace(text.begin(), text.end(), '\n', ' ');
     auto found = std::find(texts_.begin(), texts_.end(), text);
     if (found == texts_.end()) found = texts_.insert(texts_.end(), text);

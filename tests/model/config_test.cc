@@ -18,10 +18,9 @@ using fixtures::refusal;
 using nlohmann::json;
 
 const std::vector<std::string> kNames{
-    "llama2", "llama3",       "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo",
-    "qwen2",  "qwen2_window", "qwen3",        "granite",      "phi3",           "gemma",
-    "gemma2", "gemma3",       "olmo2",        "smollm3",      "starcoder2",     "stablelm",
-    "glm",    "glm4",         "cohere",       "cohere2",      "gpt_neox",
+    "llama2", "llama3", "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo", "qwen2",
+    "qwen2_window", "qwen3", "granite", "phi3", "gemma", "gemma2", "gemma3", "olmo2", "smollm3",
+    "starcoder2", "stablelm", "glm", "glm4", "cohere", "cohere2", "gpt_neox",
     // Qwen2.5 as its model card has it, gpt-oss's scaling, DeepSeek's mscale, Phi-3-mini-128k and
     // Phi-4-mini as published, a rotation scaled so for one layer type alone.
     "qwen2_yarn", "llama_yarn", "llama_mscale", "phi3_128k", "phi4_mini", "gemma3_yarn"};
@@ -396,7 +395,8 @@ TEST_CASE("yarn takes from its object and its class what transformers takes") {
   CHECK(plain.original_positions == 2048);
   CHECK(plain.attention_factor == Approx(0.1 * std::log(4.0) + 1.0));
   // Zeros stand for what an absent key does, null for the ratio of longest rows.
-  CHECK(read(yarn({{"beta_fast", 0}, {"beta_slow", nullptr}, {"mscale", 0}, {"mscale_all_dim", 2}})) ==
+  CHECK(read(yarn(
+            {{"beta_fast", 0}, {"beta_slow", nullptr}, {"mscale", 0}, {"mscale_all_dim", 2}})) ==
         plain);
   CHECK(read(yarn({{"factor", nullptr}})).factor == 4.0);
   CHECK(read(yarn({{"attention_factor", 1.5}, {"mscale", 1}, {"mscale_all_dim", 2}}))
@@ -427,12 +427,13 @@ TEST_CASE("longrope is also spelled su, and Phi-3's class takes yarn for it") {
   // Its class has 4096 original positions of its own, which come before the object's.
   json inner = scaling;
   inner["original_max_position_embeddings"] = 8192;
-  CHECK(parse_model_config(changed({{"rope_scaling", inner},
-                                    {"original_max_position_embeddings", kRemoved}},
-                                   "phi3_128k.v4"),
-                           "c") == published);
+  CHECK(parse_model_config(
+            changed({{"rope_scaling", inner}, {"original_max_position_embeddings", kRemoved}},
+                    "phi3_128k.v4"),
+            "c") == published);
   inner["attention_factor"] = 1.25;
-  const ModelConfig given = parse_model_config(changed({{"rope_scaling", inner}}, "phi3_128k.v4"), "c");
+  const ModelConfig given =
+      parse_model_config(changed({{"rope_scaling", inner}}, "phi3_128k.v4"), "c");
   CHECK(given.rope.attention_factor == 1.25);
   CHECK_FALSE(uses_long_factors(given.rope, 4096));
   CHECK(uses_long_factors(given.rope, 4097));
@@ -549,7 +550,8 @@ TEST_CASE("dimensions that do not fit together are refused") {
        "4: config.json: rope_scaling.factor: missing; expected a number of at least 1"},
       {{{"rope_scaling", yarn({{"factor", nullptr}})}, {"max_position_embeddings", kRemoved}},
        llama,
-       "4: config.json: rope_scaling.factor: missing, and so is max_position_embeddings, which would "
+       "4: config.json: rope_scaling.factor: missing, and so is max_position_embeddings, which "
+       "would "
        "say it"},
       {{{"rope_scaling", yarn({{"factor", 0.5}, {"mscale", -1}, {"truncate", 0}})}},
        llama,
@@ -579,7 +581,8 @@ TEST_CASE("dimensions that do not fit together are refused") {
        "phi3.v4",
        "4: config.json:\n"
        "  rope_scaling.original_max_position_embeddings: found 1; longrope expects at least 2\n"
-       "  rope_scaling.short_factor: has 1 numbers; expected 48, one for each pair of elements that "
+       "  rope_scaling.short_factor: has 1 numbers; expected 48, one for each pair of elements "
+       "that "
        "rotates\n"
        "  rope_scaling.long_factor: entry 1 is \"x\"; expected a number above 0"},
       {{{"rope_theta", "big"}},
@@ -606,14 +609,18 @@ TEST_CASE("features that are not there are named") {
        "llama3, yarn and longrope are)"},
       {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
        llama,
-       "3: config.json: rope_scaling.type: \"dynamic\" changes all angles with the longest row of a "
-       "batch, so what is learned from a row would depend on the rows beside it; remove it for rows "
+       "3: config.json: rope_scaling.type: \"dynamic\" changes all angles with the longest row of "
+       "a "
+       "batch, so what is learned from a row would depend on the rows beside it; remove it for "
+       "rows "
        "of at most 8192 tokens, which rotate as without it, and for longer ones write \"yarn\" or "
        "\"linear\" with the same factor"},
       {{{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 4.0}}}},
        "phi3.v4",
-       "3: config.json: rope_scaling.rope_type: \"dynamic\" changes all angles with the longest row "
-       "of a batch, so what is learned from a row would depend on the rows beside it; remove it for "
+       "3: config.json: rope_scaling.rope_type: \"dynamic\" changes all angles with the longest "
+       "row "
+       "of a batch, so what is learned from a row would depend on the rows beside it; remove it "
+       "for "
        "rows of at most 4096 tokens, which rotate as without it, and for longer ones write "
        "\"longrope\" with its factors"},
       {{{"rope_scaling",

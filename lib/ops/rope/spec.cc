@@ -16,8 +16,7 @@ namespace ftrun {
 namespace {
 
 void rope_table_letters(const Op& op, std::map<std::string, int64_t>& letters) {
-  letters["E"] =
-      2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().angles.size());
+  letters["E"] = 2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().angles.size());
 }
 
 void rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
