@@ -19,7 +19,7 @@
 #include "graph/builder.h"
 #include "graph/op_spec.h"
 #include "model/products.h"
-#include "model/rope.h"
+#include "model/rope_angles.h"
 #include "model/tensor_split.h"
 #include "ops/activation/activation.h"
 #include "ops/add/add.h"
@@ -838,11 +838,11 @@ class DecoderBuilder {
   }
 
   void output_rope_table(GraphBuilder& g, ValueId positions) const {
-    std::vector<double> frequencies;
+    RopeTableAttrs attrs;
     for (const RopeConfig& rotation : c_.rotations())
-      for (const double each : inverse_frequencies(rotation, c_.rotary_size()))
-        frequencies.push_back(each);
-    g.output(ops::rope_table(g, positions, std::move(frequencies), 1.0), Port::kRope);
+      for (const double each : inverse_frequencies(rotation, c_.rotary_size(), batch_.longest()))
+        attrs.angles.push_back({each, rotation.attention_factor});
+    g.output(ops::rope_table(g, positions, std::move(attrs)), Port::kRope);
   }
 
   void add_block(int64_t index) {

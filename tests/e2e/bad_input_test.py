@@ -202,7 +202,9 @@ with tempfile.TemporaryDirectory() as scratch:
         shown = must(ftrun("check", "--config", config, "-q")).stdout
         run = must(ftrun("--config", config, "--set", "train.steps=1"))
         for text in (shown, run.stdout + run.stderr):
-            assert text.count("notice: data.sequence_length 32 is above the model's max_position_embeddings, 16\n") == 1, text
+            assert text.count("notice: data.sequence_length 32 is above the model's max_position_embeddings, 16\n"
+                              '  remedy: yarn reaches them: "rope_scaling": {"rope_type": "yarn", "factor": 2, '
+                              '"original_max_position_embeddings": 16} in config.json\n') == 1, text
         assert "not on this machine" not in shown, shown
         large = must(ftrun("check", "--config", job.config("check-much", train_micro_batch_size_per_gpu=50_000_000), "-q")).stdout
         assert re.search(r"^notice: not on this machine: this rank needs [\d.]+ TiB of main memory \([\d.]+ TiB a rank; most of it "

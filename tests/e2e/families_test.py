@@ -44,7 +44,7 @@ def check_weights(out, reference, still):
 
 LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}}, "zero-3": {"zero_optimization": {"stage": 3}},
            "tensor": {"parallel": {"tensor": 2}}, "pipeline": {"parallel": {"pipeline": 2}}}
-LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "tensor", "pipeline"),
+LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "tensor", "pipeline"),
               "gpt2": ("zero-3", "tensor", "pipeline"), "gemma2": ("zero-3", "tensor", "pipeline"),
               "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline"),
               # These bring what no other block has: norms that ranks sum, layers that do not rotate, one sum of attention and
@@ -52,7 +52,10 @@ LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "t
               "olmo2": ("zero-3", "tensor", "pipeline"), "cohere2": ("zero-3", "tensor", "pipeline"), "gpt_neox": ("tensor",),
               "stablelm_parallel": ("pipeline",), "opt": ("tensor",), "falcon_new": ("tensor",)}
 # Blocks of these are those of others: two ranks tell nothing more.
-ONE_RANK = {"starcoder2", "smollm3", "stablelm", "stablelm_parallel", "glm", "glm4", "cohere", "gpt_neox_serial", "falcon"}
+ONE_RANK = {"yarn_rope", "phi3_short", "starcoder2", "smollm3", "stablelm", "stablelm_parallel", "glm", "glm4", "cohere", "gpt_neox_serial", "falcon"}
+# Longrope rotates rows of 32 tokens by one of two lists.
+LONGROPE = {"phi3": "is above longrope's original_max_position_embeddings, 16: long_factor rotates all rows of the run\n",
+            "phi3_short": "is not above longrope's original_max_position_embeddings, 32: short_factor rotates all rows of the run\n"}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 
@@ -70,6 +73,8 @@ def check_family(folder, ranks, scratch, layout=None):
     value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
     done = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
     assert ((NOTE + "gets no gradient from where it is read, as in transformers") in done.stdout) == has_padding, done.stdout
+    rotated_by, said = LONGROPE.get(folder.name, ""), done.stdout + done.stderr
+    assert said.count("factor rotates all rows of the run\n") == bool(rotated_by) and rotated_by in said, said
     found = steps(out)
     assert len(found) == s["steps"], f"{len(found)} steps"
     loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)

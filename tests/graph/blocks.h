@@ -129,9 +129,9 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
   const ValueId tokens = g.input(Port::kTokens, DType::kI32, {s.tokens()}, "tokens");
   const ValueId positions = g.input(Port::kPositions, DType::kI32, {s.tokens()}, "positions");
   g.output(ops::embed(g, tokens, g.param("table", {s.vocabulary, s.hidden})), Port::kHidden);
-  g.output(ops::rope_table(g, positions,
-                           std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0),
-           Port::kRope);
+  const RopeTableAttrs angles{
+      std::vector<RopeAngle>(static_cast<size_t>(s.head_size / 2), RopeAngle{0.1})};
+  g.output(ops::rope_table(g, positions, angles), Port::kRope);
   return g.finish(train);
 }
 

@@ -61,6 +61,12 @@ COMMON = {"vocab_size": VOCABULARY, "hidden_size": 72, "intermediate_size": 104,
           "eos_token_id": 2, "pad_token_id": None, "initializer_range": 0.1}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 2.0,
+        "beta_slow": 0.25, "truncate": False}
+PHI3 = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 96,
+        "sliding_window": 8, "tie_word_embeddings": False, "max_position_embeddings": 128, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "short_factor": [1.1, 1.7],
+            "long_factor": [1.5, 6.5]}}
 GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
          "head_dim": 12, "tie_word_embeddings": True}
 # Sizes that two tensor-parallel ranks can share.
@@ -88,10 +94,12 @@ FAMILIES = {
     "granite": ("Granite", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                             "tie_word_embeddings": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.4,
                             "attention_multiplier": 0.2, "logits_scaling": 2.5}),
-    # q, k and v, and gate and up, are one matrix each in files; a part of each head rotates.
-    "phi3": ("Phi3", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
-                      "intermediate_size": 96, "sliding_window": 8, "tie_word_embeddings": False,
-                      "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    # q, k and v, and gate and up, are one matrix each in files; a part of each head rotates, by factors for rows that are
+    # longer than the original ones, or for those that are not.
+    "phi3": ("Phi3", PHI3 | {"original_max_position_embeddings": 16}),
+    "phi3_short": ("Phi3", PHI3 | {"original_max_position_embeddings": 32}),
+    "yarn_rope": ("Qwen2", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+                            "max_position_embeddings": 16, "tie_word_embeddings": False, "rope_parameters": YARN}),
     "gpt2": ("GPT2", {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96, "n_positions": 41,
                       "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True,
                       "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1}),
@@ -104,7 +112,8 @@ FAMILIES = {
     "gemma3": ("Gemma3Text", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8, "num_hidden_layers": 3,
                                       "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
                                       "rope_parameters": {
-                                          "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                                          "full_attention": {"rope_type": "yarn", "factor": 8.0, "rope_theta": 1e6,
+                                                             "original_max_position_embeddings": 16},
                                           "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
     # Norms behind attention and MLP alone; norms of all query heads and of all key heads.
     "olmo2": ("Olmo2", EIGHT_HEADS | {"tie_word_embeddings": False}),
@@ -409,6 +418,11 @@ def understood(path):
            "tied": config.tie_word_embeddings, "theta": rope["rope_theta"],
            "windows": windows(config), "dtype": str(config.dtype).removeprefix("torch."),
            "inverse_frequencies": angles}
+    if rope["rope_type"] in ("yarn", "longrope"):
+        out["attention_factor"] = turns.full_attention_attention_scaling if by_layer else turns.attention_scaling
+    if rope["rope_type"] == "longrope":
+        init = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["longrope"]
+        out["long_inverse_frequencies"] = [float(f) for f in init(config, seq_len=rope["original_max_position_embeddings"] + 1)[0]]
     if hasattr(config, "no_rope_layers"):
         out["rotates"] = [bool(rotates) for rotates in config.no_rope_layers]
     if by_layer:

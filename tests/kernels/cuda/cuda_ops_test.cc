@@ -334,9 +334,9 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
         Turning{{3, 1, 10, 0}, 4}, Turning{{9, 3, 64, 0}, 16}, Turning{{2, 1, 20, 0}, 16}}) {
     const int64_t tokens = 20;
     const Dims dims{tokens, (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
-    RopeTableAttrs attrs{{}, 1.5};
+    RopeTableAttrs attrs;
     for (int64_t i = 0; i < turning / 2; ++i)
-      attrs.inverse_frequencies.push_back(std::pow(1e4, -0.1 * i));
+      attrs.angles.push_back({std::pow(1e4, -0.1 * i), i % 2 == 0 ? 1.5 : 1.0});
     std::vector<int32_t> positions;
     for (int32_t n = 0; n < tokens; ++n) positions.push_back(n * 997);
     const OperationCase table{OpKind::kRopeTable,
