@@ -44,7 +44,7 @@ void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>&
 void remove_from_forward(LayerGraph& graph) {
   for (Op& op : graph.forward) {
     const int gradient = op_spec(op.kind).parameter_gradient;
-    if (gradient < 0 || op.out.size() != static_cast<size_t>(gradient) + 1) continue;
+    if (gradient < 0 || op.out.size() <= static_cast<size_t>(gradient)) continue;
     if (graph.at(op.out.back()).role == ValueRole::kTemp) op.out.pop_back();
   }
 }

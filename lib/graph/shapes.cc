@@ -76,15 +76,20 @@ class Letters {
 std::string misfit(const LayerGraph& graph, std::string_view side,
                    const std::vector<ValueId>& operands, Letters& letters) {
   const std::vector<std::string> patterns = split(side, ' ');
-  for (size_t i = 0; i < operands.size() || i < patterns.size(); ++i) {
-    if (i >= patterns.size()) return cat(graph.at(operands[i]).name, " is one too many");
+  size_t next = 0;  // of the operands
+  for (size_t i = 0; i < patterns.size(); ++i) {
     const bool optional = patterns[i].front() == '[';
-    if (i >= operands.size()) return optional ? "" : cat(patterns[i], " is missing");
+    if (next >= operands.size()) return optional ? "" : cat(patterns[i], " is missing");
     const std::string pattern =
         optional ? patterns[i].substr(1, patterns[i].size() - 2) : patterns[i];
-    const Value& value = graph.at(operands[i]);
+    const Value& value = graph.at(operands[next]);
+    const size_t rank = split(pattern, ',').size();
+    // An optional operand that is left out before another one shows by its rank.
+    if (optional && i + 1 < patterns.size() && value.dims.size() != rank) continue;
     if (!letters.match(pattern, value.dims)) return cat(value.name, " is no ", pattern);
+    ++next;
   }
+  if (next < operands.size()) return cat(graph.at(operands[next]).name, " is one too many");
   return "";
 }
 

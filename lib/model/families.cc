@@ -18,7 +18,7 @@ std::span<const Family> families() {
       kPhi3Family,  kGpt2Family,    kGemmaFamily,      kGemma2Family,   kGemma3Family,
       kOlmo2Family, kSmolLm3Family, kStarcoder2Family, kStableLmFamily, kGlmFamily,
       kGlm4Family,  kCohereFamily,  kCohere2Family,    kGptNeoxFamily,  kOptFamily,
-      kFalconFamily};
+      kFalconFamily, kPhiFamily};
   return kFamilies;
 }
 

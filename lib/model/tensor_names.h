@@ -38,6 +38,8 @@ struct TensorNames {
       "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
   std::string_view norm = "model.norm";
   std::string_view head = "lm_head";
+  /// The head has a bias.
+  bool head_bias = false;
   /// Files hold the products' matrices as [inputs, outputs].
   bool transposed = false;
   /// The rows of a matrix of q, k and v stand by key head: the rows of the query heads that share
@@ -46,7 +48,7 @@ struct TensorNames {
   /// Ends of the names of buffers that files hold and no model reads.
   std::array<std::string_view, 3> ignored{"rotary_emb.inv_freq", ".masked_bias", {}};
   /// The modules with an adapter where a config names none; PEFT's where it has a rule.
-  std::array<std::string_view, 2> adapted{"q_proj", "v_proj"};
+  std::array<std::string_view, 4> adapted{"q_proj", "v_proj"};
 
   std::string_view product(Projection projection) const {
     return products[static_cast<size_t>(projection)];

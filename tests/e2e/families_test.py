@@ -48,7 +48,7 @@ LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "t
               "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline"),
               # What is new in blocks: norms that ranks sum, layers that do not rotate, one sum of attention and MLP, rows by key head.
               "olmo2": ("zero-3", "tensor", "pipeline"), "cohere2": ("zero-3", "tensor", "pipeline"), "gpt_neox": ("tensor",),
-              "stablelm_parallel": ("pipeline",), "opt": ("tensor",), "falcon_new": ("tensor",)}
+              "stablelm_parallel": ("pipeline",), "opt": ("tensor",), "falcon_new": ("tensor",), "phi": ("zero-3", "tensor", "pipeline")}
 # Blocks of these are those of others: two ranks tell nothing more.
 ONE_RANK = {"starcoder2", "smollm3", "stablelm", "stablelm_parallel", "glm", "glm4", "cohere", "gpt_neox_serial", "falcon"}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "

@@ -189,7 +189,8 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
   const ValueId y = ops::rms_norm(g, x, g.param("n", {s.hidden}), {1e-5});
   ops::linear_cross_entropy(g, y, g.param("w", {s.vocabulary, s.hidden}), labels,
-                            {.with_gradients = train, .chunk_tokens = chunk_tokens});
+                            {.with_gradients = train, .chunk_tokens = chunk_tokens},
+                            s.biases ? g.param("b", {s.vocabulary}) : -1);
   return g.finish(train);
 }
 

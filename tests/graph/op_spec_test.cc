@@ -24,6 +24,7 @@ std::vector<LayerGraph> all_graphs() {
                                  block({.biases = true, .qk_norm = true}),
                                  embedding({}),
                                  head({}),
+                                 head({.biases = true}),
                                  adapted({}),
                                  adapted(narrow),
                                  adapted({.dropout = 0.5}),

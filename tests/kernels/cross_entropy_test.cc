@@ -95,6 +95,48 @@ TEST_CASE("linear_cross_entropy and both gradients agree with autograd") {
   });
 }
 
+TEST_CASE("a bias of linear_cross_entropy and its gradient agree with autograd") {
+  for_each_multiplier([](DType dtype) {
+    for (const Case& c : cases())
+      for (const bool accumulate : {false, true}) {
+        CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, accumulate);
+        OracleCase biased = oracle_case(c);
+        biased.inputs.push_back(random_array({c.vocabulary}, 6));
+        const OracleCase o = as_head_computes(stored(biased, dtype), dtype);
+        const OracleResult expected = oracle(o);
+        Rig rig(dtype);
+        rig.scalars.loss_scale = 0.125F;
+        const Array before = rounded(random_array({c.vocabulary}, 9), dtype);
+        const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
+                      labels = rig.ints(c.labels), bias = rig.input(o.inputs[2]);
+        const ValueId loss = rig.input({{2}, {10.0, 3.0}}, DType::kF64);
+        const ValueId dx = rig.output({c.tokens, c.hidden});
+        const ValueId dw = rig.input(Array{{c.vocabulary, c.hidden},
+                                           std::vector<double>(static_cast<size_t>(c.vocabulary * c.hidden))});
+        const ValueId db = accumulate ? rig.input(before) : rig.output({c.vocabulary});
+        rig.run(OpKind::kLinearCrossEntropy, {x, w, labels, bias}, {loss, dx, db, dw}, o.attrs,
+                accumulate);
+        // Without the gradient of a frozen matrix.
+        const ValueId loss_alone = rig.input({{2}, {10.0, 3.0}}, DType::kF64),
+                      db_alone = accumulate ? rig.input(before) : rig.output({c.vocabulary});
+        rig.run(OpKind::kLinearCrossEntropy, {x, w, labels, bias}, {loss_alone, dx, db_alone},
+                o.attrs, accumulate);
+        REQUIRE(rig.bits(loss_alone) == rig.bits(loss));
+        REQUIRE(rig.bits(db_alone) == rig.bits(db));
+        Array db_expected = expected.gradients[2];
+        if (accumulate)
+          for (size_t i = 0; i < before.data.size(); ++i) db_expected.data[i] += before.data[i];
+        require_loss(rig.read(loss), expected.outputs[0], 10.0, 3.0, tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+        const int64_t chunks = (2 * c.tokens + c.chunk - 1) / c.chunk;
+        const double roundings =
+            is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
+        REQUIRE(relative_error(rig.read(dw), expected.gradients[1]) < tolerance(dtype) + roundings);
+        REQUIRE(relative_error(rig.read(db), db_expected) < tolerance(dtype) + roundings);
+      }
+  });
+}
+
 /// Tokens whose label is the first of their largest logits.
 double correct_tokens(const OracleCase& o) {
   const Array &x = o.inputs[0], &w = o.inputs[1];

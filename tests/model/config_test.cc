@@ -21,7 +21,8 @@ const std::vector<std::string> kNames{
     "llama2", "llama3",       "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo",
     "qwen2",  "qwen2_window", "qwen3",        "granite",      "phi3",           "gemma",
     "gemma2", "gemma3",       "olmo2",        "smollm3",      "starcoder2",     "stablelm",
-    "glm",    "glm4",         "cohere",       "cohere2",      "gpt_neox"};
+    "glm",    "glm4",         "cohere",       "cohere2",      "gpt_neox",
+    "phi"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -513,7 +514,7 @@ TEST_CASE("features that are not there are named") {
        "llama, "
        "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
        "starcoder2, stablelm, "
-       "glm, glm4, cohere, cohere2, gpt_neox, opt, falcon"},
+       "glm, glm4, cohere, cohere2, gpt_neox, opt, falcon, phi"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

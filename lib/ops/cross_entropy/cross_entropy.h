@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "graph/op.h"
@@ -13,17 +14,17 @@ class GraphBuilder;
 //   The head's product and the loss in one, in chunks of tokens so that logits are never whole
 //   in memory. Loss of token n is (lse(logits) - logits[label]), times StepScalars::loss_scale
 //   in the gradients; labels < 0 do not count. With a softcap c logits are c tanh(product / c).
-//   in:  x[N,D], w[V,D], labels I32[N]
+//   in:  x[N,D], w[V,D], labels I32[N], [bias[V]]
 //   out: loss F64[2] (adds {sum of losses, counted tokens; without gradients: tokens whose label
 //        is the first of the largest logits}), and, when attrs.with_gradients: dx[N,D],
-//        [dw[V,D]] (a gradient of a parameter: see Wgrad above)
+//        [dbias[V], where there is a bias], [dw[V,D]] (gradients of parameters: see Wgrad above)
 // vocabulary_logits
 //   The same where each of t tensor-parallel ranks has V rows of the vocabulary
 //   (VocabularyAttrs), in two operations a chunk of C tokens, between which the ranks exchange
 //   their statistics and nothing as large as the logits. `logits`, `statistics`, `label_logit`
 //   are F32 (F64 in an F64 graph); how tokens lie in them, and in what form the logits are left
 //   for the second operation, is the device's choice.
-//   in:  x[N,D], w[V,D], labels I32[N]
+//   in:  x[N,D], w[V,D], labels I32[N], [bias[V]]
 //   out: logits[C,V], statistics[C,2]: largest logit, sum of exp(logit - largest);
 //        label_logit[C] of the tokens whose label is a row of w
 // vocabulary_cross_entropy
@@ -33,9 +34,9 @@ class GraphBuilder;
 //   loss, dx and dw among their inputs too, and add to dw whatever KernelContext::accumulate
 //   says.
 //   in:  x[N,D], w[V,D], labels I32[N], logits[C,V], statistics[tC,2], label_logit[C], [loss,
-//        [dx, dw]]
+//        [dx, dw, [dbias]]]
 //   out: loss F64[2], and, when attrs.with_gradients: dx[N,D], dw[V,D], logits[C,V] (the same
-//        value as the input)
+//        value as the input), [dbias[V]]
 
 struct CrossEntropyAttrs {
   bool with_gradients = true;
@@ -67,11 +68,18 @@ struct VocabularyAttrs {
   bool operator==(const VocabularyAttrs&) const = default;
 };
 
+/// Places of the gradients among the results of a linear_cross_entropy; 0: there is none.
+struct HeadGradients {
+  size_t weight = 0, bias = 0;
+};
+HeadGradients head_gradients_of(size_t operands, size_t results);
+
 namespace ops {
 /// Emits the head and returns the F64[2] loss value (an output at Port::kLoss). With gradients it
 /// also produces the gradient by `x`, so the backward lists start from it.
+/// `bias` is -1 where there is none.
 ValueId linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                             const CrossEntropyAttrs& attrs);
+                             const CrossEntropyAttrs& attrs, ValueId bias = -1);
 /// VocabularyPart is what one of `ranks` tensor-parallel ranks has of a vocabulary of `rows`.
 struct VocabularyPart {
   int64_t ranks = 1;
@@ -82,7 +90,8 @@ struct VocabularyPart {
 /// rows; those of the last block that the vocabulary has not are padding. A chunk's exchange may
 /// run beside the product of the chunk after it; logits of two chunks are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                 const CrossEntropyAttrs& attrs, const VocabularyPart& part);
+                                 const CrossEntropyAttrs& attrs, const VocabularyPart& part,
+                                 ValueId bias = -1);
 }  // namespace ops
 
 }  // namespace ftrun

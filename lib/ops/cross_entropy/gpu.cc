@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ops.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/cross_entropy/workspace.h"
@@ -18,14 +19,40 @@ struct LogitGradients {
   /// Elements from a row to the next.
   int64_t stride;
   bool adds_to_weight;
+  /// Places of the gradients of w and of the bias among the results; 0: none.
+  HeadGradients results;
+  /// F32[kGpuBiasParts, V], where the bias has a gradient.
+  void* bias_sums;
 };
 
-/// dx of the chunk's tokens (out 1) and, where it is wanted, dw (out 2) of x (in 0) and w (in 1).
+void bias_gradient(const Operation& op, const LogitGradients& g) {
+  const int64_t vocabulary = op.in_dims(1)[0];
+  const auto [gradient, dtype] = op.gradient(g.results.bias);
+  weight_gradient(op.dtype(),
+                  {.dy = g.data,
+                   .x = nullptr,
+                   .rstd = nullptr,
+                   .tokens = g.count,
+                   .heads = 1,
+                   .width = vocabulary,
+                   .row_stride = g.stride,
+                   .rstd_stride = 0,
+                   .gradient = gradient,
+                   .gradient_dtype = dtype,
+                   .accumulate = g.adds_to_weight,
+                   .workspace = g.bias_sums,
+                   .workspace_bytes = kGpuBiasParts * vocabulary * dtype_bytes(DType::kF32)},
+                  op.stream());
+}
+
+/// dx of the chunk's tokens (out 1) and, where they are wanted, dw of x (in 0) and w (in 1) and the
+/// gradient of the bias.
 void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul) {
   const int64_t hidden = op.in_dims(0)[1], vocabulary = op.in_dims(1)[0];
   const int64_t skip = g.first * hidden * dtype_bytes(op.dtype());
-  if (op.has_out(2)) {
-    const auto [dw, dw_dtype] = op.gradient(2);
+  if (g.results.bias > 0) bias_gradient(op, g);
+  if (g.results.weight > 0) {
+    const auto [dw, dw_dtype] = op.gradient(g.results.weight);
     matmul.run_in_whole_rows({.transpose_a = true,
                               .m = vocabulary,
                               .n = hidden,
@@ -62,7 +89,8 @@ class LinearCrossEntropy {
         tokens_(op.in_dims(0)[0]),
         hidden_(op.in_dims(0)[1]),
         vocabulary_(op.in_dims(1)[0]),
-        place_(gpu_head_workspace(tokens_, vocabulary_, attrs_, dtype_bytes(op.dtype()))),
+        place_(gpu_head_workspace(tokens_, vocabulary_, attrs_, dtype_bytes(op.dtype()),
+                                  op.has_in(3))),
         logits_(op.workspace<void>(place_.logits)) {
     op.require_workspace(place_.bytes);
   }
@@ -80,6 +108,9 @@ class LinearCrossEntropy {
     auto* const losses = op_.workspace<double>(place_.losses);
     int32_t* const correct =
         attrs_.with_gradients ? nullptr : op_.workspace<int32_t>(place_.correct);
+    if (op_.has_in(3))
+      fill_bias(op_.dtype(), op_.in(3), op_.dtype(), logits_, count, vocabulary_, place_.row,
+                op_.stream());
     matmul_.run_in_whole_rows({.transpose_b = true,
                                .m = count,
                                .n = vocabulary_,
@@ -87,6 +118,7 @@ class LinearCrossEntropy {
                                .a = x,
                                .b = op_.in(1),
                                .c = logits_,
+                               .beta = op_.has_in(3) ? 1.0F : 0.0F,
                                .c_stride = place_.row,
                                .dtype = op_.dtype(),
                                .out_dtype = op_.dtype()},
@@ -110,9 +142,12 @@ class LinearCrossEntropy {
                 .first_label = 0,
                 .end_label = std::numeric_limits<int64_t>::max()},
                op_.stream());
-    if (attrs_.with_gradients)
-      head_gradients(op_, {first, count, logits_, place_.row, first > 0 || op_.accumulate()},
-                     matmul_);
+    if (!attrs_.with_gradients) return;
+    const HeadGradients results = head_gradients_of(op_.op().in.size(), op_.op().out.size());
+    void* const sums = results.bias > 0 ? op_.workspace<void>(place_.bias_sums) : nullptr;
+    head_gradients(
+        op_, {first, count, logits_, place_.row, first > 0 || op_.accumulate(), results, sums},
+        matmul_);
   }
 
   const Operation& op_;
@@ -149,6 +184,9 @@ void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
   rows.label_logit = op.floats_out(2);
   const int64_t hidden = op.in_dims(0)[1];
   const int64_t skip = op.attrs<VocabularyAttrs>().first_token * hidden * dtype_bytes(op.dtype());
+  if (op.has_in(3))
+    fill_bias(op.dtype(), op.in(3), DType::kF32, rows.logits, rows.rows, rows.vocabulary,
+              rows.vocabulary, op.stream());
   libraries.matmul.run_in_whole_rows({.transpose_b = true,
                                       .m = rows.rows,
                                       .n = rows.vocabulary,
@@ -156,6 +194,7 @@ void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
                                       .a = static_cast<const std::byte*>(op.in(0)) + skip,
                                       .b = op.in(1),
                                       .c = rows.logits,
+                                      .beta = op.has_in(3) ? 1.0F : 0.0F,
                                       .dtype = op.dtype(),
                                       .out_dtype = DType::kF32},
                                      Matmul::Rows::kN, op.stream());
@@ -168,7 +207,9 @@ void run_vocabulary_cross_entropy(const Operation& op, const Libraries& librarie
   // Read and, with gradients, written.
   rows.logits = const_cast<float*>(op.floats_in(3));
   rows.label_logit = const_cast<float*>(op.floats_in(5));
-  const GpuHeadWorkspace place = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients);
+  const bool has_bias = attrs.with_gradients && op.has_out(4);
+  const GpuHeadWorkspace place = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients,
+                                                          has_bias ? rows.vocabulary : 0);
   op.require_workspace(place.bytes);
   auto* const losses = op.workspace<double>(place.losses);
   int32_t* const correct = attrs.with_gradients ? nullptr : op.workspace<int32_t>(place.correct);
@@ -192,7 +233,8 @@ void run_vocabulary_cross_entropy(const Operation& op, const Libraries& librarie
   const int64_t stride = rows.vocabulary * dtype_bytes(DType::kF32) / dtype_bytes(op.dtype());
   head_gradients(
       op,
-      {attrs.first_token, rows.rows, rows.logits, stride, attrs.first_token > 0 || op.accumulate()},
+      {attrs.first_token, rows.rows, rows.logits, stride, attrs.first_token > 0 || op.accumulate(),
+       {2, has_bias ? size_t{4} : 0}, has_bias ? op.workspace<void>(place.bias_sums) : nullptr},
       libraries.matmul);
 }
 

@@ -1,4 +1,5 @@
 #include <cfloat>
+#include <type_traits>
 
 #include "kernels/cuda/elements.cuh"
 #include "ops/cross_entropy/gpu.h"
@@ -41,6 +42,15 @@ __device__ inline MaxSum block_join(MaxSum x) {
   }
   __syncthreads();
   return warp_join(lane < kRowWarps ? MaxSum{largest[lane], sums[lane]} : MaxSum{});
+}
+
+template <class T, class L>
+__global__ void bias_rows(const T* bias, L* logits, int64_t count, int64_t vocabulary,
+                          int64_t row_stride) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const int64_t row = i / vocabulary, column = i % vocabulary;
+  logits[row * row_stride + column] = from_float<L>(to_float(bias[column]));
 }
 
 /// LogitCap makes logits z softcap tanh(z / softcap); 0: it leaves them.
@@ -257,6 +267,23 @@ __global__ void sum_losses(const double* losses, const int32_t* labels, const in
 }
 
 }  // namespace
+
+void fill_bias(DType dtype, const void* bias, DType logits_dtype, void* logits, int64_t rows,
+               int64_t vocabulary, int64_t row_stride, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto fill = [&](auto* to) {
+      using L = std::remove_pointer_t<decltype(to)>;
+      launch({blocks(divide_up(rows * vocabulary, kRowThreads)), kRowThreads, 0, stream},
+             bias_rows<T, L>, static_cast<const T*>(bias), to, rows * vocabulary, vocabulary,
+             row_stride);
+    };
+    if (logits_dtype == DType::kF32)
+      fill(static_cast<float*>(logits));
+    else
+      fill(static_cast<T*>(logits));
+  });
+}
 
 void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {

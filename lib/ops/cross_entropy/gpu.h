@@ -11,6 +11,10 @@
 // F16.
 namespace ftrun::cuda {
 
+/// Fills each row of logits with the bias [vocabulary].
+void fill_bias(DType dtype, const void* bias, DType logits_dtype, void* logits, int64_t rows,
+               int64_t vocabulary, int64_t row_stride, cudaStream_t stream);
+
 struct SoftmaxLoss {
   /// [rows, vocabulary], row_stride elements from a row to the next; with gradients it becomes
   /// (softmax - onehot) * loss_scale, 0 for masked rows.

@@ -24,8 +24,9 @@ void vocabulary_letters(const Op& op, std::map<std::string, int64_t>& letters) {
 }
 
 double linear_cross_entropy_flops(const LayerGraph& graph, const Op& op) {
-  return product_flops(graph, op.in[0], op.in[1]) *
-         static_cast<double>(op.out.size());  // logits, dx, dw
+  const bool has_weight_gradient = head_gradients_of(op.in.size(), op.out.size()).weight > 0;
+  const int products = 1 + (op.out.size() > 1 ? 1 : 0) + (has_weight_gradient ? 1 : 0);
+  return product_flops(graph, op.in[0], op.in[1]) * products;  // logits, dx, dw
 }
 
 double vocabulary_logits_flops(const LayerGraph& graph, const Op& op) {
@@ -38,20 +39,21 @@ double vocabulary_cross_entropy_flops(const LayerGraph& graph, const Op& op) {
                            : static_cast<double>(graph.at(op.in[3]).dims[0]);
 }
 
-/// Bytes of the elements of x and w, and of dw where result 2 is it.
+/// Bytes of the elements of x and w, and of dw, which is result `weight`; 0: it is none.
 struct HeadBytes {
   int64_t element;
   int64_t gradient;
 };
 
-HeadBytes head_bytes(const LayerGraph& graph, const Op& op) {
+HeadBytes head_bytes(const LayerGraph& graph, const Op& op, size_t weight) {
   const int64_t element = dtype_bytes(graph.at(op.in[0]).dtype);
-  return {element, op.out.size() > 2 ? dtype_bytes(graph.at(op.out[2]).dtype) : element};
+  return {element, weight > 0 ? dtype_bytes(graph.at(op.out[weight]).dtype) : element};
 }
 
 int64_t linear_cross_entropy_workspace(const LayerGraph& graph, const Op& op) {
   const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  const HeadBytes bytes = head_bytes(graph, op);
+  const HeadBytes bytes =
+      head_bytes(graph, op, head_gradients_of(op.in.size(), op.out.size()).weight);
   return cross_entropy_workspace(x[0], x[1], w[0], op.attrs.get<CrossEntropyAttrs>(), bytes.element,
                                  bytes.gradient)
       .bytes;
@@ -66,7 +68,7 @@ int64_t vocabulary_logits_workspace(const LayerGraph& graph, const Op& op) {
 
 int64_t vocabulary_cross_entropy_workspace(const LayerGraph& graph, const Op& op) {
   const Dims& w = graph.at(op.in[1]).dims;
-  const HeadBytes bytes = head_bytes(graph, op);
+  const HeadBytes bytes = head_bytes(graph, op, op.out.size() > 2 ? 2 : 0);
   return vocabulary_workspace(graph.at(op.in[3]).dims[0], w[1], w[0], bytes.element, bytes.gradient)
       .bytes;
 }
@@ -75,13 +77,15 @@ int64_t linear_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op& op
   const Value& x = graph.at(op.in[0]);
   const int64_t vocabulary = graph.at(op.in[1]).dims[0];
   const auto& attrs = op.attrs.get<CrossEntropyAttrs>();
-  return gpu_head_workspace(x.dims[0], vocabulary, attrs, dtype_bytes(x.dtype)).bytes;
+  return gpu_head_workspace(x.dims[0], vocabulary, attrs, dtype_bytes(x.dtype), op.in.size() > 3)
+      .bytes;
 }
 
 int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op& op) {
   const int64_t chunk_tokens = graph.at(op.in[3]).dims[0];
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
-  return gpu_vocabulary_workspace(chunk_tokens, attrs.with_gradients).bytes;
+  const int64_t bias_rows = op.out.size() > 4 ? graph.at(op.in[1]).dims[0] : 0;
+  return gpu_vocabulary_workspace(chunk_tokens, attrs.with_gradients, bias_rows).bytes;
 }
 
 // The head's kernel made the gradient by its input while it had the logits, [N,D]. It is saved
@@ -90,7 +94,7 @@ int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op
 // once is in the forward list, where a chunk's logits lie beside it, and passing rows on early
 // would add d_x there.
 void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
-  require(op.out.size() == 3, "a head without gradients has no backward");
+  require(op.out.size() >= 3, "a head without gradients has no backward");
   d.save(op.out[1]);
   d.add_term(op.in[0], op.out[1]);
 }
@@ -109,12 +113,17 @@ void vocabulary_cross_entropy_gradients(Derivation& d, const Op& op) {
   d.add_term(op.in[0], d.whole_gradient(op.in[0], op.out[1], attrs.ranks));
 }
 
-/// x, weight and labels; loss and, with gradients, dx and dw; the attributes of the chunk at
-/// hand.
+/// x, weight and labels; loss and, with gradients, dx and dw; the bias and its gradient, -1: none;
+/// the attributes of the chunk at hand.
 struct SplitHead {
   std::vector<ValueId> operands, results;
   VocabularyAttrs attrs;
+  ValueId bias = -1, bias_gradient = -1;
 };
+
+void add_given(std::vector<ValueId>& values, ValueId value) {
+  if (value >= 0) values.push_back(value);
+}
 /// A chunk's values after its first operation; statistics of all ranks.
 struct SplitChunk {
   VocabularyAttrs attrs;
@@ -129,36 +138,51 @@ SplitChunk begin_chunk(GraphBuilder& g, const SplitHead& head, const std::string
   const ValueId logits = value("logits", {tokens, g.at(head.operands[1]).dims[0]});
   const ValueId statistics = value("statistics", {tokens, 2});
   const ValueId label_logit = value("label_logit", {tokens});
-  g.emit(OpKind::kVocabularyLogits, head.operands, {logits, statistics, label_logit}, head.attrs);
+  std::vector<ValueId> in = head.operands;
+  add_given(in, head.bias);
+  g.emit(OpKind::kVocabularyLogits, std::move(in), {logits, statistics, label_logit}, head.attrs);
   return {head.attrs, logits, ops::all_gather(g, statistics, head.attrs.ranks), label_logit};
 }
 
 void end_chunk(GraphBuilder& g, const SplitHead& head, const SplitChunk& chunk) {
   std::vector<ValueId> in = head.operands;
   in.insert(in.end(), {chunk.logits, chunk.statistics, chunk.label_logit});
-  if (chunk.attrs.first_token > 0) in.insert(in.end(), head.results.begin(), head.results.end());
+  if (chunk.attrs.first_token > 0) {
+    in.insert(in.end(), head.results.begin(), head.results.end());
+    add_given(in, head.bias_gradient);
+  }
   std::vector<ValueId> out = head.results;
   if (chunk.attrs.with_gradients) out.push_back(chunk.logits);
+  add_given(out, head.bias_gradient);
   g.emit(OpKind::kVocabularyCrossEntropy, std::move(in), std::move(out), chunk.attrs);
 }
 
 }  // namespace
 
+HeadGradients head_gradients_of(size_t operands, size_t results) {
+  const size_t bias = operands > 3 ? 2 : 0, weight = operands > 3 ? 3 : 2;
+  return {weight < results ? weight : 0, bias < results ? bias : 0};
+}
+
 ValueId ops::linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                  const CrossEntropyAttrs& attrs) {
+                                  const CrossEntropyAttrs& attrs, ValueId bias) {
   require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
   const ValueId loss = g.add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
   std::vector<ValueId> out{loss};
   if (attrs.with_gradients) {
     out.push_back(g.temp("d_" + g.at(x).name, g.at(x).dims));
+    if (bias >= 0) out.push_back(g.weight_gradient(bias));
     out.push_back(g.weight_gradient(weight));
   }
-  g.emit(OpKind::kLinearCrossEntropy, {x, weight, labels}, std::move(out), attrs);
+  std::vector<ValueId> in{x, weight, labels};
+  add_given(in, bias);
+  g.emit(OpKind::kLinearCrossEntropy, std::move(in), std::move(out), attrs);
   return loss;
 }
 
 ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                      const CrossEntropyAttrs& attrs, const VocabularyPart& part) {
+                                      const CrossEntropyAttrs& attrs, const VocabularyPart& part,
+                                      ValueId bias) {
   require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.
@@ -172,10 +196,12 @@ ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight
                   .ranks = part.ranks,
                   .rank = part.rank,
                   .softcap = attrs.softcap,
-                  .rows = has_padding ? part.rows : 0}};
+                  .rows = has_padding ? part.rows : 0},
+                 bias};
   if (attrs.with_gradients) {
     head.results.push_back(g.temp("d_" + g.at(x).name, Dims(g.at(x).dims)));
     head.results.push_back(g.weight_gradient(weight));
+    if (bias >= 0) head.bias_gradient = g.weight_gradient(bias);
   }
   SplitChunk before;
   for (int64_t first = 0; first < g.tokens(); first += chunk) {
@@ -193,7 +219,7 @@ namespace specs {
 
 constinit const OpSpec linear_cross_entropy{
     .name = "linear_cross_entropy",
-    .shapes = "N,D V,D N -> 2 [N,D] [V,D]",
+    .shapes = "N,D V,D N [V] -> 2 [N,D] [V] [V,D]",
     .once = true,
     .parameter_gradient = 2,
     .flops = linear_cross_entropy_flops,
@@ -204,7 +230,7 @@ constinit const OpSpec linear_cross_entropy{
 
 constinit const OpSpec vocabulary_logits{
     .name = "vocabulary_logits",
-    .shapes = "N,D V,D N -> C,V C,2 C",
+    .shapes = "N,D V,D N [V] -> C,V C,2 C",
     .letters = vocabulary_letters,
     .private_result = 0,
     .flops = vocabulary_logits_flops,
@@ -215,7 +241,7 @@ constinit const OpSpec vocabulary_logits{
 
 constinit const OpSpec vocabulary_cross_entropy{
     .name = "vocabulary_cross_entropy",
-    .shapes = "N,D V,D N C,V P,2 C [2] [N,D] [V,D] -> 2 [N,D] [V,D] [C,V]",
+    .shapes = "N,D V,D N C,V P,2 C [2] [N,D] [V,D] [V] -> 2 [N,D] [V,D] [C,V] [V]",
     .once = true,
     .letters = vocabulary_letters,
     .flops = vocabulary_cross_entropy_flops,

@@ -561,6 +561,23 @@ TEST_CASE("cuda: linear_cross_entropy without the gradient of a frozen matrix ag
   require_agreement(c, 2e-2);
 }
 
+TEST_CASE("cuda: a bias of linear_cross_entropy and its gradient agree with the CPU") {
+  for (const int64_t vocabulary : {101, 257})
+    for (const bool gradients : {false, true}) {
+      OperationCase c = loss_case(40, 24, vocabulary, 16, 3, gradients);
+      c.in.push_back(random({vocabulary}, 6));
+      if (gradients) c.out.insert(c.out.end() - 1, Operand::gradient(Dims{vocabulary}));
+      require_agreement(c, 2e-2);
+      if (!gradients) continue;
+      c.out[2] = Operand::gradient(random_array({vocabulary}, 9));
+      c.out[3] = Operand::gradient(random_array({vocabulary, 24}, 9));
+      c.accumulate = true;
+      require_agreement(c, 2e-2);
+      c.out.pop_back();
+      require_agreement(c, 2e-2);
+    }
+}
+
 TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
   struct Size {
     int64_t tokens, hidden, vocabulary, chunk;
