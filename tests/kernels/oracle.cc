@@ -163,6 +163,7 @@ Tensor activation(const OpAttrs& attrs, const Tensor& x) {
 std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in, const std::vector<int32_t>& labels,
                                   bool bf16_logits_gradient, double softcap) {
   Tensor logits = at::matmul(in[0], in[1].t());
+  if (in.size() > 2) logits = logits + in[2];
   if (bf16_logits_gradient)
     logits.register_hook([](const Tensor& gradient) { return gradient.to(at::kFloat).to(at::kBFloat16).to(at::kDouble); });
   if (softcap > 0) logits = at::tanh(logits / softcap) * softcap;
