@@ -56,7 +56,7 @@ LAYOUTS_OF = {"granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "t
               # A bias of the head, with a vocabulary that the ranks cannot share evenly.
               "phi": ("zero-3", "tensor", "pipeline")}
 # Blocks of these are those of others: two ranks tell nothing more.
-ONE_RANK = {"starcoder2", "smollm3", "stablelm", "stablelm_parallel", "glm", "glm4", "cohere", "gpt_neox_serial", "falcon"}
+ONE_RANK = {"starcoder2", "smollm3", "stablelm", "stablelm_parallel", "glm", "glm4", "cohere", "gpt_neox_serial", "falcon", "phi"}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 
