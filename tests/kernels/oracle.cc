@@ -168,7 +168,8 @@ std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in, const std::vect
     logits.register_hook([](const Tensor& gradient) { return gradient.to(at::kFloat).to(at::kBFloat16).to(at::kDouble); });
   if (softcap > 0) logits = at::tanh(logits / softcap) * softcap;
   const Tensor log_p = at::log_softmax(logits, -1);
-  Tensor sum = (in[0] * 0.0).sum() + (in[1] * 0.0).sum();
+  Tensor sum = at::zeros({}, at::kDouble);
+  for (const Tensor& each : in) sum = sum + (each * 0.0).sum();
   double counted = 0.0;
   for (size_t n = 0; n < labels.size(); ++n) {
     if (labels[n] < 0) continue;
