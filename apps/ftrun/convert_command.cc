@@ -29,11 +29,11 @@
 #include "commands.h"
 #include "config/load.h"
 #include "config/model_name.h"
-#include "exec/export_options.h"
-#include "exec/resume_policy.h"
-#include "exec/weights_check.h"
 #include "merge_adapter.h"
 #include "model/tensors.h"
+#include "plan/export_options.h"
+#include "plan/resume_policy.h"
+#include "plan/weights_check.h"
 #include "program/training_model.h"
 #include "report/manifest.h"
 #include "report/run_folder.h"
@@ -150,10 +150,8 @@ void require_same_model(const std::string& step, const std::vector<std::pair<std
   for (const TensorInfo& tensor : model.tensors) {
     if (!tensor.trainable) continue;
     const auto it = rest.find(tensor.name);
-    if (it == rest.end())
-      problems.push_back(cat("tensor ", tensor.name, " is missing; expected shape ", dims_text(tensor.shape)));
-    else if (it->second != tensor.shape)
-      problems.push_back(cat("tensor ", tensor.name, " has shape ", dims_text(it->second), "; expected ", dims_text(tensor.shape)));
+    add_shape_problem(tensor.name, it == rest.end() ? nullptr : &it->second, tensor.shape,
+                      problems);
     rest.erase(tensor.name);
   }
   for (const TensorInfo& tensor : model.tensors)
