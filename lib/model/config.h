@@ -76,6 +76,8 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
+  /// The output matrix has a bias, which is not the embedding's.
+  bool head_bias = false;
   /// RMS norm of each query and key head before the rotation, or of all query heads and all key
   /// heads of a token together.
   bool qk_norm = false;

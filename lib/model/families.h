@@ -119,5 +119,6 @@ extern const Family kCohere2Family;
 extern const Family kGptNeoxFamily;
 extern const Family kOptFamily;
 extern const Family kFalconFamily;
+extern const Family kPhiFamily;
 
 }  // namespace ftrun

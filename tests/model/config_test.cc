@@ -20,7 +20,8 @@ using nlohmann::json;
 const std::vector<std::string> kNames{
     "llama2", "llama3", "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo", "qwen2",
     "qwen2_window", "qwen3", "granite", "phi3", "gemma", "gemma2", "gemma3", "olmo2", "smollm3",
-    "starcoder2", "stablelm", "glm", "glm4", "cohere", "cohere2", "gpt_neox",
+    "starcoder2", "stablelm", "glm", "glm4", "cohere", "cohere2", "gpt_neox", "phi1_5",
+    "phi2",
     // Qwen2.5 as its model card has it, gpt-oss's scaling, DeepSeek's mscale, Phi-3-mini-128k and
     // Phi-4-mini as published, a rotation scaled so for one layer type alone.
     "qwen2_yarn", "llama_yarn", "llama_mscale", "phi3_128k", "phi4_mini", "gemma3_yarn"};
@@ -288,6 +289,17 @@ TEST_CASE(
   CHECK(stable.parallel_residual);
   CHECK_FALSE(stable.mlp_norm);
   CHECK(refusal(changed({{"qk_layernorm", true}}, "stablelm.v4")) ==
+        "3: config.json: qk_layernorm: a layer norm for each head is not supported yet");
+  const ModelConfig phi = config("phi2.v4");
+  CHECK(phi.rope.partial == 0.4);
+  CHECK(phi.activation == Activation::kGeluTanh);
+  CHECK(phi.dropouts.empty());
+  // As it is published.
+  CHECK(parse_model_config(changed({{"resid_pdrop", 0.1}}, "phi2.v4"), "m").dropouts ==
+        std::vector<std::string>{"resid_pdrop"});
+  CHECK(config_text(phi).find("\nfeatures qkv_bias attention_out_bias mlp_bias head_bias layer_norm "
+                              "no_mlp_norm parallel_residual plain_mlp gelu_tanh\n") != std::string::npos);
+  CHECK(refusal(changed({{"qk_layernorm", true}}, "phi2.v4")) ==
         "3: config.json: qk_layernorm: a layer norm for each head is not supported yet");
   const ModelConfig neox = config("gpt_neox.v4");
   CHECK(neox.rope.partial == 0.25);
@@ -687,7 +699,7 @@ TEST_CASE("features that are not there are named") {
        "llama, "
        "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
        "starcoder2, stablelm, "
-       "glm, glm4, cohere, cohere2, gpt_neox, opt, falcon"},
+       "glm, glm4, cohere, cohere2, gpt_neox, opt, falcon, phi"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }

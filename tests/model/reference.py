@@ -137,6 +137,8 @@ FAMILIES = {
     "falcon": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": True}),
     "falcon_new": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_kv_heads": 2, "bias": True,
                               "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "tie_word_embeddings": True}),
+    # A bias of the head, of a vocabulary that two ranks do not share evenly.
+    "phi": ("Phi", EIGHT_HEADS | {"vocab_size": VOCABULARY, "tie_word_embeddings": False}),
     # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
