@@ -305,8 +305,8 @@ int init_command(const InitOptions& options) {
     search.nodes = options.nodes;
     search.seconds = options.seconds;
     Found tried{&variant, search_task(search, machine.machine), {}};
-    tried.result = search_layouts(tried.task, {options.seconds});
     const bool is_last = &variant == &kVariants.back();
+    tried.result = search_layouts(tried.task, {options.seconds, is_last});
     if (is_last || (tried.result.choices.empty() && !tried.result.nearest))
       require_choice(tried.task, tried.result);
     if (!tried.result.choices.empty()) {

@@ -111,7 +111,7 @@ int search_plan(const SearchOptions& options, Answer& answer) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
   const Machine machine = read_machine_file(options.machine);
   const SearchTask task = search_task(options, machine);
-  const SearchResult result = search_layouts(task, {options.seconds});
+  const SearchResult result = search_layouts(task, {.seconds = options.seconds});
   require_choice(task, result);
   const Evaluation& best = result.choices.front();
   std::cout << search_text(task, result);

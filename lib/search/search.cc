@@ -284,7 +284,7 @@ class Search {
   /// Plans the layouts that need least by their bounds, then looks for nodes enough.
   void find_nearest() {
     result_.nearest = least_memory();
-    if (result_.nearest) find_nodes();
+    if (result_.nearest && limits_.more_nodes) find_nodes();
   }
 
   /// The candidates that need least by their bounds, of those that are not planned yet.
@@ -313,7 +313,7 @@ class Search {
   void find_nodes() {
     SearchTask larger = task_;
     for (larger.nodes *= 2; larger.nodes <= kMostNodes; larger.nodes *= 2) {
-      Search search(larger, {limits_.seconds * kNodesShare});
+      Search search(larger, {.seconds = limits_.seconds * kNodesShare});
       search.find_bounds();
       if (search.result_.counts.legal == 0) continue;
       const std::optional<Evaluation> found = search.least_memory();

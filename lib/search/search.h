@@ -16,6 +16,8 @@ namespace ftrun {
 /// SearchLimits end a search before it has proved its result.
 struct SearchLimits {
   double seconds = 10;
+  /// Look for nodes enough where nothing fits.
+  bool more_nodes = true;
 };
 
 /// WhyNot says what a plain choice would be like beside the layout that was found.

@@ -71,7 +71,7 @@ TEST_CASE("a search finds what planning all layouts finds") {
     for (const Evaluation& one : all)
       if (task.device_memory == 0 || one.memory.device <= task.device_memory)
         best = std::min(best, one.time->seconds);
-    const SearchResult found = search_layouts(task, {kUnlimited});
+    const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
     INFO(machine_text(task.machine) << layouts.size() << " layouts");
     REQUIRE(!found.choices.empty());
     CHECK(found.proved);
@@ -125,7 +125,7 @@ TEST_CASE("a search says what is in the way of plain choices, and of all") {
   SearchTask task = random_task(random, 2, 4);
   task.nodes = 1;
   task.device_memory = 1;
-  const SearchResult none = search_layouts(task, {kUnlimited});
+  const SearchResult none = search_layouts(task, {.seconds = kUnlimited});
   CHECK(none.choices.empty());
   REQUIRE(none.nearest.has_value());
   CHECK(none.nearest->memory.device > 1);
@@ -133,7 +133,7 @@ TEST_CASE("a search says what is in the way of plain choices, and of all") {
   CHECK(!none.on_more_nodes.has_value());
 
   task.device_memory = 0;
-  const SearchResult found = search_layouts(task, {kUnlimited});
+  const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
   REQUIRE(!found.choices.empty());
   std::set<std::string> named;
   int chosen = 0;
@@ -151,7 +151,7 @@ TEST_CASE("a search says what is in the way of plain choices, and of all") {
 TEST_CASE("a search that has no time says how much better another layout could be") {
   std::mt19937_64 random(5);
   SearchTask task = random_task(random, 4, 8);
-  const SearchResult found = search_layouts(task, {0});
+  const SearchResult found = search_layouts(task, {.seconds = 0});
   REQUIRE(!found.choices.empty());
   CHECK(!found.proved);
   CHECK(found.counts.tried < found.counts.all);
