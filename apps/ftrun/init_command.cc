@@ -68,8 +68,8 @@ struct Variant {
 
 constexpr std::array<Variant, 3> kVariants{
     {{"all weights", "", 2e-5},
-     {"a LoRA adapter", "adapter: {type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}\n",
-      2e-4},
+     {"a LoRA adapter",
+      "adapter: {type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}\n", 2e-4},
      {"a LoRA adapter on a base of four bits a weight (QLoRA)",
       "adapter: {type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}\n"
       "quantization: {type: nf4}\n",
@@ -95,8 +95,9 @@ InitData data_of(const std::string& named) {
   if (fs::is_directory(named, error)) {
     if (!in(named, "train"))
       throw Error(ExitCode::kBadInput,
-                  cat(named, ": holds neither train.bin nor train.jsonl, tokens that a model can be "
-                             "trained on"),
+                  cat(named,
+                      ": holds neither train.bin nor train.jsonl, tokens that a model can be "
+                      "trained on"),
                   cat("scripts/prepare_data.py --tokenizer MODEL --out ", named,
                       " FILE makes them of text, chats or tables"));
     return {cat(named, "/train"), in(named, "validation") ? cat(named, "/validation") : ""};
@@ -130,8 +131,7 @@ Machine usual_processors() {
 /// The machine that is named, else this one: as it was measured, or as most are. Its memory is the
 /// least of all limits.
 InitMachine machine_of(const InitOptions& options) {
-  if (!options.machine.empty())
-    return {read_machine_file(options.machine), options.machine};
+  if (!options.machine.empty()) return {read_machine_file(options.machine), options.machine};
   const std::string own = own_machine_path();
   std::optional<Machine> measured = own.empty() ? std::nullopt : own_machine(own);
   if (!measured && count_visible_gpus(process_environment()) > 0)
@@ -140,8 +140,7 @@ InitMachine machine_of(const InitOptions& options) {
   InitMachine found{measured ? *measured : usual_processors(),
                     measured ? own : "none: ftrun bench machine --quick measures this one"};
   if (!found.machine.has_gpus && found.machine.memory == 0)
-    found.machine.memory =
-        static_cast<double>(read_memory_limit().total) / found.machine.devices;
+    found.machine.memory = static_cast<double>(read_memory_limit().total) / found.machine.devices;
   return found;
 }
 
@@ -176,8 +175,8 @@ class Draft {
   }
 
   std::string text(const Variant& variant) const {
-    std::string text = cat("model: {path: ", yaml_text(options_.model), "}\n", "data:\n  train: ",
-                           yaml_text(data_.train), "\n");
+    std::string text = cat("model: {path: ", yaml_text(options_.model), "}\n",
+                           "data:\n  train: ", yaml_text(data_.train), "\n");
     if (!data_.validation.empty()) text += cat("  validation: ", yaml_text(data_.validation), "\n");
     text += cat("  sequence_length: ", row_, "\n", variant.sections, "train:\n  epochs: ", epochs_,
                 "\n");
@@ -207,9 +206,7 @@ class Draft {
   int64_t rows() const { return rows_; }
   int64_t epochs() const { return epochs_; }
   bool conversations() const { return conversations_; }
-  int64_t steps() const {
-    return std::max<int64_t>(1, (rows_ * epochs_ + batch_ - 1) / batch_);
-  }
+  int64_t steps() const { return std::max<int64_t>(1, (rows_ * epochs_ + batch_ - 1) / batch_); }
   /// A thirtieth of the run.
   int64_t warmup() const { return steps() / 30; }
 
@@ -280,8 +277,8 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
   return {
       cat("Data: ", draft.rows(), " rows of ", draft.row(), " tokens",
           draft.conversations() ? ", conversations" : "", "; ", draft.epochs(),
-          draft.epochs() == 1 ? " epoch" : " epochs", " of ", draft.batch(),
-          " rows a step are ", draft.steps(), " steps."),
+          draft.epochs() == 1 ? " epoch" : " epochs", " of ", draft.batch(), " rows a step are ",
+          draft.steps(), " steps."),
       cat("Trains ", found.variant->name, ": ",
           left_out.empty() ? "they fit, and learn most" : left_out, "; learning rate ",
           number_text(found.variant->learning_rate), "."),
@@ -315,8 +312,7 @@ int init_command(const InitOptions& options) {
     }
     left_out.push_back(left_out_text(tried));
   }
-  std::vector<std::string> lines =
-      five_lines(draft, machine, *found, join(left_out, ", "));
+  std::vector<std::string> lines = five_lines(draft, machine, *found, join(left_out, ", "));
   std::string& last = lines.back();
   for (size_t at = last.find("FILE"); at != std::string::npos; at = last.find("FILE"))
     last.replace(at, 4, shell_word(options.out));

@@ -66,13 +66,13 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
   if (!result.choices.empty()) return;
   const std::string place = machine_place(task);
   if (result.counts.legal == 0)
-    throw Error(ExitCode::kUsage,
-                cat("of ", result.counts.tried, " layouts on ", place,
-                    " none can run this config: ",
-                    result.refusal.empty()
-                        ? cat("a step of ", task.batch, " sequences cannot be shared out")
-                        : result.refusal),
-                "change what is refused, or plan for another number of devices");
+    throw Error(
+        ExitCode::kUsage,
+        cat("of ", result.counts.tried, " layouts on ", place, " none can run this config: ",
+            result.refusal.empty()
+                ? cat("a step of ", task.batch, " sequences cannot be shared out")
+                : result.refusal),
+        "change what is refused, or plan for another number of devices");
   if (!result.nearest)
     throw Error(ExitCode::kUsage, cat("no layout on ", place, " was timed: ", result.problem),
                 "correct the machine file");
@@ -81,17 +81,18 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
   std::string text =
       cat("none of ", result.counts.legal, " layouts fits on ", place,
           result.proved ? "" : cat(" as far as they were planned (", result.counts.planned, ")"),
-          ": the nearest needs ",
-          rank_memory_text(nearest.memory), " of a rank's ", human_bytes(budget));
+          ": the nearest needs ", rank_memory_text(nearest.memory), " of a rank's ",
+          human_bytes(budget));
   if (nearest.memory.device > budget)
     text += cat(", ", human_bytes(nearest.memory.device - budget), " too much");
   text += cat(" (", layout_text(nearest.layout), ")");
   const std::string remedy =
       result.on_more_nodes
           ? cat("--nodes ", result.more_nodes, " would do (",
-                result.more_nodes * task.machine.devices, " devices: ",
-                layout_text(result.on_more_nodes->layout), ", ",
-                rank_memory_text(result.on_more_nodes->memory), " a rank); or train an adapter "
+                result.more_nodes * task.machine.devices,
+                " devices: ", layout_text(result.on_more_nodes->layout), ", ",
+                rank_memory_text(result.on_more_nodes->memory),
+                " a rank); or train an adapter "
                 "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})")
           : "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "
             "nf4}), shorter rows, or a smaller model";
@@ -117,15 +118,15 @@ int search_plan(const SearchOptions& options, Answer& answer) {
   std::cout << search_text(task, result);
   nlohmann::ordered_json json = search_json(task, result);
   if (!options.out.empty()) {
-    const std::string command = cat("ftrun plan --config ", shell_word(options.out), " --machine ",
-                                    shell_word(options.machine),
-                                    options.nodes > 1 ? cat(" --nodes ", options.nodes) : "");
+    const std::string command =
+        cat("ftrun plan --config ", shell_word(options.out), " --machine ",
+            shell_word(options.machine), options.nodes > 1 ? cat(" --nodes ", options.nodes) : "");
     std::vector<std::string> why{
         cat("Found by ftrun plan --search for ", machine_place(task), ": ",
             layout_text(best.layout), "."),
         cat("A step is predicted to take ", format_number("%.4g", best.time->seconds),
             " s; a rank needs ", rank_memory_text(best.memory), ". ",
-            result.proved ? "No other layout takes less." : "Others may take less: not all were planned."),
+            result.proved ? "No other layout takes less." : "Others may take less."),
         cat("The same figures: ", command)};
     for (const WhyNot& one : result.why_not)
       why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));

@@ -37,8 +37,8 @@ void require_choice(const SearchTask& task, const SearchResult& result);
 std::string searched_config(const SearchTask& task, const Layout& layout,
                             const std::vector<std::string>& why);
 
-/// Searches the fastest layout of a config on a machine, prints it with the next ones and what is in
-/// the way of plain choices, and writes it where that is asked for.
+/// Searches the fastest layout of a config on a machine, prints it with the next ones and what is
+/// in the way of plain choices, and writes it where that is asked for.
 int search_plan(const SearchOptions& options, Answer& answer);
 
 }  // namespace ftrun

@@ -18,7 +18,9 @@ constexpr size_t kListed = 5;
 /// The share of a step from which on what it waits for is worth a word.
 constexpr double kMuch = 0.02;
 
-std::string seconds_text(double seconds) { return cat(format_number("%.4g", seconds), " s"); }
+std::string seconds_text(double seconds) {
+  return cat(format_number("%.4g", seconds), " s");
+}
 
 std::string count_text(int64_t count, const char* noun) {
   return cat(count, " ", noun, count == 1 ? "" : "s");
@@ -38,8 +40,9 @@ std::string waits_text(const StepTime& time) {
                                                   {"other stages", time.stages},
                                                   {"copies", time.copies},
                                                   {"the disk", time.disk}};
-  const auto* most = std::max_element(std::begin(waits), std::end(waits),
-                                      [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto* most =
+      std::max_element(std::begin(waits), std::end(waits),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most->second < kMuch * time.seconds) return "";
   return cat("; waits for ", most->first, " take ", percent_text(most->second / time.seconds, 0));
 }
@@ -75,8 +78,8 @@ Json keys_json(const Layout& layout) {
 std::string machine_place(const SearchTask& task) {
   const Machine& machine = task.machine;
   return cat(task.nodes == 1 ? "" : cat(task.nodes, " nodes of "),
-             count_text(machine.devices, machine.has_gpus ? "GPU" : "processor"), " (", machine.name,
-             ")");
+             count_text(machine.devices, machine.has_gpus ? "GPU" : "processor"), " (",
+             machine.name, ")");
 }
 
 std::string rank_memory_text(const RankMemory& memory) {
@@ -86,15 +89,17 @@ std::string rank_memory_text(const RankMemory& memory) {
 
 std::string counts_text(const SearchTask& task, const SearchResult& result) {
   const SearchCounts& counts = result.counts;
-  std::string text = cat("search: ", count_text(counts.tried, "layout"), " on ", machine_place(task),
-                         ", ", task.batch, " sequences a step: ", counts.legal, " legal, ",
-                         counts.too_large, " need too much memory by their bounds, ",
-                         counts.planned, " planned exactly\n");
+  std::string text =
+      cat("search: ", count_text(counts.tried, "layout"), " on ", machine_place(task), ", ",
+          task.batch, " sequences a step: ", counts.legal, " legal, ", counts.too_large,
+          " need too much memory by their bounds, ", counts.planned, " planned exactly\n");
   if (result.choices.empty()) return text;
   const double best = result.choices.front().time->seconds;
   if (result.proved) return text + "proved: no other layout takes less\n";
-  text += cat("not proved: the time was over; of the layouts whose bounds are known none takes less by more than ",
-              percent_text((best - result.least) / best, 1));
+  text +=
+      cat("not proved: the time was over; of the layouts whose bounds are known none is faster by "
+          "more than ",
+          percent_text((best - result.least) / best, 1));
   if (counts.tried < counts.all)
     text += cat("; ", counts.all - counts.tried, " were not looked at");
   return text + " (--seconds gives more time)\n";

@@ -7,10 +7,11 @@
 namespace ftrun {
 
 std::optional<ModelMisfit> tensor_misfit(const Config& config, const ModelConfig& model) {
-  if (model_ranks(config.parallel) == 0) return std::nullopt;  // more than there can be, which is told
+  // More ranks than there can be are told of elsewhere.
+  if (model_ranks(config.parallel) == 0) return std::nullopt;
   try {
-    require_tensor_split(
-        model, {static_cast<int>(config.parallel.tensor), 0, config.parallel.sequence});
+    require_tensor_split(model,
+                         {static_cast<int>(config.parallel.tensor), 0, config.parallel.sequence});
   } catch (const Error& error) {
     return ModelMisfit{"parallel.tensor", error};
   }
@@ -22,9 +23,9 @@ std::optional<ModelMisfit> model_misfit(const Config& config, const ModelConfig&
   try {
     require_pipeline(config, model.layers);
   } catch (const Error& error) {
-    return ModelMisfit{config.parallel.pipeline_layers.empty() ? "parallel.pipeline"
-                                                               : "parallel.pipeline_layers",
-                       error};
+    return ModelMisfit{
+        config.parallel.pipeline_layers.empty() ? "parallel.pipeline" : "parallel.pipeline_layers",
+        error};
   }
   return std::nullopt;
 }

@@ -71,8 +71,8 @@ double list_exchange(const SearchTask& task, const LayerGraph& graph, const std:
     if (name.empty()) continue;
     const ValueId whole = collective == OpCollective::kReduceScatter ? op.in[0] : op.out[0];
     const auto ranks = static_cast<int>(op.attrs.get<CollectiveAttrs>().ranks);
-    seconds += least_exchange_seconds(task.machine, name,
-                                      static_cast<double>(graph.at(whole).bytes()), ranks, crossing);
+    seconds += least_exchange_seconds(
+        task.machine, name, static_cast<double>(graph.at(whole).bytes()), ranks, crossing);
   }
   return seconds;
 }
@@ -102,7 +102,9 @@ double least_slowdown(const Rates& rates, const std::string& kind) {
   return least;
 }
 
-int stages_of(const PipelineLayout& cut) { return cut.stages(); }
+int stages_of(const PipelineLayout& cut) {
+  return cut.stages();
+}
 
 /// Calls `each` with the layers of a stage.
 template <class Each>
@@ -115,8 +117,8 @@ void for_layers(const PipelineLayout& cut, int stage, int32_t layers, const Each
 
 /// Says whether weight gradients have lists of their own.
 bool runs_apart(const Layout& layout) {
-  return layout.pipeline > 1 && (layout.schedule == PipelineSchedule::kZbH1 ||
-                                 layout.schedule == PipelineSchedule::kZbV);
+  return layout.pipeline > 1 &&
+         (layout.schedule == PipelineSchedule::kZbH1 || layout.schedule == PipelineSchedule::kZbV);
 }
 
 }  // namespace
@@ -236,9 +238,9 @@ double Bounds::exchange_seconds_of(const Card& card, const PipelineLayout& cut,
     if (layout.zero == 1 || layout.zero == 2)
       seconds = std::min(whole, cut_up + least("all_gather", weights.trained_bytes));
     if (layout.zero == 3)
-      seconds = cut_up + (config.zero.hpz_partition_size > 1
-                              ? 0
-                              : least("all_gather", weights.sharded_bytes));
+      seconds =
+          cut_up +
+          (config.zero.hpz_partition_size > 1 ? 0 : least("all_gather", weights.sharded_bytes));
     most = std::max(most, seconds);
   }
   return most;
@@ -294,8 +296,8 @@ Bound Bounds::of(const Layout& layout, const Config& config) {
     bound.memory.device =
         std::max(bound.memory.device, memory_of(card, cut, stage, layout, config));
     const StageWeights weights = weights_of(card, cut, stage, config);
-    update = std::max(update, 2 * weights.trained * state_bytes(config) /
-                                  static_cast<double>(layout.shards()));
+    update = std::max(
+        update, 2 * weights.trained * state_bytes(config) / static_cast<double>(layout.shards()));
   }
   bound.seconds =
       (1 - kSlack) * std::max(compute_seconds(card, cut, layout) + update_seconds(update, layout),

@@ -21,9 +21,9 @@ struct Bound {
 
 /// Bounds finds the bounds of layouts. The time is that of the computation of the busiest stage
 /// with the filling and draining of the pipeline, then its update; or of what is exchanged, where
-/// that is longer. The memory is the state that one rank keeps with either all its gradients or what
-/// its layers have saved at once. Both are sums of what the exact plan adds up, too, so neither is
-/// above it (tests/search).
+/// that is longer. The memory is the state that one rank keeps with either all its gradients or
+/// what its layers have saved at once. Both are sums of what the exact plan adds up, too, so
+/// neither is above it (tests/search).
 class Bounds {
  public:
   /// `task` is borrowed.

@@ -114,9 +114,8 @@ std::vector<Layout> all_layouts(const SearchTask& task) {
         mesh.data = ranks / tensor / pipeline;
         if (task.batch % mesh.data == 0) Mesh(task, mesh, all);
       }
-  std::stable_sort(all.begin(), all.end(), [](const Layout& a, const Layout& b) {
-    return complexity(a) < complexity(b);
-  });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Layout& a, const Layout& b) { return complexity(a) < complexity(b); });
   return all;
 }
 

@@ -55,7 +55,9 @@ bool is_data_parallel(const Layout& layout) {
 bool offloads(const Layout& layout) {
   return layout.optimizer != OffloadDevice::kNone || layout.parameters != OffloadDevice::kNone;
 }
-bool recomputes(const Layout& layout) { return layout.recompute != RecomputeLevel::kNone; }
+bool recomputes(const Layout& layout) {
+  return layout.recompute != RecomputeLevel::kNone;
+}
 
 std::vector<PlainChoice> plain_choices(const std::vector<Layout>& layouts) {
   std::vector<PlainChoice> choices;
@@ -96,8 +98,12 @@ std::vector<PlainChoice> plain_choices(const std::vector<Layout>& layouts) {
 class Search {
  public:
   Search(const SearchTask& task, const SearchLimits& limits)
-      : task_(task), limits_(limits), begin_(Clock::now()), layouts_(all_layouts(task)),
-        choices_(plain_choices(layouts_)), refusals_(choices_.size()) {
+      : task_(task),
+        limits_(limits),
+        begin_(Clock::now()),
+        layouts_(all_layouts(task)),
+        choices_(plain_choices(layouts_)),
+        refusals_(choices_.size()) {
     result_.counts.all = static_cast<int64_t>(layouts_.size());
   }
 
@@ -132,16 +138,16 @@ class Search {
     Bounds bounds(task_);
     std::vector<std::variant<Config, std::string>> tried(kTriedTogether);
     size_t first = 0;
-    for (; first < layouts_.size() && (first == 0 || !over(kBoundsShare)); first += kTriedTogether) {
+    for (; first < layouts_.size() && (first == 0 || !over(kBoundsShare));
+         first += kTriedTogether) {
       const size_t count = std::min(kTriedTogether, layouts_.size() - first);
       side_by_side(count, [&](size_t i) { tried[i] = try_layout(task_, layouts_[first + i]); });
       for (size_t i = 0; i < count; ++i) add(layouts_[first + i], tried[i], bounds);
     }
     result_.counts.tried = static_cast<int64_t>(std::min(first, layouts_.size()));
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [](const Candidate& a, const Candidate& b) {
-                       return a.bound.seconds < b.bound.seconds;
-                     });
+    std::stable_sort(
+        candidates_.begin(), candidates_.end(),
+        [](const Candidate& a, const Candidate& b) { return a.bound.seconds < b.bound.seconds; });
   }
 
   void add(const Layout& layout, const std::variant<Config, std::string>& tried, Bounds& bounds) {
@@ -153,8 +159,7 @@ class Search {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
     }
-    candidate.fits =
-        fits(task_, candidate.bound.memory, ranks_of_node(layout, task_.nodes));
+    candidate.fits = fits(task_, candidate.bound.memory, ranks_of_node(layout, task_.nodes));
     ++result_.counts.legal;
     if (!candidate.fits) ++result_.counts.too_large;
     candidates_.push_back(std::move(candidate));
@@ -188,7 +193,9 @@ class Search {
   /// Plans exactly in the order of bounds until no other can be faster.
   void plan_best() {
     size_t next = 0;
-    const auto may_win = [&](const Candidate& one) { return one.fits && one.bound.seconds < best_; };
+    const auto may_win = [&](const Candidate& one) {
+      return one.fits && one.bound.seconds < best_;
+    };
     while (next < candidates_.size() && candidates_[next].bound.seconds < best_) {
       if (!exact_.empty() && over(kExactShare)) break;
       // The machine lacks a rate that all layouts need.

@@ -63,8 +63,8 @@ struct SearchResult {
   /// The least that any other layout could take, in seconds; meaningless where it is proved.
   double least = 0;
   std::vector<WhyNot> why_not;
-  /// The layout that needs least where nothing fits, and the first one that fits on more nodes, with
-  /// their number.
+  /// The layout that needs least where nothing fits, and the first one that fits on more nodes,
+  /// with their number.
   std::optional<Evaluation> nearest;
   std::optional<Evaluation> on_more_nodes;
   int64_t more_nodes = 0;

@@ -55,7 +55,8 @@ TEST_CASE("no bound is above the exact figure") {
 TEST_CASE("a search finds what planning all layouts finds") {
   std::mt19937_64 random(1127);
   for (int t = 0; t < sweep_rounds(24); ++t) {
-    SearchTask task = random_task(random, one_of<int>(random, {1, 2}), one_of<int64_t>(random, {1, 2}));
+    SearchTask task =
+        random_task(random, one_of<int>(random, {1, 2}), one_of<int64_t>(random, {1, 2}));
     const std::vector<Layout> layouts = legal_layouts(task);
     std::vector<Evaluation> all(layouts.size());
     side_by_side(layouts.size(), [&](size_t i) { all[i] = evaluate(task, layouts[i]); });

@@ -23,8 +23,8 @@ T one_of(std::mt19937_64& random, const std::vector<T>& choices) {
 /// A machine of so many GPUs or processors a node, with rates of any relation to each other.
 inline Machine random_machine(std::mt19937_64& random, int devices) {
   const bool gpus = random() % 3 > 0;
-  std::string text = cat("machine: m\ndevice: ", gpus ? "gpu" : "processor", "\ndevices: ", devices,
-                         "\nrates:\n");
+  std::string text =
+      cat("machine: m\ndevice: ", gpus ? "gpu" : "processor", "\ndevices: ", devices, "\nrates:\n");
   for (int ranks = 1; ranks <= (gpus ? 1 : devices); ranks *= 2)
     text += cat("  - ranks: ", ranks, "\n    memory: ", one_of<int>(random, {1, 10, 100}),
                 " GB/s\n    products: {fp32: ", one_of<int>(random, {1, 20, 300}),
@@ -35,9 +35,10 @@ inline Machine random_machine(std::mt19937_64& random, int devices) {
               " MB/s}\n  cluster: {latency: 3 us, bandwidth: ", one_of<int>(random, {5, 5000}),
               " MB/s}\n  host: {latency: 1 us, bandwidth: 50 MB/s}\nhost_memory: 100 MB/s\n");
   if (random() % 2 == 0)
-    text += "exchange:\n  all_reduce 2: {1 KB: 2 us, 1 MB: 300 us}\n"
-            "  all_gather 2: {1 KB: 4 us, 64 KB: 9 us, 1 MB: 900 us}\n"
-            "  reduce_scatter 2: {1 KB: 40 us, 1 MB: 100 us}\n";
+    text +=
+        "exchange:\n  all_reduce 2: {1 KB: 2 us, 1 MB: 300 us}\n"
+        "  all_gather 2: {1 KB: 4 us, 64 KB: 9 us, 1 MB: 900 us}\n"
+        "  reduce_scatter 2: {1 KB: 40 us, 1 MB: 100 us}\n";
   return parse_machine("m.yaml", text);
 }
 
