@@ -60,6 +60,9 @@ Json text() {
 Json whole() {
   return {{"type", "integer"}, {"minimum", 0}};
 }
+Json number() {
+  return {{"type", "number"}};
+}
 Json truth() {
   return {{"type", "boolean"}};
 }
@@ -131,7 +134,27 @@ Json plan_schema() {
        {"programs", whole()},
        {"memory", memory_schema()},
        {"traffic", object_of({{"bytes", whole()}, {"collectives", list_of(collective)}})},
+       {"time?", object_of({{"machine", text()}, {"seconds", number()}})},
        {"warnings", list_of(text())}});
+}
+
+Json search_schema() {
+  const Json memory = object_of({{"device", whole()}, {"host", whole()}});
+  const Json layout = object_of({{"layout", text()},
+                                 {"keys", {{"type", "object"}}},
+                                 {"seconds", number()},
+                                 {"memory", memory}});
+  const Json choice = object_of(
+      {{"choice", text()}, {"reason", text()}, {"seconds?", number()}, {"memory?", memory}});
+  return object_of({{"search", object_of({{"machine", text()},
+                                          {"nodes", whole()},
+                                          {"batch", whole()},
+                                          {"counts", map_of(whole())},
+                                          {"proved", truth()},
+                                          {"least_seconds", number()},
+                                          {"layouts", list_of(layout)},
+                                          {"why_not", list_of(choice)},
+                                          {"config?", text()}})}});
 }
 
 Json inspect_schema() {
@@ -224,6 +247,7 @@ std::string answer_schema() {
       {"title", "What ftrun answers with --json"},
       {"oneOf",
        {done_schema("check", check_schema()), done_schema("plan", plan_schema()),
+        done_schema("plan", search_schema()),
         done_schema("inspect", inspect_schema()),
         done_schema("verify", object_of({{"path", text()}, {"undamaged", {{"const", true}}}})),
         done_schema("convert", object_of({{"from", text()}, {"to", text()}})), failed}}};

@@ -27,6 +27,7 @@ Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
 Command add_check(CLI::App& app, Answer& answer);
 Command add_plan(CLI::App& app, Answer& answer);
 Command add_bench(CLI::App& app);
+Command add_init(CLI::App& app);
 Command add_schema(CLI::App& app);
 Command add_inspect(CLI::App& app, Answer& answer);
 Command add_report(CLI::App& app);

@@ -14,7 +14,6 @@
 #include "checkpoint/model_folder.h"
 #include "cluster/visible_gpus.h"
 #include "config/capability.h"
-#include "config/load.h"
 #include "config/model_name.h"
 #include "config/peft_config.h"
 #include "config/ranks.h"
@@ -25,11 +24,11 @@
 #include "engine.h"
 #include "model/families.h"
 #include "model/rope_angles.h"
-#include "model/tensor_split.h"
 #include "named_inputs.h"
 #include "plan/export_options.h"
 #include "plan/sample_options.h"
 #include "plan/weights_check.h"
+#include "program/model_fit.h"
 #include "program/pipeline_plan.h"
 #include "program/training_model.h"
 #include "refusal.h"
@@ -188,19 +187,17 @@ void check_weights(const Config& config, const ModelConfig& model, Report& repor
   }
 }
 
-/// Checks what keeps the model from being split as the config asks.
-void check_split(const Config& config, const ModelConfig& model, Report& report) {
-  if (model_ranks(config.parallel) == 0) return;  // more than there can be, which is told
-  const auto degree = static_cast<int>(config.parallel.tensor);
-  try {
-    require_tensor_split(model, {degree, 0, config.parallel.sequence});
-  } catch (const Error& error) {
-    Problem problem;
-    problem.at = place_of(config, "parallel.tensor");
-    problem.message = error.message();
-    problem.remedy = error.remedy();
-    report.add({problem});
-  }
+/// Adds what keeps the model from being split or cut as the config asks. A pipeline is looked at
+/// where the config does not contradict itself.
+void check_model_fit(const Config& config, const ModelConfig& model, Report& report) {
+  const std::optional<ModelMisfit> misfit =
+      report.config_is_wrong ? tensor_misfit(config, model) : model_misfit(config, model);
+  if (!misfit) return;
+  Problem problem;
+  problem.at = place_of(config, misfit->key);
+  problem.message = misfit->error.message();
+  problem.remedy = misfit->error.remedy();
+  report.add({problem});
 }
 
 /// Notes that the adapter was trained on a base that was quantized in another way: an adapter fits
@@ -232,21 +229,6 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
   } catch (const Error& error) {
     Problem problem;
     problem.at = place_of(config, key);
-    problem.message = error.message();
-    problem.remedy = error.remedy();
-    report.add({problem});
-  }
-}
-
-/// Checks what keeps the model from being cut as the config asks.
-void check_pipeline(const Config& config, const ModelConfig& model, Report& report) {
-  try {
-    require_pipeline(config, model.layers);
-  } catch (const Error& error) {
-    Problem problem;
-    problem.at = place_of(config, config.parallel.pipeline_layers.empty()
-                                      ? "parallel.pipeline"
-                                      : "parallel.pipeline_layers");
     problem.message = error.message();
     problem.remedy = error.remedy();
     report.add({problem});
@@ -415,7 +397,7 @@ int64_t ranks_that_share_gpus(const LaunchEnvironment& launch, int64_t ranks) {
 }
 
 void require_files(const ConfigSource& source) {
-  if (source.files.empty())
+  if (source.files.empty() && source.text.empty())
     throw Error(ExitCode::kUsage, "no config was given",
                 "ftrun --config FILE (JSON or YAML); see ftrun --help");
 }
@@ -440,11 +422,26 @@ void add_config_options(CLI::App& command, ConfigSource& source) {
       ->check(CLI::Range(int64_t{1}, kMostRanks));
 }
 
+LoadResult load_config(const ConfigSource& source) {
+  return source.text.empty() ? load_config(source.files, source.overrides)
+                             : load_config_text(source.name, source.text, source.overrides);
+}
+
+Config read_unresolved(const ConfigSource& source) {
+  require_files(source);
+  Report report;
+  LoadResult loaded = load_config(source);
+  report.add(loaded.problems);
+  add_named_inputs(loaded.config, source, find_named_inputs(loaded.config, source.resumes), report);
+  if (!report.errors.empty()) refuse(report);
+  return std::move(loaded.config);
+}
+
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
                          bool for_training) {
   require_files(source);
   Report report;
-  LoadResult loaded = load_config(source.files, source.overrides);
+  LoadResult loaded = load_config(source);
   report.add(loaded.problems);
   const NamedInputs named = find_named_inputs(loaded.config, source.resumes);
   add_named_inputs(loaded.config, source, named, report);
@@ -463,6 +460,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   context.local_ranks = ranks_that_share_gpus(launch, count.ranks);
   if (result.model) context.hidden_size = result.model->hidden;
   context.conversations = holds_conversations(loaded.config.data.train, loaded.config.data.format);
+  result.context = context;
   Resolution resolution = resolve(loaded.config, context);
   if (!count.problems.empty()) {
     // A problem that follows from a wrong number of ranks is none of its own.
@@ -475,8 +473,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
       model_ranks(mesh) > 1 && !result.rank_rule.starts_with("the mesh"))
     result.rank_rule += "; the mesh: " + mesh_text(mesh);
   result.lines = std::move(resolution.lines);
-  if (result.model) check_split(result.config, *result.model, report);
-  if (result.model && !report.config_is_wrong) check_pipeline(result.config, *result.model, report);
+  if (result.model) check_model_fit(result.config, *result.model, report);
   if (result.model && !report.config_is_wrong) check_trained(result.config, *result.model, report);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model) check_weights(result.config, *result.model, report);

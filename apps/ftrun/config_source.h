@@ -6,6 +6,8 @@
 
 #include "cluster/launch_environment.h"
 #include "config/config.h"
+#include "config/load.h"
+#include "config/resolve.h"
 #include "model/config.h"
 
 namespace CLI {
@@ -17,6 +19,9 @@ namespace ftrun {
 /// ConfigSource says where a command's config comes from.
 struct ConfigSource {
   std::vector<std::string> files;
+  /// A text that is read instead of files, where there is one, and its name in messages.
+  std::string text;
+  std::string name;
   std::vector<std::string> overrides;
   std::optional<int64_t> nproc;
   /// The command also looks at the headers of the model's weights and of the data files.
@@ -31,6 +36,9 @@ struct ConfigSource {
 /// Adds --config, --set and --nproc to a command.
 void add_config_options(CLI::App& command, ConfigSource& source);
 
+/// Reads the files, or the text, of a source with its overrides.
+LoadResult load_config(const ConfigSource& source);
+
 /// A config with nothing left open, and the model it names.
 struct LoadedConfig {
   Config config;
@@ -38,6 +46,8 @@ struct LoadedConfig {
   /// The rule that decided the number of ranks.
   std::string rank_rule;
   std::optional<ModelConfig> model;
+  /// What the config was resolved with.
+  ResolveContext context;
   /// Notices and resolutions, a line each.
   std::vector<std::string> lines;
 };
@@ -46,5 +56,9 @@ struct LoadedConfig {
 /// listing every feature this build does not have.
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
                          bool for_training);
+
+/// Reads a source, and looks up what it names on the Hub, without resolving it. Errors as
+/// load_source().
+Config read_unresolved(const ConfigSource& source);
 
 }  // namespace ftrun

@@ -159,7 +159,8 @@ int run(const std::vector<std::string>& arguments, Answer& answer) {
       {"check", add_check(app, answer)},     {"plan", add_plan(app, answer)},
       {"schema", add_schema(app)},           {"inspect", add_inspect(app, answer)},
       {"convert", add_convert(app, answer)}, {"verify", add_verify(app, answer)},
-      {"report", add_report(app)},           {"bench", add_bench(app)}};
+      {"report", add_report(app)},           {"bench", add_bench(app)},
+      {"init", add_init(app)}};
   commands.emplace("completion", add_completion(app));
   commands.emplace("manual", add_manual(app));
   // The arguments as CLI11 takes them: the last one first, without the program's own name.

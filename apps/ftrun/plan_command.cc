@@ -21,6 +21,7 @@
 #include "pipeline_text.h"
 #include "plan/sample_options.h"
 #include "plan_answer.h"
+#include "plan_search.h"
 #include "plan_text.h"
 #include "program/gpu_overhead.h"
 #include "program/memory_plan.h"
@@ -51,6 +52,11 @@ struct PlanOptions {
   std::string machine;
   /// The file that a step's trace is written to; "" for none.
   std::string trace;
+  bool search = false;
+  /// Seconds of a search.
+  double seconds = 10;
+  /// The file that a search writes; "" for none.
+  std::string out;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -109,9 +115,9 @@ void print_assumptions(const Config& config) {
             << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
 }
 
-/// Prints what a step takes on the machine that is asked about, or why that is not known.
+/// Prints and answers what a step takes on the machine that is asked about, or why that is not known.
 void print_time(const LoadedConfig& loaded, const PlanOptions& options, const Machine& machine,
-                const ClassPlans& all, const StepPlan& plan) {
+                const ClassPlans& all, const StepPlan& plan, Answer& answer) {
   StepTrace trace;
   StepTime time;
   try {
@@ -128,6 +134,7 @@ void print_time(const LoadedConfig& loaded, const PlanOptions& options, const Ma
   const bool trains_all = loaded.config.adapter.type == AdapterType::kNone;
   const double flops = trains_all ? training_flops_per_token(plan.train.model).full : 0;
   std::cout << '\n' << step_time_text(time, machine, tokens, flops);
+  answer.add("time", nlohmann::ordered_json{{"machine", machine.name}, {"seconds", time.seconds}});
 }
 
 /// Prints what was checked.
@@ -180,6 +187,10 @@ void fill(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan, cons
 }
 
 int plan_command(PlanOptions options, Answer& answer) {
+  if (options.search)
+    return search_plan({options.source, options.machine, options.nodes, options.device_memory,
+                        options.host_memory, options.seconds, options.out},
+                       answer);
   const LaunchEnvironment single;
   if (!options.trace.empty()) refuse_existing("--trace", options.trace);
   std::optional<Machine> asked;
@@ -217,7 +228,7 @@ int plan_command(PlanOptions options, Answer& answer) {
     print_savings(loaded, rank);
   else
     print_traffic(plan, program);
-  if (trains && asked) print_time(loaded, options, *asked, all, plan);
+  if (trains && asked) print_time(loaded, options, *asked, all, plan, answer);
   std::vector<std::string> warnings;
   if (const std::string crossing = crossing_notice(loaded, all, options.nodes);
       trains && !crossing.empty())
@@ -268,6 +279,19 @@ Command add_plan(CLI::App& app, Answer& answer) {
                    "a new file for the step in time, for Perfetto or chrome://tracing")
       ->option_text("FILE")
       ->needs("--machine");
+  CLI::Option* search =
+      command
+          ->add_flag("--search", options->search,
+                     "the fastest layout of the machine's devices that fits, and why not others")
+          ->needs("--machine");
+  for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text", "--rank", "--trace", "--nproc"})
+    search->excludes(text);
+  command->add_option("--seconds", options->seconds, "the time that a search may take")
+      ->check(CLI::PositiveNumber)
+      ->needs(search);
+  command->add_option("--out", options->out, "a new file for the config that a search finds")
+      ->option_text("FILE")
+      ->needs(search);
   add_nodes_option(*command, options->nodes);
   Answer::add_option(*command);
   for (const char* text : {"--program", "--schedule"})

@@ -70,6 +70,9 @@ bool is_zero(const FieldValue& value) {
 class ConfigWriter {
  public:
   explicit ConfigWriter(const Config& config) : config_(config) {}
+  /// Writes what the config gives itself alone.
+  ConfigWriter(const Config& config, const std::map<std::string, std::string>& comments)
+      : config_(config), comments_(&comments) {}
 
   std::string write() {
     write_section("", 0);
@@ -92,6 +95,7 @@ class ConfigWriter {
 
   bool kept(const Field& field) const {
     if (!field.load || is_switched_off(config_, field)) return false;
+    if (comments_ != nullptr && config_.origins.find(field.path()) == nullptr) return false;
     if (field.types.empty()) return true;
     const std::string_view type = field.section == "optimizer.params"
                                       ? name_of(config_.optimizer.type)
@@ -108,12 +112,18 @@ class ConfigWriter {
   void write_field(const Field& field, int depth) {
     const FieldValue value = field.load(config_);
     const bool unset = field.zero_unset && is_zero(value);
-    out_ += cat(std::string(depth * 2, ' '), field.name, ": ", unset ? "null" : yaml_text(value));
+    const bool open = comments_ != nullptr && config_.origins.is_auto(field.path());
+    out_ += cat(std::string(depth * 2, ' '), field.name, ": ",
+                open ? "auto" : unset ? "null" : yaml_text(value));
     if (const std::string from = comment(field, value); !from.empty()) out_ += cat("  # ", from);
     out_ += "\n";
   }
 
   std::string comment(const Field& field, const FieldValue& value) const {
+    if (comments_ != nullptr) {
+      const auto found = comments_->find(field.path());
+      return found == comments_->end() ? "" : found->second;
+    }
     const Origin* origin = config_.origins.find(field.path());
     if (origin != nullptr) {
       std::string place = to_text(origin->at);
@@ -125,6 +135,8 @@ class ConfigWriter {
 
   const Schema& schema_ = Schema::get();
   const Config& config_;
+  /// By path; null: the whole config is written, with the places that values came from.
+  const std::map<std::string, std::string>* comments_ = nullptr;
   std::string out_;
 };
 
@@ -150,6 +162,10 @@ std::string yaml_text(const FieldValue& value) {
 
 std::string effective_yaml(const Config& config) {
   return ConfigWriter(config).write();
+}
+
+std::string given_yaml(const Config& config, const std::map<std::string, std::string>& comments) {
+  return ConfigWriter(config, comments).write();
 }
 
 }  // namespace ftrun

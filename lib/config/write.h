@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "config/config.h"
@@ -13,5 +14,9 @@ std::string yaml_text(const FieldValue& value);
 /// A resolved config as YAML: every key ftrun uses with its value, and after it where the value
 /// came from when that is not the default. Reads back as an equal Config.
 std::string effective_yaml(const Config& config);
+
+/// The keys alone that a config gives itself, each with its comment of `comments`, by path, where
+/// it has one. Reads back as an equal config.
+std::string given_yaml(const Config& config, const std::map<std::string, std::string>& comments);
 
 }  // namespace ftrun

@@ -9,6 +9,7 @@
 #include "model/tensor_split.h"
 #include "model/tensors.h"
 #include "optimizers/optimizers.h"
+#include "program/kept_states.h"
 #include "program/pipeline_plan.h"
 #include "program/state_spec.h"
 #include "program/training_model.h"
@@ -75,20 +76,6 @@ int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& traine
 Tier tier_of(OffloadDevice device) {
   if (device == OffloadDevice::kNone) return Tier::kDevice;
   return device == OffloadDevice::kCpu ? Tier::kHost : Tier::kNvme;
-}
-
-std::vector<KeptState> kept_states(const Config& config) {
-  const bool narrow = config.bf16.enabled && config.bf16.bf16_optimizer_states;
-  const std::span<const OptimizerState> states = optimizer_states(config.optimizer);
-  std::vector<KeptState> kept;
-  for (const OptimizerState& state : states)
-    kept.push_back({narrow ? DType::kBF16 : DType::kF32,
-                    state.first == nullptr ? 0.0 : config.optimizer.*state.first});
-  if (!optimizer_of(config.optimizer.type).coded) return kept;
-  for (size_t s = 0; s < states.size(); ++s) kept.push_back({.dtype = DType::kU8, .coded = true});
-  for (size_t s = 0; s < states.size(); ++s)
-    kept.push_back({.dtype = DType::kF32, .coded = true, .block = kTensorBlock});
-  return kept;
 }
 
 StateOptions state_options(const Config& config, const ModelDescription& model, int rank) {

@@ -1,0 +1,350 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hub_cache.h"
+#include "base/processors.h"
+#include "base/text.h"
+#include "cluster/visible_gpus.h"
+#include "commands.h"
+#include "config/write.h"
+#include "config_source.h"
+#include "data/conversations.h"
+#include "data/data_file.h"
+#include "data/sample_set.h"
+#include "plan/sample_options.h"
+#include "machine/machine_file.h"
+#include "model/families.h"
+#include "model/size.h"
+#include "nodes_option.h"
+#include "plan_search.h"
+#include "refuse_existing.h"
+#include "report/memory_limit.h"
+#include "search_text.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+struct InitOptions {
+  std::string model;
+  std::string data;
+  std::string machine;
+  std::string out = "train.yaml";
+  int64_t nodes = 1;
+  double seconds = 10;
+};
+
+/// The data of a run: what data.train and data.validation are given.
+struct InitData {
+  std::string train;
+  std::string validation;
+};
+
+/// InitMachine is the machine that a config is made for, and where its figures are from.
+struct InitMachine {
+  Machine machine;
+  std::string source;
+};
+
+/// A way to train, from the one that learns most to the one that needs least.
+struct Variant {
+  const char* name;
+  /// Lines of YAML.
+  const char* sections;
+  double learning_rate;
+};
+
+constexpr std::array<Variant, 3> kVariants{
+    {{"all weights", "", 2e-5},
+     {"a LoRA adapter",
+      "adapter: {type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}\n", 2e-4},
+     {"a LoRA adapter on a base of four bits a weight (QLoRA)",
+      "adapter: {type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}\n"
+      "quantization: {type: nf4}\n",
+      2e-4}}};
+
+/// Rows are no longer than this, which models of all kinds were trained on.
+constexpr int64_t kRowOnGpus = 2048;
+constexpr int64_t kRowOnProcessors = 512;
+/// Tokens of a step at most, and steps that a run has at least where the data is enough.
+constexpr int64_t kTokensOfStep = 524288;
+constexpr int64_t kStepsOfRun = 100;
+/// Passes over text, and over conversations, of which there are fewer.
+constexpr int64_t kEpochs = 1;
+constexpr int64_t kEpochsOfConversations = 3;
+
+/// A folder holds train and validation, as prepare_data.py writes them; so may a data set of the
+/// Hub. Any other name is that of the data itself.
+InitData data_of(const std::string& named) {
+  std::error_code error;
+  const auto in = [](const std::string& folder, const char* split) {
+    return find_data_file(cat(folder, "/", split)).has_value();
+  };
+  if (fs::is_directory(named, error)) {
+    if (!in(named, "train"))
+      throw Error(ExitCode::kBadInput,
+                  cat(named,
+                      ": holds neither train.bin nor train.jsonl, tokens that a model can be "
+                      "trained on"),
+                  cat("scripts/prepare_data.py --tokenizer MODEL --out ", named,
+                      " FILE makes them of text, chats or tables"));
+    return {cat(named, "/train"), in(named, "validation") ? cat(named, "/validation") : ""};
+  }
+  if (find_data_file(named) || !parse_hub_name(named)) return {named, ""};
+  const bool has_validation =
+      hub_cache_holds(named, HubKind::kDataset) && in(find_data_set(named).folder, "validation");
+  return {named, has_validation ? named : ""};
+}
+
+/// A machine of which nothing was measured: its processors at the rates of a common server's.
+Machine usual_processors() {
+  constexpr double kProducts = 50e9, kMemory = 8e9, kLatency = 20e-6, kBandwidth = 4e9;
+  Machine machine;
+  machine.name = "these processors, by the rates of common ones";
+  machine.devices = usable_processors();
+  for (int ranks = 1; ranks <= machine.devices; ++ranks) {
+    if (machine.devices % ranks != 0) continue;
+    Rates rates;
+    rates.ranks = ranks;
+    rates.threads = machine.devices / ranks;
+    rates.memory = kMemory / ranks;
+    rates.products = {{DType::kF32, kProducts * rates.threads},
+                      {DType::kBF16, kProducts * rates.threads}};
+    machine.rates.push_back(rates);
+  }
+  machine.node = {kLatency, kBandwidth};
+  return machine;
+}
+
+/// The machine that is named, else this one: as it was measured, or as most are. Its memory is the
+/// least of all limits.
+InitMachine machine_of(const InitOptions& options) {
+  if (!options.machine.empty()) return {read_machine_file(options.machine), options.machine};
+  const std::string own = own_machine_path();
+  std::optional<Machine> measured = own.empty() ? std::nullopt : own_machine(own);
+  if (!measured && count_visible_gpus(process_environment()) > 0)
+    throw Error(ExitCode::kUsage, "this machine has GPUs, whose rates are not known",
+                "give a machine file: --machine configs/machines/h100-80gb.yaml (docs/plan.md)");
+  InitMachine found{measured ? *measured : usual_processors(),
+                    measured ? own : "none: ftrun bench machine --quick measures this one"};
+  if (!found.machine.has_gpus && found.machine.memory == 0)
+    found.machine.memory = static_cast<double>(read_memory_limit().total) / found.machine.devices;
+  return found;
+}
+
+std::string last_part(const std::string& path) {
+  std::string name = fs::path(path).lexically_normal().filename().string();
+  if (name.empty()) name = fs::path(path).lexically_normal().parent_path().filename().string();
+  const size_t at = name.find('@');
+  return at == std::string::npos ? name : name.substr(0, at);
+}
+
+/// Makes the config of one way to train, whose layout is open.
+class Draft {
+ public:
+  Draft(const InitOptions& options, const InitMachine& machine)
+      : options_(options), machine_(machine.machine), data_(data_of(options.data)) {
+    row_ = machine_.has_gpus ? kRowOnGpus : kRowOnProcessors;
+    LoadedConfig loaded = load(text(kVariants[0]));
+    const Config& config = loaded.config;
+    conversations_ = loaded.context.conversations;
+    if (loaded.model->max_positions > 0) row_ = std::min(row_, loaded.model->max_positions);
+    fit_rows(config);
+    model_ = *loaded.model;
+    // As load_source() has found the files.
+    Config cut = config;
+    cut.data.sequence_length = row_;
+    const SampleSet samples(config.data.train, sample_options(cut));
+    rows_ = samples.size();
+    epochs_ = conversations_ ? kEpochsOfConversations : kEpochs;
+    choose_batch();
+    // Everything that a run would find wrong with model and data.
+    load(text(kVariants[0]), true);
+  }
+
+  std::string text(const Variant& variant) const {
+    std::string text = cat("model: {path: ", yaml_text(options_.model), "}\n",
+                           "data:\n  train: ", yaml_text(data_.train), "\n");
+    if (!data_.validation.empty()) text += cat("  validation: ", yaml_text(data_.validation), "\n");
+    text += cat("  sequence_length: ", row_, "\n", variant.sections, "train:\n  epochs: ", epochs_,
+                "\n");
+    if (!data_.validation.empty())
+      text += cat("  evaluation: {every: ", std::max<int64_t>(1, steps() / 10), ", samples: 64}\n");
+    text += cat("train_batch_size: ", batch_, "\ngradient_clipping: 1.0\n",
+                "optimizer:\n  type: AdamW\n  params: {lr: ", yaml_text(variant.learning_rate),
+                ", betas: [0.9, 0.95], weight_decay: 0.0}\n",
+                "scheduler:\n  type: cosine\n  params: {warmup_num_steps: ", warmup(), "}\n",
+                "output_dir: ",
+                yaml_text(cat("runs/", last_part(options_.model), "-", last_part(options_.data))),
+                "\n");
+    if (machine_.has_gpus) text += "bf16: {enabled: true}\n";
+    return text;
+  }
+
+  ConfigSource source(const Variant& variant) const {
+    ConfigSource source;
+    source.name = "ftrun init";
+    source.text = text(variant);
+    return source;
+  }
+
+  const ModelConfig& model() const { return model_; }
+  int64_t batch() const { return batch_; }
+  int64_t row() const { return row_; }
+  int64_t rows() const { return rows_; }
+  int64_t epochs() const { return epochs_; }
+  bool conversations() const { return conversations_; }
+  int64_t steps() const { return std::max<int64_t>(1, (rows_ * epochs_ + batch_ - 1) / batch_); }
+  /// A thirtieth of the run.
+  int64_t warmup() const { return steps() / 30; }
+
+ private:
+  LoadedConfig load(const std::string& text, bool reads = false) const {
+    ConfigSource source;
+    source.name = "ftrun init";
+    source.text = text;
+    source.overrides = {machine_.has_gpus ? "device=cuda" : "device=cpu"};
+    source.nproc = 1;
+    source.reads_weights = source.reads_data = reads;
+    return load_source(source, LaunchEnvironment{}, true);
+  }
+
+  /// Conversations are not cut: rows are as long as the longest, in powers of two.
+  void fit_rows(const Config& config) {
+    if (!conversations_) return;
+    Config cut = config;
+    for (cut.data.sequence_length = row_;
+         !too_long_conversations(config.data.train, sample_options(cut)).empty() &&
+         cut.data.sequence_length < kLongestRow;)
+      cut.data.sequence_length *= 2;
+    row_ = cut.data.sequence_length;
+  }
+
+  /// The largest power of two that leaves steps enough, and no more tokens a step than help.
+  void choose_batch() {
+    const int64_t wanted =
+        std::min(rows_ * epochs_ / kStepsOfRun, kTokensOfStep / std::max<int64_t>(row_, 1));
+    const int64_t devices = machine_.devices * options_.nodes;
+    const int64_t least = std::min(rows_, devices);
+    batch_ = static_cast<int64_t>(
+        std::bit_floor(static_cast<uint64_t>(std::max<int64_t>({1, wanted, least}))));
+  }
+
+  static constexpr int64_t kLongestRow = int64_t{1} << 17;
+
+  const InitOptions& options_;
+  const Machine& machine_;
+  const InitData data_;
+  ModelConfig model_;
+  int64_t row_ = 0;
+  int64_t rows_ = 0;
+  int64_t epochs_ = 1;
+  int64_t batch_ = 1;
+  bool conversations_ = false;
+};
+
+/// A way to train that was searched for.
+struct Found {
+  const Variant* variant = nullptr;
+  SearchTask task;
+  SearchResult result;
+};
+
+/// Why the ways before one were left out: "all weights need 20.00 GiB of a rank's 16.00 GiB".
+std::string left_out_text(const Found& tried) {
+  const Evaluation& nearest = *tried.result.nearest;
+  return cat(tried.variant->name, " would need ", rank_memory_text(nearest.memory),
+             " of a rank's memory at least");
+}
+
+std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machine,
+                                    const Found& found, const std::string& left_out) {
+  const Evaluation& best = found.result.choices.front();
+  const double seconds = best.time->seconds;
+  const double all = seconds * static_cast<double>(draft.steps());
+  return {
+      cat("Data: ", draft.rows(), " rows of ", draft.row(), " tokens",
+          draft.conversations() ? ", conversations" : "", "; ", draft.epochs(),
+          draft.epochs() == 1 ? " epoch" : " epochs", " of ", draft.batch(), " rows a step are ",
+          draft.steps(), " steps."),
+      cat("Trains ", found.variant->name, ": ",
+          left_out.empty() ? "they fit, and learn most" : left_out, "; learning rate ",
+          number_text(found.variant->learning_rate), "."),
+      cat("Layout on ", machine_place(found.task), ": ", layout_text(best.layout), "; ",
+          found.result.proved ? "no other takes less" : "the best of those that were planned", "."),
+      cat("A rank needs ", rank_memory_text(best.memory), "; a step takes about ",
+          format_number("%.3g", seconds), " s, all of them ", human_seconds(all),
+          " (rates: ", machine.source, ")."),
+      "Check it with ftrun check --config FILE, train with ftrun --config FILE."};
+}
+
+int init_command(const InitOptions& options) {
+  refuse_existing("--out", options.out);
+  const InitMachine machine = machine_of(options);
+  const Draft draft(options, machine);
+  std::optional<Found> found;
+  std::vector<std::string> left_out;
+  for (const Variant& variant : kVariants) {
+    SearchOptions search;
+    search.source = draft.source(variant);
+    search.nodes = options.nodes;
+    search.seconds = options.seconds;
+    Found tried{&variant, search_task(search, machine.machine), {}};
+    const bool is_last = &variant == &kVariants.back();
+    tried.result = search_layouts(tried.task, {options.seconds, is_last});
+    if (is_last || (tried.result.choices.empty() && !tried.result.nearest))
+      require_choice(tried.task, tried.result);
+    if (!tried.result.choices.empty()) {
+      found = std::move(tried);
+      break;
+    }
+    left_out.push_back(left_out_text(tried));
+  }
+  std::vector<std::string> lines = five_lines(draft, machine, *found, join(left_out, ", "));
+  std::string& last = lines.back();
+  for (size_t at = last.find("FILE"); at != std::string::npos; at = last.find("FILE"))
+    last.replace(at, 4, shell_word(options.out));
+  refuse_existing("--out", options.out);
+  write_file_atomic(posix_files(), options.out,
+                    searched_config(found->task, found->result.choices.front().layout, lines));
+  std::cout << "written: " << options.out << '\n';
+  for (const std::string& line : lines) std::cout << line << '\n';
+  return 0;
+}
+
+}  // namespace
+
+Command add_init(CLI::App& app) {
+  auto options = std::make_shared<InitOptions>();
+  CLI::App* command = app.add_subcommand(
+      "init", "write a good config for a model and data, on this machine or another");
+  command->add_option("model", options->model, "a model's folder, or its name on the Hub")
+      ->required();
+  command
+      ->add_option("data", options->data,
+                   "a folder with train and validation, a file, or a data set's name on the Hub")
+      ->required();
+  command
+      ->add_option("--machine", options->machine,
+                   "a machine file (docs/plan.md), for another machine than this one")
+      ->option_text("FILE");
+  command->add_option("--out", options->out, "the new config (train.yaml)")->option_text("FILE");
+  command->add_option("--seconds", options->seconds, "the time that a search may take")
+      ->check(CLI::PositiveNumber);
+  add_nodes_option(*command, options->nodes);
+  return [options] { return init_command(*options); };
+}
+
+}  // namespace ftrun

@@ -1,0 +1,143 @@
+#include "plan_search.h"
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+
+#include "answer.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "config/write.h"
+#include "machine/machine_file.h"
+#include "refuse_existing.h"
+#include "search/rank_place.h"
+#include "search_text.h"
+
+namespace ftrun {
+namespace {
+
+/// The machine's device, where the config names none.
+ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
+  if (!load_config(source).config.origins.given("device"))
+    source.overrides.push_back(machine.has_gpus ? "device=cuda" : "device=cpu");
+  return source;
+}
+
+/// What the keys of a layout do.
+std::map<std::string, std::string> layout_comments(const Layout& layout) {
+  return {
+      {"parallel.data", "ranks that read different samples"},
+      {"parallel.tensor", "ranks that share each matrix"},
+      {"parallel.pipeline", "stages of layers"},
+      {"parallel.data_replicate", "copies of the state"},
+      {"train_batch_size", "sequences of a step, as before the search"},
+      {"train_micro_batch_size_per_gpu", "sequences that a rank computes at once"},
+      {"gradient_accumulation_steps", "how often it does in a step"},
+      {"zero_optimization.stage",
+       layout.zero == 0   ? "nothing is sharded"
+       : layout.zero == 1 ? "the optimizer's state is sharded"
+       : layout.zero == 2 ? "the optimizer's state and gradients are sharded"
+                          : "parameters, gradients and the optimizer's state are sharded"},
+      {"recompute.policy", "what backward makes again instead of keeping it"},
+  };
+}
+
+}  // namespace
+
+SearchTask search_task(const SearchOptions& options, const Machine& machine) {
+  SearchTask task;
+  task.machine = machine;
+  task.nodes = options.nodes;
+  task.device_memory = options.device_memory;
+  task.host_memory = options.host_memory;
+  ConfigSource source = on_device_of(options.source, machine);
+  source.plans_only = true;
+  const LoadedConfig loaded = load_source(source, LaunchEnvironment{}, true);
+  task.batch = loaded.config.train_batch_size;
+  task.context = loaded.context;
+  task.model = *loaded.model;
+  for (std::string& key : layout_overrides(task.batch)) source.overrides.push_back(std::move(key));
+  task.config = read_unresolved(source);
+  return task;
+}
+
+void require_choice(const SearchTask& task, const SearchResult& result) {
+  if (!result.choices.empty()) return;
+  const std::string place = machine_place(task);
+  if (result.counts.legal == 0)
+    throw Error(
+        ExitCode::kUsage,
+        cat("of ", result.counts.tried, " layouts on ", place, " none can run this config: ",
+            result.refusal.empty()
+                ? cat("a step of ", task.batch, " sequences cannot be shared out")
+                : result.refusal),
+        "change what is refused, or plan for another number of devices");
+  if (!result.nearest)
+    throw Error(ExitCode::kUsage, cat("no layout on ", place, " was timed: ", result.problem),
+                "correct the machine file");
+  const Evaluation& nearest = *result.nearest;
+  const int64_t budget = device_budget(task, ranks_of_node(nearest.layout, task.nodes));
+  std::string text =
+      cat("none of ", result.counts.legal, " layouts fits on ", place,
+          result.proved ? "" : cat(" as far as they were planned (", result.counts.planned, ")"),
+          ": the nearest needs ", rank_memory_text(nearest.memory), " of a rank's ",
+          human_bytes(budget));
+  if (nearest.memory.device > budget)
+    text += cat(", ", human_bytes(nearest.memory.device - budget), " too much");
+  text += cat(" (", layout_text(nearest.layout), ")");
+  const std::string remedy =
+      result.on_more_nodes
+          ? cat("--nodes ", result.more_nodes, " would do (",
+                result.more_nodes * task.machine.devices,
+                " devices: ", layout_text(result.on_more_nodes->layout), ", ",
+                rank_memory_text(result.on_more_nodes->memory),
+                " a rank); or train an adapter "
+                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})")
+          : "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "
+            "nf4}), shorter rows, or a smaller model";
+  throw Error(ExitCode::kEnvironment, text, remedy);
+}
+
+std::string searched_config(const SearchTask& task, const Layout& layout,
+                            const std::vector<std::string>& why) {
+  Config config = task.config;
+  write_layout(layout, config);
+  std::string text;
+  for (const std::string& line : why) text += cat("# ", line, "\n");
+  return cat(text, "\n", given_yaml(config, layout_comments(layout)));
+}
+
+int search_plan(const SearchOptions& options, Answer& answer) {
+  if (!options.out.empty()) refuse_existing("--out", options.out);
+  const Machine machine = read_machine_file(options.machine);
+  const SearchTask task = search_task(options, machine);
+  const SearchResult result = search_layouts(task, {.seconds = options.seconds});
+  require_choice(task, result);
+  const Evaluation& best = result.choices.front();
+  std::cout << search_text(task, result);
+  nlohmann::ordered_json json = search_json(task, result);
+  if (!options.out.empty()) {
+    const std::string command =
+        cat("ftrun plan --config ", shell_word(options.out), " --machine ",
+            shell_word(options.machine), options.nodes > 1 ? cat(" --nodes ", options.nodes) : "");
+    std::vector<std::string> why{
+        cat("Found by ftrun plan --search for ", machine_place(task), ": ",
+            layout_text(best.layout), "."),
+        cat("A step is predicted to take ", format_number("%.4g", best.time->seconds),
+            " s; a rank needs ", rank_memory_text(best.memory), ". ",
+            result.proved ? "No other layout takes less." : "Others may take less."),
+        cat("The same figures: ", command)};
+    for (const WhyNot& one : result.why_not)
+      why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
+    write_file_atomic(posix_files(), options.out, searched_config(task, best.layout, why));
+    json["config"] = options.out;
+    std::cout << "\nwritten: " << options.out << "; its figures: " << command << '\n';
+  } else {
+    std::cout << "\n--out FILE writes the first one as a config\n";
+  }
+  answer.add("search", json);
+  return 0;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "config_source.h"
+#include "machine/machine.h"
+#include "search/search.h"
+
+namespace ftrun {
+
+class Answer;
+
+/// SearchOptions are what `ftrun plan --search` is asked for.
+struct SearchOptions {
+  ConfigSource source;
+  /// The path of a machine file.
+  std::string machine;
+  int64_t nodes = 1;
+  int64_t device_memory = 0;
+  int64_t host_memory = 0;
+  double seconds = 10;
+  /// A new file for the layout that was found; "" for none.
+  std::string out;
+};
+
+/// Makes the task of a source on a machine: the batch that its config says, and all of its layout
+/// open. A config that leaves the device open computes on the machine's. Errors of load_source().
+SearchTask search_task(const SearchOptions& options, const Machine& machine);
+
+/// Error(kUsage, kEnvironment) where a search has found no layout: what was refused, or what is
+/// short and how many nodes would do.
+void require_choice(const SearchTask& task, const SearchResult& result);
+
+/// The text of a config with a layout that was found for it, `why` as comments before it, a line
+/// each.
+std::string searched_config(const SearchTask& task, const Layout& layout,
+                            const std::vector<std::string>& why);
+
+/// Searches the fastest layout of a config on a machine, prints it with the next ones and what is
+/// in the way of plain choices, and writes it where that is asked for.
+int search_plan(const SearchOptions& options, Answer& answer);
+
+}  // namespace ftrun

@@ -1,0 +1,176 @@
+#include "search_text.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "report/table.h"
+#include "search/rank_place.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Layouts that are listed.
+constexpr size_t kListed = 5;
+/// The share of a step from which on what it waits for is worth a word.
+constexpr double kMuch = 0.02;
+
+std::string seconds_text(double seconds) {
+  return cat(format_number("%.4g", seconds), " s");
+}
+
+std::string count_text(int64_t count, const char* noun) {
+  return cat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+/// The first two lines of a refusal: what is refused, and why.
+std::string in_one_line(const std::string& text) {
+  std::vector<std::string> lines = split(text, '\n');
+  lines.resize(std::min<size_t>(lines.size(), 2));
+  for (std::string& line : lines) line.erase(0, line.find_first_not_of(' '));
+  return join(lines, "; ");
+}
+
+/// "; waits for collectives take 41 %", of what a step waits for most.
+std::string waits_text(const StepTime& time) {
+  const std::pair<const char*, double> waits[] = {{"collectives", time.communication},
+                                                  {"other stages", time.stages},
+                                                  {"copies", time.copies},
+                                                  {"the disk", time.disk}};
+  const auto* most =
+      std::max_element(std::begin(waits), std::end(waits),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most->second < kMuch * time.seconds) return "";
+  return cat("; waits for ", most->first, " take ", percent_text(most->second / time.seconds, 0));
+}
+
+/// "needs 95.10 GiB of 78.70 GiB"; `at_least`: by a bound alone.
+std::string lack_text(const SearchTask& task, const RankMemory& memory, int64_t ranks,
+                      bool at_least) {
+  const int64_t budget = device_budget(task, ranks);
+  const char* needs = at_least ? "needs at least " : "needs ";
+  if (budget > 0 && memory.device > budget)
+    return cat(needs, human_bytes(memory.device), " of ", human_bytes(budget), " a rank");
+  return cat(needs, human_bytes(memory.host), " of ", human_bytes(task.host_memory),
+             " of main memory a rank");
+}
+
+Json memory_numbers(const RankMemory& memory) {
+  return {{"device", memory.device}, {"host", memory.host}};
+}
+
+Json keys_json(const Layout& layout) {
+  Json keys = Json::object();
+  for (const auto& [path, value] : layout_keys(layout)) {
+    if (const auto* number = std::get_if<int64_t>(&value))
+      keys[path] = *number;
+    else
+      keys[path] = std::get<std::string>(value);
+  }
+  return keys;
+}
+
+}  // namespace
+
+std::string machine_place(const SearchTask& task) {
+  const Machine& machine = task.machine;
+  return cat(task.nodes == 1 ? "" : cat(task.nodes, " nodes of "),
+             count_text(machine.devices, machine.has_gpus ? "GPU" : "processor"), " (",
+             machine.name, ")");
+}
+
+std::string rank_memory_text(const RankMemory& memory) {
+  return cat(human_bytes(memory.device),
+             memory.host > 0 ? cat(" and ", human_bytes(memory.host), " of main memory") : "");
+}
+
+std::string counts_text(const SearchTask& task, const SearchResult& result) {
+  const SearchCounts& counts = result.counts;
+  std::string text =
+      cat("search: ", count_text(counts.tried, "layout"), " on ", machine_place(task), ", ",
+          task.batch, " sequences a step: ", counts.legal, " legal, ", counts.too_large,
+          " need too much memory by their bounds, ", counts.planned, " planned exactly\n");
+  if (result.choices.empty()) return text;
+  const double best = result.choices.front().time->seconds;
+  if (result.proved) return text + "proved: no other layout takes less\n";
+  text +=
+      cat("not proved: the time was over; of the layouts whose bounds are known none is faster by "
+          "more than ",
+          percent_text((best - result.least) / best, 1));
+  if (counts.tried < counts.all)
+    text += cat("; ", counts.all - counts.tried, " were not looked at");
+  return text + " (--seconds gives more time)\n";
+}
+
+std::string why_not_text(const SearchTask& task, const SearchResult& result, const WhyNot& why) {
+  if (why.chosen) return "chosen";
+  if (!why.refusal.empty()) return cat("refused: ", in_one_line(why.refusal));
+  if (!why.best && why.bound)
+    return why.may_fit ? cat("not planned: the time was over; takes at least ",
+                             seconds_text(why.bound->seconds))
+                       : lack_text(task, why.bound->memory, why.ranks, true);
+  const Evaluation& best = *why.best;
+  if (!best.fits && best.problem.empty())
+    return lack_text(task, best.memory, ranks_of_node(best.layout, task.nodes), false);
+  if (!best.time) return cat("not predicted: ", first_line(best.problem));
+  const double ours = result.choices.front().time->seconds, theirs = best.time->seconds;
+  return cat(seconds_text(theirs), ", ",
+             theirs == ours ? "as fast" : cat(percent_text(theirs / ours - 1, 1), " slower"), ", ",
+             rank_memory_text(best.memory), waits_text(*best.time));
+}
+
+std::string search_text(const SearchTask& task, const SearchResult& result) {
+  std::string text = counts_text(task, result);
+  std::vector<std::vector<std::string>> rows;
+  for (size_t i = 0; i < std::min(kListed, result.choices.size()); ++i) {
+    const Evaluation& one = result.choices[i];
+    rows.push_back({cat(i + 1), layout_text(one.layout), seconds_text(one.time->seconds),
+                    rank_memory_text(one.memory)});
+  }
+  text += cat("\n", format_table({"", "layout", "step", "memory of a rank"}, rows));
+  rows.clear();
+  for (const WhyNot& why : result.why_not)
+    rows.push_back({why.choice, why_not_text(task, result, why)});
+  if (!rows.empty()) text += cat("\n", format_table({"choice", "why not"}, rows));
+  return text;
+}
+
+Json search_json(const SearchTask& task, const SearchResult& result) {
+  const SearchCounts& counts = result.counts;
+  Json layouts = Json::array(), choices = Json::array();
+  for (size_t i = 0; i < std::min(kListed, result.choices.size()); ++i) {
+    const Evaluation& one = result.choices[i];
+    layouts.push_back({{"layout", layout_text(one.layout)},
+                       {"keys", keys_json(one.layout)},
+                       {"seconds", one.time->seconds},
+                       {"memory", memory_numbers(one.memory)}});
+  }
+  for (const WhyNot& why : result.why_not) {
+    Json choice{{"choice", why.choice}, {"reason", why_not_text(task, result, why)}};
+    if (why.best && why.best->fits && why.best->time) {
+      choice["seconds"] = why.best->time->seconds;
+      choice["memory"] = memory_numbers(why.best->memory);
+    }
+    choices.push_back(choice);
+  }
+  return {{"machine", task.machine.name},
+          {"nodes", task.nodes},
+          {"batch", task.batch},
+          {"counts",
+           {{"all", counts.all},
+            {"tried", counts.tried},
+            {"refused", counts.refused},
+            {"legal", counts.legal},
+            {"too_large", counts.too_large},
+            {"planned", counts.planned},
+            {"pruned", counts.pruned}}},
+          {"proved", result.proved},
+          {"least_seconds", result.least},
+          {"layouts", layouts},
+          {"why_not", choices}};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,29 @@
+#include "machine/least_exchange.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ftrun {
+
+double least_exchange_seconds(const Machine& machine, std::string_view kind, double bytes,
+                              int ranks, Crossing crossing) {
+  if (ranks < 2 || bytes <= 0) return 0;
+  const auto over = [&](const Link& link) {
+    if (link.bandwidth == 0) return 0.0;
+    Machine bare;
+    bare.node = {0, link.bandwidth};
+    return exchange_seconds(bare, kind, bytes, ranks, false);
+  };
+  if (crossing == Crossing::kAlways) return over(machine.cluster);
+  double seconds = over(machine.node);
+  if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
+      found != machine.exchanges.end()) {
+    double best = 0;
+    for (const auto& [x, y] : found->second.points()) best = std::max(best, x / y);
+    seconds = bytes / best;
+  }
+  return crossing == Crossing::kSometimes ? std::min(seconds, over(machine.cluster)) : seconds;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,138 @@
+#include "search/enumerate.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "program/model_fit.h"
+
+namespace ftrun {
+namespace {
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> found;
+  for (int64_t d = 1; d <= number; ++d)
+    if (number % d == 0) found.push_back(d);
+  return found;
+}
+
+/// Numbers of ranks: all GPUs, or as many ranks of processors as the machine was measured with.
+std::vector<int64_t> rank_counts(const SearchTask& task) {
+  if (task.machine.has_gpus) return {task.machine.devices * task.nodes};
+  std::set<int64_t> counts;
+  for (const Rates& rates : task.machine.rates)
+    if (rates.ranks <= task.machine.devices) counts.insert(rates.ranks * task.nodes);
+  return {counts.begin(), counts.end()};
+}
+
+struct Offload {
+  OffloadDevice optimizer = OffloadDevice::kNone;
+  OffloadDevice parameters = OffloadDevice::kNone;
+};
+
+/// The places of state at a stage of ZeRO.
+std::vector<Offload> offloads(const SearchTask& task, int64_t stage) {
+  constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
+                          kNvme = OffloadDevice::kNvme;
+  std::vector<Offload> all{{}};
+  if (stage == 0) return all;
+  const ZeroConfig& zero = task.config.zero;
+  const bool disk = !zero.offload_optimizer.nvme_path.empty();
+  const bool disk_of_parameters = !zero.offload_param.nvme_path.empty();
+  all.push_back({kCpu, kNone});
+  if (disk) all.push_back({kNvme, kNone});
+  if (stage < 3) return all;
+  all.push_back({kNone, kCpu});
+  all.push_back({kCpu, kCpu});
+  if (disk) all.push_back({kNvme, kCpu});
+  if (disk && disk_of_parameters) all.push_back({kNvme, kNvme});
+  return all;
+}
+
+struct Pipeline {
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  int64_t chunks = 1;
+};
+
+std::vector<Pipeline> pipelines(int64_t stages) {
+  if (stages == 1) return {{}};
+  return {{PipelineSchedule::k1F1B, 1},        {PipelineSchedule::kGpipe, 1},
+          {PipelineSchedule::kInterleaved, 2}, {PipelineSchedule::kInterleaved, 4},
+          {PipelineSchedule::kZbH1, 1},        {PipelineSchedule::kZbV, 2}};
+}
+
+/// Adds the layouts of one mesh.
+class Mesh {
+ public:
+  Mesh(const SearchTask& task, const Layout& mesh, std::vector<Layout>& all)
+      : task_(task), mesh_(mesh), all_(all) {
+    for (const int64_t micro_batch : divisors(task.batch / mesh.data))
+      for (const RecomputeLevel level :
+           {RecomputeLevel::kNone, RecomputeLevel::kSelective, RecomputeLevel::kFull})
+        for (const Pipeline& pipeline : pipelines(mesh.pipeline)) add(micro_batch, level, pipeline);
+  }
+
+ private:
+  void add(int64_t micro_batch, RecomputeLevel level, const Pipeline& pipeline) {
+    Layout layout = mesh_;
+    layout.micro_batch = micro_batch;
+    layout.accumulation = task_.batch / mesh_.data / micro_batch;
+    layout.recompute = level;
+    layout.schedule = pipeline.schedule;
+    layout.chunks = pipeline.chunks;
+    for (layout.zero = 0; layout.zero <= 3; ++layout.zero) add_state(layout);
+  }
+
+  void add_state(Layout layout) {
+    for (const int64_t replicas : divisors(layout.data)) {
+      // A copy of the state on each rank is what stage 0 has.
+      if (layout.zero == 0 ? replicas > 1 : replicas > 1 && replicas == layout.data) continue;
+      layout.replicas = replicas;
+      for (const Offload& offload : offloads(task_, layout.zero)) {
+        layout.optimizer = offload.optimizer;
+        layout.parameters = offload.parameters;
+        all_.push_back(layout);
+      }
+    }
+  }
+
+  const SearchTask& task_;
+  const Layout mesh_;
+  std::vector<Layout>& all_;
+};
+
+}  // namespace
+
+std::vector<Layout> all_layouts(const SearchTask& task) {
+  std::vector<Layout> all;
+  for (const int64_t ranks : rank_counts(task))
+    for (const int64_t tensor : divisors(ranks))
+      for (const int64_t pipeline : divisors(ranks / tensor)) {
+        Layout mesh;
+        mesh.tensor = tensor;
+        mesh.pipeline = pipeline;
+        mesh.data = ranks / tensor / pipeline;
+        if (task.batch % mesh.data == 0) Mesh(task, mesh, all);
+      }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Layout& a, const Layout& b) { return complexity(a) < complexity(b); });
+  return all;
+}
+
+std::variant<Config, std::string> try_layout(const SearchTask& task, const Layout& layout) {
+  Config config = task.config;
+  write_layout(layout, config);
+  ResolveContext context = task.context;
+  context.world_size = layout.ranks();
+  context.local_ranks = layout.ranks() / task.nodes;
+  Resolution resolution = resolve(config, context);
+  for (const Problem& problem : resolution.problems)
+    if (problem.severity == Severity::kError) return problem.message;
+  if (!resolution.not_yet.empty())
+    return cat("not supported yet: ", resolution.not_yet.front().feature);
+  if (const auto misfit = model_misfit(resolution.config, task.model))
+    return misfit->error.message();
+  return std::move(resolution.config);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+#include "machine/least_exchange.h"
+#include "search/layout.h"
+
+namespace ftrun {
+
+/// Ranks of a layout on each node.
+int64_t ranks_of_node(const Layout& layout, int64_t nodes);
+
+/// Says whether groups of `members` ranks, each `stride` after the one before it, are of several
+/// nodes.
+Crossing crossing_of(int64_t members, int64_t stride, const Layout& layout, int64_t nodes);
+
+}  // namespace ftrun

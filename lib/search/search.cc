@@ -1,0 +1,355 @@
+#include "search/search.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <variant>
+
+#include "base/error.h"
+#include "base/side_by_side.h"
+#include "search/enumerate.h"
+#include "search/rank_place.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The share of the time that bounds may take, and exact plans after them; the rest is for what is
+/// told of other choices.
+constexpr double kBoundsShare = 0.4;
+constexpr double kExactShare = 0.85;
+/// The share of it that each number of nodes gets which is tried where nothing fits.
+constexpr double kNodesShare = 0.2;
+/// The time of a step that is not known.
+constexpr double kNever = std::numeric_limits<double>::infinity();
+/// Plans without a time after which none is expected.
+constexpr size_t kUntimed = 16;
+/// Layouts that are resolved at a time, beside each other.
+constexpr size_t kTriedTogether = 256;
+/// Exact plans that go on beside each other, each on a processor.
+constexpr size_t kPlannedTogether = 2;
+/// Exact plans of a plain choice until one of them fits, and of the nearest layouts.
+constexpr int kTriesOfChoice = 2;
+constexpr size_t kNearest = 4;
+/// The number of nodes up to which one is looked for that would do.
+constexpr int64_t kMostNodes = 4096;
+
+struct Candidate {
+  Layout layout;
+  Bound bound;
+  bool fits = false;
+};
+
+/// A plain choice of a user, in the order in which guides name them.
+struct PlainChoice {
+  std::string name;
+  std::function<bool(const Layout&)> has;
+};
+
+bool is_data_parallel(const Layout& layout) {
+  return layout.tensor == 1 && layout.pipeline == 1 && layout.replicas == 1;
+}
+bool offloads(const Layout& layout) {
+  return layout.optimizer != OffloadDevice::kNone || layout.parameters != OffloadDevice::kNone;
+}
+bool recomputes(const Layout& layout) {
+  return layout.recompute != RecomputeLevel::kNone;
+}
+
+std::vector<PlainChoice> plain_choices(const std::vector<Layout>& layouts) {
+  std::vector<PlainChoice> choices;
+  for (int64_t zero = 0; zero <= 3; ++zero)
+    choices.push_back({zero == 0 ? "ZeRO 0, plain data parallelism" : cat("ZeRO ", zero),
+                       [zero](const Layout& one) {
+                         return one.zero == zero && is_data_parallel(one) && !offloads(one) &&
+                                !recomputes(one);
+                       }});
+  std::set<int64_t> tensors, pipelines;
+  for (const Layout& layout : layouts) {
+    if (layout.tensor > 1) tensors.insert(layout.tensor);
+    if (layout.pipeline > 1) pipelines.insert(layout.pipeline);
+  }
+  for (const int64_t degree : tensors)
+    choices.push_back({cat("tensor ", degree), [degree](const Layout& one) {
+                         return one.tensor == degree && one.pipeline == 1 && !offloads(one) &&
+                                !recomputes(one);
+                       }});
+  for (const int64_t degree : pipelines)
+    choices.push_back({cat("pipeline ", degree), [degree](const Layout& one) {
+                         return one.pipeline == degree && one.tensor == 1 && !offloads(one) &&
+                                !recomputes(one);
+                       }});
+  choices.push_back({"offload of the optimizer", [](const Layout& one) {
+                       return one.optimizer == OffloadDevice::kCpu &&
+                              one.parameters == OffloadDevice::kNone && is_data_parallel(one) &&
+                              !recomputes(one);
+                     }});
+  for (const RecomputeLevel level : {RecomputeLevel::kSelective, RecomputeLevel::kFull})
+    choices.push_back({cat("recompute ", name_of(level)), [level](const Layout& one) {
+                         return one.recompute == level && is_data_parallel(one) && !offloads(one);
+                       }});
+  return choices;
+}
+
+/// Search goes from bounds to exact plans.
+class Search {
+ public:
+  Search(const SearchTask& task, const SearchLimits& limits)
+      : task_(task),
+        limits_(limits),
+        begin_(Clock::now()),
+        layouts_(all_layouts(task)),
+        choices_(plain_choices(layouts_)),
+        refusals_(choices_.size()) {
+    result_.counts.all = static_cast<int64_t>(layouts_.size());
+  }
+
+  SearchResult run() {
+    find_bounds();
+    plan_best();
+    // Where memory is what lacks, the time may be over before those that need least were reached.
+    if (best_ == kNever && !result_.proved) plan(least_memory_numbers());
+    order_choices();
+    if (result_.choices.empty() && result_.problem.empty() && result_.counts.legal > 0)
+      find_nearest();
+    else
+      tell_of_choices();
+    return std::move(result_);
+  }
+
+ private:
+  bool over(double share) const {
+    const std::chrono::duration<double> passed = Clock::now() - begin_;
+    return passed.count() > share * limits_.seconds;
+  }
+
+  void refuse(const Layout& layout, const std::string& why) {
+    ++result_.counts.refused;
+    if (result_.refusal.empty()) result_.refusal = why;
+    for (size_t c = 0; c < choices_.size(); ++c)
+      if (refusals_[c].empty() && choices_[c].has(layout)) refusals_[c] = why;
+  }
+
+  /// Finds the bounds of all layouts that the program would accept, until its time is over.
+  void find_bounds() {
+    Bounds bounds(task_);
+    std::vector<std::variant<Config, std::string>> tried(kTriedTogether);
+    size_t first = 0;
+    for (; first < layouts_.size() && (first == 0 || !over(kBoundsShare));
+         first += kTriedTogether) {
+      const size_t count = std::min(kTriedTogether, layouts_.size() - first);
+      side_by_side(count, [&](size_t i) { tried[i] = try_layout(task_, layouts_[first + i]); });
+      for (size_t i = 0; i < count; ++i) add(layouts_[first + i], tried[i], bounds);
+    }
+    result_.counts.tried = static_cast<int64_t>(std::min(first, layouts_.size()));
+    std::stable_sort(
+        candidates_.begin(), candidates_.end(),
+        [](const Candidate& a, const Candidate& b) { return a.bound.seconds < b.bound.seconds; });
+  }
+
+  void add(const Layout& layout, const std::variant<Config, std::string>& tried, Bounds& bounds) {
+    if (const auto* why = std::get_if<std::string>(&tried)) return refuse(layout, *why);
+    Candidate candidate{layout, {}, false};
+    try {
+      candidate.bound = bounds.of(layout, std::get<Config>(tried));
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kBug) throw;
+      return refuse(layout, error.message());
+    }
+    candidate.fits = fits(task_, candidate.bound.memory, ranks_of_node(layout, task_.nodes));
+    ++result_.counts.legal;
+    if (!candidate.fits) ++result_.counts.too_large;
+    candidates_.push_back(std::move(candidate));
+  }
+
+  /// A layout that cannot be planned after all is none that fits.
+  Evaluation planned(const Layout& layout, bool timed) const {
+    try {
+      return evaluate(task_, layout, timed);
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kBug) throw;
+      return {.layout = layout, .problem = error.what()};
+    }
+  }
+
+  /// The exact figures of candidates, each found once; beside each other.
+  void plan(const std::vector<size_t>& numbers, bool timed = true) {
+    std::vector<Evaluation> found(numbers.size());
+    side_by_side(
+        numbers.size(),
+        [&](size_t i) { found[i] = planned(candidates_[numbers[i]].layout, timed); },
+        kPlannedTogether);
+    result_.counts.planned += static_cast<int64_t>(numbers.size());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (result_.problem.empty()) result_.problem = found[i].problem;
+      if (found[i].is_choice()) best_ = std::min(best_, found[i].time->seconds);
+      exact_.emplace(numbers[i], std::move(found[i]));
+    }
+  }
+
+  /// Plans exactly in the order of bounds until no other can be faster.
+  void plan_best() {
+    size_t next = 0;
+    const auto may_win = [&](const Candidate& one) {
+      return one.fits && one.bound.seconds < best_;
+    };
+    while (next < candidates_.size() && candidates_[next].bound.seconds < best_) {
+      if (!exact_.empty() && over(kExactShare)) break;
+      // The machine lacks a rate that all layouts need.
+      if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kNever) break;
+      std::vector<size_t> numbers;
+      for (; next < candidates_.size() && numbers.size() < kPlannedTogether; ++next)
+        if (may_win(candidates_[next])) numbers.push_back(next);
+      plan(numbers);
+    }
+    const auto left = std::find_if(candidates_.begin() + static_cast<std::ptrdiff_t>(next),
+                                   candidates_.end(), may_win);
+    result_.least = left == candidates_.end() ? best_ : left->bound.seconds;
+    result_.proved = left == candidates_.end() && result_.counts.tried == result_.counts.all;
+    for (size_t i = next; i < candidates_.size(); ++i)
+      if (candidates_[i].fits && !may_win(candidates_[i])) ++result_.counts.pruned;
+  }
+
+  /// Orders what was planned: by time, then the simpler first.
+  void order_choices() {
+    for (const auto& [number, found] : exact_)
+      if (found.is_choice()) result_.choices.push_back(found);
+    std::stable_sort(result_.choices.begin(), result_.choices.end(),
+                     [](const Evaluation& a, const Evaluation& b) {
+                       return std::pair(a.time->seconds, complexity(a.layout)) <
+                              std::pair(b.time->seconds, complexity(b.layout));
+                     });
+    // A rate that only some layouts need is no matter once others were timed.
+    if (!result_.choices.empty()) result_.problem.clear();
+  }
+
+  void tell_of_choices() {
+    for (size_t c = 0; c < choices_.size(); ++c) {
+      WhyNot why{.choice = choices_[c].name};
+      std::vector<size_t> legal;
+      for (size_t i = 0; i < candidates_.size(); ++i)
+        if (choices_[c].has(candidates_[i].layout)) legal.push_back(i);
+      if (legal.empty()) {
+        why.refusal = refusals_[c];
+        if (why.refusal.empty()) continue;  // the machine has no such layout
+      } else {
+        why.chosen = !result_.choices.empty() && choices_[c].has(result_.choices.front().layout);
+        set_bound(legal, why);
+        if (!why.chosen) why.best = best_of(legal);
+      }
+      result_.why_not.push_back(std::move(why));
+    }
+  }
+
+  void set_bound(const std::vector<size_t>& numbers, WhyNot& why) const {
+    // The first has the least time.
+    Bound least = candidates_[numbers.front()].bound;
+    why.ranks = ranks_of_node(candidates_[numbers.front()].layout, task_.nodes);
+    for (const size_t i : numbers) {
+      const Candidate& one = candidates_[i];
+      why.may_fit |= one.fits;
+      if (one.bound.memory.device < least.memory.device) {
+        least.memory.device = one.bound.memory.device;
+        why.ranks = ranks_of_node(one.layout, task_.nodes);
+      }
+      least.memory.host = std::min(least.memory.host, one.bound.memory.host);
+    }
+    why.bound = least;
+  }
+
+  /// The fastest of these that fits, by exact plans: those that are known, else of the lowest
+  /// bounds.
+  std::optional<Evaluation> best_of(const std::vector<size_t>& numbers) {
+    int tries = 0;
+    for (const size_t i : numbers) {
+      if (!candidates_[i].fits || exact_.contains(i)) continue;
+      if (known_best(numbers, true) != nullptr || tries == kTriesOfChoice || over(1)) break;
+      ++tries;
+      plan({i});
+    }
+    for (const bool fitting : {true, false})
+      if (const Evaluation* best = known_best(numbers, fitting)) return *best;
+    return std::nullopt;
+  }
+
+  const Evaluation* known_best(const std::vector<size_t>& numbers, bool fitting) const {
+    const Evaluation* best = nullptr;
+    for (const size_t i : numbers) {
+      const auto found = exact_.find(i);
+      if (found == exact_.end() || found->second.is_choice() != fitting) continue;
+      const Evaluation& one = found->second;
+      const bool better = best == nullptr || (fitting ? one.time->seconds < best->time->seconds
+                                                      : one.memory.device < best->memory.device);
+      if (better) best = &one;
+    }
+    return best;
+  }
+
+  /// Plans the layouts that need least by their bounds, then looks for nodes enough.
+  void find_nearest() {
+    result_.nearest = least_memory();
+    if (result_.nearest && limits_.more_nodes) find_nodes();
+  }
+
+  /// The candidates that need least by their bounds, of those that are not planned yet.
+  std::vector<size_t> least_memory_numbers() const {
+    std::vector<size_t> order(candidates_.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return candidates_[a].bound.memory.device < candidates_[b].bound.memory.device;
+    });
+    order.resize(std::min(order.size(), kNearest));
+    std::vector<size_t> unknown;
+    for (const size_t i : order)
+      if (!exact_.contains(i)) unknown.push_back(i);
+    return unknown;
+  }
+
+  std::optional<Evaluation> least_memory() {
+    plan(least_memory_numbers(), false);
+    std::optional<Evaluation> nearest;
+    for (const auto& [number, found] : exact_)
+      if (!nearest || found.memory.device < nearest->memory.device) nearest = found;
+    return nearest;
+  }
+
+  /// Doubles the nodes until a layout fits.
+  void find_nodes() {
+    SearchTask larger = task_;
+    for (larger.nodes *= 2; larger.nodes <= kMostNodes; larger.nodes *= 2) {
+      Search search(larger, {.seconds = limits_.seconds * kNodesShare});
+      search.find_bounds();
+      if (search.result_.counts.legal == 0) continue;
+      const std::optional<Evaluation> found = search.least_memory();
+      if (!found || !found->fits) continue;
+      result_.on_more_nodes = found;
+      result_.more_nodes = larger.nodes;
+      return;
+    }
+  }
+
+  const SearchTask& task_;
+  const SearchLimits limits_;
+  const Clock::time_point begin_;
+  const std::vector<Layout> layouts_;
+  const std::vector<PlainChoice> choices_;
+  /// The first refusal of each plain choice.
+  std::vector<std::string> refusals_;
+  /// Legal layouts, the least bound of time first.
+  std::vector<Candidate> candidates_;
+  /// Exact figures by number of the candidate.
+  std::map<size_t, Evaluation> exact_;
+  double best_ = kNever;
+  SearchResult result_;
+};
+
+}  // namespace
+
+SearchResult search_layouts(const SearchTask& task, const SearchLimits& limits) {
+  return Search(task, limits).run();
+}
+
+}  // namespace ftrun

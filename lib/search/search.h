@@ -1,0 +1,81 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "search/bound.h"
+#include "search/evaluate.h"
+#include "search/layout.h"
+#include "search/search_task.h"
+
+namespace ftrun {
+
+/// SearchLimits end a search before it has proved its result.
+struct SearchLimits {
+  double seconds = 10;
+  /// Look for nodes enough where nothing fits.
+  bool more_nodes = true;
+};
+
+/// WhyNot says what a plain choice would be like beside the layout that was found.
+struct WhyNot {
+  /// "ZeRO 1", "tensor 2", "recompute full".
+  std::string choice;
+  /// The layout found is of this choice.
+  bool chosen = false;
+  /// The fastest layout of the choice that was planned, or, where none fits, one that needs least;
+  /// absent where none is legal, or all need too much by their bounds.
+  std::optional<Evaluation> best;
+  /// The least that its legal layouts need and take by their bounds.
+  std::optional<Bound> bound;
+  /// Some of them may fit, by their bounds, and ranks of a node of those that need least.
+  bool may_fit = false;
+  int64_t ranks = 1;
+  /// The first refusal, where none is legal.
+  std::string refusal;
+};
+
+/// SearchCounts are how many layouts there were, and what became of them.
+struct SearchCounts {
+  /// Layouts whose numbers go together, those of them that were looked at before the time was over,
+  /// and those that `ftrun plan` would refuse.
+  int64_t all = 0;
+  int64_t tried = 0;
+  int64_t refused = 0;
+  int64_t legal = 0;
+  /// Legal ones that need too much memory by their bounds, that were planned exactly, and whose
+  /// bounds are above the time that was found.
+  int64_t too_large = 0;
+  int64_t planned = 0;
+  int64_t pruned = 0;
+};
+
+/// SearchResult is what a search has found.
+struct SearchResult {
+  SearchCounts counts;
+  /// Layouts that fit and were planned exactly, the fastest first.
+  std::vector<Evaluation> choices;
+  /// No layout can take less than the first choice: all bounds were found, and none left is below.
+  bool proved = false;
+  /// The least that any other layout could take, in seconds; meaningless where it is proved.
+  double least = 0;
+  std::vector<WhyNot> why_not;
+  /// The layout that needs least where nothing fits, and the first one that fits on more nodes,
+  /// with their number.
+  std::optional<Evaluation> nearest;
+  std::optional<Evaluation> on_more_nodes;
+  int64_t more_nodes = 0;
+  /// The first refusal, and why a layout could not be timed.
+  std::string refusal;
+  std::string problem;
+};
+
+/// Searches the fastest layout that fits: bounds of all legal layouts, then exact plans, in the
+/// order of their bounds, until none left can be faster. `limits` end it earlier; the result says
+/// how much better another layout could be. Equal times: the simpler layout.
+SearchResult search_layouts(const SearchTask& task, const SearchLimits& limits);
+
+}  // namespace ftrun

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "config/config.h"
+#include "config/resolve.h"
+#include "machine/machine.h"
+#include "model/config.h"
+
+namespace ftrun {
+
+/// SearchTask is what a layout is searched for.
+struct SearchTask {
+  /// The config, not resolved, that layouts are written into (layout_overrides()).
+  Config config;
+  /// The context that it is resolved with, but for the number of ranks.
+  ResolveContext context;
+  ModelConfig model;
+  Machine machine;
+  int64_t nodes = 1;
+  /// Sequences of an optimizer step.
+  int64_t batch = 1;
+  /// Bytes that a rank may take of a device, all that libraries take included, and of main memory
+  /// beside a GPU; 0: as many as it needs. Ranks of processors have one memory, which is the
+  /// device's.
+  int64_t device_memory = 0;
+  int64_t host_memory = 0;
+};
+
+/// RankMemory is what one rank needs at its fullest, as SearchTask counts it.
+struct RankMemory {
+  int64_t device = 0;
+  int64_t host = 0;
+};
+
+/// Bytes of a device that one of `ranks` ranks of a node may take; 0: not bounded.
+int64_t device_budget(const SearchTask& task, int64_t ranks);
+
+/// Says whether a rank, one of `ranks` of a node, has the memory that it needs.
+bool fits(const SearchTask& task, const RankMemory& memory, int64_t ranks);
+
+}  // namespace ftrun

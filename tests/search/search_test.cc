@@ -1,0 +1,163 @@
+#include "search/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+
+#include "base/side_by_side.h"
+#include "config/write.h"
+#include "search/bound.h"
+#include "search/evaluate.h"
+#include "search/tasks.h"
+#include "sweep.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+constexpr double kUnlimited = 1e6;
+
+TEST_CASE("no bound is above the exact figure") {
+  std::mt19937_64 random(20261127);
+  int64_t compared = 0;
+  double closest = 0;
+  for (int t = 0; t < sweep_rounds(50); ++t) {
+    const SearchTask task = random_task(random, one_of<int>(random, {1, 2, 4}), 8);
+    std::vector<Layout> layouts = legal_layouts(task);
+    std::shuffle(layouts.begin(), layouts.end(), random);
+    layouts.resize(std::min<size_t>(layouts.size(), 10));
+    Bounds bounds(task);
+    for (const Layout& layout : layouts) {
+      const Config config = std::get<Config>(try_layout(task, layout));
+      const Bound bound = bounds.of(layout, config);
+      const Evaluation exact = evaluate(task, layout);
+      INFO(layout_text(layout) << ", " << task.nodes << " nodes of " << machine_text(task.machine));
+      CHECK(exact.problem == "");
+      REQUIRE(exact.time.has_value());
+      CHECK(bound.seconds <= exact.time->seconds);
+      CHECK(bound.memory.device <= exact.memory.device);
+      CHECK(bound.memory.host == 0);
+      CHECK(bound.seconds > 0);
+      if (layout.optimizer == OffloadDevice::kNone) CHECK(bound.memory.device > 0);
+      closest = std::max(closest, bound.seconds / exact.time->seconds);
+      ++compared;
+    }
+  }
+  CHECK(compared > 5 * sweep_rounds(50));
+  // A bound that is far below all figures would prove nothing.
+  CHECK(closest > 0.9);
+}
+
+TEST_CASE("a search finds what planning all layouts finds") {
+  std::mt19937_64 random(1127);
+  for (int t = 0; t < sweep_rounds(24); ++t) {
+    SearchTask task =
+        random_task(random, one_of<int>(random, {1, 2}), one_of<int64_t>(random, {1, 2}));
+    const std::vector<Layout> layouts = legal_layouts(task);
+    std::vector<Evaluation> all(layouts.size());
+    side_by_side(layouts.size(), [&](size_t i) { all[i] = evaluate(task, layouts[i]); });
+    REQUIRE(!all.empty());
+    // In every other space there is memory for some layouts alone.
+    if (t % 2 == 1) {
+      std::vector<int64_t> needs;
+      for (const Evaluation& one : all) needs.push_back(one.memory.device);
+      std::sort(needs.begin(), needs.end());
+      task.device_memory = needs[needs.size() / 3];
+    }
+    double best = std::numeric_limits<double>::infinity();
+    for (const Evaluation& one : all)
+      if (task.device_memory == 0 || one.memory.device <= task.device_memory)
+        best = std::min(best, one.time->seconds);
+    const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
+    INFO(machine_text(task.machine) << layouts.size() << " layouts");
+    REQUIRE(!found.choices.empty());
+    CHECK(found.proved);
+    CHECK(found.choices.front().time->seconds == best);
+    CHECK(found.counts.legal == static_cast<int64_t>(layouts.size()));
+    CHECK(found.counts.legal + found.counts.refused == found.counts.all);
+    CHECK(found.counts.planned <= found.counts.legal);
+  }
+}
+
+TEST_CASE("a layout that a config is written with is read back, and planned alike") {
+  std::mt19937_64 random(7);
+  for (int t = 0; t < 5; ++t) {
+    const SearchTask task = random_task(random, 4, 8);
+    for (const Layout& layout : legal_layouts(task)) {
+      if (random() % 40 != 0) continue;
+      Config config = task.config;
+      write_layout(layout, config);
+      const LoadResult again = load_config_text("again.yaml", given_yaml(config, {}));
+      INFO(given_yaml(config, {}));
+      REQUIRE(again.ok());
+      ResolveContext context = task.context;
+      context.world_size = layout.ranks();
+      const Resolution resolved = resolve(again.config, context);
+      REQUIRE(resolved.ok());
+      CHECK(resolved.config == std::get<Config>(try_layout(task, layout)));
+    }
+  }
+}
+
+TEST_CASE("layouts keep the batch of a step and differ from each other") {
+  std::mt19937_64 random(3);
+  SearchTask task = random_task(random, 4, 8);
+  task.nodes = 1;
+  const std::vector<Layout> all = all_layouts(task);
+  std::set<std::string> keys;
+  for (const Layout& layout : all) {
+    CHECK(layout.batch() == 8);
+    std::string text;
+    for (const auto& [path, value] : layout_keys(layout)) text += cat(path, yaml_text(value), ";");
+    CHECK(keys.insert(text).second);
+    CHECK(layout.ranks() <= 4);
+  }
+  CHECK(std::is_sorted(all.begin(), all.end(), [](const Layout& a, const Layout& b) {
+    return complexity(a) < complexity(b);
+  }));
+}
+
+TEST_CASE("a search says what is in the way of plain choices, and of all") {
+  std::mt19937_64 random(11);
+  SearchTask task = random_task(random, 2, 4);
+  task.nodes = 1;
+  task.device_memory = 1;
+  const SearchResult none = search_layouts(task, {.seconds = kUnlimited});
+  CHECK(none.choices.empty());
+  REQUIRE(none.nearest.has_value());
+  CHECK(none.nearest->memory.device > 1);
+  CHECK(!none.nearest->fits);
+  CHECK(!none.on_more_nodes.has_value());
+
+  task.device_memory = 0;
+  const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
+  REQUIRE(!found.choices.empty());
+  std::set<std::string> named;
+  int chosen = 0;
+  for (const WhyNot& why : found.why_not) {
+    named.insert(why.choice);
+    chosen += why.chosen ? 1 : 0;
+    if (why.best && why.best->time)
+      CHECK(why.best->time->seconds >= found.choices.front().time->seconds);
+    CHECK((why.chosen || why.best.has_value() || why.bound.has_value() || !why.refusal.empty()));
+  }
+  CHECK(named.contains("ZeRO 3"));
+  CHECK(chosen <= 1);
+}
+
+TEST_CASE("a search that has no time says how much better another layout could be") {
+  std::mt19937_64 random(5);
+  SearchTask task = random_task(random, 4, 8);
+  const SearchResult found = search_layouts(task, {.seconds = 0});
+  REQUIRE(!found.choices.empty());
+  CHECK(!found.proved);
+  CHECK(found.counts.tried < found.counts.all);
+  CHECK(found.least <= found.choices.front().time->seconds);
+}
+
+}  // namespace
+}  // namespace ftrun
