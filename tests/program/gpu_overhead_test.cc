@@ -70,7 +70,7 @@ TEST_CASE("cuDNN's attention keeps the scores of what it computes at once, also 
     CHECK(beside_own(choice, 3, 8, 4) == 12 * 4 * 64 * 64 * 2 + kLists);
     // Gradients of keys and values by query head, where heads share keys.
     CHECK(beside_own(choice, 3, 8, 2) == 12 * 4 * (64 * 64 + 2 * 64 * 8) * 2 + kLists);
-    // One row and the two query heads of a key head are the least that is computed at once.
+    // At least one row and the two query heads of a key head are computed at once.
     constexpr int64_t kLong = 32768;
     CHECK(beside_own(choice, 2, kLong, 2) == 2 * (kLong * kLong + 2 * kLong * 8) * 2 + kLists);
   }
