@@ -6,7 +6,7 @@ set(share "${CMAKE_INSTALL_DATADIR}/ftrun")
 
 install(TARGETS ftrun RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 if(FTRUN_ENGINE)
-  foreach(module ftrun_engine ftrun_cuda ftrun_nccl)
+  foreach(module ftrun_engine_module ftrun_cuda ftrun_nccl)
     if(TARGET ${module})
       set_target_properties(${module} PROPERTIES INSTALL_RPATH "\$ORIGIN")
       install(TARGETS ${module} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")

@@ -4,15 +4,21 @@
   scripts/export_gguf.py runs/mine --out mine.gguf
   scripts/export_gguf.py MODEL_FOLDER --out mine-q8.gguf --type q8_0
 
-Reads a run's exported model (RUN/export/model) or any model folder of a family that is handed over: llama, mistral,
-qwen2, qwen3. An adapter is merged first (ftrun convert RUN --merge --out FOLDER). The file gets the weights, the
-tokenizer, its special tokens and the chat template; a Modelfile for Ollama is written beside it.
+Reads a run's exported model (RUN/export/model) or any model folder of a family that is handed over:
+all that ftrun trains but opt, with the settings that llama.cpp computes (docs/checkpoint.md). The
+file gets the weights, the tokenizer, its special tokens and the chat template; a Modelfile for
+Ollama is written beside it.
 
-The file is proven before it gets its name: the package gguf reads every tensor back, and llama.cpp (the package xllamacpp,
-which scripts/setup.sh installs) must give the model's own token ids, chat layout and next-token probabilities. Where that
-package is not installed the line at the end says so. What is not right is not written. Nothing that is there is replaced.
+An adapter becomes a file of its own for the file of its base (llama-server --lora), where llama.cpp
+applies all that it holds; else it is merged first (ftrun convert RUN --merge --out FOLDER).
+
+The file is proven before it gets its name: the package gguf reads every tensor back, and llama.cpp
+(the package xllamacpp, which scripts/setup.sh installs) must give the model's own token ids, chat
+layout and next-token probabilities. Where that package is not installed the line at the end says
+so. What is not right is not written. Nothing that is there is replaced.
 """
 import argparse
+import contextlib
 import errno
 import json
 import os
@@ -27,34 +33,38 @@ if __name__ == "__main__":
 import numpy as np
 
 import script_errors
-from gguf_export import proof
-from gguf_export.architectures import Tensors, read_config, write_settings
-from gguf_export.vocabulary import load_tokenizer, write_vocabulary
+from gguf_models import adapter, proof
+from gguf_models.families import FAMILIES
+from gguf_models.model_folder import Tensors, read_config, write_settings
+from gguf_models.vocabulary import load_tokenizer, write_vocabulary
 from own_output import sync_folder
 from script_errors import UserError
 from text_files import refuse_pointers
 from training_data import hub
 
+NOT_TRIED = ("not tried in llama.cpp: the package xllamacpp, or for an adapter peft, is not "
+             "installed (scripts/setup.sh)")
 FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
 
 
-def model_folder(path):
-    """The folder to read: of a run, what it exported."""
-    if os.path.isfile(os.path.join(path, "config.json")):
-        return path
-    exported = os.path.join(path, "export", "model")
-    if os.path.isfile(os.path.join(exported, "config.json")):
-        return exported
-    for adapter in (path, os.path.join(path, "export", "adapter")):
-        if os.path.isfile(os.path.join(adapter, "adapter_config.json")):
-            raise UserError(f"{adapter}: is an adapter; merge it with its base first: ftrun convert {path} --merge --out FOLDER")
-    raise UserError(f"{path}: is neither a model folder nor a run that exported one" if os.path.isdir(path) else f"{path}: no such folder")
+def find_export(path):
+    """(the folder to read, whether it holds an adapter): of a run, what it exported."""
+    places = ((path, "config.json", False), (os.path.join(path, "export", "model"), "config.json",
+                                             False),
+              (path, adapter.CONFIG, True), (os.path.join(path, "export", "adapter"),
+                                             adapter.CONFIG, True))
+    for folder, name, is_adapter in places:
+        if os.path.isfile(os.path.join(folder, name)):
+            return folder, is_adapter
+    raise UserError(f"{path}: is neither a model folder nor a run that exported one"
+                    if os.path.isdir(path) else f"{path}: no such folder")
 
 
 def tensor_type(name, shape, wanted):
-    """Vectors stay fp32, as llama.cpp computes with them; rows that blocks of 32 do not divide stay f16."""
+    """Vectors stay fp32, as llama.cpp computes with them, and so do vectors of positions, which it
+    adds; rows that blocks of 32 do not divide stay f16."""
     import gguf
-    if len(shape) == 1:
+    if len(shape) == 1 or name == "position_embd.weight":
         return gguf.GGMLQuantizationType.F32
     if wanted == "q8_0" and shape[-1] % 32 != 0:
         return gguf.GGMLQuantizationType.F16
@@ -63,7 +73,8 @@ def tensor_type(name, shape, wanted):
 
 def check_range(name, values, kind):
     if kind.name in ("F16", "Q8_0") and np.abs(values).max() > 65504:
-        raise UserError(f"tensor {name} holds a value above 65504, which f16 has not; --type bf16 or f32")
+        raise UserError(f"tensor {name} holds a value above 65504, which f16 has not; "
+                        "--type bf16 or f32")
 
 
 def add_tensor_infos(writer, tensors, wanted):
@@ -75,8 +86,12 @@ def add_tensor_infos(writer, tensors, wanted):
         kind = tensor_type(name, shape, wanted)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         size = int(np.prod(shape)) // block * block_bytes
-        stored = shape if kind == gguf.GGMLQuantizationType.F32 else (*shape[:-1], shape[-1] // block * block_bytes)
-        writer.add_tensor_info(name, stored, np.dtype(np.float32 if kind == gguf.GGMLQuantizationType.F32 else np.uint8), size, kind)
+        if kind == gguf.GGMLQuantizationType.F32:
+            stored, stored_dtype = shape, np.dtype(np.float32)
+        else:
+            stored = (*shape[:-1], shape[-1] // block * block_bytes)
+            stored_dtype = np.dtype(np.uint8)
+        writer.add_tensor_info(name, stored, stored_dtype, size, kind)
         total += size
     return total
 
@@ -91,51 +106,86 @@ def write_tensors(writer, tensors, wanted):
         writer.write_tensor_data(np.ascontiguousarray(gguf.quants.quantize(values, kind)))
 
 
-def write_gguf(path, folder, config, tensors, kinds):
-    import gguf
-    writer = gguf.GGUFWriter(path, tensors.architecture)
-    try:
+def write_model(path, folder, config, tensors, kinds):
+    """A model's file; its special tokens."""
+    with open_writer(path, tensors.architecture) as writer:
         writer.add_name(os.path.basename(os.path.realpath(folder)))
-        writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[kinds]])
-        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        add_kind(writer, kinds)
         write_settings(writer, config, os.path.join(folder, "config.json"))
         special = write_vocabulary(writer, folder, config["vocab_size"])
-        require_space(path, add_tensor_infos(writer, tensors, kinds))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        write_tensors(writer, tensors, kinds)
+        write_all(writer, path, tensors, kinds)
+    return special
+
+
+def write_adapter(path, tensors):
+    """An adapter's file, in fp32."""
+    with open_writer(path, tensors.architecture) as writer:
+        writer.add_type("adapter")
+        writer.add_string("adapter.type", "lora")
+        writer.add_float32("adapter.lora.alpha", tensors.alpha)
+        add_kind(writer, "f32")
+        write_all(writer, path, tensors, "f32")
+
+
+def add_kind(writer, kinds):
+    import gguf
+    writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[kinds]])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+
+
+def write_all(writer, path, tensors, kinds):
+    require_space(path, add_tensor_infos(writer, tensors, kinds))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    write_tensors(writer, tensors, kinds)
+
+
+@contextlib.contextmanager
+def open_writer(path, architecture):
+    import gguf
+    writer = gguf.GGUFWriter(path, architecture)
+    try:
+        yield writer
     except OSError as error:
         if error.errno is None:  # numpy's, when not all bytes were written
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path) from None
         raise
     finally:
         writer.close()
-    return special
 
 
 def require_space(path, size):
     free = shutil.disk_usage(os.path.dirname(path)).free
     if free < size:
-        raise OSError(errno.ENOSPC, f"{size / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free", path)
+        raise OSError(errno.ENOSPC, f"{size / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free",
+                      path)
 
 
-def modelfile(name, folder, special, config):
-    """For `ollama create`: the chat template is in the file; generation ends at the end-of-text token."""
-    lines = [f"# ollama create NAME -f {name}.Modelfile", f"FROM ./{name}", f"PARAMETER num_ctx {min(config['max_position_embeddings'], 8192)}"]
+def modelfile(name, source, more):
+    """For `ollama create`: the chat template is in the file of the model."""
+    return "\n".join([f"# ollama create NAME -f {name}.Modelfile", f"FROM {source}", *more]) + "\n"
+
+
+def parameters(folder, special, config):
+    """Lines of a Modelfile: generation ends at the end-of-text token."""
+    positions = FAMILIES[config["model_type"]].key("context_length")
     end = end_token(folder, special)
-    return "\n".join(lines + ([f"PARAMETER stop {end}"] if end else [])) + "\n"
+    lines = [f"PARAMETER num_ctx {min(config[positions], 8192)}"]
+    return lines + ([f"PARAMETER stop {end}"] if end else [])
 
 
 def end_token(folder, special):
     token = load_tokenizer(folder).eos_token
-    return json.dumps(token, ensure_ascii=False) if token and "eos" in special.special_token_ids else ""
+    known = token and "eos" in special.special_token_ids
+    return json.dumps(token, ensure_ascii=False) if known else ""
 
 
 def refuse_existing(*paths):
     for path in paths:
         if os.path.lexists(path):
-            raise UserError(f"{path}: is there already, and is not replaced; name another file, or move it away")
+            raise UserError(f"{path}: is there already, and is not replaced; name another file, or "
+                            "move it away")
 
 
 def quiet_transformers():
@@ -145,45 +195,122 @@ def quiet_transformers():
 
 
 def export(a):
-    folder = model_folder(hub.find(a.model, "model", print))
+    folder, is_adapter = find_export(hub.find(a.model, "model", print))
     quiet_transformers()
+    if is_adapter:
+        export_adapter(a, folder)
+    else:
+        export_model(a, folder)
+
+
+def export_model(a, folder):
     config = read_config(folder)
-    out, beside = a.out, a.out + ".Modelfile"
-    refuse_existing(out, beside)
-    place = os.path.dirname(os.path.abspath(out))
-    os.makedirs(place, exist_ok=True)
-    tensors = Tensors(folder, config)
-    refuse_pointers([os.path.join(folder, "tokenizer.json")])
-    part = os.path.join(place, f".{os.path.basename(out)}.{os.getpid()}.part")
-    try:
-        special = write_gguf(part, folder, config, tensors, a.type)
-        proof.compare_tensors(part, tensors, lambda name: tensor_type(name, tensors.shape(name), a.type))
-        said = (proof.compare_with_llama_cpp(part, folder, a.type) if proof.has_llama_cpp() else
-                "not tried in llama.cpp: the package xllamacpp is not installed (scripts/setup.sh)")
-        os.link(part, out)  # fails where a file of that name has come meanwhile
-    except FileExistsError:
-        refuse_existing(out)
-        raise
-    except UserError as error:
-        raise type(error)(str(error).replace(part, out)) from None
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, out if error.filename == part else error.filename) from None
-    finally:
-        if os.path.lexists(part):
-            os.remove(part)
-    with open(beside, "x", encoding="utf-8") as file:
-        file.write(modelfile(os.path.basename(out), folder, special, config))
-    sync_folder(place)
-    print(f"{out}: {os.path.getsize(out) / 1e6:.1f} MB, {a.type}, {len(tensors.names())} tensors, each read back")
-    print(said)
-    print(f"{beside}: ollama create NAME -f {os.path.basename(beside)}")
+    with Publication(a.out) as made:
+        tensors = Tensors(folder, config)
+        refuse_pointers([os.path.join(folder, "tokenizer.json")])
+        special = write_model(made.part, folder, config, tensors, a.type)
+        proof.compare_tensors(made.part, tensors,
+                              lambda name: tensor_type(name, tensors.shape(name), a.type))
+        said = (proof.compare_with_llama_cpp(made.part, folder, a.type) if proof.has_llama_cpp()
+                else NOT_TRIED)
+        made.modelfile = modelfile(made.name, f"./{made.name}",
+                                   parameters(folder, special, config))
+    made.say(a.type, tensors, said)
+
+
+def export_adapter(a, folder):
+    """An adapter as it is, for the file of its base: proven on that base, which is written for it
+    and removed."""
+    base = find_base(a, folder)
+    config = read_config(base)
+    with Publication(a.out) as made:
+        tensors = adapter.AdapterTensors(folder, config)
+        write_adapter(made.part, tensors)
+        proof.compare_tensors(made.part, tensors,
+                              lambda name: tensor_type(name, tensors.shape(name), "f32"))
+        said = NOT_TRIED
+        if proof.has_llama_cpp() and proof.has_peft():
+            whole = made.another_part()
+            write_model(whole, base, config, Tensors(base, config), a.type)
+            said = proof.compare_with_llama_cpp(whole, base, a.type, (made.part, folder))
+        made.modelfile = modelfile(made.name, "BASE.gguf", [f"ADAPTER ./{made.name}"])
+    made.say("f32", tensors, said)
+    print(f"its base: scripts/export_gguf.py {base} --out BASE.gguf; llama-server -m BASE.gguf "
+          f"--lora {a.out}")
+
+
+def find_base(a, folder):
+    base = hub.find(a.base or adapter.base_of(folder), "model", print)
+    if not os.path.isfile(os.path.join(base, "config.json")):
+        raise UserError(f"{base}: the model that {folder} was trained on is not there; give --base "
+                        "FOLDER")
+    return base
+
+
+class Publication:
+    """A file that gets its name at the end, with its Modelfile, or not at all."""
+
+    def __init__(self, out):
+        self.out, self.beside = out, out + ".Modelfile"
+        self.name = os.path.basename(out)
+        self.place = os.path.dirname(os.path.abspath(out))
+        self.modelfile = ""
+        self.parts = []
+
+    def another_part(self):
+        """The path of a file that is removed at the end."""
+        number = f".{len(self.parts)}" if self.parts else ""
+        self.parts.append(os.path.join(self.place, f".{self.name}.{os.getpid()}{number}.part"))
+        return self.parts[-1]
+
+    def __enter__(self):
+        refuse_existing(self.out, self.beside)
+        os.makedirs(self.place, exist_ok=True)
+        self.part = self.another_part()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if error is None:
+                self._publish()
+        finally:
+            for part in self.parts:
+                if os.path.lexists(part):
+                    os.remove(part)
+        if isinstance(error, UserError):
+            said = str(error)
+            for part in self.parts:
+                said = said.replace(part, self.out)
+            raise type(error)(said) from None
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, self.out if error.filename in self.parts
+                          else error.filename) from None
+
+    def _publish(self):
+        try:
+            os.link(self.part, self.out)  # fails where a file of that name has come meanwhile
+        except FileExistsError:
+            refuse_existing(self.out)
+            raise
+        with open(self.beside, "x", encoding="utf-8") as file:
+            file.write(self.modelfile)
+        sync_folder(self.place)
+
+    def say(self, kind, tensors, said):
+        print(f"{self.out}: {os.path.getsize(self.out) / 1e6:.1f} MB, {kind}, "
+              f"{len(tensors.names())} tensors, each read back")
+        print(said)
+        print(f"{self.beside}: ollama create NAME -f {os.path.basename(self.beside)}")
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a run, or a model folder")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a run, a model folder or an adapter")
     parser.add_argument("--out", required=True, help="the file to write")
-    parser.add_argument("--type", choices=list(FILE_TYPES), default="f16", help="how matrices are stored (default: f16)")
+    parser.add_argument("--base", help="the model folder of an adapter (default: what it names)")
+    parser.add_argument("--type", choices=list(FILE_TYPES), default="f16",
+                        help="how matrices are stored (default: f16)")
     script_errors.add_debug(parser)
     a = parser.parse_args(arguments)
     return script_errors.run("export_gguf", lambda: export(a))

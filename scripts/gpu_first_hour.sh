@@ -30,7 +30,7 @@ minutes=''
 torch=''
 step_limit=540
 most_bytes=$((64 << 20))
-binaries=(ftrun test_cuda test_exec_cuda test_nccl_gpu gpu_kernel_bench)
+binaries=(ftrun test_cuda test_engine_cuda test_nccl_gpu gpu_kernel_bench)
 modules=(libftrun_engine.so libftrun_cuda.so libftrun_nccl.so)
 # What a packed folder has, and the file by which it is known as one.
 packed=(bin lib tests scripts resources.txt)
@@ -46,7 +46,7 @@ pack_files() {
     die "$pack holds what this script did not pack: give a folder that is empty or not there"
   fi
   (cd "$root" && cmake --preset release -DFTRUN_BENCH=ON >/dev/null &&
-    cmake --build --preset release -- "${binaries[@]}" ftrun_engine ftrun_cuda ftrun_nccl) || die "the build failed"
+    cmake --build --preset release -- "${binaries[@]}" ftrun_engine_module ftrun_cuda ftrun_nccl) || die "the build failed"
   (cd "$pack" 2>/dev/null && rm -rf -- "${packed[@]}")
   mkdir -p "$pack/bin" "$pack/lib" "$pack/tests/bench" "$pack/scripts" && touch "$pack/$pack_mark" || die "cannot write $pack"
   local name
@@ -216,7 +216,7 @@ all_steps() {
   step start pass start
   step spills pass spills
   step kernels pass bin/test_cuda
-  step trainings pass bin/test_exec_cuda
+  step trainings pass bin/test_engine_cuda
   step nccl-one-rank pass bin/test_nccl_gpu
   for check in repeat recorded processor cudnn documents adapters precisions optimizers multipliers resume; do step "losses-$check" pass check_training "$check"; done
   step timings figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench

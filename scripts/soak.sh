@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 states=${1:-2000} flips=${2:-1000} kills=${3:-40} seed=${4:-1} stops=${5:-50} configs=${6:-200} signals=${7:-200}
-scripts/build.sh release ftrun ftrun_engine test_checkpoint test_base test_comm test_exec kill_at_call
+scripts/build.sh release ftrun ftrun_engine_module test_checkpoint test_base test_comm test_training kill_at_call
 failed=0
 part() {
   printf '[soak] %s\n' "$1"
@@ -22,7 +22,7 @@ part 'each call of a save fails in turn' $tests 'a full disk at any call*,an inp
 part 'short writes' build/release/bin/test_base 'a file that may not grow further*,a piece that cannot be written*'
 part 'flipped bits' $tests 'every flipped bit*'
 part 'wrong tokens' env FTRUN_SOAK_TOKENS=10000 build/release/bin/test_comm 'thousands of wrong tokens*'
-part 'each stop point' build/release/bin/test_exec 'a run that ends after any step*'
+part 'each stop point' build/release/bin/test_training 'a run that ends after any step*'
 part 'kill -9 at each call of a save' .venv/bin/python tests/e2e/save_calls_test.py "$PWD"
 part 'kill -9 at random moments' .venv/bin/python tests/e2e/soak.py "$PWD" --kills "$kills" --seed "$seed"
 part 'stop signals at random instants' .venv/bin/python tests/e2e/preempt.py "$PWD" --signals "$signals" --seed "$seed"

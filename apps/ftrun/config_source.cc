@@ -23,12 +23,13 @@
 #include "data/check_headers.h"
 #include "data/conversations.h"
 #include "engine.h"
-#include "exec/export_options.h"
-#include "exec/sample_options.h"
-#include "exec/weights_check.h"
 #include "model/families.h"
+#include "model/rope_angles.h"
 #include "model/tensor_split.h"
 #include "named_inputs.h"
+#include "plan/export_options.h"
+#include "plan/sample_options.h"
+#include "plan/weights_check.h"
 #include "program/pipeline_plan.h"
 #include "program/training_model.h"
 #include "refusal.h"
@@ -265,11 +266,35 @@ void note_serving(const Config& config, Report& report) {
   if (!limits.empty()) add_notice(config, "adapter", limits, "", report);
 }
 
-/// Notes that more positions are asked for than the model was trained on, which is allowed.
+/// Notes that more positions are asked for than the model was trained on, which is allowed, and
+/// which scaling of its rotation would serve them.
 void note_positions(const Config& config, const ModelConfig& model, Report& report) {
-  const int64_t tokens = config.data.sequence_length, most = model.max_positions;
-  if (most != 0 && tokens > most)
-    add_notice(config, "data.sequence_length", cat("data.sequence_length ", tokens, " is above the model's max_position_embeddings, ", most), "", report);
+  const int64_t tokens = config.data.sequence_length, most = reached_positions(model);
+  if (most == 0 || tokens <= most) return;
+  const char* const reach = most == model.max_positions
+                                ? "the model's max_position_embeddings, "
+                                : "factor times original_max_position_embeddings of the model's yarn, ";
+  add_notice(config, "data.sequence_length",
+             cat("data.sequence_length ", tokens, " is above ", reach, most),
+             scaling_for(model, tokens), report);
+}
+
+/// Says which factors longrope has in this run, which its longest row decides.
+void note_longrope(const Config& config, const ModelConfig& model, Report& report) {
+  const int64_t tokens = config.data.sequence_length;
+  for (const RopeConfig& rope : model.rotations()) {
+    if (rope.type != RopeType::kLongRope) continue;
+    const bool is_long = uses_long_factors(rope, tokens);
+    add_notice(config, "data.sequence_length",
+               cat("data.sequence_length ", tokens, is_long ? " is above" : " is not above",
+                   " longrope's original_max_position_embeddings, ", rope.original_positions, ": ",
+                   is_long ? "long_factor" : "short_factor", " rotates all rows of the run"),
+               is_long ? cat("at most ", rope.original_positions,
+                             " tokens a row train the model as it is used for short texts, with "
+                             "short_factor")
+                       : "",
+               report);
+  }
 }
 
 /// Adds a problem of a data set that the config names.
@@ -460,6 +485,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
                      result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
   if (result.model) note_positions(result.config, *result.model, report);
+  if (result.model) note_longrope(result.config, *result.model, report);
   note_row_padding(result.config, report);
   if (result.model) note_bubble(result.config, report);
   note_serving(result.config, report);

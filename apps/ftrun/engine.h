@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "exec/bench_machine.h"
-#include "exec/train.h"
+#include "engine/bench_machine.h"
+#include "plan/train_request.h"
 
 namespace ftrun {
 

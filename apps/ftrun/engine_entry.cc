@@ -1,5 +1,5 @@
-#include "exec/bench_machine.h"
-#include "exec/train.h"
+#include "engine/bench_machine.h"
+#include "training/train.h"
 
 /// The engine's entry points, called by bin/ftrun after it has loaded this library.
 extern "C" __attribute__((visibility("default"))) int ftrun_engine_train(

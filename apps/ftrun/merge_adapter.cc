@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "checkpoint/weight_conversion.h"
-#include "exec/export_options.h"
-#include "exec/row_lengths.h"
-#include "exec/weights_check.h"
+#include "plan/export_options.h"
+#include "plan/row_lengths.h"
+#include "plan/weights_check.h"
 
 namespace ftrun {
 namespace {

@@ -25,9 +25,13 @@ OpWork communication(const LayerGraph& graph, const Op& op) {
 
 }  // namespace work_of
 
-OpWork::OpWork(std::initializer_list<Pass> passes) : count_(passes.size()) {
-  require(count_ <= kMostPasses, "passes of an operation");
-  std::copy(passes.begin(), passes.end(), passes_.begin());
+OpWork::OpWork(std::initializer_list<Pass> passes) {
+  for (const Pass& pass : passes) add(pass);
+}
+
+void OpWork::add(const Pass& pass) {
+  require(count_ < kMostPasses, "passes of an operation");
+  passes_[count_++] = pass;
 }
 
 Pass OpWork::total() const {

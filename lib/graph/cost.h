@@ -25,11 +25,13 @@ struct Pass {
 /// A gradient of a parameter counts as written once; the list that adds to it reads it, too.
 class OpWork {
  public:
-  /// The logits, the losses and two gradients of the head.
-  static constexpr size_t kMostPasses = 4;
+  /// The bias, the logits, the losses and three gradients of the head.
+  static constexpr size_t kMostPasses = 6;
 
   OpWork(const Pass& pass) : OpWork({pass}) {}
   OpWork(std::initializer_list<Pass> passes);
+
+  void add(const Pass& pass);
 
   const Pass* begin() const { return passes_.data(); }
   const Pass* end() const { return passes_.data() + count_; }

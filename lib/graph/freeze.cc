@@ -40,12 +40,15 @@ void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>&
   }
 }
 
-/// Gradients of parameters that the forward list makes, as the head does.
+/// Removes gradients of frozen parameters that the forward list makes, as the head does, where none
+/// of a trained one comes behind them.
 void remove_from_forward(LayerGraph& graph) {
   for (Op& op : graph.forward) {
     const int gradient = op_spec(op.kind).parameter_gradient;
-    if (gradient < 0 || op.out.size() != static_cast<size_t>(gradient) + 1) continue;
-    if (graph.at(op.out.back()).role == ValueRole::kTemp) op.out.pop_back();
+    if (gradient < 0) continue;
+    while (op.out.size() > static_cast<size_t>(gradient) &&
+           graph.at(op.out.back()).role == ValueRole::kTemp)
+      op.out.pop_back();
   }
 }
 

@@ -31,7 +31,8 @@ struct OpSpec {
   /// Operands in letters: N = B*T tokens of a micro-batch (B rows of T tokens), D hidden, H query
   /// heads, K key/value heads, d head size, E its elements that rotate, F feed-forward, V
   /// vocabulary rows, C tokens of a chunk, I and O of a product. Dimensions of an operand are
-  /// joined by commas, [optional] operands come last. Q stands for (H+2K)d, R for H+K, A for H*d, U
+  /// joined by commas, [optional] operands come last; one that may be left out before another has
+  /// a different number of dimensions from the next. Q stands for (H+2K)d, R for H+K, A for H*d, U
   /// for K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS the blocks of
   /// t ranks of that shape.
   std::string_view shapes;
@@ -59,8 +60,8 @@ struct OpSpec {
   /// The cheaper operation that makes the other results where backward has result 0; null: the
   /// operation itself is run again.
   Op (*from_first_result)(const Op&) = nullptr;
-  /// The last result is a gradient of a parameter, which is left out where that is frozen; -1: none
-  /// is.
+  /// The results from this one on are gradients of parameters, of which the last ones are left out
+  /// where their parameters are frozen; -1: none are.
   int parameter_gradient = -1;
   /// The result whose form is the device's own, so that devices' results cannot be compared; -1:
   /// none.

@@ -77,15 +77,19 @@ class Letters {
 std::string misfit(const LayerGraph& graph, std::string_view side,
                    const std::vector<ValueId>& operands, Letters& letters) {
   const std::vector<std::string> patterns = split(side, ' ');
-  for (size_t i = 0; i < operands.size() || i < patterns.size(); ++i) {
-    if (i >= patterns.size()) return cat(graph.at(operands[i]).name, " is one too many");
-    const bool optional = patterns[i].front() == '[';
-    if (i >= operands.size()) return optional ? "" : cat(patterns[i], " is missing");
+  size_t next = 0;
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const bool optional = patterns[i].front() == '[', last = i + 1 == patterns.size();
+    if (next >= operands.size()) return optional ? "" : cat(patterns[i], " is missing");
     const std::string pattern =
         optional ? patterns[i].substr(1, patterns[i].size() - 2) : patterns[i];
-    const Value& value = graph.at(operands[i]);
+    const Value& value = graph.at(operands[next]);
+    // The number of dimensions shows that an optional operand is left out before another one.
+    if (optional && !last && value.dims.size() != split(pattern, ',').size()) continue;
     if (!letters.match(pattern, value.dims)) return cat(value.name, " is no ", pattern);
+    ++next;
   }
+  if (next < operands.size()) return cat(graph.at(operands[next]).name, " is one too many");
   return "";
 }
 

@@ -188,11 +188,11 @@ void read_common(ConfigReader& reader, ModelConfig& config, const Family& family
                    cat("found ", number_text(dropout), "; expected a number from 0 to below 1"));
   }
   if (family.window_rotation) {
-    const LayerRopes ropes = read_layer_ropes(reader, config.max_positions);
+    const LayerRopes ropes = read_layer_ropes(reader, config, family);
     config.rope = ropes.full;
     if (ropes.window != ropes.full) config.window_rope = ropes.window;
   } else {
-    config.rope = read_rope(reader, config.max_positions, family);
+    config.rope = read_rope(reader, config, family);
   }
   config.windows.assign(static_cast<size_t>(config.layers), 0);
   config.dtype = read_dtype(reader);
@@ -281,6 +281,10 @@ std::string_view rope_name(RopeType type) {
       return "linear";
     case RopeType::kLlama3:
       return "llama3";
+    case RopeType::kYarn:
+      return "yarn";
+    case RopeType::kLongRope:
+      return "longrope";
   }
   bug("unknown rope type");
 }
@@ -297,8 +301,14 @@ std::string rope_text(const RopeConfig& rope) {
   if (rope.type != RopeType::kDefault) text += " factor " + plain(rope.factor);
   if (rope.type == RopeType::kLlama3) {
     text += cat(" low ", plain(rope.low_frequency_factor), " high ",
-                plain(rope.high_frequency_factor), " original ", rope.original_positions);
+                plain(rope.high_frequency_factor));
   }
+  if (rope.type == RopeType::kYarn) {
+    text += cat(" fast ", plain(rope.beta_fast), " slow ", plain(rope.beta_slow),
+                rope.truncate ? "" : " not truncated");
+  }
+  if (rope.original_positions > 0) text += cat(" original ", rope.original_positions);
+  if (rope.attention_factor != 1.0) text += " attention " + fixed_text(rope.attention_factor, 6);
   return text;
 }
 
@@ -351,6 +361,7 @@ std::string features_text(const ModelConfig& config) {
   if (config.qkv_bias) names.emplace_back("qkv_bias");
   if (config.attention_out_bias) names.emplace_back("attention_out_bias");
   if (config.mlp_bias) names.emplace_back("mlp_bias");
+  if (config.head_bias) names.emplace_back("head_bias");
   if (config.qk_norm) names.emplace_back(config.whole_qk_norm ? "whole_qk_norm" : "qk_norm");
   if (config.norm == NormKind::kLayer)
     names.emplace_back(config.norm_bias ? "layer_norm" : "layer_norm_without_bias");

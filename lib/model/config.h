@@ -12,7 +12,7 @@
 namespace ftrun {
 
 /// RopeType says how the rotary angles of a model are scaled (transformers' rope_type).
-enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
+enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongRope };
 
 /// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), the same
 /// with weights that are stored less 1, or layer norm with a weight (Ba et al. 2016).
@@ -23,13 +23,26 @@ struct RopeConfig {
   double theta = 10000.0;
   /// The share of a head's elements that rotate.
   double partial = 1.0;
-  /// kLinear, kLlama3: the longest context is this many times the original one.
+  /// All types but kDefault: the longest context is this many times the original one.
   double factor = 1.0;
   /// kLlama3: wave lengths above original_positions / low_frequency_factor tokens are stretched by
   /// `factor`, those below original_positions / high_frequency_factor are left, others blended.
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
+  /// kLlama3, kYarn, kLongRope: the longest context before the scaling.
   int64_t original_positions = 0;
+  /// kYarn: pairs that turn at least beta_fast times in the original context keep their
+  /// frequencies, those that turn at most beta_slow times are stretched by `factor`, others
+  /// blended; `truncate` moves both borders to whole pairs.
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  bool truncate = true;
+  /// kLongRope: what each pair's frequency is divided by in runs whose rows fit into the original
+  /// context, and in others (model/rope_angles.h).
+  std::vector<double> short_factors;
+  std::vector<double> long_factors;
+  /// Multiplies cos and sin.
+  double attention_factor = 1.0;
   bool operator==(const RopeConfig&) const = default;
 };
 
@@ -63,6 +76,8 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
+  /// The output matrix has a bias, which is not the embedding's.
+  bool head_bias = false;
   /// RMS norm of each query and key head before the rotation, or of all query heads and all key
   /// heads of a token together.
   bool qk_norm = false;

@@ -48,6 +48,12 @@ const nlohmann::json* ConfigReader::find(const char* key) const {
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
+std::vector<std::string> ConfigReader::keys() const {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : object_.items()) out.push_back(key);
+  return out;
+}
+
 ConfigReader ConfigReader::inner(const char* key) const {
   return {object_.at(key), findings_, cat(prefix_, key, ".")};
 }

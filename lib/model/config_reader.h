@@ -32,6 +32,8 @@ class ConfigReader {
   bool has(const char* key) const;
   /// The value, or null when the key is absent or null.
   const nlohmann::json* find(const char* key) const;
+  /// Returns all keys of the object, in order.
+  std::vector<std::string> keys() const;
   /// A reader of an inner object; problems are noted there under "key.".
   ConfigReader inner(const char* key) const;
 

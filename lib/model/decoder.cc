@@ -19,7 +19,7 @@
 #include "graph/builder.h"
 #include "graph/op_spec.h"
 #include "model/products.h"
-#include "model/rope.h"
+#include "model/rope_angles.h"
 #include "model/tensor_split.h"
 #include "ops/activation/activation.h"
 #include "ops/add/add.h"
@@ -769,8 +769,11 @@ class DecoderBuilder {
     add_embedding(table, positions);
     for (int64_t i = 0; i < c_.layers; ++i) add_block(i);
     const TensorTable::Norm norm = table_.norm(std::string(names_.norm), c_);
-    add_head(norm,
-             c_.tied ? table : table_.rows(weight_of(names_.head), {c_.vocab_rows, c_.hidden}));
+    const TensorId head =
+        c_.tied ? table : table_.rows(weight_of(names_.head), {c_.vocab_rows, c_.hidden});
+    const TensorId bias =
+        c_.head_bias ? table_.rows(cat(names_.head, ".bias"), {c_.vocab_rows}) : -1;
+    add_head(norm, head, bias);
     if (c_.rotary_size() > 0) add_rope_table();
     return std::move(out_);
   }
@@ -838,11 +841,11 @@ class DecoderBuilder {
   }
 
   void output_rope_table(GraphBuilder& g, ValueId positions) const {
-    std::vector<double> frequencies;
+    RopeTableAttrs attrs;
     for (const RopeConfig& rotation : c_.rotations())
-      for (const double each : inverse_frequencies(rotation, c_.rotary_size()))
-        frequencies.push_back(each);
-    g.output(ops::rope_table(g, positions, std::move(frequencies), 1.0), Port::kRope);
+      for (const double each : inverse_frequencies(rotation, c_.rotary_size(), batch_.longest()))
+        attrs.angles.push_back({each, rotation.attention_factor});
+    g.output(ops::rope_table(g, positions, std::move(attrs)), Port::kRope);
   }
 
   void add_block(int64_t index) {
@@ -862,7 +865,9 @@ class DecoderBuilder {
                            bind_block(it->second.params, tensors, dtypes_)});
   }
 
-  void add_head(const TensorTable::Norm& norm_tensors, TensorId weight_tensor) {
+  /// Adds the head's layer. `bias_tensor` is -1 without a bias.
+  void add_head(const TensorTable::Norm& norm_tensors, TensorId weight_tensor,
+                TensorId bias_tensor) {
     const int64_t n = batch_.tokens();
     GraphBuilder g("head", n, batch_.row_tokens, dtypes_);
     const ValueId x =
@@ -871,6 +876,7 @@ class DecoderBuilder {
         mode_ == Mode::kLogits ? -1 : g.input(Port::kLabels, DType::kI32, {n}, "labels");
     const NormParams norm = add_norm_params(g, c_, "norm");
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
+    const ValueId bias = bias_tensor >= 0 ? g.param("lm_head.bias", {local_.vocab_rows}) : -1;
     // The product is linear: its operand takes the scale, and logits never are whole in memory.
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
     const ValueId y = SplitProducts(g, split_).all_tokens(scaled);
@@ -879,18 +885,19 @@ class DecoderBuilder {
       attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
     const bool whole = split_.degree == 1;
     if (mode_ == Mode::kLogits) {
-      const ValueId logits = ops::softcap(g, ops::linear(g, y, weight), c_.logit_softcap);
+      const ValueId logits = ops::softcap(g, ops::linear(g, y, weight, bias), c_.logit_softcap);
       g.output(whole ? logits : ops::all_gather_blocks(g, logits, along_tensor(split_.degree)),
                Port::kLogits);
     } else if (whole) {
-      ops::linear_cross_entropy(g, y, weight, labels, attrs);
+      ops::linear_cross_entropy(g, y, weight, labels, attrs, bias);
     } else {
       const ops::VocabularyPart part{split_.degree, split_.index, c_.vocab_rows};
-      ops::vocabulary_cross_entropy(g, y, weight, labels, attrs, part);
+      ops::vocabulary_cross_entropy(g, y, weight, labels, attrs, part, bias);
     }
     std::vector<GraphParam> params{{norm.weight, {norm_tensors.weight}}};
     if (norm.bias >= 0) params.push_back({norm.bias, {norm_tensors.bias}});
     params.push_back({weight, {weight_tensor}});
+    if (bias >= 0) params.push_back({bias, {bias_tensor}});
     out_.layers.push_back(
         {"head", LayerKind::kHead, add_graph(g.finish(train())), std::move(params)});
   }

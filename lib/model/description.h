@@ -138,8 +138,12 @@ struct BatchShape {
   int64_t rows = 1;
   int64_t row_tokens = 1;
   int64_t row_padding = 0;
+  /// Tokens of the longest row that any micro-batch of the run can have, by which a rotation may be
+  /// chosen; 0: rows are as long as these.
+  int64_t longest_row = 0;
 
   int64_t tokens() const { return rows * row_tokens; }
+  int64_t longest() const { return longest_row > 0 ? longest_row : row_tokens - row_padding; }
   bool operator==(const BatchShape&) const = default;
 };
 

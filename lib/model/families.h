@@ -42,6 +42,8 @@ struct ConfigDefaults {
   /// The hidden size over the number of query heads where it is 0.
   int64_t head_size = 0;
   int64_t positions = 0;
+  /// original_max_position_embeddings, which a class that has it takes before that of rope_scaling.
+  int64_t original_positions = 0;
   double norm_epsilon = 1e-6;
   double attention_dropout = 0;
   double rope_theta = 10000.0;
@@ -70,6 +72,8 @@ struct Family {
   bool rotates_partly = false;
   /// Layers with a sliding window have a rotation of their own.
   bool window_rotation = false;
+  /// The class takes "yarn" for "longrope", the only scaling that it has.
+  bool yarn_is_longrope = false;
   /// Fills what the families differ in; what all have is there already.
   void (*read)(ConfigReader& reader, ModelConfig& config);
 };
@@ -115,5 +119,6 @@ extern const Family kCohere2Family;
 extern const Family kGptNeoxFamily;
 extern const Family kOptFamily;
 extern const Family kFalconFamily;
+extern const Family kPhiFamily;
 
 }  // namespace ftrun

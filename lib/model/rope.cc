@@ -1,16 +1,21 @@
 #include "model/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numbers>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "base/error.h"
 #include "base/text.h"
 #include "model/families.h"
+#include "model/rope_angles.h"
 
 namespace ftrun {
 namespace {
+
+constexpr const char* kOriginal = "original_max_position_embeddings";
 
 bool is_filled_object(const nlohmann::json* value) {
   return value && value->is_object() && !value->empty();
@@ -34,75 +39,196 @@ bool is_nested(const nlohmann::json& rope) {
   return false;
 }
 
-void read_llama3(ConfigReader& outer, ConfigReader& reader, int64_t max_positions,
-                 RopeConfig& rope) {
-  constexpr WholeRange kPositions{1, int64_t{1} << 40};
-  rope.low_frequency_factor = reader.number("low_freq_factor", 1.0, true);
-  rope.high_frequency_factor = reader.number("high_freq_factor", 4.0, true);
-  if (rope.high_frequency_factor <= rope.low_frequency_factor && reader.find("high_freq_factor"))
-    reader.problem("high_freq_factor", "must be above low_freq_factor");
-  const int64_t inner =
-      reader.whole_or("original_max_position_embeddings", max_positions, kPositions);
-  rope.original_positions = outer.whole_or("original_max_position_embeddings", inner, kPositions);
-  if (rope.original_positions == 0)
-    reader.problem("original_max_position_embeddings", "missing; expected a whole number");
-}
-
 double read_partial(ConfigReader& reader, double outer, const char* key = "partial_rotary_factor") {
   const double share = reader.number_or(key, outer, true);
   if (share > 1.0) reader.problem(key, cat("found ", number_text(share), "; expected at most 1"));
   return share;
 }
 
-RopeConfig read_scaling(ConfigReader& outer, ConfigReader reader, RopeConfig rope,
-                        int64_t max_positions) {
-  rope.theta = reader.number_or("rope_theta", rope.theta, true);
-  const std::string type = reader.text_or("rope_type", reader.text_or("type", "default"));
-  if (type == "linear" || type == "llama3") rope.factor = reader.number("factor", 1.0, true);
-  if (type == "linear") {
-    rope.type = RopeType::kLinear;
-  } else if (type == "llama3") {
+/// Returns the keys of a scaling's object that are read, beside those that it has alone.
+std::vector<std::string> with_common_keys(std::initializer_list<const char*> own) {
+  std::vector<std::string> keys{"attention_factor", "factor",    kOriginal, "partial_rotary_factor",
+                                "rope_theta",       "rope_type", "type"};
+  keys.insert(keys.end(), own.begin(), own.end());
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+/// ScalingReader reads the object of one rotation.
+class ScalingReader {
+ public:
+  /// `config` reads the whole config.json, whose original_max_position_embeddings comes before the
+  /// object's; null for a class with a rotation for each layer type, which reads the object alone.
+  ScalingReader(ConfigReader settings, ConfigReader* config, const ModelConfig& known,
+                const Family& family)
+      : settings_(std::move(settings)), config_(config), known_(known), family_(family) {}
+
+  /// Reads the object; `rope` has what stands beside it.
+  RopeConfig read(RopeConfig rope) {
+    rope.theta = settings_.number_or("rope_theta", rope.theta, true);
+    rope.partial = read_partial(settings_, rope.partial);
+    const char* const key = settings_.find("rope_type") ? "rope_type" : "type";
+    const std::string type = settings_.text_or(key, "default");
+    if (type == "linear") {
+      rope.type = RopeType::kLinear;
+      rope.factor = settings_.number("factor", 1.0, true);
+    } else if (type == "llama3") {
+      read_llama3(rope);
+    } else if (type == "longrope" || type == "su" || (type == "yarn" && family_.yarn_is_longrope)) {
+      read_longrope(rope);
+    } else if (type == "yarn") {
+      read_yarn(rope, key);
+    } else if (type == "dynamic") {
+      settings_.unsupported(key, why_not_dynamic());
+    } else if (type != "default") {
+      settings_.unsupported(
+          key, found_text(type) +
+                   " is not supported yet (default, linear, llama3, yarn and longrope are)");
+    }
+    return rope;
+  }
+
+ private:
+  void read_llama3(RopeConfig& rope) {
     rope.type = RopeType::kLlama3;
-    read_llama3(outer, reader, max_positions, rope);
-  } else if (type != "default") {
-    reader.unsupported("rope_type",
-                       found_text(type) + " is not supported yet (default, linear and llama3 are)");
+    rope.factor = settings_.number("factor", 1.0, true);
+    rope.low_frequency_factor = settings_.number("low_freq_factor", 1.0, true);
+    rope.high_frequency_factor = settings_.number("high_freq_factor", 4.0, true);
+    if (rope.high_frequency_factor <= rope.low_frequency_factor &&
+        settings_.find("high_freq_factor"))
+      settings_.problem("high_freq_factor", "must be above low_freq_factor");
+    rope.original_positions = original_positions();
   }
-  rope.partial = read_partial(reader, rope.partial);
-  return rope;
-}
 
-float llama3_scaled(const RopeConfig& rope, float frequency) {
-  const auto factor = static_cast<float>(rope.factor);
-  const auto original = static_cast<float>(rope.original_positions);
-  const auto low = static_cast<float>(rope.low_frequency_factor);
-  const auto span = static_cast<float>(rope.high_frequency_factor - rope.low_frequency_factor);
-  const double low_wavelength =
-      static_cast<double>(rope.original_positions) / rope.low_frequency_factor;
-  const double high_wavelength =
-      static_cast<double>(rope.original_positions) / rope.high_frequency_factor;
-  const float wavelength = static_cast<float>(2.0 * std::numbers::pi) / frequency;
-  if (wavelength > static_cast<float>(low_wavelength)) return frequency / factor;
-  if (wavelength < static_cast<float>(high_wavelength)) return frequency;
-  const float smooth = (original / wavelength - low) / span;
-  return (1.0F - smooth) * frequency / factor + smooth * frequency;
-}
-
-float scaled(const RopeConfig& rope, float frequency) {
-  switch (rope.type) {
-    case RopeType::kDefault:
-      return frequency;
-    case RopeType::kLinear:
-      return frequency / static_cast<float>(rope.factor);
-    case RopeType::kLlama3:
-      return llama3_scaled(rope, frequency);
+  void read_yarn(RopeConfig& rope, const char* type_key) {
+    rope.type = RopeType::kYarn;
+    refuse_other_keys("yarn", with_common_keys({"beta_fast", "beta_slow", "mscale",
+                                                "mscale_all_dim", "truncate", "finetuned"}));
+    if (rope.theta <= 1.0)
+      settings_.problem(
+          type_key, cat("\"yarn\" expects a rope_theta above 1, found ", number_text(rope.theta)));
+    rope.original_positions = original_positions();
+    if (settings_.has("factor"))
+      rope.factor = factor_or_ratio(rope.original_positions);
+    else
+      settings_.problem("factor", "missing; expected a number of at least 1");
+    // A zero stands for the default there, as null does.
+    const double fast = at_least("beta_fast", 0, 0), slow = at_least("beta_slow", 0, 0);
+    if (fast != 0) rope.beta_fast = fast;
+    if (slow != 0) rope.beta_slow = slow;
+    if (rope.beta_fast < rope.beta_slow)
+      settings_.problem(
+          "beta_fast", cat("found ", number_text(rope.beta_fast), "; expected at least beta_slow, ",
+                           number_text(rope.beta_slow)));
+    rope.truncate = settings_.flag_or("truncate", true);
+    if (!rope.truncate && !config_)
+      settings_.unsupported("truncate", "transformers reads it for models with one rotation alone");
+    const double mscale = at_least("mscale", 0, 0), all = at_least("mscale_all_dim", 0, 0);
+    rope.attention_factor = settings_.number_or(
+        "attention_factor", yarn_attention_factor(rope.factor, mscale, all), true);
   }
-  bug("unknown rope type");
-}
+
+  void read_longrope(RopeConfig& rope) {
+    rope.type = RopeType::kLongRope;
+    refuse_other_keys("longrope", with_common_keys({"short_factor", "long_factor"}));
+    rope.original_positions = original_positions();
+    if (rope.original_positions == 1)
+      settings_.problem(kOriginal, "found 1; longrope expects at least 2");
+    rope.factor = factor_or_ratio(rope.original_positions);
+    rope.attention_factor = settings_.number_or(
+        "attention_factor",
+        longrope_attention_factor(rope.factor, std::max<int64_t>(rope.original_positions, 2)),
+        true);
+    const int64_t size =
+        known_.head_size > 0 ? known_.head_size : known_.hidden / known_.query_heads;
+    const auto pairs = static_cast<int64_t>(static_cast<double>(size) * rope.partial) / 2;
+    rope.short_factors = factors("short_factor", pairs);
+    rope.long_factors = factors("long_factor", pairs);
+  }
+
+  /// Returns how many tokens the longest rows had before the scaling.
+  int64_t original_positions() {
+    constexpr WholeRange kPositions{1, int64_t{1} << 40};
+    int64_t positions = settings_.whole_or(kOriginal, known_.max_positions, kPositions);
+    if (config_) {
+      // A class with a value of its own takes it before the object's.
+      const int64_t of_class = family_.defaults.original_positions;
+      positions = config_->whole_or(kOriginal, of_class > 0 ? of_class : positions, kPositions);
+    }
+    if (positions == 0) settings_.problem(kOriginal, "missing; expected a whole number");
+    return positions;
+  }
+
+  /// Reads the factor; without one it is how many times longer the longest rows are than they were.
+  double factor_or_ratio(int64_t original) {
+    if (settings_.find("factor")) return at_least("factor", 1.0, 1.0);
+    if (known_.max_positions == 0)
+      settings_.problem("factor", "missing, and so is max_position_embeddings, which would say it");
+    if (original == 0) return 1.0;
+    return static_cast<double>(known_.max_positions) / static_cast<double>(original);
+  }
+
+  double at_least(const char* key, double fallback, double low) {
+    const double value = settings_.number_or(key, fallback, false);
+    if (value >= low) return value;
+    settings_.problem(key, cat("found ", number_text(value), "; expected a number of at least ",
+                               number_text(low)));
+    return fallback;
+  }
+
+  /// Reads a list of what each pair's frequency is divided by.
+  std::vector<double> factors(const char* key, int64_t pairs) {
+    const nlohmann::json* const list = settings_.find(key);
+    std::vector<double> out;
+    if (!list || !list->is_array()) {
+      settings_.problem(key, cat(list                 ? "found " + found_text(*list)
+                                 : settings_.has(key) ? "found null"
+                                                      : "missing",
+                                 "; expected a list of ", pairs, " numbers"));
+      return out;
+    }
+    for (const nlohmann::json& item : *list) {
+      const double number = item.is_number() ? item.get<double>() : 0;
+      if (!std::isfinite(number) || number <= 0) {
+        settings_.problem(key, cat("entry ", out.size(), " is ", found_text(item),
+                                   "; expected a number above 0"));
+        return out;
+      }
+      out.push_back(number);
+    }
+    if (static_cast<int64_t>(out.size()) != pairs)
+      settings_.problem(key, cat("has ", out.size(), " numbers; expected ", pairs,
+                                 ", one for each pair of elements that rotates"));
+    return out;
+  }
+
+  /// Refuses keys of the object that are not read, which could ask for anything.
+  void refuse_other_keys(std::string_view type, const std::vector<std::string>& read) {
+    for (const std::string& key : settings_.keys())
+      if (!std::binary_search(read.begin(), read.end(), key))
+        settings_.unsupported(found_text(key),
+                              cat("is no key of ", type, " that is read (", join(read, ", "), ")"));
+  }
+
+  std::string why_not_dynamic() const {
+    return cat(
+        "\"dynamic\" changes all angles with the longest row of a batch, so what is learned from a "
+        "row would depend on the rows beside it; remove it for rows of at most ",
+        known_.max_positions > 0 ? std::to_string(known_.max_positions) : "max_position_embeddings",
+        " tokens, which rotate as without it, and for longer ones write ",
+        family_.yarn_is_longrope ? "\"longrope\" with its factors"
+                                 : "\"yarn\" or \"linear\" with the same factor");
+  }
+
+  ConfigReader settings_;
+  ConfigReader* config_;
+  const ModelConfig& known_;
+  const Family& family_;
+};
 
 }  // namespace
 
-RopeConfig read_rope(ConfigReader& reader, int64_t max_positions, const Family& family) {
+RopeConfig read_rope(ConfigReader& reader, const ModelConfig& known, const Family& family) {
   RopeConfig rope;
   rope.theta = reader.number_or(family.keys.rope_theta, family.defaults.rope_theta, true);
   rope.partial = read_partial(reader, family.defaults.partial_rotary, family.keys.partial_rotary);
@@ -112,41 +238,33 @@ RopeConfig read_rope(ConfigReader& reader, int64_t max_positions, const Family& 
     reader.unsupported(key, "a rotation for each layer type is not supported yet");
     return rope;
   }
-  return read_scaling(reader, reader.inner(key), rope, max_positions);
+  return ScalingReader(reader.inner(key), &reader, known, family).read(rope);
 }
 
-LayerRopes read_layer_ropes(ConfigReader& reader, int64_t max_positions) {
+LayerRopes read_layer_ropes(ConfigReader& reader, const ModelConfig& known, const Family& family) {
   LayerRopes ropes;
   ropes.full.theta = reader.number_or("rope_theta", 1e6, true);
   ropes.window.theta = reader.number_or("rope_local_base_freq", 1e4, true);
   const char* const key = rope_key(reader);
   if (!key) return ropes;
   ConfigReader inner = reader.inner(key);
+  const auto read_object = [&](ConfigReader object, const RopeConfig& rope) {
+    return ScalingReader(std::move(object), nullptr, known, family).read(rope);
+  };
   if (!is_nested(*reader.find(key))) {
-    ropes.full = read_scaling(reader, inner, ropes.full, max_positions);
+    ropes.full = read_object(inner, ropes.full);
     return ropes;
   }
   const auto read = [&](const char* type, RopeConfig& rope) {
     const nlohmann::json* value = inner.find(type);
     if (value && value->is_object())
-      rope = read_scaling(reader, inner.inner(type), rope, max_positions);
+      rope = read_object(inner.inner(type), rope);
     else if (value)
       inner.problem(type, cat("found ", found_text(*value), "; expected an object"));
   };
   read("full_attention", ropes.full);
   read("sliding_attention", ropes.window);
   return ropes;
-}
-
-std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size) {
-  std::vector<double> out;
-  const auto base = static_cast<double>(static_cast<float>(rope.theta));
-  for (int64_t i = 0; i < rotary_size; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(rotary_size);
-    const auto power = static_cast<float>(std::pow(base, static_cast<double>(exponent)));
-    out.push_back(static_cast<double>(scaled(rope, 1.0F / power)));
-  }
-  return out;
 }
 
 }  // namespace ftrun

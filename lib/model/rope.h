@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "model/config.h"
 #include "model/config_reader.h"
@@ -11,9 +10,9 @@ namespace ftrun {
 struct Family;
 
 /// Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (transformers 4); what
-/// they leave out is the family's own. `reader` reads the whole config.json; `max_positions` is its
-/// max_position_embeddings.
-RopeConfig read_rope(ConfigReader& reader, int64_t max_positions, const Family& family);
+/// they leave out is the family's own. `reader` reads the whole config.json; `known` has what was
+/// read before: heads, their size and max_position_embeddings.
+RopeConfig read_rope(ConfigReader& reader, const ModelConfig& known, const Family& family);
 
 /// LayerRopes are the rotations of layers with full attention and of those with a sliding window.
 struct LayerRopes {
@@ -23,11 +22,6 @@ struct LayerRopes {
 /// Reads them as Gemma 3's class does: an object for each layer type in rope_parameters
 /// (transformers 5), or rope_theta and rope_scaling of the ones and rope_local_base_freq of the
 /// others (transformers 4).
-LayerRopes read_layer_ropes(ConfigReader& reader, int64_t max_positions);
-
-/// Returns rotary_size/2 angles per position in radians per token. Each is an fp32 number, computed
-/// with the roundings of transformers (modeling_rope_utils), so that angles agree with it at any
-/// position.
-std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size);
+LayerRopes read_layer_ropes(ConfigReader& reader, const ModelConfig& known, const Family& family);
 
 }  // namespace ftrun

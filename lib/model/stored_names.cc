@@ -69,7 +69,7 @@ std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts, 
   return best;
 }
 
-/// The only stored tensor that is the model's head; nothing where there is none, or several and none of its own name.
+/// The only stored tensor that is the model's head, or its bias; nothing where there is none, or several and none of its own name.
 std::optional<std::string> find_head(const std::map<std::string, std::string>& plain,
                                      const std::string& head) {
   if (const auto own = plain.find(head); own != plain.end()) return own->second;
@@ -123,8 +123,13 @@ StoredNames find_stored_names(const ModelDescription& model, const std::vector<s
     if (tensor.initial.kind == Initial::Kind::kFolder) wanted.push_back(tensor.file_name());
   const TensorNames& family = tensor_names(model.family);
   StoredNames names = find_stored_names(wanted, stored, family.root);
+  const std::map<std::string, std::string> plain = unwrapped(stored);
+  const std::string bias_name = cat(family.head, ".bias");
+  if (std::find(wanted.begin(), wanted.end(), bias_name) != wanted.end())
+    if (const auto bias = find_head(plain, bias_name); bias && *bias != bias_name)
+      names.stored[bias_name] = *bias;
   const std::string head_name = cat(family.head, ".weight");
-  const auto head = find_head(unwrapped(stored), head_name);
+  const auto head = find_head(plain, head_name);
   if (!head) return names;
   const std::string embedding = cat(family.embedding, ".weight");
   const bool is_alone = !names.stored.contains(embedding) && std::find(stored.begin(), stored.end(), embedding) == stored.end();

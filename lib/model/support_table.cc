@@ -29,6 +29,18 @@ constexpr const char* kIntroduction =
     "[config.md](config.md). "
     "Text models alone: folders with vision or audio parts are not read.\n\n";
 
+constexpr const char* kRotations =
+    "`longrope` (also `su`) has factors for rows of up to `original_max_position_embeddings` "
+    "tokens, "
+    "and others for longer rows. transformers chooses by the longest row of each batch; a run "
+    "chooses "
+    "once, by `data.sequence_length`, for training and evaluation alike, and says which it took. "
+    "`yarn` has all keys that transformers reads; other keys of its object are refused by name, as "
+    "are "
+    "those of `longrope`. A `data.sequence_length` beyond the positions that the model was made "
+    "for is "
+    "noted, with the scaling that would reach it.\n\n";
+
 /// Makes the config.json of a small model of a family, without dropout.
 Json small_config(const Family& family) {
   const ConfigKeys& keys = family.keys;
@@ -47,6 +59,12 @@ Json small_config(const Family& family) {
   if (keys.kv_heads != nullptr) json[keys.kv_heads] = 2;
   if (keys.head_size != nullptr) json[keys.head_size] = 64;
   return json;
+}
+
+constexpr const char* kWhere = "config.json";
+
+ModelConfig parse(const Json& json) {
+  return parse_model_config(json.dump(), kWhere);
 }
 
 /// Wish is what a run asks of a model.
@@ -73,6 +91,17 @@ Json rope(Json scaling) {
   return {{"rope_scaling", std::move(scaling)}};
 }
 
+/// Asks for longrope, with a factor for each pair of a family's small model that rotates.
+Json longrope(const Family& family) {
+  const ModelConfig config = parse(small_config(family));
+  const double rotated = static_cast<double>(config.head_size) * config.rope.partial;
+  const Json factors(std::vector<double>(static_cast<size_t>(rotated / 2), 2.0));
+  return rope({{"rope_type", "longrope"},
+               {"original_max_position_embeddings", 512},
+               {"short_factor", factors},
+               {"long_factor", factors}});
+}
+
 std::vector<Feature> config_features() {
   const auto activation = [](const char* name) {
     return [name](const Family& family) { return Json{{family.keys.activation, name}}; };
@@ -90,7 +119,10 @@ std::vector<Feature> config_features() {
                                    {"low_freq_factor", 1.0},
                                    {"high_freq_factor", 4.0},
                                    {"original_max_position_embeddings", 512}}))},
-      {"rope `yarn`", with(rope({{"rope_type", "yarn"}, {"factor", 2.0}}))},
+      {"rope `yarn`",
+       with(rope(
+           {{"rope_type", "yarn"}, {"factor", 2.0}, {"original_max_position_embeddings", 512}}))},
+      {"rope `longrope`", longrope},
       {"rope `dynamic`", with(rope({{"rope_type", "dynamic"}, {"factor", 2.0}}))},
       {"`partial_rotary_factor`", with({{"partial_rotary_factor", 0.5}})},
       {"activation silu", activation("silu")},
@@ -123,12 +155,6 @@ std::vector<Feature> run_features() {
   };
 }
 
-constexpr const char* kWhere = "config.json";
-
-ModelConfig parse(const Json& json) {
-  return parse_model_config(json.dump(), kWhere);
-}
-
 /// Builds what a training step needs of the model.
 void build(const ModelConfig& config, const Wish& wish) {
   LoraOptions lora;
@@ -154,7 +180,10 @@ class Notes {
  public:
   std::string mark(const Error& limit) {
     std::string text = limit.message();
-    if (text.starts_with(cat(kWhere, ": "))) text.erase(0, cat(kWhere, ": ").size());
+    for (const std::string& before : {cat(kWhere, ":\n  "), cat(kWhere, ": ")})
+      if (text.starts_with(before)) text.erase(0, before.size());
+    for (size_t at = 0; (at = text.find("\n  ", at)) != std::string::npos;)
+      text.replace(at, 3, "; ");
     std::replace(text.begin(), text.end(), '\n', ' ');
     auto found = std::find(texts_.begin(), texts_.end(), text);
     if (found == texts_.end()) found = texts_.insert(texts_.end(), text);
@@ -253,6 +282,7 @@ std::string support_markdown() {
       "that is the family's default or because its class takes no notice of the key, here as in "
       "transformers.\n\n";
   text += feature_table("config.json", config_features(), notes);
+  text += kRotations;
   text += "## What a run may ask for\n\n" + feature_table("run", run_features(), notes);
   std::vector<std::string> methods(kReadableQuantizations.begin(), kReadableQuantizations.end());
   text += cat("Models that were published quantized are read where `quant_method` is ",

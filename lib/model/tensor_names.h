@@ -46,7 +46,7 @@ struct TensorNames {
   /// Ends of the names of buffers that files hold and no model reads.
   std::array<std::string_view, 3> ignored{"rotary_emb.inv_freq", ".masked_bias", {}};
   /// The modules with an adapter where a config names none; PEFT's where it has a rule.
-  std::array<std::string_view, 2> adapted{"q_proj", "v_proj"};
+  std::array<std::string_view, 4> adapted{"q_proj", "v_proj"};
 
   std::string_view product(Projection projection) const {
     return products[static_cast<size_t>(projection)];

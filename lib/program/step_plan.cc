@@ -235,8 +235,9 @@ ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t
   // be split is not.
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
+  const BatchShape row{.row_tokens = tokens, .longest_row = plan.train.model.batch.longest()};
   ModelDescription model =
-      build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes, {}, split, plan.train.model.adapter);
+      build_model(config, row, Mode::kLogits, plan.train.model.dtypes, {}, split, plan.train.model.adapter);
   StepOptions options = plan.options;
   options.arenas = plan.train.program.arena_bytes;
   Step step = build_logits_step(model, plan.partition, options);

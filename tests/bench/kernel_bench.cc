@@ -270,7 +270,7 @@ void Bench::embedding() {
      NoAttrs{});
   const ValueId positions = i32({tokens_}), rope = f32({tokens_, kHead});
   op("rope_table", OpKind::kRopeTable, {positions}, {rope},
-     RopeTableAttrs{std::vector<double>(kHead / 2, 0.1), 1.0});
+     RopeTableAttrs{std::vector<RopeAngle>(kHead / 2, RopeAngle{0.1})});
 }
 
 void Bench::head() {

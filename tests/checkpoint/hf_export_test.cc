@@ -267,6 +267,20 @@ TEST_CASE("config.json keeps what it held and is spelt for old and new readers")
       config(R"({"rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 1e4}})",
              DType::kF32);
   REQUIRE(scaled["rope_scaling"].dump() == R"({"rope_type":"linear","factor":2})");
+  const std::string longrope =
+      R"({"type":"longrope","short_factor":[1.0,2.000000000000001],"long_factor":[1.0,64.81001281738281]})";
+  const auto phi = config(R"({"original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+                              "rope_theta": 1e4, "rope_scaling": )" + longrope + "}", DType::kBF16);
+  REQUIRE(phi["rope_scaling"].dump() == longrope);
+  REQUIRE(phi["rope_parameters"].dump() ==
+          longrope.substr(0, longrope.size() - 1) + R"(,"rope_theta":10000.0,"rope_type":"longrope"})");
+  REQUIRE(phi["original_max_position_embeddings"] == 4096);
+  const auto yarn =
+      config(R"({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32, "truncate": false,
+                                     "mscale_all_dim": null, "rope_theta": 1e6}})", DType::kF32);
+  REQUIRE(yarn["rope_scaling"].dump() ==
+          R"({"rope_type":"yarn","factor":4.0,"beta_fast":32,"truncate":false,"mscale_all_dim":null})");
+  REQUIRE(yarn["rope_theta"] == 1e6);
   REQUIRE(bad_input([&] { config("[]", DType::kF32); }) == "c: must be a JSON object");
   REQUIRE(bad_input([&] { config("{\"a\":1,\"a\":2}", DType::kF32); }) ==
           "c: key \"a\" comes twice in one object");

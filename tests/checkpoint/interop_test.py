@@ -106,6 +106,8 @@ class Interop(unittest.TestCase):
         for rope in ({"rope_type": "default", "rope_theta": 5000.0},
                      {"rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0,
                       "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                      "original_max_position_embeddings": 32},
+                     {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 2.0,
                       "original_max_position_embeddings": 32}):
             config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=48,
                                  num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

@@ -1,5 +1,7 @@
-"""scripts/export_gguf.py: small random models of each family that is handed over, with tokenizers of each rule, reach llama.cpp; a
-wrong order of rows, a wrong rule and a wrong template are found before a file is there; what has no proven way is refused."""
+"""scripts/export_gguf.py: small random models of each family that is handed over, with tokenizers
+of each rule, reach llama.cpp, and come back by scripts/make_model.py; a wrong order of rows, a
+wrong rule and a wrong template are found before a file is there; what has no proven way is
+refused."""
 import contextlib
 import io
 import json
@@ -17,26 +19,34 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import numpy as np
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from safetensors.numpy import load_file, save_file
+from tokenizers import (AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers,
+                        processors, trainers)
 
 import export_gguf
-from gguf_export import architectures, proof, vocabulary
+import make_model
+from gguf_models import adapter, model_folder, proof, rows, vocabulary
+from gguf_models.families import FAMILIES
+from script_errors import UserError
 
 TEXT = (ROOT / "README.md").read_text().splitlines(keepends=True)
 SPECIAL = ["<|begin|>", "<|end|>", "<|pad|>"]
-TEMPLATE = ("{% for message in messages %}{{ '<|begin|>' + message['role'] + '\n' + message['content'] + '<|end|>\n' }}{% endfor %}"
+TEMPLATE = ("{% for message in messages %}{{ '<|begin|>' + message['role'] + '\n' "
+            "+ message['content'] + '<|end|>\n' }}{% endfor %}"
             "{% if add_generation_prompt %}{{ '<|begin|>assistant\n' }}{% endif %}")
 WORDS = vocabulary.WORDS
 
 
 def cut(pattern):
     from tokenizers import Regex
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)])
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"),
+                                    pre_tokenizers.ByteLevel(False, use_regex=False)])
 
 
 RULES = {
     "gpt-2": lambda: (None, pre_tokenizers.ByteLevel(False)),
-    "smollm": lambda: (None, pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])),
+    "smollm": lambda: (None, pre_tokenizers.Sequence([pre_tokenizers.Digits(True),
+                                                      pre_tokenizers.ByteLevel(False)])),
     "llama-bpe": lambda: (None, cut(WORDS % "{1,3}")),
     "qwen2": lambda: (normalizers.NFC(), cut(WORDS % "")),
 }
@@ -48,48 +58,132 @@ def byte_level_tokenizer(rule, adds_bos=False, size=500):
     if normalizer:
         tokenizer.normalizer = normalizer
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=size, special_tokens=SPECIAL, show_progress=False,
-                                                            initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=SPECIAL, show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(TEXT, trainer)
     tokenizer.add_tokens([AddedToken("<tool>", special=False, normalized=False)])
     if adds_bos:
-        tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 0)])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<|begin|> $A", special_tokens=[("<|begin|>", 0)])
     return tokenizer
 
 
 def sentencepiece_tokenizer():
-    """As transformers writes Llama 2's: byte fallback, a space put first, merges in the order of scores."""
+    """A tokenizer as transformers writes Llama 2's: byte fallback, a space put first, merges in the
+    order of scores."""
     normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     learned = Tokenizer(models.BPE())
     learned.normalizer = normalizer
     learned.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=400, show_progress=False))
     state = json.loads(learned.to_str())["model"]
     first = ["<unk>", "<|begin|>", "<|end|>"] + [f"<0x{i:02X}>" for i in range(256)]
-    vocab = {token: i for i, token in enumerate([*first, *(t for t, _ in sorted(state["vocab"].items(), key=lambda x: x[1]))])}
-    merges = [tuple(merge) if isinstance(merge, list) else tuple(merge.split(" ")) for merge in state["merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    by_id = sorted(state["vocab"], key=state["vocab"].get)
+    vocab = {token: i for i, token in enumerate([*first, *by_id])}
+    merges = [tuple(merge) if isinstance(merge, list) else tuple(merge.split(" "))
+              for merge in state["merges"]]
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, fuse_unk=True,
+                                     unk_token="<unk>"))
     tokenizer.normalizer = normalizer
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<unk>", "<|begin|>", "<|end|>")])
-    tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 1)])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(),
+                                           decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False)
+                                  for t in ("<unk>", "<|begin|>", "<|end|>")])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", 1)])
     return tokenizer
 
 
 def write_model(folder, kind, tokenizer, template=TEMPLATE, **settings):
     """A random model whose weights are large enough for its next tokens to differ."""
     size = max(tokenizer.get_vocab().values()) + 3  # two ids without a token
-    settings = {"vocab_size": size, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-                "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.25, "tie_word_embeddings": False,
-                "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, **settings}
+    settings = {"vocab_size": size, "hidden_size": 64, "intermediate_size": 96,
+                "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "max_position_embeddings": 512, "initializer_range": 0.25,
+                "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
+                "pad_token_id": 2, **settings}
+    vocabulary.load_tokenizer.cache_clear()  # of another model in that folder
     torch.manual_seed(0)
-    model = getattr(transformers, kind + "ForCausalLM")(getattr(transformers, kind + "Config")(**settings)).float()
+    config_class = getattr(transformers, kind + "Config")
+    known = config_class()
+    config = config_class(**{key: value for key, value in settings.items() if hasattr(known, key)})
+    model = transformers.AutoModelForCausalLM.from_config(config).float()
     for name, value in model.named_parameters():
-        if name.endswith("bias") or "norm" in name:
+        if name.endswith("bias") or "norm" in name or "ln_" in name:
             value.data += 0.3 * torch.randn_like(value)
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    names = {"bos_token": "<|begin|>", "eos_token": "<|end|>"} | ({"chat_template": template} if template else {})
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>",
+             "eos_token": "<|end|>"}
+    names |= {"chat_template": template} if template else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
     return folder
+
+
+# Small models of each family: the class of the config, and its settings. Windows are shorter than
+# the longest prompts, and what scales is far from 1.
+WINDOWED = {"head_dim": 24, "sliding_window": 8, "query_pre_attn_scalar": 24,
+            "tie_word_embeddings": True}
+GEMMA3_ROTATIONS = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 2e3}}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+HALF_OF_A_HEAD = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+MODELS = {
+    "llama": ("Llama", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "mistral": ("Mistral", {"head_dim": 24, "sliding_window": None}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+    "granite": ("Granite", {"embedding_multiplier": 3.0, "residual_multiplier": 0.4,
+                            "attention_multiplier": 0.2, "logits_scaling": 2.5}),
+    "granite with biases": ("Granite", {"attention_bias": True, "mlp_bias": True}),
+    "phi3": ("Phi3", {"rope_parameters": HALF_OF_A_HEAD}),
+    "gpt2": ("GPT2", {"n_inner": 96}),
+    "gemma": ("Gemma", {"head_dim": 24, "tie_word_embeddings": True}),
+    "gemma2": ("Gemma2", WINDOWED),
+    "gemma3_text": ("Gemma3Text", WINDOWED | {"num_hidden_layers": 7,
+                                              "rope_parameters": GEMMA3_ROTATIONS}),
+    "olmo2": ("Olmo2", {}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 5}),
+    "starcoder2": ("Starcoder2", {"tie_word_embeddings": True}),
+    "stablelm": ("StableLm", {"use_qkv_bias": True}),
+    "stablelm beside each other": ("StableLm", {"use_parallel_residual": True}),
+    "glm": ("Glm", {"head_dim": 16}),
+    "glm4": ("Glm4", {"head_dim": 16, "attention_bias": False}),
+    "cohere": ("Cohere", {"logit_scale": 0.5, "tie_word_embeddings": True}),
+    "cohere2": ("Cohere2", {"logit_scale": 0.5, "tie_word_embeddings": True, "sliding_window": 8,
+                            "num_hidden_layers": 5}),
+    "gpt_neox": ("GPTNeoX", {}),
+    "gpt_neox behind each other": ("GPTNeoX", {"use_parallel_residual": False}),
+    "falcon": ("Falcon", {"ffn_hidden_size": 96, "tie_word_embeddings": True}),
+    "falcon with a value head a head": ("Falcon", {"ffn_hidden_size": 96, "multi_query": False}),
+    "falcon of the new kind": ("Falcon", {"ffn_hidden_size": 96, "new_decoder_architecture": True,
+                                          "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
+}
+
+
+def write_adapter(folder, base, **settings):
+    """A random adapter of a model, as PEFT writes it; it changes what the model says."""
+    import peft
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM",
+                                                       init_lora_weights=False, **settings))
+    model.save_pretrained(folder)
+    weights = folder / "adapter_model.safetensors"
+    save_file(load_file(weights), weights, {"format": "pt", "ftrun.base_quantization": "none"})
+
+
+def same_tokens(case, was, now):
+    """Both folders cut texts alike, special tokens and conversations included."""
+    before, after = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (was, now))
+    texts = [*proof.PROMPTS, "<|begin|>user <tool>x<|end|>"]
+    for text in texts:
+        case.assertEqual(after(text).input_ids, before(text).input_ids, text)
+        ids = before(text).input_ids
+        case.assertEqual(after.decode(ids), before.decode(ids))
+    case.assertEqual((after.bos_token, after.eos_token), (before.bos_token, before.eos_token))
+    case.assertEqual(after.chat_template, before.chat_template)
 
 
 class Case(unittest.TestCase):
@@ -103,7 +197,8 @@ class Case(unittest.TestCase):
     def export(self, *words, model=None):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = export_gguf.main([str(model or self.folder / "model"), "--out", str(self.folder / "out" / "m.gguf"), *words])
+            code = export_gguf.main([str(model or self.folder / "model"),
+                                     "--out", str(self.folder / "out" / "m.gguf"), *words])
         return code, out.getvalue(), err.getvalue()
 
     def refused(self, *words, **arguments):
@@ -122,45 +217,109 @@ class Case(unittest.TestCase):
     def accepted(self, *words):
         code, said, error = self.export(*words)
         self.assertEqual(code, 0, error)
-        self.assertIn("llama.cpp has the token ids of 8 prompts" if proof.has_llama_cpp() else "not tried in llama.cpp", said)
+        self.assertIn("llama.cpp has the token ids of 8 prompts" if proof.has_llama_cpp()
+                      else "not tried in llama.cpp", said)
         self.assertEqual(sorted(os.listdir(self.folder / "out")), ["m.gguf", "m.gguf.Modelfile"])
         return said
 
 
 class HandedOver(Case):
-    def test_llama_with_scaled_rotation_and_tied_head(self):
-        scaling = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                   "original_max_position_embeddings": 64}
-        write_model(self.folder / "model", "Llama", byte_level_tokenizer("llama-bpe", adds_bos=True), rope_parameters=scaling,
-                    tie_word_embeddings=True)
-        self.accepted("--type", "f32")
-        self.assertIn('PARAMETER stop "<|end|>"', (self.folder / "out" / "m.gguf.Modelfile").read_text())
+    def test_families_there_and_back(self):
+        """Each is proven in llama.cpp, and the folder that the file is read into is the model."""
+        self.assertEqual({name.split()[0] for name in MODELS}, set(FAMILIES))
+        tokenizer = byte_level_tokenizer("smollm")
+        for name, (kind, settings) in MODELS.items():
+            with self.subTest(name):
+                for folder in ("model", "out", "back"):
+                    shutil.rmtree(self.folder / folder, ignore_errors=True)
+                (self.folder / "out").mkdir()
+                write_model(self.folder / "model", kind, tokenizer, **settings)
+                self.accepted("--type", "f32")
+                self.come_back()
 
-    def test_llama_with_biases_and_linear_scaling(self):
-        write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"), attention_bias=True,
+    def come_back(self):
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(make_model.main([str(self.folder / "out" / "m.gguf"), "--out",
+                                              str(self.folder / "back")]), 0)
+        was, now = (load_file(self.folder / folder / "model.safetensors")
+                    for folder in ("model", "back"))
+        self.assertEqual(set(was), set(now))
+        config = json.loads((self.folder / "model" / "config.json").read_text())
+        less_one = FAMILIES[config["model_type"]].norms_less_one
+        for name, values in was.items():
+            if less_one and "norm" in name:  # 1 was added and taken away
+                np.testing.assert_allclose(now[name], values, rtol=0, atol=2.0 ** -22)
+            else:
+                self.assertTrue(np.array_equal(now[name], values), name)
+        ids = torch.arange(40).reshape(1, 40) * 7 % 400
+        logits = []
+        for folder in ("model", "back"):
+            path = self.folder / folder
+            model = transformers.AutoModelForCausalLM.from_pretrained(path).float().eval()
+            with torch.no_grad():
+                logits.append(model(ids).logits.numpy())
+        np.testing.assert_allclose(logits[1], logits[0], rtol=0, atol=1e-4 if less_one else 1e-5)
+        same_tokens(self, self.folder / "model", self.folder / "back")
+
+    def test_tokenizers_there_and_back(self):
+        tokenizers = {
+            "llama-bpe": byte_level_tokenizer("llama-bpe", adds_bos=True),
+            "qwen2": byte_level_tokenizer("qwen2"), "gpt-2": byte_level_tokenizer("gpt-2"),
+            "pieces": sentencepiece_tokenizer()}
+        for name, tokenizer in tokenizers.items():
+            with self.subTest(name):
+                for folder in ("model", "out", "back"):
+                    shutil.rmtree(self.folder / folder, ignore_errors=True)
+                (self.folder / "out").mkdir()
+                ids = {"bos_token_id": 1, "eos_token_id": 2} if name == "pieces" else {}
+                write_model(self.folder / "model", "Llama", tokenizer, hidden_size=32,
+                            num_hidden_layers=1, template=TEMPLATE if ids else None, **ids)
+                self.accepted("--type", "f32")
+                self.come_back()
+
+    def test_linear_scaling(self):
+        write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"),
                     rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})
         self.accepted("--type", "f32")
-
-    def test_mistral_with_byte_fallback(self):
-        write_model(self.folder / "model", "Mistral", sentencepiece_tokenizer(), head_dim=24, sliding_window=None, bos_token_id=1,
-                    eos_token_id=2, pad_token_id=None)
-        self.accepted("--type", "f32")
-
-    def test_qwen2(self):
-        write_model(self.folder / "model", "Qwen2", byte_level_tokenizer("qwen2"))
-        self.accepted("--type", "f32")
-
-    def test_qwen3_without_template(self):
-        write_model(self.folder / "model", "Qwen3", byte_level_tokenizer("gpt-2"), template=None, head_dim=32)
-        self.accepted("--type", "f32")
+        self.come_back()
+        self.assertIn('PARAMETER stop "<|end|>"',
+                      (self.folder / "out" / "m.gguf.Modelfile").read_text())
 
     def test_types_that_round(self):
-        write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"), initializer_range=0.1)
-        for kind in ("f16", "bf16", "q8_0"):
-            with self.subTest(kind):
-                self.accepted("--type", kind)
-                shutil.rmtree(self.folder / "out")
+        tokenizer = byte_level_tokenizer("smollm")
+        for kind, name in (("f16", "llama"), ("bf16", "gpt2"), ("q8_0", "gemma3_text"),
+                           ("q8_0", "falcon of the new kind")):
+            with self.subTest(f"{kind} {name}"):
+                for folder in ("model", "out"):
+                    shutil.rmtree(self.folder / folder)
                 (self.folder / "out").mkdir()
+                of_class, settings = MODELS[name]
+                write_model(self.folder / "model", of_class, tokenizer, initializer_range=0.1,
+                            **settings)
+                self.accepted("--type", kind)
+
+    def test_adapters(self):
+        """Beside their base's file, with rows of B in the order of the matrix' rows."""
+        for name, targets, settings in (
+                ("llama", ["q_proj", "k_proj", "o_proj", "down_proj"], {"use_rslora": True}),
+                ("gpt2", ["c_attn", "mlp.c_proj"], {"rank_pattern": {"c_attn": 2}}),
+                ("falcon of the new kind", ["query_key_value", "dense"], {})):
+            with self.subTest(name):
+                for folder in ("model", "out", "adapter"):
+                    shutil.rmtree(self.folder / folder, ignore_errors=True)
+                (self.folder / "out").mkdir()
+                kind, of_model = MODELS[name]
+                write_model(self.folder / "model", kind, byte_level_tokenizer("smollm"), **of_model)
+                write_adapter(self.folder / "adapter", self.folder / "model",
+                              target_modules=targets, **settings)
+                code, said, error = self.export("--type", "f32", model=self.folder / "adapter")
+                self.assertEqual(code, 0, error)
+                if proof.has_llama_cpp() and proof.has_peft():
+                    self.assertIn("llama.cpp has the token ids of 8 prompts", said)
+                self.assertEqual(sorted(os.listdir(self.folder / "out")),
+                                 ["m.gguf", "m.gguf.Modelfile"])
+                self.assertIn("ADAPTER ./m.gguf",
+                              (self.folder / "out" / "m.gguf.Modelfile").read_text())
 
     def test_a_run_stands_for_what_it_exported(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
@@ -173,7 +332,7 @@ class HandedOver(Case):
 class FoundByTheProof(Case):
     def test_rows_in_another_order(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
-        with unittest.mock.patch.object(architectures, "pairs_from_halves", lambda values, heads: values):
+        with unittest.mock.patch.object(rows, "pairs_from_halves", lambda values, heads: values):
             self.refused("m.gguf: after ", "the distributions diverge by")
 
     def test_another_rule_of_cutting(self):
@@ -186,9 +345,18 @@ class FoundByTheProof(Case):
         with unittest.mock.patch.object(vocabulary, "adds_bos", lambda *_: False):
             self.refused("m.gguf: token 0 of ", "is '<|begin|>' (0)")
 
+    def test_rows_of_an_adapter_in_another_order(self):
+        write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
+        write_adapter(self.folder / "adapter", self.folder / "model", target_modules=["q_proj"])
+        with unittest.mock.patch.object(adapter.AdapterTensors, "_ordered",
+                                        lambda self, name, values, _: values):
+            self.refused("m.gguf: after ", "the distributions diverge by",
+                         model=self.folder / "adapter")
+
     def test_another_rotation(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
-        with unittest.mock.patch.object(architectures, "rope_settings", lambda _: {"rope_theta": 500.0, "rope_type": "default"}):
+        other = {"rope_theta": 500.0, "rope_type": "default"}
+        with unittest.mock.patch.object(model_folder, "rope_settings", lambda _: other):
             self.refused("m.gguf: after ", "the distributions diverge by")
 
 
@@ -198,10 +366,12 @@ class Refused(Case):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"))
 
     def test_what_llama_cpp_computes_otherwise(self):
-        for changes, words in (({"model_type": "phi3"}, ["model_type 'phi3' has no proven way"]),
+        yarn = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
+        for changes, words in (({"model_type": "opt"}, ["model_type 'opt' has no proven way"]),
                                ({"hidden_act": "gelu"}, ["hidden_act 'gelu' is not computed"]),
-                               ({"model_type": "mistral", "sliding_window": 64}, ["sliding_window 64 is not computed"]),
-                               ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}}, ["type 'yarn'"]),
+                               ({"model_type": "mistral", "sliding_window": 64},
+                                ["sliding_window 64 is not computed"]),
+                               ({"rope_parameters": yarn}, ["type 'yarn'"]),
                                ({"vocab_size": 100}, ["vocab_size is 100"])):
             with self.subTest(str(changes)):
                 before = (self.folder / "model" / "config.json").read_text()
@@ -209,18 +379,41 @@ class Refused(Case):
                 self.refused(*words)
                 (self.folder / "model" / "config.json").write_text(before)
 
+    def test_settings_by_family(self):
+        for kind, changes, words in (
+                ("Qwen3", {"attention_bias": True}, "attention_bias True is not computed"),
+                ("Phi3", {"sliding_window": 64}, "a model that is used for at most 64 tokens"),
+                ("Starcoder2", {"use_bias": False}, "use_bias False is not computed"),
+                ("Gemma2", {"query_pre_attn_scalar": 99}, "which takes 256 for 26 layers"),
+                ("Gemma2", {"layer_types": ["full_attention"] * 26}, "every 2th layer alone"),
+                ("Gemma3Text", {"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
+                ("SmolLM3", {"no_rope_layers": [1] * 36}, "no_rope_layers"),
+                ("GPT2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse"),
+                ("StableLm", {"qk_layernorm": True}, "qk_layernorm True is not computed"),
+                ("Falcon", {"alibi": True}, "alibi True is not computed by llama.cpp's falcon")):
+            with self.subTest(f"{kind} {changes}"):
+                config = getattr(transformers, kind + "Config")().to_dict()
+                family = FAMILIES[config["model_type"]]
+                model_folder.refuse_settings(family, config, "config.json")
+                with self.assertRaisesRegex(UserError, words):
+                    model_folder.refuse_settings(family, config | changes, "config.json")
+
+    def test_a_file_that_llama_cpp_does_not_load(self):
+        if proof.has_llama_cpp():
+            with unittest.mock.patch.object(model_folder, "add_setting", lambda *_: None):
+                self.refused("m.gguf: llama.cpp does not load it")
+
     def test_a_rule_without_a_name(self):
         self.edit("tokenizer.json", pre_tokenizer={"type": "Whitespace"})
         self.refused("cuts texts by a rule that has no proven name")
 
     def test_a_tensor_without_a_name(self):
-        from safetensors.numpy import load_file, save_file
         path = self.folder / "model" / "model.safetensors"
-        save_file(load_file(path) | {"model.layers.0.extra.weight": np.zeros((2, 2), np.float32)}, path)
+        extra = {"model.layers.0.extra.weight": np.zeros((2, 2), np.float32)}
+        save_file(load_file(path) | extra, path)
         self.refused("tensor 'model.layers.0.extra.weight' has no name in llama.cpp's llama")
 
     def test_a_value_that_f16_has_not(self):
-        from safetensors.numpy import load_file, save_file
         path = self.folder / "model" / "model.safetensors"
         weights = load_file(path)
         weights["lm_head.weight"][3, 4] = 1e5
@@ -235,14 +428,37 @@ class Refused(Case):
         thesis.rename(self.folder / "out" / "m.gguf.Modelfile")
         self.refused("m.gguf.Modelfile: is there already")
 
-    def test_an_adapter_is_merged_first(self):
-        adapter = self.folder / "run" / "export" / "adapter"
-        adapter.mkdir(parents=True)
-        (adapter / "adapter_config.json").write_text("{}")
-        self.refused("is an adapter; merge it with its base first: ftrun convert", model=self.folder / "run")
+    def test_an_adapter_that_llama_cpp_does_not_apply(self):
+        run = self.folder / "run"
+        write_adapter(run / "export" / "adapter", self.folder / "model", target_modules=["q_proj"])
+        path = run / "export" / "adapter" / "adapter_config.json"
+        was = json.loads(path.read_text())
+        for changes, words in (({"use_dora": True}, "as it is (use_dora)"),
+                               ({"bias": "all"}, "as it is (bias)"),
+                               ({"modules_to_save": ["lm_head"], "alpha_pattern": {"q_proj": 2}},
+                                "as it is (modules_to_save, alpha_pattern)"),
+                               ({"use_rslora": True, "rank_pattern": {"q_proj": 2}},
+                                "as it is (use_rslora with rank_pattern)"),
+                               ({"peft_type": "LOHA"}, "as it is (peft_type LOHA)")):
+            with self.subTest(str(changes)):
+                path.write_text(json.dumps(was | changes))
+                self.refused(words, "merge it with its base first: ftrun convert", model=run)
+        path.write_text(json.dumps(was | {"base_model_name_or_path": None}))
+        self.refused("does not say what it was trained on; give --base FOLDER", model=run)
+        path.write_text(json.dumps(was | {"base_model_name_or_path": str(run)}))
+        self.refused("was trained on is not there; give --base FOLDER", model=run)
+        path.write_text(json.dumps(was))
+        weights = path.with_name("adapter_model.safetensors")
+        tensors = load_file(weights)
+        save_file(tensors, weights, {"ftrun.base_quantization": '{"type":"int8"}'})
+        self.refused("as it is (a base that was quantized in training)", model=run)
+        save_file(tensors | {"base_model.model.lm_head.lora_A.weight": np.zeros((2, 2), "f4")},
+                  weights)
+        self.refused("as it is (the tensor base_model.model.lm_head.lora_A.weight)", model=run)
 
     def test_what_is_no_model(self):
-        self.refused("is neither a model folder nor a run that exported one", model=self.folder / "out")
+        self.refused("is neither a model folder nor a run that exported one",
+                     model=self.folder / "out")
         self.refused("no such folder", model=self.folder / "none")
 
 

@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import make_model  # noqa: E402
 import own_output  # noqa: E402
+from gguf_models.families import FAMILIES  # noqa: E402
 from killed_child import ends_before  # noqa: E402
 
 HIDDEN, FFN, HEADS, KV_HEADS, LAYERS = 32, 48, 4, 2, 2
@@ -54,7 +55,8 @@ def weights(seed=0):
     return {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
 
 
-def write_gguf(path, tensors, architecture="llama"):
+def write_gguf(path, tensors, architecture="llama", kind="F32", more=()):
+    """`kind` is the type of matrices whose rows its blocks divide, `more` are other settings."""
     tokens, merges = vocabulary()
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(64)
@@ -74,17 +76,21 @@ def write_gguf(path, tensors, architecture="llama"):
     writer.add_pad_token_id(0)
     writer.add_unk_token_id(0)
     writer.add_chat_template(TEMPLATE)
-    ours = {v: k for k, v in make_model.OUTER_NAMES.items()}
-    inner = {v: k for k, v in make_model.BLOCK_NAMES.items()}
+    modules = {module: name for name, module in FAMILIES["llama"].module_names(LAYERS).items()}
     for name, values in tensors.items():
         if name.endswith("q_proj.weight"):
             values = interleaved(values, HEADS)
         if name.endswith("k_proj.weight"):
             values = interleaved(values, KV_HEADS)
-        if name not in ours:
-            _, _, layer, rest = name.split(".", 3)
-            name = f"blk.{layer}.{inner[rest.removesuffix('.weight')]}.weight"
-        writer.add_tensor(ours.get(name, name), np.ascontiguousarray(values))
+        module = modules[name.removesuffix(".weight")]
+        of_type = gguf.GGMLQuantizationType[kind]
+        block = gguf.GGML_QUANT_SIZES[of_type][0]
+        if values.ndim == 1 or values.shape[-1] % block != 0:
+            of_type = gguf.GGMLQuantizationType.F32
+        stored = gguf.quants.quantize(np.ascontiguousarray(values), of_type)
+        writer.add_tensor(f"{module}.weight", stored, raw_dtype=of_type)
+    for name, value in more:
+        writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -114,6 +120,41 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(set(made), set(self.tensors))
         for name, values in self.tensors.items():
             self.assertTrue(np.array_equal(made[name], values), name)
+
+    def test_types_of_files(self):
+        """What is quantized comes back as its codes stand for it, in the folder's order of rows."""
+        for kind, most in (("F16", 2e-3), ("BF16", 2e-2), ("Q8_0", 3e-2), ("Q4_1", 0.4)):
+            with self.subTest(kind):
+                path = str(self.folder / f"{kind}.gguf")
+                write_gguf(path, self.tensors, kind=kind)
+                self.assertEqual(self.run_script("--force", "--gguf", path)[0], 0)
+                made = load_file(self.out / "model.safetensors")
+                off = max(np.abs(made[name] - values).max()
+                          for name, values in self.tensors.items())
+                self.assertTrue(most / 100 < off < most, off)
+
+    def test_what_has_no_place_is_refused_by_name(self):
+        def refused(words, tensors=self.tensors, **settings):
+            path = str(self.folder / "other.gguf")
+            write_gguf(path, tensors, **settings)
+            code, _, said = self.run_script("--gguf", path)
+            self.assertEqual(code, 4, said)
+            self.assertIn(words, said)
+
+        refused("rotation of type 'yarn' is not trained here",
+                more=[("llama.rope.scaling.type", "yarn")])
+        refused("rotates 4 of 8 numbers of a head", more=[("llama.rope.dimension_count", 4)])
+        refused("is a part of a model in several files; join them: llama-gguf-split --merge",
+                more=[("split.count", 2)])
+        refused("cuts texts by llama.cpp's rule 'tekken'", more=[("tokenizer.ggml.pre", "tekken")])
+        refused("heads of keys and values have other sizes",
+                more=[("llama.attention.value_length", 16)])
+        without = {name: values for name, values in self.tensors.items() if "1.mlp.up" not in name}
+        refused("lacks the tensor 'blk.1.ffn_up.weight' of a llama model", without)
+        with mock.patch("gguf.quants.dequantize", side_effect=NotImplementedError):
+            refused("is of type F32, which the package gguf does not read; convert it: "
+                    "llama-quantize --allow-requantize")
+        self.assertFalse(self.out.exists())
 
     def test_bf16_rounds_to_nearest_even(self):
         self.assertEqual(self.run_script("--dtype", "bf16")[0], 0)
@@ -304,10 +345,11 @@ class MakeModel(unittest.TestCase):
         missing = str(self.folder / "none.gguf")
         self.assertEqual(self.run_script("--gguf", missing), (4, "", f"make_model: error: {missing}: no such file\n"))
         other = str(self.folder / "other.gguf")
-        write_gguf(other, self.tensors, "gpt2")
+        write_gguf(other, self.tensors, "mamba")
         code, _, err = self.run_script("--gguf", other)
-        self.assertEqual((code, err),
-                         (4, f"make_model: error: {other}: architecture 'gpt2', expected 'llama'\n"))
+        self.assertEqual(code, 4)
+        self.assertIn(f"make_model: error: {other}: architecture 'mamba', expected one that ftrun "
+                      "trains: chatglm, cohere2, command-r, falcon, gemma, gemma2, gemma3, ", err)
         self.assertEqual(self.run_script("--gguf", self.gguf + ".bad")[0], 4)
         pathlib.Path(other).write_bytes(b"not a model")
         code, _, err = self.run_script("--gguf", other)

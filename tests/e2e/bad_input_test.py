@@ -202,7 +202,9 @@ with tempfile.TemporaryDirectory() as scratch:
         shown = must(ftrun("check", "--config", config, "-q")).stdout
         run = must(ftrun("--config", config, "--set", "train.steps=1"))
         for text in (shown, run.stdout + run.stderr):
-            assert text.count("notice: data.sequence_length 32 is above the model's max_position_embeddings, 16\n") == 1, text
+            assert text.count("notice: data.sequence_length 32 is above the model's max_position_embeddings, 16\n"
+                              '  remedy: yarn reaches them: "rope_scaling": {"rope_type": "yarn", "factor": 2, '
+                              '"original_max_position_embeddings": 16} in config.json\n') == 1, text
         assert "not on this machine" not in shown, shown
         large = must(ftrun("check", "--config", job.config("check-much", train_micro_batch_size_per_gpu=50_000_000), "-q")).stdout
         assert re.search(r"^notice: not on this machine: this rank needs [\d.]+ TiB of main memory \([\d.]+ TiB a rank; most of it "
@@ -309,7 +311,7 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = tiny_model(root / "family", architectures=["MambaForCausalLM"], model_type="mamba")
         refused("family-run", 3, f'ftrun: {folder}/config.json: model_type "mamba" is not supported yet\n'
                                  "  remedy: supported families: llama, mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
-                                 "starcoder2, stablelm, glm, glm4, cohere, cohere2, gpt_neox, opt, falcon\n", model={"path": str(folder)})
+                                 "starcoder2, stablelm, glm, glm4, cohere, cohere2, gpt_neox, opt, falcon, phi\n", model={"path": str(folder)})
 
     @case
     def weights_with_nan_stop_the_run():

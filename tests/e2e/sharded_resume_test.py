@@ -1,6 +1,6 @@
 """A run whose state is sharded, in half precision or in another tier goes on bit by bit after a stop: on its
 own layout, and on others as far as the layout itself changes no bit. Its checkpoints are complete, and
-its export is what transformers computes with. tests/exec/model_state_test.cc saves and loads the product of stages and
+its export is what transformers computes with. tests/engine/model_state_test.cc saves and loads the product of stages and
 tiers in one process."""
 import json
 import os

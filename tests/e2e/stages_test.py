@@ -1,6 +1,6 @@
 """A ZeRO stage says where state lies, not what is computed: on the same ranks and in the same precision
 all stages have the same bits, and all meshes train as one process does. Whole runs are spot checks: the product of
-stages, precisions and tiers is trained in one process by tests/exec/stages_test.cc."""
+stages, precisions and tiers is trained in one process by tests/engine/stages_test.cc."""
 import re
 import tempfile
 

@@ -1,7 +1,7 @@
 """Settings of speed and memory change no bit: bucket sizes, overlap, prefetch, what is kept, offload, recompute
 and the transport give the same metrics and the same weights, on three ranks and on four (with two an
 addition cannot be reordered). That each setting does change the step is seen in the program. Whole runs are spot
-checks: tests/exec/stages_test.cc trains the product of stages, precisions and settings in one process."""
+checks: tests/engine/stages_test.cc trains the product of stages, precisions and settings in one process."""
 import tempfile
 
 from runner import ShardedJob, case, preload, run_cases, same_run
@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                offload_optimizer=NVME, offload_param=CPU), **FULL,
                         "activation_checkpointing": {"cpu_checkpointing": True}},
     }
-    # Of most settings tests/exec/stages_test.cc trains their like. Here stand those that take files and processes, those that
+    # Of most settings tests/engine/stages_test.cc trains their like. Here stand those that take files and processes, those that
     # an order of addition could show in on four ranks and over Gloo, and those that want many layers: buckets of several units,
     # one live unit at a time, every second layer computed again.
     ON_THREE = ("plain-1", "plain-3", "large-buckets-1", "overlap-2", "live-one", "disk", "every-2", "all-at-once")

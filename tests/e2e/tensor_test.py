@@ -1,7 +1,7 @@
 """Ranks that share each matrix, as a user meets them: they train what one process trains, are counted as one reader of
 sequences, leave checkpoints and an export that hold whole tensors, go on bit by bit on their own layout and with the same
 losses on any other; what cannot be split is refused with its arithmetic before a rank starts, and a rank that fails is
-named. tests/exec/tensor_test.cc trains the product of meshes, stages and families in one process."""
+named. tests/engine/tensor_test.cc trains the product of meshes, stages and families in one process."""
 import re
 import signal
 import tempfile

@@ -1,6 +1,6 @@
 """Where state lies between its uses (device, host, disk) changes no bit; what a disk refuses is said exactly; and nothing is
 left on it. Whole runs are spot checks: the product of stages, precisions, replicas and tiers is trained in one process by
-tests/exec/stages_test.cc."""
+tests/engine/stages_test.cc."""
 import os
 import pathlib
 import re

@@ -129,9 +129,9 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
   const ValueId tokens = g.input(Port::kTokens, DType::kI32, {s.tokens()}, "tokens");
   const ValueId positions = g.input(Port::kPositions, DType::kI32, {s.tokens()}, "positions");
   g.output(ops::embed(g, tokens, g.param("table", {s.vocabulary, s.hidden})), Port::kHidden);
-  g.output(ops::rope_table(g, positions,
-                           std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0),
-           Port::kRope);
+  const RopeTableAttrs angles{
+      std::vector<RopeAngle>(static_cast<size_t>(s.head_size / 2), RopeAngle{0.1})};
+  g.output(ops::rope_table(g, positions, angles), Port::kRope);
   return g.finish(train);
 }
 
@@ -189,7 +189,8 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
   const ValueId y = ops::rms_norm(g, x, g.param("n", {s.hidden}), {1e-5});
   ops::linear_cross_entropy(g, y, g.param("w", {s.vocabulary, s.hidden}), labels,
-                            {.with_gradients = train, .chunk_tokens = chunk_tokens});
+                            {.with_gradients = train, .chunk_tokens = chunk_tokens},
+                            s.biases ? g.param("b", {s.vocabulary}) : -1);
   return g.finish(train);
 }
 
@@ -228,7 +229,8 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
   ops::vocabulary_cross_entropy(g, sequence ? ops::all_gather(g, norm, along_tensor(2)) : norm,
                                 g.param("w", {s.vocabulary / 2, s.hidden}), labels,
                                 {.with_gradients = train, .chunk_tokens = chunk_tokens},
-                                {2, 1, s.vocabulary / 2 * 2});
+                                {2, 1, s.vocabulary / 2 * 2},
+                                s.biases ? g.param("b", {s.vocabulary / 2}) : -1);
   return g.finish(train);
 }
 

@@ -148,10 +148,10 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;
   for (const LayerGraph& g :
-       {embedding({}), block({.biases = true, .qk_norm = true}), head({}),
+       {embedding({}), block({.biases = true, .qk_norm = true}), head({.biases = true}),
         adapted({.dropout = 0.5}), with_magnitudes({.biases = true}), scaled({}), capped({}),
-         whole_norms({}), split_head({}, true), split_mlp({}, false), plain_mlp({.biases = true}),
-         exchanged({})}) {
+        whole_norms({}), split_head({.biases = true}, true), split_mlp({}, false),
+        plain_mlp({.biases = true}), exchanged({})}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
         if (kinds.insert(op.kind).second) found.emplace_back(g, op);

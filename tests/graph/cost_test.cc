@@ -128,6 +128,20 @@ TEST_CASE("every chunk of the head reads its weight, and reads and writes the we
     }
 }
 
+TEST_CASE("a bias of the head adds an element a logit, and its gradient a pass over them") {
+  const LayerGraph plain = head({}), biased = head({.biases = true});
+  const OpKind kind = OpKind::kLinearCrossEntropy;
+  // One chunk of 8 tokens, of 32 logits each: the sum, and the gradient's.
+  CHECK(flops(biased, first_of(biased, kind)) == flops(plain, first_of(plain, kind)) + 2 * 8 * 32);
+  CHECK(traffic_bytes(biased, first_of(biased, kind)) ==
+        traffic_bytes(plain, first_of(plain, kind)) + 4 * (8 * 32 + 32));
+  // A GPU's product adds to rows of the bias, which are written before.
+  LayerGraph gpu = head({.biases = true}, false), gpu_plain = head({}, false);
+  gpu.dtypes.kernels = gpu_plain.dtypes.kernels = Kernels::kGpu;
+  CHECK(traffic_bytes(gpu, first_of(gpu, kind)) ==
+        traffic_bytes(gpu_plain, first_of(gpu_plain, kind)) + 4 * 2 * 8 * 32);
+}
+
 TEST_CASE("the price of passes adds up: each is bound by its arithmetic or by its traffic") {
   const LayerGraph g = head({});
   const Op& op = first_of(g, OpKind::kLinearCrossEntropy);

@@ -260,6 +260,14 @@ TEST_CASE("a head makes its matrix's gradient in forward and starts backward fro
   CHECK(g.at(g.at(named(g, "w")).grad).role == ValueRole::kParamGrad);
 }
 
+TEST_CASE("a head with a bias makes its gradient before its matrix's") {
+  const LayerGraph g = head({.biases = true});
+  CHECK(op_text(g, g.forward.back()) ==
+        "linear_cross_entropy n.out:[8,16] w:[32,16] labels:[8] b:[32] -> loss:[2] d_n.out:[8,16] "
+        "d_b:[32] d_w:[32,16]");
+  CHECK(g.at(g.at(named(g, "b")).grad).role == ValueRole::kParamGrad);
+}
+
 TEST_CASE("without backward there is one list, nothing is saved and no gradient exists") {
   for (const LayerGraph& g : {block({}, false), embedding({}, false), head({}, false)}) {
     CHECK(g.backward.empty());

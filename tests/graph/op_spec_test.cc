@@ -24,6 +24,7 @@ std::vector<LayerGraph> all_graphs() {
                                  block({.biases = true, .qk_norm = true}),
                                  embedding({}),
                                  head({}),
+                                 head({.biases = true}),
                                  adapted({}),
                                  adapted(narrow),
                                  adapted({.dropout = 0.5}),
@@ -37,6 +38,7 @@ std::vector<LayerGraph> all_graphs() {
   for (const bool sequence : {true, false}) {
     graphs.push_back(split_mlp(narrow, sequence));
     graphs.push_back(split_head(narrow, sequence));
+    graphs.push_back(split_head({}, sequence));
   }
   graphs.push_back(exchanged(narrow));
   return graphs;

@@ -122,6 +122,18 @@ TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the n
 }
 
 TEST_CASE(
+    "the bias of a split head is read with the logits, and its gradient is that of all chunks") {
+  const LayerGraph g = split_head({.biases = true}, false);
+  CHECK(op_text(g, g.forward[1]) ==
+        "vocabulary_logits n.out:[8,16] w:[16,16] labels:[8] b:[16] -> logits.0:[3,16] "
+        "statistics.0:[3,2] label_logit.0:[3]");
+  CHECK(op_text(g, g.forward.back()) ==
+        "vocabulary_cross_entropy n.out:[8,16] w:[16,16] labels:[8] logits.2:[2,16] "
+        "statistics.2.gathered:[4,2] label_logit.2:[2] loss:[2] d_n.out:[8,16] d_w:[16,16] "
+        "d_b:[16] -> loss:[2] d_n.out:[8,16] d_w:[16,16] d_b:[16] logits.2:[2,16]");
+}
+
+TEST_CASE(
     "logits and statistics of a 16-bit head are F32, of as many tokens as have the bytes of 16-bit "
     "logits") {
   const LayerGraph g = split_head({.dtypes = {DType::kBF16, DType::kF32}}, true, true, 6);
@@ -136,6 +148,10 @@ TEST_CASE("the operations of a split head count the products of their chunk") {
   CHECK(flops(g, g.forward[2]) == 2.0 * 3 * 16 * 16 + 3 * 16);
   CHECK(flops(g, g.forward[6]) == 2 * 2.0 * 3 * 16 * 16 + 3 * 16);
   CHECK(flops(evaluate, evaluate.forward[6]) == 3);
+  // A bias is added to each logit, and its gradient sums each.
+  const LayerGraph biased = split_head({.biases = true}, true);
+  for (const size_t op : {size_t{2}, size_t{6}})
+    CHECK(flops(biased, biased.forward[op]) == flops(g, g.forward[op]) + 3 * 16);
 }
 
 TEST_CASE("the gradient of what is moved among ranks goes the way back, over the same axis") {

@@ -24,7 +24,7 @@ def faults_of(name, text):
 
 def self_check(entries):
     assert len(entries) >= 30, f"only {entries} found in lib/ops/kinds.inc"
-    fault = list(faults_of("lib/exec/x.cc", "if (op.kind == OpKind::kAdd) return;  // OpKind::kRope\n"))
+    fault = list(faults_of("lib/engine/x.cc", "if (op.kind == OpKind::kAdd) return;  // OpKind::kRope\n"))
     assert len(fault) == 1 and "OpKind::kAdd" in fault[0], fault
     assert not list(faults_of("lib/ops/add/spec.cc", "OpKind::kAdd"))
 

@@ -1,5 +1,5 @@
-"""Fails on an include outside the layer map (the USES of lib/CMakeLists.txt), on a cycle of headers,
-and on a tensor library seen from a folder that must not know tensors."""
+"""Fails on an include outside the layer map (the USES of lib/CMakeLists.txt), on a cycle of headers, on a tensor library
+seen from a folder that must not know tensors, and on a command that needs the engine before it is loaded."""
 import pathlib
 import re
 import sys
@@ -46,6 +46,23 @@ def include_faults(folders):
     return faults
 
 
+def app_faults(folders, text_of=lambda header: (LIB / header).read_text(), apps=None):
+    """Commands start without the engine: but for its entry they include headers of engine folders only where these need
+    no other header of such folders, as a struct of plain fields does."""
+    if apps is None:
+        apps = {path: path.read_text() for path in sorted((ROOT / "apps").rglob("*")) if path.suffix in (".h", ".cc")}
+
+    def engine_headers(text):
+        return [h for b, h in INCLUDE.findall(text) if b == '"' and folders.get(folder_of(h), (False,))[0]]
+
+    for path, text in apps.items():
+        if path.name == "engine_entry.cc":
+            continue
+        for header in engine_headers(text):
+            for needed in engine_headers(text_of(header)):
+                yield f"{path}: includes {header}, which needs {needed} of the engine; commands start without it"
+
+
 def header_cycles():
     edges = {}
     for path, _, text in sources():
@@ -76,12 +93,14 @@ def self_check():
     for name, (_, uses) in folders.items():
         for use in uses:
             assert order.index(use) < order.index(name), f"{name} uses {use}, which stands above it"
+    command = {pathlib.Path("apps/ftrun/x.cc"): '#include "engine/setup.h"\n'}
+    assert list(app_faults(folders, apps=command)), "a command that includes engine/setup.h is no fault"
     return folders
 
 
 def main():
     folders = self_check()
-    faults = include_faults(folders) + header_cycles()
+    faults = include_faults(folders) + list(app_faults(folders)) + header_cycles()
     print("\n".join(faults) or f"layers: {len(folders)} folders, no fault")
     sys.exit(1 if faults else 0)
 

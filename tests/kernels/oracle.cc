@@ -163,11 +163,13 @@ Tensor activation(const OpAttrs& attrs, const Tensor& x) {
 std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in, const std::vector<int32_t>& labels,
                                   bool bf16_logits_gradient, double softcap) {
   Tensor logits = at::matmul(in[0], in[1].t());
+  if (in.size() > 2) logits = logits + in[2];
   if (bf16_logits_gradient)
     logits.register_hook([](const Tensor& gradient) { return gradient.to(at::kFloat).to(at::kBFloat16).to(at::kDouble); });
   if (softcap > 0) logits = at::tanh(logits / softcap) * softcap;
   const Tensor log_p = at::log_softmax(logits, -1);
-  Tensor sum = (in[0] * 0.0).sum() + (in[1] * 0.0).sum();
+  Tensor sum = at::zeros({}, at::kDouble);
+  for (const Tensor& each : in) sum = sum + (each * 0.0).sum();
   double counted = 0.0;
   for (size_t n = 0; n < labels.size(); ++n) {
     if (labels[n] < 0) continue;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fixtures.h"
-#include "model/rope.h"
+#include "model/rope_angles.h"
 
 #include <catch2/catch.hpp>
 
@@ -18,10 +18,13 @@ using fixtures::refusal;
 using nlohmann::json;
 
 const std::vector<std::string> kNames{
-    "llama2", "llama3",       "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo",
-    "qwen2",  "qwen2_window", "qwen3",        "granite",      "phi3",           "gemma",
-    "gemma2", "gemma3",       "olmo2",        "smollm3",      "starcoder2",     "stablelm",
-    "glm",    "glm4",         "cohere",       "cohere2",      "gpt_neox"};
+    "llama2", "llama3", "smollm2_135m", "llama_linear", "mistral_window", "mistral_nemo", "qwen2",
+    "qwen2_window", "qwen3", "granite", "phi3", "gemma", "gemma2", "gemma3", "olmo2", "smollm3",
+    "starcoder2", "stablelm", "glm", "glm4", "cohere", "cohere2", "gpt_neox", "phi1_5",
+    "phi2",
+    // Qwen2.5 as its model card has it, gpt-oss's scaling, DeepSeek's mscale, Phi-3-mini-128k and
+    // Phi-4-mini as published, a rotation scaled so for one layer type alone.
+    "qwen2_yarn", "llama_yarn", "llama_mscale", "phi3_128k", "phi4_mini", "gemma3_yarn"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -57,8 +60,9 @@ TEST_CASE("configs mean what transformers takes them for") {
   }
 }
 
-void require_angles(const ModelConfig& c, const RopeConfig& rope, const json& wanted) {
-  const auto angles = inverse_frequencies(rope, c.rotary_size());
+void require_angles(const ModelConfig& c, const RopeConfig& rope, const json& wanted,
+                    int64_t longest_row = 1) {
+  const auto angles = inverse_frequencies(rope, c.rotary_size(), longest_row);
   REQUIRE(angles.size() == wanted.size());
   for (size_t i = 0; i < angles.size(); ++i) {
     const double want = wanted[i];
@@ -72,7 +76,12 @@ TEST_CASE("rotary angles are transformers' to two roundings of fp32") {
   for (const auto& [name, wanted] : expected().items()) {
     INFO(name);
     const ModelConfig c = config(name);
-    require_angles(c, c.rope, wanted["inverse_frequencies"]);
+    require_angles(c, c.rope, wanted["inverse_frequencies"], c.rope.original_positions);
+    CHECK(c.rope.attention_factor == Approx(wanted.value("attention_factor", 1.0)).epsilon(1e-14));
+    const bool is_longrope = c.rope.type == RopeType::kLongRope;
+    REQUIRE(is_longrope == wanted.contains("long_inverse_frequencies"));
+    if (is_longrope)
+      require_angles(c, c.rope, wanted["long_inverse_frequencies"], c.rope.original_positions + 1);
     REQUIRE(c.window_rope.has_value() == wanted.contains("window_inverse_frequencies"));
     if (c.window_rope) require_angles(c, *c.window_rope, wanted["window_inverse_frequencies"]);
   }
@@ -117,11 +126,11 @@ TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refu
         "3: config.json: hidden_activation: is not what hidden_act says");
   CHECK(
       refusal(changed({{"rope_parameters",
-                        {{"full_attention", {{"rope_type", "yarn"}}}, {"sliding_attention", 5}}}},
+                        {{"full_attention", {{"rope_type", "ntk"}}}, {"sliding_attention", 5}}}},
                       "gemma3.v5")) ==
       "4: config.json:\n  rope_parameters.sliding_attention: found 5; expected an object\n"
-      "  rope_parameters.full_attention.rope_type: \"yarn\" is not supported yet (default, linear "
-      "and llama3 are)");
+      "  rope_parameters.full_attention.rope_type: \"ntk\" is not supported yet (default, linear, "
+      "llama3, yarn and longrope are)");
 }
 
 TEST_CASE("a config's multipliers are read, shown and bounded") {
@@ -281,6 +290,17 @@ TEST_CASE(
   CHECK_FALSE(stable.mlp_norm);
   CHECK(refusal(changed({{"qk_layernorm", true}}, "stablelm.v4")) ==
         "3: config.json: qk_layernorm: a layer norm for each head is not supported yet");
+  const ModelConfig phi = config("phi2.v4");
+  CHECK(phi.rope.partial == 0.4);
+  CHECK(phi.activation == Activation::kGeluTanh);
+  CHECK(phi.dropouts.empty());
+  // As it is published.
+  CHECK(parse_model_config(changed({{"resid_pdrop", 0.1}}, "phi2.v4"), "m").dropouts ==
+        std::vector<std::string>{"resid_pdrop"});
+  CHECK(config_text(phi).find("\nfeatures qkv_bias attention_out_bias mlp_bias head_bias layer_norm "
+                              "no_mlp_norm parallel_residual plain_mlp gelu_tanh\n") != std::string::npos);
+  CHECK(refusal(changed({{"qk_layernorm", true}}, "phi2.v4")) ==
+        "3: config.json: qk_layernorm: a layer norm for each head is not supported yet");
   const ModelConfig neox = config("gpt_neox.v4");
   CHECK(neox.rope.partial == 0.25);
   CHECK(neox.mlp_norm);
@@ -367,6 +387,95 @@ TEST_CASE("llama3 scaling falls back on the model's positions") {
   CHECK(parse_model_config(outer, "c").rope.original_positions == 4096);
 }
 
+json yarn(const std::vector<std::pair<std::string, json>>& changes) {
+  json scaling{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 2048}};
+  for (const auto& [key, value] : changes) {
+    if (value.is_discarded())
+      scaling.erase(key);
+    else
+      scaling[key] = value;
+  }
+  return scaling;
+}
+
+TEST_CASE("yarn takes from its object and its class what transformers takes") {
+  const auto read = [](const json& scaling) {
+    return parse_model_config(changed({{"rope_scaling", scaling}}), "c").rope;
+  };
+  const RopeConfig plain = read(yarn({}));
+  CHECK(plain.type == RopeType::kYarn);
+  CHECK(plain.original_positions == 2048);
+  CHECK(plain.attention_factor == Approx(0.1 * std::log(4.0) + 1.0));
+  // Zeros stand for what an absent key does, null for the ratio of longest rows.
+  CHECK(read(yarn(
+            {{"beta_fast", 0}, {"beta_slow", nullptr}, {"mscale", 0}, {"mscale_all_dim", 2}})) ==
+        plain);
+  CHECK(read(yarn({{"factor", nullptr}})).factor == 4.0);
+  CHECK(read(yarn({{"attention_factor", 1.5}, {"mscale", 1}, {"mscale_all_dim", 2}}))
+            .attention_factor == 1.5);
+  CHECK(read(yarn({{"mscale", 2}, {"mscale_all_dim", 1}})).attention_factor ==
+        Approx((0.2 * std::log(4.0) + 1.0) / (0.1 * std::log(4.0) + 1.0)));
+  CHECK(read(yarn({{"factor", 1}})).attention_factor == 1.0);
+  CHECK(read(yarn({{"original_max_position_embeddings", kRemoved}})).original_positions == 8192);
+  const auto outer =
+      changed({{"rope_scaling", yarn({})}, {"original_max_position_embeddings", 4096}});
+  CHECK(parse_model_config(outer, "c").rope.original_positions == 4096);
+  // A class with a rotation for each layer type reads the object alone.
+  const auto inner = changed({{"original_max_position_embeddings", 4096}}, "gemma3_yarn.v5");
+  CHECK(parse_model_config(inner, "c").rope.original_positions == 16384);
+  CHECK(config_text(config("llama_yarn.v4"))
+            .find("\nrope yarn theta 150000 factor 32 fast 32 slow 1 not truncated original 4096 "
+                  "attention 1.346574\n") != std::string::npos);
+}
+
+TEST_CASE("longrope is also spelled su, and Phi-3's class takes yarn for it") {
+  const ModelConfig published = config("phi3_128k.v4");
+  const json scaling = json::parse(changed({}, "phi3_128k.v4"))["rope_scaling"];
+  for (const char* name : {"su", "yarn"}) {
+    json other = scaling;
+    other["type"] = name;
+    CHECK(parse_model_config(changed({{"rope_scaling", other}}, "phi3_128k.v4"), "c") == published);
+  }
+  // Its class has 4096 original positions of its own, which come before the object's.
+  json inner = scaling;
+  inner["original_max_position_embeddings"] = 8192;
+  CHECK(parse_model_config(
+            changed({{"rope_scaling", inner}, {"original_max_position_embeddings", kRemoved}},
+                    "phi3_128k.v4"),
+            "c") == published);
+  inner["attention_factor"] = 1.25;
+  const ModelConfig given =
+      parse_model_config(changed({{"rope_scaling", inner}}, "phi3_128k.v4"), "c");
+  CHECK(given.rope.attention_factor == 1.25);
+  CHECK_FALSE(uses_long_factors(given.rope, 4096));
+  CHECK(uses_long_factors(given.rope, 4097));
+  CHECK(config_text(config("phi4_mini.v5"))
+            .find("\nrope longrope theta 10000 of 0.75 of a head factor 32 original 4096 attention "
+                  "1.190238\n") != std::string::npos);
+}
+
+TEST_CASE("rows beyond the model's positions are told the scaling that reaches them") {
+  CHECK(reached_positions(config("smollm2_135m.v4")) == 8192);
+  CHECK(scaling_for(config("smollm2_135m.v4"), 20000) ==
+        "yarn reaches them: \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2.45, "
+        "\"original_max_position_embeddings\": 8192} in config.json");
+  CHECK(reached_positions(config("llama3.v4")) == 131072);
+  CHECK(scaling_for(config("llama3.v4"), 262144) ==
+        "factor 64 in place of 32 in the rope scaling of config.json reaches them");
+  CHECK(reached_positions(config("qwen2_yarn.v4")) == 131072);
+  CHECK(scaling_for(config("qwen2_yarn.v4"), 196608) ==
+        "factor 6 in place of 4 in the rope scaling of config.json reaches them");
+  CHECK(scaling_for(config("phi4_mini.v4"), 200000) ==
+        "longrope's long_factor was searched for rows of at most 131072 tokens; longer ones take "
+        "factors that were searched for them");
+  CHECK(scaling_for(config("phi3.v4"), 8192) ==
+        "longrope is the scaling that its class has: rope_scaling with a short_factor and a "
+        "long_factor that were searched for this model");
+  const auto gpt2 =
+      parse_model_config(R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4})", "m");
+  CHECK(scaling_for(gpt2, 2048).empty());
+}
+
 TEST_CASE("a filled rope_scaling wins over rope_parameters") {
   const json five{{"rope_type", "default"}, {"rope_theta", 5000.0}};
   const json four{{"type", "linear"}, {"factor", 2.0}};
@@ -448,6 +557,46 @@ TEST_CASE("dimensions that do not fit together are refused") {
           {"high_freq_factor", 4}}}},
        llama,
        "4: config.json: rope_scaling.high_freq_factor: must be above low_freq_factor"},
+      {{{"rope_scaling", yarn({{"factor", kRemoved}})}},
+       llama,
+       "4: config.json: rope_scaling.factor: missing; expected a number of at least 1"},
+      {{{"rope_scaling", yarn({{"factor", nullptr}})}, {"max_position_embeddings", kRemoved}},
+       llama,
+       "4: config.json: rope_scaling.factor: missing, and so is max_position_embeddings, which "
+       "would "
+       "say it"},
+      {{{"rope_scaling", yarn({{"factor", 0.5}, {"mscale", -1}, {"truncate", 0}})}},
+       llama,
+       "4: config.json:\n"
+       "  rope_scaling.factor: found 0.5; expected a number of at least 1\n"
+       "  rope_scaling.truncate: found 0; expected true or false\n"
+       "  rope_scaling.mscale: found -1; expected a number of at least 0"},
+      {{{"rope_scaling", yarn({{"beta_fast", 1}, {"beta_slow", 2}, {"rope_theta", 1}})}},
+       llama,
+       "4: config.json:\n"
+       "  rope_scaling.rope_type: \"yarn\" expects a rope_theta above 1, found 1\n"
+       "  rope_scaling.beta_fast: found 1; expected at least beta_slow, 2"},
+      {{{"rope_parameters", {{"full_attention", yarn({{"truncate", false}})}}}},
+       "gemma3.v5",
+       "3: config.json: rope_parameters.full_attention.truncate: transformers reads it for models "
+       "with one rotation alone"},
+      {{{"rope_scaling", {{"rope_type", "yarn"}}}},
+       "phi3.v4",
+       "4: config.json:\n"
+       "  rope_scaling.short_factor: missing; expected a list of 48 numbers\n"
+       "  rope_scaling.long_factor: missing; expected a list of 48 numbers"},
+      {{{"rope_scaling",
+         {{"type", "longrope"},
+          {"short_factor", json::array({1.0})},
+          {"long_factor", json::array({1.0, "x"})}}},
+        {"original_max_position_embeddings", 1}},
+       "phi3.v4",
+       "4: config.json:\n"
+       "  rope_scaling.original_max_position_embeddings: found 1; longrope expects at least 2\n"
+       "  rope_scaling.short_factor: has 1 numbers; expected 48, one for each pair of elements "
+       "that "
+       "rotates\n"
+       "  rope_scaling.long_factor: entry 1 is \"x\"; expected a number above 0"},
       {{{"rope_theta", "big"}},
        llama,
        "4: config.json: rope_theta: found \"big\"; expected a number above 0"},
@@ -466,15 +615,36 @@ TEST_CASE("dimensions that do not fit together are refused") {
 TEST_CASE("features that are not there are named") {
   const std::string llama = "smollm2_135m.v4";
   const std::vector<Refused> cases{
-      {{{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
+      {{{"rope_scaling", {{"rope_type", "ntk"}, {"factor", 4.0}}}},
        llama,
-       "3: config.json: rope_scaling.rope_type: \"yarn\" is not supported yet (default, linear and "
-       "llama3 are)"},
+       "3: config.json: rope_scaling.rope_type: \"ntk\" is not supported yet (default, linear, "
+       "llama3, yarn and longrope are)"},
       {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
        llama,
-       "3: config.json: rope_scaling.rope_type: \"dynamic\" is not supported yet (default, linear "
-       "and "
-       "llama3 are)"},
+       "3: config.json: rope_scaling.type: \"dynamic\" changes all angles with the longest row of "
+       "a "
+       "batch, so what is learned from a row would depend on the rows beside it; remove it for "
+       "rows "
+       "of at most 8192 tokens, which rotate as without it, and for longer ones write \"yarn\" or "
+       "\"linear\" with the same factor"},
+      {{{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 4.0}}}},
+       "phi3.v4",
+       "3: config.json: rope_scaling.rope_type: \"dynamic\" changes all angles with the longest "
+       "row "
+       "of a batch, so what is learned from a row would depend on the rows beside it; remove it "
+       "for "
+       "rows of at most 4096 tokens, which rotate as without it, and for longer ones write "
+       "\"longrope\" with its factors"},
+      {{{"rope_scaling",
+         {{"rope_type", "yarn"},
+          {"factor", 4.0},
+          {"original_max_position_embeddings", 2048},
+          {"attn_factor", 1.0}}}},
+       llama,
+       "3: config.json: rope_scaling.\"attn_factor\": is no key of yarn that is read "
+       "(attention_factor, beta_fast, beta_slow, factor, finetuned, mscale, mscale_all_dim, "
+       "original_max_position_embeddings, partial_rotary_factor, rope_theta, rope_type, truncate, "
+       "type)"},
       {{{"partial_rotary_factor", 0.5}},
        llama,
        "3: config.json: partial_rotary_factor: partial rotation is not supported yet"},
@@ -529,7 +699,7 @@ TEST_CASE("features that are not there are named") {
        "llama, "
        "mistral, qwen2, qwen3, granite, phi3, gpt2, gemma, gemma2, gemma3_text, olmo2, smollm3, "
        "starcoder2, stablelm, "
-       "glm, glm4, cohere, cohere2, gpt_neox, opt, falcon"},
+       "glm, glm4, cohere, cohere2, gpt_neox, opt, falcon, phi"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }
@@ -567,7 +737,8 @@ TEST_CASE("hostile texts end in a message") {
 }
 
 TEST_CASE("any damage to a config is read or refused, never worse") {
-  const std::string text = read_file(fixtures::config_path("llama3.v5"));
+  const std::string text =
+      read_file(fixtures::config_path(GENERATE("llama3.v5", "llama_mscale.v4")));
   const std::string alphabet = "\"{}[],:0-9eE.tn\\ \x01\xff";
   for (size_t at = 0; at < text.size(); ++at) {
     for (size_t pick = at % 3; pick < alphabet.size(); pick += 3) {

@@ -7,6 +7,7 @@
 #include "model/size.h"
 #include "model/tensors.h"
 #include "ops/kinds.h"
+#include "ops/rope/rope.h"
 
 #include <catch2/catch.hpp>
 
@@ -235,6 +236,36 @@ TEST_CASE("dropout is refused in training only") {
           "attention_dropout: dropout in training is not supported yet\n  remedy: set "
           "attention_dropout to 0 in the model's config.json");
   }
+}
+
+/// Returns the angles of the rope table that a model makes for a micro-batch.
+std::vector<RopeAngle> angles_of(const std::string& name, const BatchShape& batch) {
+  ModelConfig c = config(name);
+  c.layers = 1;
+  c.windows.resize(1);
+  const ModelDescription model = build_model(c, batch, Mode::kLogits);
+  const LayerGraph& graph = model.graphs[static_cast<size_t>(model.rope_graph)];
+  return graph.forward.at(0).attrs.get<RopeTableAttrs>().angles;
+}
+
+TEST_CASE("one table has the angles of all rotations, each with its attention factor") {
+  const std::vector<RopeAngle> angles = angles_of("gemma3_yarn.v5", {1, 16});
+  REQUIRE(angles.size() == 256);
+  for (size_t i = 0; i < angles.size(); ++i)
+    CHECK(angles[i].magnitude == (i < 128 ? config("gemma3_yarn.v5").rope.attention_factor : 1.0));
+  CHECK(angles[1].frequency != angles[129].frequency);
+}
+
+TEST_CASE("the longest row that a run can have chooses longrope's factors for all its graphs") {
+  const std::vector<RopeAngle> fitting = angles_of("phi4_mini.v4", {1, 4096});
+  const std::vector<RopeAngle> beyond = angles_of("phi4_mini.v4", {1, 4097});
+  REQUIRE(fitting.size() == 48);
+  CHECK(fitting[1].frequency == Approx(1.118320672 * beyond[1].frequency));
+  CHECK(fitting[1].magnitude == beyond[1].magnitude);
+  CHECK(angles_of("phi4_mini.v4", {1, 16}) == fitting);
+  // A shorter row of a run with longer ones, and padding, which is no part of a row.
+  CHECK(angles_of("phi4_mini.v4", {.row_tokens = 16, .longest_row = 4097}) == beyond);
+  CHECK(angles_of("phi4_mini.v4", {1, 4098, 2}) == fitting);
 }
 
 TEST_CASE("activations and parameters have the dtype of computation, gradients theirs") {

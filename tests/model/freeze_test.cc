@@ -1,6 +1,7 @@
 #include "model/freeze.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,28 @@ TEST_CASE("the head makes no gradient of a frozen matrix, and needs no room for 
   REQUIRE(last(model).kind == OpKind::kLinearCrossEntropy);
   CHECK(last(model).out.size() == 3);
   CHECK(last(frozen).out.size() == 2);
+}
+
+TEST_CASE("the head makes the gradients of its matrix and of its bias that are wanted") {
+  const ModelDescription model = model_of("phi2.v4");
+  const auto results = [&](const std::set<std::string>& trained) {
+    const ModelDescription frozen =
+        freeze(model, [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
+    const LayerGraph& graph = frozen.graph_of(frozen.layers.back());
+    std::vector<std::string> names;
+    for (const ValueId id : graph.forward.back().out) names.push_back(graph.at(id).name);
+    return join(names, " ");
+  };
+  const std::string all = "loss d_norm.weight.out d_lm_head.bias d_lm_head.weight";
+  CHECK(results({"lm_head.weight", "lm_head.bias"}) == all);
+  CHECK(results({}) == "loss d_norm.weight.out");
+  CHECK(results({"lm_head.bias"}) == "loss d_norm.weight.out d_lm_head.bias");
+  // The bias' gradient stands before the matrix's, and is scratch.
+  CHECK(results({"lm_head.weight"}) == all);
+  const ModelDescription frozen = freeze(
+      model, [](const TensorInfo& tensor) { return tensor.name == "lm_head.weight"; });
+  CHECK(gradients_of(frozen, frozen.layers.size() - 1) ==
+        std::vector<std::string>{"d_lm_head.weight"});
 }
 
 TEST_CASE("stages without an embedding still find the rope table's graph") {

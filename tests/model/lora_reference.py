@@ -21,6 +21,7 @@ import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 
+reference.load_libraries()
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # Name: family of reference.py, fields of LoraConfig. Between them every field that ftrun takes.
 CASES = {
@@ -40,6 +41,7 @@ CASES = {
     "fused": ("phi3", {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]}),
     "transposed": ("gpt2", {"r": 3, "lora_alpha": 5, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
     "normed": ("gemma2", {}),
+    "head_bias": ("phi", {"modules_to_save": ["lm_head"]}),
     "by_key_head": ("gpt_neox", {}),
     "beside": ("cohere2", {"r": 4, "target_modules": ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]}),
     "whole_norms": ("olmo2", {"r": 4, "target_modules": ["q_proj", "k_proj", "down_proj"]}),

@@ -61,6 +61,25 @@ TEST_CASE("a prefix of all tensors, and wrappers anywhere, are seen through", "[
   }
 }
 
+TEST_CASE("a head's bias is found where its matrix is, under any prefix", "[names]") {
+  ModelDescription model = model_of(false);
+  TensorInfo bias;
+  bias.name = "lm_head.bias";
+  bias.shape = {2};
+  model.tensors.push_back(bias);
+  const std::vector<std::string> bodies{"model.embed_tokens.weight",
+                                        "model.layers.0.self_attn.q_proj.weight",
+                                        "model.norm.weight", "lm_head.weight", "lm_head.bias"};
+  Names wanted;
+  std::vector<std::string> stored;
+  for (const std::string& name : bodies) {
+    wanted[name] = "module." + name;
+    stored.push_back("module." + name);
+  }
+  CHECK(find_stored_names(model, stored).stored == wanted);
+  CHECK(find_stored_names(model, bodies).stored.empty());
+}
+
 TEST_CASE("a tied matrix may be stored as the head alone, under any prefix", "[names]") {
   const std::vector<std::string> rest{"model.layers.0.self_attn.q_proj.weight", "model.norm.weight"};
   std::vector<std::string> stored = rest;

@@ -166,6 +166,28 @@ TEST_CASE("an embedding's and a head's share of the vocabulary") {
   CHECK(head.forward[1].attrs.get<VocabularyAttrs>() == VocabularyAttrs{true, 3, 2, 0});
 }
 
+TEST_CASE("a rank has the bias of its rows of the head, and padding as its matrix has") {
+  ModelConfig phi = small("phi2.v4");
+  phi.vocab_rows = 51201;
+  const ModelDescription model = split_model(phi, {2, 1, false}, Mode::kTrain, {1, 16});
+  const TensorInfo& bias = model.tensors.back();
+  CHECK(bias.name == "lm_head.bias");
+  CHECK(bias.local.offset == Dims{25601});
+  CHECK(bias.local.extent == Dims{25600});
+  CHECK(bias.padding == 1);
+  CHECK_FALSE(bias.partial_gradient);
+  const LayerGraph& head = model.graph_of(model.layers.back());
+  CHECK(op_text(head, head.forward[1]) ==
+        "vocabulary_logits norm.weight.out:[16,2560] lm_head.weight:[25601,2560] labels:[16] "
+        "lm_head.bias:[25601] -> logits.0:[16,25601] statistics.0:[16,2] label_logit.0:[16]");
+  CHECK(head.forward[1].attrs.get<VocabularyAttrs>().rows == 51201);
+  const ModelDescription logits = split_model(phi, {2, 1, false}, Mode::kLogits, {1, 16});
+  const LayerGraph& alone = logits.graph_of(logits.layers.back());
+  CHECK(op_text(alone, alone.forward[1]) ==
+        "linear norm.weight.out:[16,2560] lm_head.weight:[25601,2560] lm_head.bias:[25601] -> "
+        "lm_head.weight.out:[16,25601]");
+}
+
 TEST_CASE("logits of all ranks are gathered as blocks of the vocabulary") {
   const ModelDescription model =
       split_model(small("smollm2_135m.v4"), {3, 0, true}, Mode::kLogits, {1, 48});

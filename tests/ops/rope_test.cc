@@ -71,18 +71,19 @@ TEST_CASE(
 
 TEST_CASE(
     "the rope table holds cos, then sin, of position times frequency in fp32, times the "
-    "magnitude") {
-  const std::vector<double> frequencies{1.0, 0.1, 0.0123456789};
+    "angle's magnitude") {
+  const std::vector<RopeAngle> angles{{1.0, 1.25}, {0.1, 1.0}, {0.0123456789, 1.25}};
   const std::vector<int32_t> positions{0, 1, 511, 8191};
   Rig rig(DType::kF32);
   const ValueId in = rig.ints(positions), table = rig.output({4, 6});
-  rig.run(OpKind::kRopeTable, {in}, {table}, RopeTableAttrs{frequencies, 1.25});
+  rig.run(OpKind::kRopeTable, {in}, {table}, RopeTableAttrs{angles});
   const Array actual = rig.read(table);
   for (size_t n = 0; n < positions.size(); ++n)
-    for (size_t i = 0; i < frequencies.size(); ++i) {
-      const double angle = static_cast<float>(positions[n]) * static_cast<float>(frequencies[i]);
-      REQUIRE(actual.data[n * 6 + i] == Approx(1.25 * std::cos(angle)).margin(1e-7));
-      REQUIRE(actual.data[n * 6 + 3 + i] == Approx(1.25 * std::sin(angle)).margin(1e-7));
+    for (size_t i = 0; i < angles.size(); ++i) {
+      const auto& [frequency, magnitude] = angles[i];
+      const double angle = static_cast<float>(positions[n]) * static_cast<float>(frequency);
+      REQUIRE(actual.data[n * 6 + i] == Approx(magnitude * std::cos(angle)).margin(1e-7));
+      REQUIRE(actual.data[n * 6 + 3 + i] == Approx(magnitude * std::sin(angle)).margin(1e-7));
     }
 }
 

@@ -13,8 +13,15 @@
 namespace ftrun::cuda {
 
 // --- pointwise.cu --------------------------------------------------------------------------------
-/// Every row of y becomes `row`.
-void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t width, cudaStream_t stream);
+/// FilledRows are `count` rows of `width` elements, `stride` elements from one to the next, in the
+/// dtype of the activations or in F32.
+struct FilledRows {
+  void* data;
+  DType dtype;
+  int64_t count, width, stride;
+};
+/// Makes every row `row`, of the dtype of the activations.
+void fill_rows(DType dtype, const void* row, const FilledRows& y, cudaStream_t stream);
 void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);
 void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);
 /// dtype also F64.

@@ -5,9 +5,9 @@ namespace ftrun::cuda {
 
 namespace {
 
-template <class T, int V>
-__global__ void fill_row(const T* row, T* y, int64_t width) {
-  T* const out = y + blockIdx.x * width;
+template <class T, class To, int V>
+__global__ void fill_row(const T* row, To* y, int64_t width, int64_t stride) {
+  To* const out = y + blockIdx.x * stride;
   for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) store(out + i, load<V>(row + i));
 }
 
@@ -83,14 +83,22 @@ __global__ void sum_blocks_elements(const T* blocks, int ranks, int64_t stride, 
 
 }  // namespace
 
-void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t width, cudaStream_t stream) {
+void fill_rows(DType dtype, const void* row, const FilledRows& y, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    with_vectors<T>(vectors_fit<T>(width, row, y), [&](auto v) {
-      constexpr int V = decltype(v)::value;
-      launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kPointwiseThreads)), 0, stream}, fill_row<T, V>,
-             static_cast<const T*>(row), static_cast<T*>(y), width);
-    });
+    const auto fill = [&](auto* to) {
+      using To = std::remove_pointer_t<decltype(to)>;
+      const bool fit = vectors_fit<To>(y.width, row, to) && vectors_fit<To>(y.stride);
+      with_vectors<To>(fit, [&](auto v) {
+        constexpr int V = decltype(v)::value;
+        const auto threads = static_cast<unsigned>(threads_for(y.width / V, kPointwiseThreads));
+        launch({blocks(y.count), threads, 0, stream}, fill_row<T, To, V>,
+               static_cast<const T*>(row), to, y.width, y.stride);
+      });
+    };
+    if (y.dtype == dtype) return fill(static_cast<T*>(y.data));
+    require(y.dtype == DType::kF32, "rows are of the activations' dtype or of F32");
+    fill(static_cast<float*>(y.data));
   });
 }
 

@@ -1,5 +1,5 @@
 // Phi-3, Phi-3.5 and Phi-4 of Microsoft, dense: Llama's blocks with q, k and v, and gate and up, in
-// one matrix each in files; Phi-4-mini rotates a part of each head.
+// one matrix each in files; Phi-4-mini rotates a part of each head. Those for 128k tokens have longrope.
 #include <algorithm>
 
 #include "model/families.h"
@@ -19,12 +19,13 @@ void read_phi3(ConfigReader& reader, ModelConfig& config) {
 const Family kPhi3Family{
     .model_type = "phi3",
     .architecture = "Phi3ForCausalLM",
-    .defaults = {.norm_epsilon = 1e-5},
+    .defaults = {.positions = 4096, .original_positions = 4096, .norm_epsilon = 1e-5},
     .names = {.products = {"self_attn.qkv_proj", "self_attn.qkv_proj", "self_attn.qkv_proj",
                            "self_attn.o_proj", "mlp.gate_up_proj", "mlp.gate_up_proj",
                            "mlp.down_proj"},
               .adapted = {"qkv_proj"}},
     .rotates_partly = true,
+    .yarn_is_longrope = true,
     .read = read_phi3};
 
 }  // namespace ftrun

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -22,7 +23,7 @@ namespace {
 /// 16-bit operands and gradients go through the workspace's rows and panel of that type. Where the
 /// processor multiplies bf16 as it is stored, all three products are of bf16: the gradient of the
 /// logits is rounded to it, as all other gradients of activations are, and sums are fp32. A 16-bit
-/// dw is rounded once a chunk. Operands 0, 1, 2 are x, w and labels, results 1 and 2 dx and dw.
+/// dw is rounded once a chunk. Operands 0, 1, 2 are x, w and labels; result 1 is dx.
 template <class S>
 class Head {
  public:
@@ -41,8 +42,13 @@ class Head {
     const S* stored_rows;
   };
 
-  Head(const OpCall& call, const CrossEntropyWorkspace& place, bool gradients, T* logits)
+  /// `bias` is null where there is none or the operation makes no logits; `results` says which
+  /// results of the operation are dw and the bias' gradient.
+  Head(const OpCall& call, const CrossEntropyWorkspace& place, bool gradients, T* logits,
+       const S* bias, const HeadGradients& results)
       : call_(call),
+        bias_(bias),
+        results_(results),
         tokens_(call.in_dims(0)[0]),
         hidden_(call.in_dims(0)[1]),
         vocabulary_(call.in_dims(1)[0]),
@@ -61,10 +67,11 @@ class Head {
   T* logits(int64_t row) const { return logits_ + row * vocabulary_; }
   int32_t* counted() const { return call_.workspace<int32_t>(place_.counted); }
 
-  /// Bytes of dw's elements.
-  static int64_t gradient_bytes(const OpCall& call, bool gradients) {
+  /// Returns the bytes of dw's elements.
+  static int64_t gradient_bytes(const OpCall& call, const HeadGradients& results) {
     int64_t bytes = sizeof(S);
-    if (gradients) call.with_gradient<S>(2, [&]<class G>(G*) { bytes = sizeof(G); });
+    if (results.weight > 0)
+      call.with_gradient<S>(results.weight, [&]<class G>(G*) { bytes = sizeof(G); });
     return bytes;
   }
 
@@ -84,11 +91,34 @@ class Head {
     return found;
   }
 
-  void clear_weight_gradient() {
-    call_.with_gradient<S>(2, [&]<class G>(G* dw) {
-      parallel_ranges(vocabulary_ * hidden_, 1 << 16,
-                      [dw](int64_t begin, int64_t end) { std::fill(dw + begin, dw + end, G{}); });
+  /// Makes dw and the bias' gradient 0, of a micro-batch without a token that counts.
+  void clear_parameter_gradients() {
+    const auto clear = [&](size_t result, int64_t elements) {
+      if (result == 0) return;
+      call_.with_gradient<S>(result, [&]<class G>(G* gradient) {
+        parallel_ranges(elements, 1 << 16, [gradient](int64_t begin, int64_t end) {
+          std::fill(gradient + begin, gradient + end, G{});
+        });
+      });
+    };
+    clear(results_.weight, vocabulary_ * hidden_);
+    clear(results_.bias, vocabulary_);
+  }
+
+  /// Adds the bias, where there is one, to a row of logits.
+  void add_bias(T* row) const {
+    if (bias_ == nullptr) return;
+    for_pieces(0, vocabulary_, [&](int64_t at, int64_t count) {
+      std::array<T, kBiasPiece> piece;
+      take_elements(bias_ + at, piece.data(), count);
+      for (int64_t i = 0; i < count; ++i) row[at + i] += piece[static_cast<size_t>(i)];
     });
+  }
+
+  /// Makes the gradients of those parameters that have one, of the chunk's tokens.
+  void parameter_gradients(const Chunk& chunk, bool accumulate) {
+    if (results_.weight > 0) weight_gradient(chunk, accumulate);
+    if (results_.bias > 0) bias_gradient(chunk.count, accumulate);
   }
 
   Chunk chunk_of(const int32_t* token, int64_t count) {
@@ -130,31 +160,6 @@ class Head {
       if (direct_) vector_kernels<S>().narrow(row, reinterpret_cast<S*>(row), vocabulary_);
   }
 
-  /// dw[V,D] = [dw +] dlogits^T x.
-  void weight_gradient(const Chunk& chunk, bool accumulate) {
-    const auto multiply = [&](int64_t row, int64_t rows, double beta, T* out) {
-      if constexpr (std::is_same_v<S, BFloat16>)
-        if (direct_)
-          return gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count},
-                      rounded_gradients() + row, rounded_stride(), chunk.stored_rows, hidden_, beta,
-                      out, hidden_);
-      gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, logits_ + row,
-           vocabulary_, chunk.rows, hidden_, beta, out, hidden_);
-    };
-    call_.with_gradient<S>(2, [&]<class G>(G* dw) {
-      if constexpr (!kIsNarrow<G>) {
-        multiply(0, vocabulary_, accumulate ? 1.0 : 0.0, dw);
-      } else {
-        T* const panel = call_.workspace<T>(place_.panel);
-        for (int64_t row = 0; row < vocabulary_; row += place_.panel_rows) {
-          const int64_t rows = std::min(place_.panel_rows, vocabulary_ - row);
-          multiply(row, rows, 0.0, panel);
-          narrow_block(panel, rows, hidden_, accumulate, dw + row * hidden_, hidden_);
-        }
-      }
-    });
-  }
-
   /// dx = dlogits w of the chunk's tokens. Gathered rows are not needed any more: dx takes their
   /// place before it goes to its tokens.
   void input_gradient(const Chunk& chunk) {
@@ -171,6 +176,68 @@ class Head {
   }
 
  private:
+  /// Elements of the bias that are in T at once.
+  static constexpr int64_t kBiasPiece = 1024;
+
+  /// Calls f(first element, count) for each piece of [begin, end).
+  template <class F>
+  static void for_pieces(int64_t begin, int64_t end, F f) {
+    for (int64_t at = begin; at < end; at += kBiasPiece) f(at, std::min(kBiasPiece, end - at));
+  }
+
+  /// dw[V,D] = [dw +] dlogits^T x.
+  void weight_gradient(const Chunk& chunk, bool accumulate) {
+    const auto multiply = [&](int64_t row, int64_t rows, double beta, T* out) {
+      if constexpr (std::is_same_v<S, BFloat16>)
+        if (direct_)
+          return gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count},
+                      rounded_gradients() + row, rounded_stride(), chunk.stored_rows, hidden_, beta,
+                      out, hidden_);
+      gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, logits_ + row,
+           vocabulary_, chunk.rows, hidden_, beta, out, hidden_);
+    };
+    call_.with_gradient<S>(results_.weight, [&]<class G>(G* dw) {
+      if constexpr (!kIsNarrow<G>) {
+        multiply(0, vocabulary_, accumulate ? 1.0 : 0.0, dw);
+      } else {
+        T* const panel = call_.workspace<T>(place_.panel);
+        for (int64_t row = 0; row < vocabulary_; row += place_.panel_rows) {
+          const int64_t rows = std::min(place_.panel_rows, vocabulary_ - row);
+          multiply(row, rows, 0.0, panel);
+          narrow_block(panel, rows, hidden_, accumulate, dw + row * hidden_, hidden_);
+        }
+      }
+    });
+  }
+
+  /// dbias[V] = [dbias +] the sum over the first `rows` rows of dlogits, in their order.
+  void bias_gradient(int64_t rows, bool accumulate) {
+    call_.with_gradient<S>(results_.bias, [&]<class G>(G* gradient) {
+      parallel_ranges(vocabulary_, kBiasPiece, [&](int64_t begin, int64_t end) {
+        for_pieces(begin, end, [&](int64_t at, int64_t count) {
+          std::array<T, kBiasPiece> sums{};
+          if (accumulate) take_elements(gradient + at, sums.data(), count);
+          for (int64_t row = 0; row < rows; ++row) add_gradients(row, at, count, sums.data());
+          put_elements(sums.data(), gradient + at, count);
+        });
+      });
+    });
+  }
+
+  /// Adds elements [at, at + count) of a row of dlogits, as round_gradient() left it, to `sums`.
+  void add_gradients(int64_t row, int64_t at, int64_t count, T* sums) const {
+    if constexpr (std::is_same_v<S, BFloat16>) {
+      if (direct_) {
+        std::array<T, kBiasPiece> piece;
+        take_elements(rounded_gradients() + row * rounded_stride() + at, piece.data(), count);
+        for (int64_t i = 0; i < count; ++i) sums[i] += piece[static_cast<size_t>(i)];
+        return;
+      }
+    }
+    const T* const gradients = logits(row) + at;
+    for (int64_t i = 0; i < count; ++i) sums[i] += gradients[i];
+  }
+
   static bool are_neighbours(const int32_t* token, int64_t count) {
     return token[count - 1] - token[0] == count - 1;
   }
@@ -217,6 +284,8 @@ class Head {
   }
 
   const OpCall& call_;
+  const S* bias_;
+  HeadGradients results_;
   int64_t tokens_, hidden_, vocabulary_;
   CrossEntropyWorkspace place_;
   const S* x_;
@@ -312,10 +381,12 @@ class LinearCrossEntropy {
   explicit LinearCrossEntropy(const OpCall& call)
       : call_(call),
         gradients_(call.attrs<CrossEntropyAttrs>().with_gradients),
+        results_(head_gradients_of(call.op())),
         place_(cross_entropy_workspace(call.in_dims(0)[0], call.in_dims(0)[1], call.in_dims(1)[0],
                                        call.attrs<CrossEntropyAttrs>(), sizeof(S),
-                                       Head<S>::gradient_bytes(call, call.has_out(2)))),
-        head_(call, place_, gradients_, call.workspace<T>(place_.logits)),
+                                       Head<S>::gradient_bytes(call, results_))),
+        head_(call, place_, gradients_, call.workspace<T>(place_.logits),
+              call.has_in(3) ? call.in<S>(3) : nullptr, results_),
         cap_{call.attrs<CrossEntropyAttrs>().softcap, head_.vocabulary()} {}
 
   void run() {
@@ -326,7 +397,7 @@ class LinearCrossEntropy {
       sums.losses += more.losses;
       sums.correct += more.correct;
     }
-    if (call_.has_out(2) && counted == 0 && !call_.accumulate()) head_.clear_weight_gradient();
+    if (gradients_ && counted == 0 && !call_.accumulate()) head_.clear_parameter_gradients();
     double* const loss = call_.out<double>(0);
     loss[0] += sums.losses;
     loss[1] += static_cast<double>(gradients_ ? counted : sums.correct);
@@ -340,7 +411,7 @@ class LinearCrossEntropy {
       return row_loss(head_.logits(i), head_.label(chunk.token[i]));
     });
     if (!gradients_) return sums;
-    if (call_.has_out(2)) head_.weight_gradient(chunk, first > 0 || call_.accumulate());
+    head_.parameter_gradients(chunk, first > 0 || call_.accumulate());
     head_.input_gradient(chunk);
     return sums;
   }
@@ -348,6 +419,7 @@ class LinearCrossEntropy {
   /// Computes one row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale
   /// in place, as the products read it.
   RowLoss row_loss(T* row, int32_t label) {
+    head_.add_bias(row);
     cap_.apply(row);
     const double at_label = row[label];
     if (!gradients_) {
@@ -365,6 +437,7 @@ class LinearCrossEntropy {
 
   const OpCall& call_;
   bool gradients_;
+  HeadGradients results_;
   CrossEntropyWorkspace place_;
   Head<S> head_;
   LogitCap<T> cap_;
@@ -378,12 +451,13 @@ template <class S>
 struct VocabularyChunk {
   using T = Compute<S>;
 
-  VocabularyChunk(const OpCall& call, int64_t chunk_tokens, bool with_gradients, T* logits)
+  VocabularyChunk(const OpCall& call, int64_t chunk_tokens, T* logits, const S* bias,
+                  const HeadGradients& results)
       : attrs(call.attrs<VocabularyAttrs>()),
         tokens(chunk_tokens),
         place(vocabulary_workspace(chunk_tokens, call.in_dims(0)[1], call.in_dims(1)[0], sizeof(S),
-                                   Head<S>::gradient_bytes(call, with_gradients))),
-        head(call, place, with_gradients, logits),
+                                   Head<S>::gradient_bytes(call, results))),
+        head(call, place, results.weight > 0, logits, bias, results),
         cap{attrs.softcap, attrs.own_rows(head.vocabulary())} {
     counted = head.find_counted(attrs.first_token, tokens, attrs.ranks * head.vocabulary());
   }
@@ -450,7 +524,8 @@ void vocabulary_logits(const OpCall& call) {
   T* const logits = call.out<T>(0);
   T* const statistics = call.out<T>(1);
   T* const label_logit = call.out<T>(2);
-  VocabularyChunk<S> chunk(call, call.out_dims(0)[0], false, logits);
+  VocabularyChunk<S> chunk(call, call.out_dims(0)[0], logits,
+                           call.has_in(3) ? call.in<S>(3) : nullptr, {});
   const int64_t width = chunk.head.vocabulary(), rest = chunk.tokens - chunk.counted;
   std::fill_n(logits + chunk.counted * width, rest * width, T{});
   std::fill_n(statistics + 2 * chunk.counted, 2 * rest, T{});
@@ -460,6 +535,7 @@ void vocabulary_logits(const OpCall& call) {
   parallel_ranges(chunk.counted, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T* const row = chunk.head.logits(i);
+      chunk.head.add_bias(row);
       chunk.cap.apply(row);
       if (const int64_t label = chunk.own_label(i); label >= 0) label_logit[i] = row[label];
       const RowMaxSum found = chunk.attrs.with_gradients
@@ -475,8 +551,9 @@ template <class S>
 void vocabulary_cross_entropy(const OpCall& call) {
   using T = Compute<S>;
   const bool gradients = call.attrs<VocabularyAttrs>().with_gradients;
-  VocabularyChunk<S> chunk(call, call.in_dims(3)[0], gradients,
-                           gradients ? call.out<T>(3) : nullptr);
+  VocabularyChunk<S> chunk(call, call.in_dims(3)[0],
+                           gradients ? call.out<T>(call.op().out.size() - 1) : nullptr, nullptr,
+                           vocabulary_gradients_of(call.op()));
   const T* const logits = call.in<T>(3);
   const T* const statistics = call.in<T>(4);
   const T* const label_logit = call.in<T>(5);
@@ -511,11 +588,11 @@ void vocabulary_cross_entropy(const OpCall& call) {
   for (int64_t i = 0; i < chunk.counted; ++i) loss[1] += chunk.own_label(i) < 0 ? 0.0 : 1.0;
   const bool adds = chunk.attrs.first_token > 0 || call.accumulate();
   if (chunk.counted == 0) {
-    if (!adds) chunk.head.clear_weight_gradient();
+    if (!adds) chunk.head.clear_parameter_gradients();
     return;
   }
   const auto rows = chunk.head.chunk_of(chunk.head.counted(), chunk.counted);
-  chunk.head.weight_gradient(rows, adds);
+  chunk.head.parameter_gradients(rows, adds);
   chunk.head.input_gradient(rows);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "graph/op.h"
@@ -13,29 +14,30 @@ class GraphBuilder;
 //   The head's product and the loss in one, in chunks of tokens so that logits are never whole
 //   in memory. Loss of token n is (lse(logits) - logits[label]), times StepScalars::loss_scale
 //   in the gradients; labels < 0 do not count. With a softcap c logits are c tanh(product / c).
-//   in:  x[N,D], w[V,D], labels I32[N]
+//   in:  x[N,D], w[V,D], labels I32[N], [bias[V]]
 //   out: loss F64[2] (adds {sum of losses, counted tokens; without gradients: tokens whose label
 //        is the first of the largest logits}), and, when attrs.with_gradients: dx[N,D],
-//        [dw[V,D]] (a gradient of a parameter: see Wgrad above)
+//        [dbias[V], where there is a bias], [dw[V,D]] (gradients of parameters: they add where
+//        KernelContext::accumulate says)
 // vocabulary_logits
 //   The same where each of t tensor-parallel ranks has V rows of the vocabulary
 //   (VocabularyAttrs), in two operations a chunk of C tokens, between which the ranks exchange
 //   their statistics and nothing as large as the logits. `logits`, `statistics`, `label_logit`
 //   are F32 (F64 in an F64 graph); how tokens lie in them, and in what form the logits are left
 //   for the second operation, is the device's choice.
-//   in:  x[N,D], w[V,D], labels I32[N]
+//   in:  x[N,D], w[V,D], labels I32[N], [bias[V]]
 //   out: logits[C,V], statistics[C,2]: largest logit, sum of exp(logit - largest);
 //        label_logit[C] of the tokens whose label is a row of w
 // vocabulary_cross_entropy
 //   The log-sum-exp from all ranks' statistics, in the order of the ranks; adds to the loss the
-//   tokens whose label is a row of w. With gradients it adds to dw and writes the chunk's rows
-//   of dx, a share of a sum over the ranks; logits are overwritten. Chunks after the first name
-//   loss, dx and dw among their inputs too, and add to dw whatever KernelContext::accumulate
-//   says.
+//   tokens whose label is a row of w. With gradients it adds to dw and dbias and writes the chunk's
+//   rows of dx, a share of a sum over the ranks; logits are overwritten. Chunks after the first
+//   name loss, dx, dw and dbias among their inputs too, and add to dw and dbias whatever
+//   KernelContext::accumulate says.
 //   in:  x[N,D], w[V,D], labels I32[N], logits[C,V], statistics[tC,2], label_logit[C], [loss,
-//        [dx, dw]]
-//   out: loss F64[2], and, when attrs.with_gradients: dx[N,D], dw[V,D], logits[C,V] (the same
-//        value as the input)
+//        [dx, dw, [dbias]]]
+//   out: loss F64[2], and, when attrs.with_gradients: dx[N,D], dw[V,D], [dbias[V], where there is
+//        a bias], logits[C,V] (the same value as the input)
 
 struct CrossEntropyAttrs {
   bool with_gradients = true;
@@ -67,11 +69,21 @@ struct VocabularyAttrs {
   bool operator==(const VocabularyAttrs&) const = default;
 };
 
+/// HeadGradients are the places of the parameters' gradients among the results; 0: there is none.
+struct HeadGradients {
+  size_t weight = 0, bias = 0;
+};
+/// Finds them for linear_cross_entropy.
+HeadGradients head_gradients_of(const Op& op);
+/// Finds them for vocabulary_cross_entropy.
+HeadGradients vocabulary_gradients_of(const Op& op);
+
 namespace ops {
 /// Emits the head and returns the F64[2] loss value (an output at Port::kLoss). With gradients it
-/// also produces the gradient by `x`, so the backward lists start from it.
+/// also produces the gradient by `x`, so the backward lists start from it. `bias` is -1 where there
+/// is none.
 ValueId linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                             const CrossEntropyAttrs& attrs);
+                             const CrossEntropyAttrs& attrs, ValueId bias = -1);
 /// VocabularyPart is what one of `ranks` tensor-parallel ranks has of a vocabulary of `rows`.
 struct VocabularyPart {
   int64_t ranks = 1;
@@ -79,10 +91,12 @@ struct VocabularyPart {
   int64_t rows = 0;
 };
 /// Emits the loss of a rank whose `weight` is the part.rank-th block of the rows, each of as many
-/// rows; those of the last block that the vocabulary has not are padding. A chunk's exchange may
-/// run beside the product of the chunk after it; logits of two chunks are in memory at once.
+/// rows, and so is its `bias` (-1: none); those of the last block that the vocabulary has not are
+/// padding. A chunk's exchange may run beside the product of the chunk after it; logits of two
+/// chunks are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                 const CrossEntropyAttrs& attrs, const VocabularyPart& part);
+                                 const CrossEntropyAttrs& attrs, const VocabularyPart& part,
+                                 ValueId bias = -1);
 }  // namespace ops
 
 }  // namespace ftrun

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ops.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/cross_entropy/workspace.h"
@@ -11,21 +12,48 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// A chunk's gradients of the logits, in the dtype of the activations.
+/// LogitGradients are those of a chunk's logits, in the dtype of the activations.
 struct LogitGradients {
   int64_t first, count;
   const void* data;
   /// Elements from a row to the next.
   int64_t stride;
-  bool adds_to_weight;
+  /// The gradients of parameters add to what is there.
+  bool adds;
+  HeadGradients results;
+  /// F32[kGpuBiasParts, V], where the bias has a gradient.
+  void* bias_sums;
 };
 
-/// dx of the chunk's tokens (out 1) and, where it is wanted, dw (out 2) of x (in 0) and w (in 1).
+/// dbias = [dbias +] the sum of the chunk's rows.
+void bias_gradient(const Operation& op, const LogitGradients& g) {
+  const int64_t vocabulary = op.in_dims(1)[0];
+  const auto [gradient, dtype] = op.gradient(g.results.bias);
+  weight_gradient(op.dtype(),
+                  {.dy = g.data,
+                   .x = nullptr,
+                   .rstd = nullptr,
+                   .tokens = g.count,
+                   .heads = 1,
+                   .width = vocabulary,
+                   .row_stride = g.stride,
+                   .rstd_stride = 0,
+                   .gradient = gradient,
+                   .gradient_dtype = dtype,
+                   .accumulate = g.adds,
+                   .workspace = g.bias_sums,
+                   .workspace_bytes = kGpuBiasParts * vocabulary * dtype_bytes(DType::kF32)},
+                  op.stream());
+}
+
+/// Makes dx of the chunk's tokens (out 1) and, where they are wanted, the gradients of w (in 1) and
+/// of the bias.
 void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul) {
   const int64_t hidden = op.in_dims(0)[1], vocabulary = op.in_dims(1)[0];
   const int64_t skip = g.first * hidden * dtype_bytes(op.dtype());
-  if (op.has_out(2)) {
-    const auto [dw, dw_dtype] = op.gradient(2);
+  if (g.results.bias > 0) bias_gradient(op, g);
+  if (g.results.weight > 0) {
+    const auto [dw, dw_dtype] = op.gradient(g.results.weight);
     matmul.run_in_whole_rows({.transpose_a = true,
                               .m = vocabulary,
                               .n = hidden,
@@ -33,7 +61,7 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
                               .a = g.data,
                               .b = static_cast<const std::byte*>(op.in(0)) + skip,
                               .c = dw,
-                              .beta = g.adds_to_weight ? 1.0F : 0.0F,
+                              .beta = g.adds ? 1.0F : 0.0F,
                               .a_stride = g.stride,
                               .dtype = op.dtype(),
                               .out_dtype = dw_dtype},
@@ -51,6 +79,11 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
                            Matmul::Rows::kK, op.stream());
 }
 
+/// Returns where partial sums of the bias' gradient go; null where it has none.
+void* bias_sums(const Operation& op, const GpuHeadWorkspace& place) {
+  return place.bias_sums < 0 ? nullptr : op.workspace<void>(place.bias_sums);
+}
+
 /// All tokens are multiplied, masked ones too: how many count is known only on the device. Their
 /// rows of dlogits are 0.
 class LinearCrossEntropy {
@@ -62,7 +95,9 @@ class LinearCrossEntropy {
         tokens_(op.in_dims(0)[0]),
         hidden_(op.in_dims(0)[1]),
         vocabulary_(op.in_dims(1)[0]),
-        place_(gpu_head_workspace(tokens_, vocabulary_, attrs_, dtype_bytes(op.dtype()))),
+        results_(head_gradients_of(op.op())),
+        place_(gpu_head_workspace(tokens_, vocabulary_, attrs_, dtype_bytes(op.dtype()),
+                                  results_.bias > 0)),
         logits_(op.workspace<void>(place_.logits)) {
     op.require_workspace(place_.bytes);
   }
@@ -80,6 +115,15 @@ class LinearCrossEntropy {
     auto* const losses = op_.workspace<double>(place_.losses);
     int32_t* const correct =
         attrs_.with_gradients ? nullptr : op_.workspace<int32_t>(place_.correct);
+    const bool bias = op_.has_in(3);
+    if (bias)
+      fill_rows(op_.dtype(), op_.in(3),
+                {.data = logits_,
+                 .dtype = op_.dtype(),
+                 .count = count,
+                 .width = vocabulary_,
+                 .stride = place_.row},
+                op_.stream());
     matmul_.run_in_whole_rows({.transpose_b = true,
                                .m = count,
                                .n = vocabulary_,
@@ -87,6 +131,7 @@ class LinearCrossEntropy {
                                .a = x,
                                .b = op_.in(1),
                                .c = logits_,
+                               .beta = bias ? 1.0F : 0.0F,
                                .c_stride = place_.row,
                                .dtype = op_.dtype(),
                                .out_dtype = op_.dtype()},
@@ -110,15 +155,23 @@ class LinearCrossEntropy {
                 .first_label = 0,
                 .end_label = std::numeric_limits<int64_t>::max()},
                op_.stream());
-    if (attrs_.with_gradients)
-      head_gradients(op_, {first, count, logits_, place_.row, first > 0 || op_.accumulate()},
-                     matmul_);
+    if (!attrs_.with_gradients) return;
+    head_gradients(op_,
+                   {.first = first,
+                    .count = count,
+                    .data = logits_,
+                    .stride = place_.row,
+                    .adds = first > 0 || op_.accumulate(),
+                    .results = results_,
+                    .bias_sums = bias_sums(op_, place_)},
+                   matmul_);
   }
 
   const Operation& op_;
   Matmul& matmul_;
   const CrossEntropyAttrs& attrs_;
   int64_t tokens_, hidden_, vocabulary_;
+  HeadGradients results_;
   GpuHeadWorkspace place_;
   void* logits_;
 };
@@ -149,6 +202,15 @@ void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
   rows.label_logit = op.floats_out(2);
   const int64_t hidden = op.in_dims(0)[1];
   const int64_t skip = op.attrs<VocabularyAttrs>().first_token * hidden * dtype_bytes(op.dtype());
+  const bool bias = op.has_in(3);
+  if (bias)
+    fill_rows(op.dtype(), op.in(3),
+              {.data = rows.logits,
+               .dtype = DType::kF32,
+               .count = rows.rows,
+               .width = rows.vocabulary,
+               .stride = rows.vocabulary},
+              op.stream());
   libraries.matmul.run_in_whole_rows({.transpose_b = true,
                                       .m = rows.rows,
                                       .n = rows.vocabulary,
@@ -156,6 +218,7 @@ void run_vocabulary_logits(const Operation& op, const Libraries& libraries) {
                                       .a = static_cast<const std::byte*>(op.in(0)) + skip,
                                       .b = op.in(1),
                                       .c = rows.logits,
+                                      .beta = bias ? 1.0F : 0.0F,
                                       .dtype = op.dtype(),
                                       .out_dtype = DType::kF32},
                                      Matmul::Rows::kN, op.stream());
@@ -168,7 +231,9 @@ void run_vocabulary_cross_entropy(const Operation& op, const Libraries& librarie
   // Read and, with gradients, written.
   rows.logits = const_cast<float*>(op.floats_in(3));
   rows.label_logit = const_cast<float*>(op.floats_in(5));
-  const GpuHeadWorkspace place = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients);
+  const HeadGradients results = vocabulary_gradients_of(op.op());
+  const GpuHeadWorkspace place = gpu_vocabulary_workspace(rows.rows, attrs.with_gradients,
+                                                          results.bias > 0 ? rows.vocabulary : 0);
   op.require_workspace(place.bytes);
   auto* const losses = op.workspace<double>(place.losses);
   int32_t* const correct = attrs.with_gradients ? nullptr : op.workspace<int32_t>(place.correct);
@@ -190,10 +255,15 @@ void run_vocabulary_cross_entropy(const Operation& op, const Libraries& librarie
              op.stream());
   if (!attrs.with_gradients) return;
   const int64_t stride = rows.vocabulary * dtype_bytes(DType::kF32) / dtype_bytes(op.dtype());
-  head_gradients(
-      op,
-      {attrs.first_token, rows.rows, rows.logits, stride, attrs.first_token > 0 || op.accumulate()},
-      libraries.matmul);
+  head_gradients(op,
+                 {.first = attrs.first_token,
+                  .count = rows.rows,
+                  .data = rows.logits,
+                  .stride = stride,
+                  .adds = attrs.first_token > 0 || op.accumulate(),
+                  .results = results,
+                  .bias_sums = bias_sums(op, place)},
+                 libraries.matmul);
 }
 
 }  // namespace ftrun::cuda

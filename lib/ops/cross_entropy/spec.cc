@@ -25,15 +25,17 @@ void vocabulary_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   letters["t"] = op.attrs.get<VocabularyAttrs>().ranks;
 }
 
-/// Bytes of the elements of x and w, and of dw where result 2 is it.
+/// HeadBytes are those of the elements of x and w, and of the gradients of the parameters.
 struct HeadBytes {
   int64_t element;
   int64_t gradient;
 };
 
-HeadBytes head_bytes(const LayerGraph& graph, const Op& op) {
+/// Returns the bytes of a head whose gradients are `results`; all of them have one dtype.
+HeadBytes head_bytes(const LayerGraph& graph, const Op& op, const HeadGradients& results) {
   const int64_t element = dtype_bytes(graph.at(op.in[0]).dtype);
-  return {element, op.out.size() > 2 ? dtype_bytes(graph.at(op.out[2]).dtype) : element};
+  const size_t gradient = results.weight > 0 ? results.weight : results.bias;
+  return {element, gradient > 0 ? dtype_bytes(graph.at(op.out[gradient]).dtype) : element};
 }
 
 /// HeadPasses makes the passes of a head over `tokens` tokens in `chunks` chunks, each of which
@@ -43,6 +45,11 @@ struct HeadPasses {
   /// Bytes of a logit.
   double logit;
   HeadBytes bytes;
+  /// The head has a bias.
+  bool bias = false;
+  /// The product of the logits adds to the bias, which a pass of its own has written; elsewhere the
+  /// pass of the losses adds the bias.
+  bool on_gpu = false;
   double chunks = 1;
 
   double product() const { return 2.0 * tokens * hidden * vocabulary; }
@@ -52,31 +59,48 @@ struct HeadPasses {
   }
   double logit_bytes() const { return tokens * vocabulary * logit; }
 
-  Pass logits() const {
+  Pass product_with_weight() const {
     return {.flops = product(), .bytes = x_bytes() + weight_bytes() + logit_bytes()};
   }
-  /// A row is in a cache between the sum of its exponentials and what becomes of them.
-  Pass losses(double transcendentals) const {
+  /// Adds the passes of the logits and of their losses. A row is in a cache between the sum of its
+  /// exponentials and what becomes of them.
+  void add_losses(OpWork& work, double transcendentals) const {
+    Pass logits = product_with_weight();
+    if (bias && on_gpu) {
+      work.add({.bytes = logit_bytes()});
+      logits.bytes += logit_bytes();
+    }
+    work.add(logits);
+    Pass losses = softmax(transcendentals);
+    if (bias && !on_gpu) losses.flops += tokens * vocabulary;
+    work.add(losses);
+  }
+  Pass softmax(double transcendentals) const {
     return {.flops = tokens * vocabulary,
             .transcendentals = transcendentals * tokens * vocabulary,
             .bytes = 2 * logit_bytes()};
   }
-  Pass input_gradient() const { return logits(); }
-  /// `reads` is how many of the chunks find a gradient to add to.
-  Pass weight_gradient(double reads) const {
-    const double gradient = vocabulary * hidden * static_cast<double>(bytes.gradient);
-    return {.flops = product(), .bytes = x_bytes() + logit_bytes() + (chunks + reads) * gradient};
+  /// Adds the passes of the gradients, of those parameters that have one. `reads` is how many of
+  /// the chunks find a gradient to add to.
+  void add_gradients(OpWork& work, const HeadGradients& results, double reads) const {
+    const double row = (chunks + reads) * vocabulary * static_cast<double>(bytes.gradient);
+    if (results.weight > 0)
+      work.add({.flops = product(), .bytes = x_bytes() + logit_bytes() + hidden * row});
+    if (results.bias > 0) work.add({.flops = tokens * vocabulary, .bytes = logit_bytes() + row});
+    work.add(product_with_weight());
   }
 };
 
 /// Returns the passes over `tokens` of the operands x and w, without chunks.
-HeadPasses passes_of(const LayerGraph& graph, const Op& op, int64_t tokens, int64_t logit_bytes) {
+HeadPasses passes_of(const LayerGraph& graph, const Op& op, int64_t tokens, int64_t logit_bytes,
+                     const HeadGradients& results) {
   const Dims& w = graph.at(op.in[1]).dims;
   return {.tokens = static_cast<double>(tokens),
           .hidden = static_cast<double>(w[1]),
           .vocabulary = static_cast<double>(w[0]),
           .logit = static_cast<double>(logit_bytes),
-          .bytes = head_bytes(graph, op)};
+          .bytes = head_bytes(graph, op, results),
+          .on_gpu = graph.dtypes.kernels == Kernels::kGpu};
 }
 
 /// A softcap takes a tangent of each logit, and its exponential once more for the gradient.
@@ -87,40 +111,47 @@ double transcendentals_of(double softcap, bool with_gradients) {
 OpWork linear_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<CrossEntropyAttrs>();
   const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  const auto [element, gradient] = head_bytes(graph, op);
+  const HeadGradients results = head_gradients_of(op);
+  const auto [element, gradient] = head_bytes(graph, op, results);
   const bool on_gpu = graph.dtypes.kernels == Kernels::kGpu;
-  HeadPasses head = passes_of(graph, op, x[0], on_gpu ? element : wide_bytes(element));
+  HeadPasses head = passes_of(graph, op, x[0], on_gpu ? element : wide_bytes(element), results);
+  head.bias = op.in.size() > 3;
   const int64_t chunk =
       on_gpu ? gpu_head_workspace(x[0], w[0], attrs, element).chunk
              : cross_entropy_workspace(x[0], x[1], w[0], attrs, element, gradient).wide_chunk;
   head.chunks = static_cast<double>(divide_up(x[0], chunk));
-  const Pass losses = head.losses(transcendentals_of(attrs.softcap, attrs.with_gradients));
-  if (!attrs.with_gradients) return {head.logits(), losses};
-  if (op.out.size() < 3) return {head.logits(), losses, head.input_gradient()};
-  return {head.logits(), losses, head.weight_gradient(head.chunks - 1), head.input_gradient()};
+  OpWork work{};
+  head.add_losses(work, transcendentals_of(attrs.softcap, attrs.with_gradients));
+  if (attrs.with_gradients) head.add_gradients(work, results, head.chunks - 1);
+  return work;
 }
 
 OpWork vocabulary_logits_work(const LayerGraph& graph, const Op& op) {
   const Value& logits = graph.at(op.out[0]);
-  const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype));
-  const double softcap = op.attrs.get<VocabularyAttrs>().softcap;
-  return {head.logits(), head.losses(transcendentals_of(softcap, false))};
+  HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype), {});
+  head.bias = op.in.size() > 3;
+  OpWork work{};
+  head.add_losses(work, transcendentals_of(op.attrs.get<VocabularyAttrs>().softcap, false));
+  return work;
 }
 
 /// The softmax of the logits from all ranks' statistics, and the products of both gradients.
 OpWork vocabulary_cross_entropy_work(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
   const Value &logits = graph.at(op.in[3]), &statistics = graph.at(op.in[4]);
-  const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype));
+  const HeadGradients results = vocabulary_gradients_of(op);
+  const HeadPasses head = passes_of(graph, op, logits.dims[0], dtype_bytes(logits.dtype), results);
   if (!attrs.with_gradients)
     return Pass{.flops = head.tokens, .bytes = static_cast<double>(statistics.bytes())};
-  return {head.losses(attrs.softcap > 0 ? 1 : 0),
-          head.weight_gradient(attrs.first_token > 0 ? 1 : 0), head.input_gradient()};
+  OpWork work{};
+  work.add(head.softmax(attrs.softcap > 0 ? 1 : 0));
+  head.add_gradients(work, results, attrs.first_token > 0 ? 1 : 0);
+  return work;
 }
 
 int64_t linear_cross_entropy_workspace(const LayerGraph& graph, const Op& op) {
   const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  const HeadBytes bytes = head_bytes(graph, op);
+  const HeadBytes bytes = head_bytes(graph, op, head_gradients_of(op));
   return cross_entropy_workspace(x[0], x[1], w[0], op.attrs.get<CrossEntropyAttrs>(), bytes.element,
                                  bytes.gradient)
       .bytes;
@@ -135,7 +166,7 @@ int64_t vocabulary_logits_workspace(const LayerGraph& graph, const Op& op) {
 
 int64_t vocabulary_cross_entropy_workspace(const LayerGraph& graph, const Op& op) {
   const Dims& w = graph.at(op.in[1]).dims;
-  const HeadBytes bytes = head_bytes(graph, op);
+  const HeadBytes bytes = head_bytes(graph, op, vocabulary_gradients_of(op));
   return vocabulary_workspace(graph.at(op.in[3]).dims[0], w[1], w[0], bytes.element, bytes.gradient)
       .bytes;
 }
@@ -144,13 +175,16 @@ int64_t linear_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op& op
   const Value& x = graph.at(op.in[0]);
   const int64_t vocabulary = graph.at(op.in[1]).dims[0];
   const auto& attrs = op.attrs.get<CrossEntropyAttrs>();
-  return gpu_head_workspace(x.dims[0], vocabulary, attrs, dtype_bytes(x.dtype)).bytes;
+  const bool bias_gradient = head_gradients_of(op).bias > 0;
+  return gpu_head_workspace(x.dims[0], vocabulary, attrs, dtype_bytes(x.dtype), bias_gradient)
+      .bytes;
 }
 
 int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op& op) {
   const int64_t chunk_tokens = graph.at(op.in[3]).dims[0];
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
-  return gpu_vocabulary_workspace(chunk_tokens, attrs.with_gradients).bytes;
+  const int64_t bias_rows = vocabulary_gradients_of(op).bias > 0 ? graph.at(op.in[1]).dims[0] : 0;
+  return gpu_vocabulary_workspace(chunk_tokens, attrs.with_gradients, bias_rows).bytes;
 }
 
 // The head's kernel made the gradient by its input while it had the logits, [N,D]. It is saved
@@ -159,7 +193,7 @@ int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op
 // once is in the forward list, where a chunk's logits lie beside it, and passing rows on early
 // would add d_x there.
 void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
-  require(op.out.size() == 3, "a head without gradients has no backward");
+  require(op.out.size() >= 3, "a head without gradients has no backward");
   d.save(op.out[1]);
   d.add_term(op.in[0], op.out[1]);
 }
@@ -178,12 +212,20 @@ void vocabulary_cross_entropy_gradients(Derivation& d, const Op& op) {
   d.add_term(op.in[0], d.whole_gradient(op.in[0], op.out[1], attrs.ranks));
 }
 
-/// x, weight and labels; loss and, with gradients, dx and dw; the attributes of the chunk at
-/// hand.
+/// SplitHead has x, weight and labels; the loss and, with gradients, dx, dw and the bias' gradient;
+/// the attributes of the chunk at hand; the bias, -1 where there is none.
 struct SplitHead {
   std::vector<ValueId> operands, results;
   VocabularyAttrs attrs;
+  ValueId bias = -1;
 };
+
+/// Returns the operands of an operation that makes logits.
+std::vector<ValueId> with_bias(std::vector<ValueId> operands, ValueId bias) {
+  if (bias >= 0) operands.push_back(bias);
+  return operands;
+}
+
 /// A chunk's values after its first operation; statistics of all ranks.
 struct SplitChunk {
   VocabularyAttrs attrs;
@@ -198,7 +240,8 @@ SplitChunk begin_chunk(GraphBuilder& g, const SplitHead& head, const std::string
   const ValueId logits = value("logits", {tokens, g.at(head.operands[1]).dims[0]});
   const ValueId statistics = value("statistics", {tokens, 2});
   const ValueId label_logit = value("label_logit", {tokens});
-  g.emit(OpKind::kVocabularyLogits, head.operands, {logits, statistics, label_logit}, head.attrs);
+  g.emit(OpKind::kVocabularyLogits, with_bias(head.operands, head.bias),
+         {logits, statistics, label_logit}, head.attrs);
   return {head.attrs, logits, ops::all_gather(g, statistics, along_tensor(head.attrs.ranks)),
           label_logit};
 }
@@ -214,21 +257,33 @@ void end_chunk(GraphBuilder& g, const SplitHead& head, const SplitChunk& chunk) 
 
 }  // namespace
 
+HeadGradients head_gradients_of(const Op& op) {
+  const bool biased = op.in.size() > 3;
+  const size_t bias = biased ? 2 : 0, weight = biased ? 3 : 2;
+  return {weight < op.out.size() ? weight : 0, bias < op.out.size() ? bias : 0};
+}
+
+HeadGradients vocabulary_gradients_of(const Op& op) {
+  return {op.out.size() > 2 ? size_t{2} : 0, op.out.size() > 4 ? size_t{3} : 0};
+}
+
 ValueId ops::linear_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                  const CrossEntropyAttrs& attrs) {
+                                  const CrossEntropyAttrs& attrs, ValueId bias) {
   require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
   const ValueId loss = g.add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
   std::vector<ValueId> out{loss};
   if (attrs.with_gradients) {
     out.push_back(g.temp("d_" + g.at(x).name, g.at(x).dims));
+    if (bias >= 0) out.push_back(g.weight_gradient(bias));
     out.push_back(g.weight_gradient(weight));
   }
-  g.emit(OpKind::kLinearCrossEntropy, {x, weight, labels}, std::move(out), attrs);
+  g.emit(OpKind::kLinearCrossEntropy, with_bias({x, weight, labels}, bias), std::move(out), attrs);
   return loss;
 }
 
 ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
-                                      const CrossEntropyAttrs& attrs, const VocabularyPart& part) {
+                                      const CrossEntropyAttrs& attrs, const VocabularyPart& part,
+                                      ValueId bias) {
   require(g.at(x).dims[1] == g.at(weight).dims[1], "head width");
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.
@@ -242,10 +297,12 @@ ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight
                   .ranks = part.ranks,
                   .rank = part.rank,
                   .softcap = attrs.softcap,
-                  .rows = has_padding ? part.rows : 0}};
+                  .rows = has_padding ? part.rows : 0},
+                 bias};
   if (attrs.with_gradients) {
     head.results.push_back(g.temp("d_" + g.at(x).name, Dims(g.at(x).dims)));
     head.results.push_back(g.weight_gradient(weight));
+    if (bias >= 0) head.results.push_back(g.weight_gradient(bias));
   }
   SplitChunk before;
   for (int64_t first = 0; first < g.tokens(); first += chunk) {
@@ -263,7 +320,7 @@ namespace specs {
 
 constinit const OpSpec linear_cross_entropy{
     .name = "linear_cross_entropy",
-    .shapes = "N,D V,D N -> 2 [N,D] [V,D]",
+    .shapes = "N,D V,D N [V] -> 2 [N,D] [V] [V,D]",
     .once = true,
     .parameter_gradient = 2,
     .work = linear_cross_entropy_work,
@@ -274,7 +331,7 @@ constinit const OpSpec linear_cross_entropy{
 
 constinit const OpSpec vocabulary_logits{
     .name = "vocabulary_logits",
-    .shapes = "N,D V,D N -> C,V C,2 C",
+    .shapes = "N,D V,D N [V] -> C,V C,2 C",
     .letters = vocabulary_letters,
     .private_result = 0,
     .work = vocabulary_logits_work,
@@ -285,7 +342,7 @@ constinit const OpSpec vocabulary_logits{
 
 constinit const OpSpec vocabulary_cross_entropy{
     .name = "vocabulary_cross_entropy",
-    .shapes = "N,D V,D N C,V P,2 C [2] [N,D] [V,D] -> 2 [N,D] [V,D] [C,V]",
+    .shapes = "N,D V,D N C,V P,2 C [2] [N,D] [V,D] [V] -> 2 [N,D] [V,D] [V] [C,V]",
     .once = true,
     .letters = vocabulary_letters,
     .work = vocabulary_cross_entropy_work,

@@ -28,6 +28,10 @@ GpuHeadWorkspace take_losses(Offsets& offsets, int64_t tokens, bool with_gradien
   return w;
 }
 
+void take_bias_sums(GpuHeadWorkspace& w, Offsets& offsets, int64_t vocabulary) {
+  w.bias_sums = offsets.take(kGpuBiasParts * vocabulary * dtype_bytes(DType::kF32));
+}
+
 /// Tensor cores' loads want rows that begin at multiples of 16 bytes; of 128 bytes, a row begins a
 /// line of the cache.
 constexpr int64_t kHeadRowElements = 64;
@@ -67,20 +71,23 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
 }
 
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
-                                    const CrossEntropyAttrs& attrs, int64_t element_bytes) {
+                                    const CrossEntropyAttrs& attrs, int64_t element_bytes,
+                                    bool bias_gradient) {
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   Offsets offsets;
   const int64_t chunk = std::min(attrs.chunk_tokens, tokens);
   GpuHeadWorkspace w = take_losses(offsets, chunk, attrs.with_gradients);
   w.row = round_up(vocabulary, kHeadRowElements);
   w.logits = offsets.take(w.chunk * w.row * element_bytes);
+  if (bias_gradient) take_bias_sums(w, offsets, vocabulary);
   w.bytes = offsets.bytes();
   return w;
 }
 
-GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients) {
+GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients, int64_t bias_rows) {
   Offsets offsets;
   GpuHeadWorkspace w = take_losses(offsets, tokens, with_gradients);
+  if (bias_rows > 0) take_bias_sums(w, offsets, bias_rows);
   w.bytes = offsets.bytes();
   return w;
 }

@@ -48,13 +48,21 @@ struct GpuHeadWorkspace {
   int64_t losses = -1;
   int64_t correct = -1;
   int64_t logits = -1;
+  /// F32[kGpuBiasParts, V]: partial sums of the bias' gradient, where it has one.
+  int64_t bias_sums = -1;
   int64_t bytes = 0;
 };
+/// Most parts of a chunk whose sums are apart: a chunk's gradient is summed by as many blocks a
+/// column, and 8 a column of 50,000 fill any GPU.
+inline constexpr int64_t kGpuBiasParts = 8;
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
-                                    const CrossEntropyAttrs& attrs, int64_t element_bytes);
+                                    const CrossEntropyAttrs& attrs, int64_t element_bytes,
+                                    bool bias_gradient = false);
 /// The places of vocabulary_cross_entropy on a GPU, whose logits are values of the graph: `tokens`
-/// is the chunk, and `logits` is -1.
-GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients);
+/// is the chunk, and `logits` is -1. `bias_rows` is how many rows of the vocabulary have a bias
+/// with a gradient.
+GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients,
+                                          int64_t bias_rows = 0);
 
 /// Tokens of a chunk of the head on a GPU: each chunk reads and writes the whole gradient of the
 /// head's matrix, so few large ones are wanted: 4,096 tokens, less where their logits would take

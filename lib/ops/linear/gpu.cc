@@ -42,7 +42,14 @@ void multiply_by_weight(const Operation& op, Product whole, Matmul& matmul) {
 void run_linear(const Operation& op, const Libraries& libraries) {
   const int64_t tokens = op.in_dims(0)[0], inputs = op.in_dims(0)[1], outputs = op.in_dims(1)[0];
   const bool bias = adds_bias(op.op());
-  if (bias) fill_rows(op.dtype(), op.in(2), op.out(0), tokens, outputs, op.stream());
+  if (bias)
+    fill_rows(op.dtype(), op.in(2),
+              {.data = op.out(0),
+               .dtype = op.dtype(),
+               .count = tokens,
+               .width = outputs,
+               .stride = outputs},
+              op.stream());
   multiply_by_weight(op,
                      {.transpose_b = true,
                       .m = tokens,

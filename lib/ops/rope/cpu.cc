@@ -79,19 +79,18 @@ void rope_dgrad(const OpCall& call) {
 // The angle is a product of fp32 numbers, as Hugging Face's models were trained with.
 template <class S>
 void rope_table(const OpCall& call) {
-  const auto& attrs = call.attrs<RopeTableAttrs>();
-  const auto half = static_cast<int64_t>(attrs.inverse_frequencies.size());
+  const auto& angles = call.attrs<RopeTableAttrs>().angles;
+  const auto half = static_cast<int64_t>(angles.size());
   const int32_t* const positions = call.in<int32_t>(0);
   float* const table = call.out<float>(0);
   parallel_ranges(call.in_dims(0)[0], 16, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       float* const cosine = table + n * 2 * half;
       for (int64_t i = 0; i < half; ++i) {
-        const float frequency =
-            static_cast<float>(attrs.inverse_frequencies[static_cast<size_t>(i)]);
-        const double angle = static_cast<float>(positions[n]) * frequency;
-        cosine[i] = static_cast<float>(attrs.magnitude * std::cos(angle));
-        cosine[half + i] = static_cast<float>(attrs.magnitude * std::sin(angle));
+        const auto& [frequency, magnitude] = angles[static_cast<size_t>(i)];
+        const double angle = static_cast<float>(positions[n]) * static_cast<float>(frequency);
+        cosine[i] = static_cast<float>(magnitude * std::cos(angle));
+        cosine[half + i] = static_cast<float>(magnitude * std::sin(angle));
       }
     }
   });

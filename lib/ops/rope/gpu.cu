@@ -10,17 +10,20 @@ namespace {
 
 constexpr int kMostAngles = 256;
 
-/// Handed over as a parameter of the kernel: no copy to wait for.
-struct Frequencies {
-  float e[kMostAngles];
+/// TableAngles are a parameter of the kernel, so there is no copy to wait for. Magnitudes are as
+/// exact as on the CPU.
+struct TableAngles {
+  double magnitude[kMostAngles];
+  float frequency[kMostAngles];
 };
 
 // The angle is a product of fp32 numbers, as on the CPU.
-__global__ void rope_table_rows(const int32_t* positions, float* table, Frequencies frequencies,
-                                int half, double magnitude) {
+__global__ void rope_table_rows(const int32_t* positions, float* table, TableAngles angles,
+                                int half) {
   const int64_t n = blockIdx.x;
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
-    const double angle = __fmul_rn(static_cast<float>(positions[n]), frequencies.e[i]);
+    const double angle = __fmul_rn(static_cast<float>(positions[n]), angles.frequency[i]);
+    const double magnitude = angles.magnitude[i];
     table[n * 2 * half + i] = static_cast<float>(magnitude * cos(angle));
     table[n * 2 * half + half + i] = static_cast<float>(magnitude * sin(angle));
   }
@@ -90,16 +93,19 @@ __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_head
 
 void rope_table(const int32_t* positions, float* table, int64_t count, const RopeTableAttrs& attrs,
                 cudaStream_t stream) {
-  const auto half = static_cast<int>(attrs.inverse_frequencies.size());
+  const auto half = static_cast<int>(attrs.angles.size());
   if (half > kMostAngles)
     throw Error(ExitCode::kUnsupported,
                 cat("heads of ", 2 * half, " elements are too large for the CUDA kernels"),
                 cat("they go up to ", 2 * kMostAngles));
-  Frequencies frequencies{};
-  for (int i = 0; i < half; ++i)
-    frequencies.e[i] = static_cast<float>(attrs.inverse_frequencies[static_cast<size_t>(i)]);
+  TableAngles angles{};
+  for (int i = 0; i < half; ++i) {
+    const RopeAngle& angle = attrs.angles[static_cast<size_t>(i)];
+    angles.magnitude[i] = angle.magnitude;
+    angles.frequency[i] = static_cast<float>(angle.frequency);
+  }
   launch({blocks(count), static_cast<unsigned>(threads_for(half, kPointwiseThreads)), 0, stream},
-         rope_table_rows, positions, table, frequencies, half, attrs.magnitude);
+         rope_table_rows, positions, table, angles, half);
 }
 
 /// sine_sign -1 rotates back; y may be x. The first elements of a head rotate.

@@ -12,7 +12,7 @@ class GraphBuilder;
 // rope_table
 //   The angles of several rotations stand beside each other in one table.
 //   in:  positions I32[N]
-//   out: rope F32[N,E]: cos of the E/2 angles, then sin
+//   out: rope F32[N,E]: cos of the E/2 angles, then sin, each times the angle's magnitude
 // rope
 //   Rotates the first 2 A of a head's d elements in q and k, where A is the number of angles that
 //   are its own: elements i and i+A by angle i (as Hugging Face's rotate_half), or, with
@@ -23,11 +23,17 @@ class GraphBuilder;
 //   in:  dy[N,(H+2K)d], rope F32[N,E]
 //   out: dqkv[N,(H+2K)d] (out may be dy)
 
-struct RopeTableAttrs {
-  /// E/2 angles per position (radians per token), already scaled as the family asks.
-  std::vector<double> inverse_frequencies;
-  /// Multiplies cos and sin (1 except for YaRN-like scalings).
+/// RopeAngle is an angle per position, in radians per token, scaled as the model asks, and what
+/// multiplies its cos and sin.
+struct RopeAngle {
+  double frequency = 0;
   double magnitude = 1.0;
+  bool operator==(const RopeAngle&) const = default;
+};
+
+struct RopeTableAttrs {
+  /// The E/2 angles.
+  std::vector<RopeAngle> angles;
   bool operator==(const RopeTableAttrs&) const = default;
 };
 
@@ -44,8 +50,7 @@ struct RopeAttrs {
 };
 
 namespace ops {
-ValueId rope_table(GraphBuilder& g, ValueId positions, std::vector<double> inverse_frequencies,
-                   double magnitude);
+ValueId rope_table(GraphBuilder& g, ValueId positions, RopeTableAttrs attrs);
 /// The table's width is even; the angles that attrs name are in it, and half a head's elements at
 /// most.
 ValueId rope(GraphBuilder& g, ValueId qkv, ValueId table, const RopeAttrs& attrs);

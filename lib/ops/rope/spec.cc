@@ -16,8 +16,7 @@ namespace ftrun {
 namespace {
 
 void rope_table_letters(const Op& op, std::map<std::string, int64_t>& letters) {
-  letters["E"] =
-      2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().inverse_frequencies.size());
+  letters["E"] = 2 * static_cast<int64_t>(op.attrs.get<RopeTableAttrs>().angles.size());
 }
 
 void rope_letters(const Op& op, std::map<std::string, int64_t>& letters) {
@@ -34,12 +33,10 @@ void rope_gradients(Derivation& d, const Op& op) {
 
 }  // namespace
 
-ValueId ops::rope_table(GraphBuilder& g, ValueId positions, std::vector<double> inverse_frequencies,
-                        double magnitude) {
-  const auto rotated = static_cast<int64_t>(inverse_frequencies.size()) * 2;
+ValueId ops::rope_table(GraphBuilder& g, ValueId positions, RopeTableAttrs attrs) {
+  const auto rotated = static_cast<int64_t>(attrs.angles.size()) * 2;
   const ValueId table = g.add_value("rope", DType::kF32, {g.tokens(), rotated}, ValueRole::kTemp);
-  g.emit(OpKind::kRopeTable, {positions}, {table},
-         RopeTableAttrs{std::move(inverse_frequencies), magnitude});
+  g.emit(OpKind::kRopeTable, {positions}, {table}, std::move(attrs));
   return table;
 }
 

@@ -334,9 +334,9 @@ TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
         Turning{{3, 1, 10, 0}, 4}, Turning{{9, 3, 64, 0}, 16}, Turning{{2, 1, 20, 0}, 16}}) {
     const int64_t tokens = 20;
     const Dims dims{tokens, (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
-    RopeTableAttrs attrs{{}, 1.5};
+    RopeTableAttrs attrs;
     for (int64_t i = 0; i < turning / 2; ++i)
-      attrs.inverse_frequencies.push_back(std::pow(1e4, -0.1 * i));
+      attrs.angles.push_back({std::pow(1e4, -0.1 * i), i % 2 == 0 ? 1.5 : 1.0});
     std::vector<int32_t> positions;
     for (int32_t n = 0; n < tokens; ++n) positions.push_back(n * 997);
     const OperationCase table{OpKind::kRopeTable,
@@ -561,6 +561,30 @@ TEST_CASE("cuda: linear_cross_entropy without the gradient of a frozen matrix ag
   require_agreement(c, 2e-2);
 }
 
+/// Gives a head a bias and, with gradients, the bias' gradient.
+OperationCase with_bias(OperationCase c, int64_t vocabulary) {
+  c.in.push_back(random({vocabulary}, 6));
+  if (c.out.size() > 1) c.out.insert(c.out.end() - 1, Operand::gradient(Dims{vocabulary}));
+  return c;
+}
+
+TEST_CASE("cuda: a bias of linear_cross_entropy and its gradient agree with the CPU") {
+  // Rows of the logits that are moved in whole vectors, and in single elements.
+  for (const int64_t vocabulary : {101, 257, 384})
+    for (const bool gradients : {false, true}) {
+      OperationCase c =
+          with_bias(loss_case(40, 24, vocabulary, 16, 3, gradients), vocabulary);
+      require_agreement(c, 2e-2);
+      if (!gradients) continue;
+      c.out[2] = Operand::gradient(random_array({vocabulary}, 9));
+      c.out[3] = Operand::gradient(random_array({vocabulary, 24}, 9));
+      c.accumulate = true;
+      require_agreement(c, 2e-2);
+      c.out.pop_back();
+      require_agreement(c, 2e-2);
+    }
+}
+
 TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
   struct Size {
     int64_t tokens, hidden, vocabulary, chunk;
@@ -623,7 +647,8 @@ std::pair<OperationCase, OperationCase> split_loss_cases(int64_t tokens, int64_t
   return {logits, loss};
 }
 
-/// Ranks' halves of a head on the GPU, statistics of all of them between: loss, dx (summed), dw.
+/// Runs ranks' halves of a head on the GPU, statistics of all of them between. Returns the loss and
+/// dx, which are summed, and dw and the bias' gradient of all ranks, one behind the other.
 std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts,
                                      const std::vector<OperationCase>& seconds, DTypes dtypes) {
   std::vector<std::vector<Array>> made;
@@ -649,8 +674,10 @@ std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts,
     sum[0] = plus(sum[0], out[0]);
     if (c.out.size() == 1) continue;  // without gradients
     sum[1] = plus(sum[1], out[1]);
-    sum[2].data.insert(sum[2].data.end(), out[2].data.begin(), out[2].data.end());
-    sum[2].dims[0] += out[2].dims[0];
+    for (size_t i = 2; i < out.size(); ++i) {
+      sum[i].data.insert(sum[i].data.end(), out[i].data.begin(), out[i].data.end());
+      sum[i].dims[0] += out[i].dims[0];
+    }
   }
   return sum;
 }
@@ -696,17 +723,21 @@ TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree
     for (const int64_t vocabulary : {7, 64, 131, 1200}) {
       // Without gradients the CPU leaves logits as they are; without masked tokens both have the
       // same rows.
-      const OperationCase c = split_loss_cases(19, 24, vocabulary, 0, rank, false).first;
+      OperationCase c = split_loss_cases(19, 24, vocabulary, 0, rank, false).first;
+      require_agreement(c, 2e-2);
+      c.in.push_back(random({vocabulary}, 6));
       require_agreement(c, 2e-2);
     }
 }
 
 TEST_CASE(
-    "cuda: the loss of a vocabulary that is split over ranks and both gradients agree with the "
+    "cuda: the loss of a vocabulary that is split over ranks and its gradients agree with the "
     "whole one") {
   for (const int64_t vocabulary : {9, 96, 133, 1048})
     for (const int masked_every : {0, 3, 1})
       for (const DTypes dtypes : kDTypes) {
+        // Some have a bias: with vectors and without, with padding and without.
+        const bool biased = masked_every == (vocabulary == 1048 ? 0 : 3);
         constexpr int64_t kTokens = 22, kHidden = 24, kRanks = 2;
         const double softcap = vocabulary == 133 ? 1.5 : 0.0;
         // Rows that the last rank has behind the vocabulary's.
@@ -719,6 +750,9 @@ TEST_CASE(
         whole.out[0] = Operand::loss(0.0, 0.0);
         Array w = *whole.in[1].content;
         w.data.resize(static_cast<size_t>(kRanks * vocabulary * kHidden));
+        // The bias of padding would make it the likeliest token.
+        std::vector<double> bias = random_array({rows}, 6).data;
+        bias.resize(static_cast<size_t>(kRanks * vocabulary), 100.0);
         std::vector<OperationCase> firsts, seconds;
         for (int64_t rank = 0; rank < kRanks; ++rank) {
           const auto begin = w.data.begin() + rank * vocabulary * kHidden;
@@ -738,15 +772,24 @@ TEST_CASE(
                              {Operand::loss(0.0, 0.0), Operand::out({kTokens, kHidden}),
                               Operand::gradient(Dims{vocabulary, kHidden})}});
           seconds.back().in.resize(6);
+          if (!biased) continue;
+          const auto first = bias.begin() + rank * vocabulary;
+          firsts.back().in.push_back(
+              Operand::activation({{vocabulary}, {first, first + vocabulary}}));
+          seconds.back().out.push_back(Operand::gradient(Dims{vocabulary}));
         }
-        const std::vector<Array> expected = run_on_cpu(whole, dtypes);
+        if (biased) whole = with_bias(std::move(whole), rows);
+        std::vector<Array> expected = run_on_cpu(whole, dtypes);
+        // The whole head makes its bias' gradient before its matrix's.
+        if (biased) std::swap(expected[2], expected[3]);
         std::vector<Array> found = split_head_on_gpu(firsts, seconds, dtypes);
-        found[2].dims[0] -= padding;
-        for (int64_t i = 0; i < padding * kHidden; ++i, found[2].data.pop_back())
-          REQUIRE(found[2].data.back() == 0.0);
         const double tolerance = dtypes.activation == DType::kF32 ? 2e-5 : 2e-2;
-        for (size_t i = 0; i < 3; ++i) {
+        for (size_t i = 0; i < expected.size(); ++i) {
           CAPTURE(i);
+          const int64_t width = i < 2 ? 0 : i == 2 ? kHidden : 1;
+          if (i >= 2) found[i].dims[0] -= padding;
+          for (int64_t k = 0; k < padding * width; ++k, found[i].data.pop_back())
+            REQUIRE(found[i].data.back() == 0.0);
           REQUIRE(relative_error(found[i], expected[i]) < tolerance);
         }
         REQUIRE(found[0].data[1] == expected[0].data[1]);

@@ -1,0 +1,354 @@
+#include <algorithm>
+#include <ranges>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/rendezvous_impl.h"
+#include "comm/store_protocol.h"
+#include "comm/store_text.h"
+#include "comm/store_value.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr Milliseconds kSlice{1000};  // how long to wait before looking for dead peers
+/// The time after the limit for which a complete group waits for its texts to be put together.
+constexpr Milliseconds kToPutTogether{2000};
+/// The most ranks of which the log says who they are and what they do while they are waited for.
+constexpr std::ptrdiff_t kTold = 8;
+
+/// "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
+std::string few_ranks(const std::vector<int>& ranks) {
+  const auto told = std::min(kTold, std::ssize(ranks));
+  const std::string list =
+      join_numbers(std::vector<int>(ranks.begin(), ranks.begin() + told), ", ");
+  return told == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - told, " more");
+}
+
+/// SignsOfLife knows since when each absent rank has shown no sign of life.
+class SignsOfLife {
+ public:
+  using Beat = std::optional<std::vector<uint8_t>>;
+
+  void note(int rank, const Beat& beat) {
+    Last& last = last_.try_emplace(rank, Last{{}, Clock::now()}).first->second;
+    if (beat && beat != last.beat) last = {beat, Clock::now()};
+  }
+  /// Says whether each of them has shown one within `limit`.
+  bool all_within(const std::vector<int>& ranks, Milliseconds limit) const {
+    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+      const auto found = last_.find(rank);
+      return found != last_.end() && found->second.beat &&
+             Clock::now() - found->second.when < limit;
+    });
+  }
+
+ private:
+  struct Last {
+    Beat beat;
+    Clock::time_point when;
+  };
+  std::map<int, Last> last_;
+};
+
+class ShownExchange {
+ public:
+  ShownExchange(ProgressBoard& board, const std::string& what) : board_(board) {
+    board_.show_texts(what);
+  }
+  ~ShownExchange() { board_.show_texts(""); }
+  ShownExchange(const ShownExchange&) = delete;
+  ShownExchange& operator=(const ShownExchange&) = delete;
+
+ private:
+  ProgressBoard& board_;
+};
+
+}  // namespace
+
+/// Finds those of some members who have not come: few are found with few requests.
+std::vector<int> Rendezvous::Impl::missing(const Exchange& exchange, std::span<const int> ranks) {
+  if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
+  if (ranks.size() == 1) return {ranks.front()};
+  std::vector<int> absent = missing(exchange, ranks.first(ranks.size() / 2));
+  const std::vector<int> others = missing(exchange, ranks.subspan(ranks.size() / 2));
+  absent.insert(absent.end(), others.begin(), others.end());
+  return absent;
+}
+
+/// Puts a text into the store and notes it for remove_left(), which may remove it as soon as every
+/// member has entered the exchange `last_use`.
+void Rendezvous::Impl::put(const Exchange& exchange, const std::string& key,
+                           const std::string& text, int64_t last_use) {
+  for (const std::string& each : text_keys(key, text.size()))
+    left[exchange.prefix][each] = last_use;
+  main.call([key, text](c10d::Store& server) { return put_text(server, key, text), true; },
+            options.timeout);
+}
+
+/// Every member has entered this use, and the first one has read what they have left for it.
+void Rendezvous::Impl::remove_left(const Exchange& exchange) {
+  auto& keys_left = left[exchange.prefix];
+  for (auto each = keys_left.begin(); each != keys_left.end();) {
+    const auto& [key, last_use] = *each;
+    if (last_use > exchange.use) {
+      ++each;
+      continue;
+    }
+    main.call([key = key](c10d::Store& server) { return server.deleteKey(key); }, options.timeout);
+    each = keys_left.erase(each);
+  }
+}
+
+Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const Exchange& exchange) {
+  const std::vector<int> absent = missing(exchange, exchange.members);
+  if (exchange.members.size() <= Exchange::kFew) return {absent};
+  std::string list;
+  for (const int rank : absent) put_field(list, std::to_string(rank));
+  left[exchange.prefix][exchange.absent()] = exchange.use + 1;
+  control.set(exchange.absent(), bytes_of(list));
+  return {absent};
+}
+
+/// Lists the ranks whose keys a rank that is not the first looks at. In a large group only the
+/// first looks at all keys: if each did so once a second, the store would have nothing else to do.
+/// If no first one reports who is absent, each looks once, at the end.
+std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool look_at_all) {
+  if (exchange.members.size() <= Exchange::kFew) return exchange.members;
+  if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
+  if (!control.has(exchange.absent())) return look_at_all ? exchange.members : std::vector<int>();
+  const std::string list = text_of(control.get(exchange.absent()));
+  std::vector<int> ranks;
+  for (const std::string_view rank : fields_of(list).value_or(std::vector<std::string_view>()))
+    ranks.push_back(std::stoi(std::string(rank)));
+  return ranks;
+}
+
+Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& exchange,
+                                                              bool look_at_all) {
+  const std::vector<int> asked = asked_about(exchange, look_at_all);
+  // The first one may have stopped since it reported who was absent. It is enough that one of a
+  // long list is.
+  const bool each = look_at_all || asked.size() <= Exchange::kFew;
+  Absence absence;
+  if (each)
+    absence.ranks = missing(exchange, asked);
+  else if (!control.has_all(exchange.keys(asked)))
+    absence.ranks = asked;
+  if (absence.ranks.empty()) absence = {{exchange.first()}, true};
+  // The texts that ranks left go when all have been read.
+  if (control.has(exchange.all())) return {};
+  return absence;
+}
+
+/// Says whether this rank logs the wait: the first one of those that wait does.
+bool Rendezvous::Impl::tells_wait(const Exchange& exchange, const Absence& absence) const {
+  if (absence.ranks.empty()) return false;
+  return std::ranges::all_of(exchange.members, [&](int member) {
+    return member >= options.rank ||
+           std::ranges::find(absence.ranks, member) != absence.ranks.end();
+  });
+}
+
+std::string Rendezvous::Impl::wait_text(const Exchange& exchange, const Absence& absence,
+                                        Patience patience, const std::string& waited) {
+  std::string text =
+      cat("rank ", options.rank, " of ", options.world, " has waited ", waited, " for rank ",
+          few_ranks(absence.ranks), exchange.begins_run ? " to come" : cat(" in ", exchange.what));
+  const auto told = std::min(kTold, std::ssize(absence.ranks));
+  for (const PeerView& view : look_at({absence.ranks.begin(), absence.ranks.begin() + told}))
+    if (const std::string doing = activity_text(view.state); !doing.empty())
+      text += cat("; rank ", view.global_rank, " is in ", doing);
+  return patience == Patience::kWhileAlive
+             ? text
+             : cat(text, "; it gives up after ",
+                   human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
+}
+
+void Rendezvous::Impl::did_not_come(const Exchange& exchange, const Absence& absence,
+                                    const std::vector<int>& gone, Milliseconds waited) {
+  const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
+  std::vector<std::string> names, doing;
+  for (const PeerView& view : look_at(named)) {
+    names.push_back(std::to_string(view.global_rank));
+    const std::string text = activity_text(view.state);
+    if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
+  }
+  const char* known = !gone.empty()      ? " is gone"
+                      : absence.has_come ? " has not finished collecting the replies"
+                                         : " did not arrive in time";
+  const Error error(ExitCode::kPeerLost,
+                    cat("rank ", options.rank, " waited ",
+                        human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
+                        exchange.what, ": rank ", join(names, ", "), known, join(doing, "")),
+                    "look at that rank's own log first");
+  throw ExchangeError(error, named.size() == 1 ? std::optional(named.front()) : std::nullopt);
+}
+
+Error Rendezvous::Impl::lost_store(const Exchange& exchange, const std::string& why) const {
+  const ProcessState state = state_of(0);
+  const char* known = state == ProcessState::kGone      ? "rank 0, which serves it, is gone"
+                      : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
+                                                        : "it is served by rank 0";
+  return {ExitCode::kPeerLost,
+          cat("rank ", options.rank, " lost the rendezvous in ", exchange.what, ": ", known, " [",
+              first_line(why), "]"),
+          "look at rank 0's own log first"};
+}
+
+/// Returns false when some are not there within the limit, or the store is silent.
+bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit) {
+  const auto wait = [keys, limit](c10d::Store& server) {
+    try {
+      server.wait(keys, limit);
+      return true;
+    } catch (const std::exception&) {
+      return false;  // late or broken: the control connection reports it
+    }
+  };
+  try {
+    return main.call(wait, limit + kControlTimeout);
+  } catch (const StoreSilent&) {
+    return false;
+  }
+}
+
+/// Waits in slices and looks after each for ranks that cannot come any more. A store that is
+/// silent, as it is while rank 0 is stopped, is waited for as ranks are.
+void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<std::string>& keys,
+                                  const FindAbsent& find_absent, Patience patience) {
+  const auto start = Clock::now();
+  auto answered = start;
+  SignsOfLife signs;
+  WaitNotice notice(options.notices, start);
+  while (true) {
+    const auto left_of_it = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
+    const Milliseconds slice = std::min(kSlice, options.notices.first);
+    if (wait_for_keys(keys, left_of_it.count() > 0 ? std::min(left_of_it, slice) : slice)) return;
+    if (meeting != nullptr) meeting->require_ours();
+    try {
+      const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
+      const bool look_at_all = patience == Patience::kTimeout && waited >= options.timeout;
+      Absence absence = find_absent(look_at_all);
+      std::vector<int> gone = gone_of(absence.awaited(exchange.first()));
+      if (!gone.empty()) {
+        // The ranks' texts are final only now: each may have come, and ended, since it was looked
+        // for.
+        absence = find_absent(look_at_all);
+        const std::vector<int> awaited = absence.awaited(exchange.first());
+        std::erase_if(gone,
+                      [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
+      }
+      answered = Clock::now();
+      if (patience == Patience::kWhileAlive)
+        for (const int rank : absence.ranks) signs.note(rank, last_heartbeat(rank));
+      const auto limit = absence.has_come ? options.timeout + kToPutTogether : options.timeout;
+      const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
+      if (over || !gone.empty()) did_not_come(exchange, absence, gone, waited);
+      if (tells_wait(exchange, absence))
+        notice.look(
+            [&](const std::string& time) { return wait_text(exchange, absence, patience, time); });
+    } catch (const StoreSilent&) {
+      if (const auto others = exchange.members | std::views::drop(exchange.first() == 0 ? 1 : 0);
+          others.front() == options.rank)
+        notice.look([&](const std::string& time) {
+          return cat("rank ", options.rank, " has waited ", time, " for the store of rank 0 ",
+                     state_of(0) == ProcessState::kStopped ? "(which is stopped)" : "",
+                     "to answer");
+        });
+      if (Clock::now() - answered >= options.timeout || state_of(0) == ProcessState::kGone) throw;
+    }
+  }
+}
+
+/// A rank that fails where others wait for its text, and may live on, reports to them.
+template <typename Work>
+auto Rendezvous::Impl::or_tell(const Exchange& exchange, const std::string& key, Work work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    tell_failure(exchange, key, error);
+    throw;
+  } catch (const std::exception& error) {
+    const Error lost = lost_store(exchange, error.what());
+    tell_failure(exchange, key, lost);
+    throw lost;
+  }
+}
+
+void Rendezvous::Impl::tell_failure(const Exchange& exchange, const std::string& key,
+                                    const Error& error) noexcept {
+  try {
+    left[exchange.prefix][key] = exchange.use + 1;
+    control.set(key, failure_value(error));
+  } catch (const std::exception&) {
+    // A store that takes nothing from us: the others find it as we did.
+  }
+}
+
+/// Makes the one text that each member gets: the texts of all.
+std::string Rendezvous::Impl::all_texts(const Exchange& exchange, const std::string& text,
+                                        Patience patience) {
+  const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };
+  const std::string key = exchange.all();
+  if (exchange.first() == options.rank) {
+    return or_tell(exchange, key, [&] {
+      put_own();
+      return gather_texts(exchange, patience);
+    });
+  }
+  or_tell(exchange, exchange.of(options.rank), put_own);
+  await_keys(
+      exchange, {key}, [&](bool look_at_all) { return absent_for_others(exchange, look_at_all); },
+      patience);
+  return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
+}
+
+std::string Rendezvous::Impl::gather_texts(const Exchange& exchange, Patience patience) {
+  const std::vector<std::string> keys_of_all = exchange.keys(exchange.members);
+  await_keys(
+      exchange, keys_of_all, [&](bool) { return absent_for_first(exchange); }, patience);
+  const auto texts =
+      main.call([keys_of_all](c10d::Store& server) { return read_texts(server, keys_of_all); },
+                options.timeout);
+  std::string all;
+  for (const std::string& text : texts) put_field(all, text);
+  put(exchange, exchange.all(), all, exchange.use + 1);
+  return all;
+}
+
+std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
+                                                   Patience patience) {
+  std::vector<int> everyone(static_cast<size_t>(world()));
+  for (int rank = 0; rank < world(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
+  return exchange_text(key, text, everyone, patience);
+}
+
+std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
+                                                   const std::vector<int>& members,
+                                                   Patience patience) {
+  if (members.size() == 1) return {text};
+  const int64_t use = ++impl_->uses[key];
+  const Impl::Exchange exchange{cat(impl_->keys, key), use, members, cat("\"", key, "\""),
+                                key == kMeetingKey};
+  const ShownExchange shown(impl_->board, cat("an exchange of \"", key, "\" with the others"));
+  try {
+    const std::string all = impl_->all_texts(exchange, text, patience);
+    impl_->remove_left(exchange);
+    const auto texts = fields_of(all);
+    require(texts && texts->size() == members.size(), "an exchange has a text of each member");
+    return {texts->begin(), texts->end()};
+  } catch (const ExchangeError& error) {
+    if (error.absent() && *error.absent() != rank()) impl_->board.blame(*error.absent());
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw impl_->lost_store(exchange, error.what());
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,163 @@
+#pragma once
+
+// Seen by the sources of Rendezvous only: brings c10d's headers.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "cluster/local_boards.h"
+#include "comm/meeting_file.h"
+#include "comm/rendezvous.h"
+#include "comm/store_connection.h"
+#include "comm/store_server.h"
+
+namespace ftrun {
+
+/// The exchange by which ranks meet.
+inline constexpr const char* kMeetingKey = "identity";
+
+/// Rendezvous::Impl is what its parts share: opening (rendezvous.cc, store_opening.h), signs of
+/// life (rendezvous_peers.cc) and exchanges (rendezvous_exchange.cc).
+struct Rendezvous::Impl {
+  using Milliseconds = std::chrono::milliseconds;
+  using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+  Impl(const RendezvousOptions& from, StorePtr main_store, StorePtr control_store)
+      : options(from),
+        main{std::move(main_store), {}, false},
+        control{std::move(control_store), {}, true},
+        local(LocalBoards::open(OwnedFd(from.board_fd))),
+        board(from.rank, from.local_rank < local.count() ? &local.table(from.local_rank) : nullptr),
+        identities(static_cast<size_t>(from.world)) {}
+
+  void start_heartbeat() {
+    if (options.world == 1) return;
+    heart = std::jthread([this](std::stop_token stop) { beat(stop); });
+    watch = std::jthread([this](std::stop_token stop) { watch_collectives(stop); });
+  }
+  void beat(const std::stop_token& stop);
+  void watch_collectives(const std::stop_token& stop);
+  std::optional<std::string> collective_wait_text(const RankState::Group& group,
+                                                  const std::string& waited);
+  void show_state();
+  std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
+  /// Notes whether a rank gave no sign of life when it was looked at last.
+  void note_silent(int rank, bool is_silent);
+  bool is_silent(int rank);
+  std::vector<std::string> keys_of_leaving(bool of_ended);
+  std::optional<RankState> shown_here(int rank) const;
+  PeerView view_of(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
+  std::vector<PeerView> look_at(const std::vector<int>& ranks);
+
+  /// Exchange is one use of a key. Each member leaves its text; the first one puts all of them
+  /// together under one key, for which the others wait: were each to wait for the keys of all and
+  /// to read them, the store would hold as many requests and answers as there are pairs of ranks.
+  struct Exchange {
+    /// Every rank looks by itself who is absent; of more, the first one reports to the others.
+    static constexpr size_t kFew = 32;
+
+    std::string prefix;  // of the exchange key
+    int64_t use;
+    std::vector<int> members;
+    std::string what;         // for messages
+    bool begins_run = false;  // by which the ranks meet
+
+    int first() const { return members.front(); }
+    std::string of(int rank) const { return cat(prefix, "/", use, "/", rank); }
+    std::string all() const { return cat(prefix, "/", use, "/all/", first()); }
+    std::string absent() const { return cat(prefix, "/", use, "/absent/", first()); }
+    std::vector<std::string> keys(std::span<const int> ranks) const {
+      std::vector<std::string> some;
+      for (const int rank : ranks) some.push_back(of(rank));
+      return some;
+    }
+  };
+
+  /// Absence says who is waited for.
+  struct Absence {
+    std::vector<int> ranks;
+    /// Says whether the first one is waited for, which has arrived but not finished collecting the
+    /// replies.
+    bool has_come = false;
+
+    /// The ranks whose end ends the wait: without the first one it has no other.
+    std::vector<int> awaited(int first) const {
+      std::vector<int> all = ranks;
+      if (!all.empty() && all.front() != first) all.insert(all.begin(), first);
+      return all;
+    }
+  };
+
+  using FindAbsent = std::function<Absence(bool look_at_all)>;
+  std::string all_texts(const Exchange& exchange, const std::string& text, Patience patience);
+  std::string gather_texts(const Exchange& exchange, Patience patience);
+  template <typename Work>
+  auto or_tell(const Exchange& exchange, const std::string& key, Work work);
+  void tell_failure(const Exchange& exchange, const std::string& key, const Error& error) noexcept;
+  Absence absent_for_first(const Exchange& exchange);
+  Absence absent_for_others(const Exchange& exchange, bool look_at_all);
+  std::vector<int> asked_about(const Exchange& exchange, bool look_at_all);
+  void await_keys(const Exchange& exchange, const std::vector<std::string>& keys,
+                  const FindAbsent& find_absent, Patience patience);
+  bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
+  std::vector<int> missing(const Exchange& exchange, std::span<const int> ranks);
+  void put(const Exchange& exchange, const std::string& key, const std::string& text,
+           int64_t last_use);
+  void remove_left(const Exchange& exchange);
+  std::vector<int> gone_of(std::vector<int> ranks) const;
+  bool any_gone(const std::vector<int>& ranks) const { return !gone_of(ranks).empty(); }
+  /// The time without a sign of life after which a rank is lost; a few may be late on a busy
+  /// machine.
+  Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
+  bool tells_wait(const Exchange& exchange, const Absence& absence) const;
+  std::string wait_text(const Exchange& exchange, const Absence& absence, Patience patience,
+                        const std::string& waited);
+  [[noreturn]] void did_not_come(const Exchange& exchange, const Absence& absence,
+                                 const std::vector<int>& gone, Milliseconds waited);
+  Error lost_store(const Exchange& exchange, const std::string& why) const;
+  ProcessState state_of(int rank) const {
+    return process_state(identities[static_cast<size_t>(rank)],
+                         identities[static_cast<size_t>(options.rank)]);
+  }
+
+  RendezvousOptions options;
+  StoreConnection main;     // for the rank's own thread
+  StoreConnection control;  // a second one, so that a wait does not silence us
+  LocalBoards local;
+  ProgressBoard board;
+  std::vector<PeerIdentity> identities;
+  std::map<std::string, int64_t> uses;  // how often each exchange key was used
+  /// The keys that this rank has left in the store, by the prefix of its exchange key: the key, and
+  /// the use with which it may go.
+  std::map<std::string, std::map<std::string, int64_t>> left;
+  std::function<StorePtr()> connect_again;
+  std::string keys = "x/";  // where the keys of exchanges begin
+  std::optional<AgentLaunch> agent;
+  std::shared_ptr<const StoreServer> server;  // rank 0's
+  const MeetingFile* meeting = nullptr;       // while ranks may still come by it
+  std::mutex heart_mutex;
+  std::condition_variable_any heart_wake;
+  std::atomic<int64_t> beats = 0;
+  std::mutex silent_mutex;
+  std::set<int> silent_ranks;
+  /// Waits in collectives that are so long are usual.
+  std::atomic<int64_t> usual_wait_ms = 0;
+  std::mutex watch_mutex;
+  std::condition_variable_any watch_wake;
+  std::jthread heart, watch;  // last: stop before what they use goes
+};
+
+}  // namespace ftrun

@@ -1,0 +1,234 @@
+#include <algorithm>
+#include <cstring>
+#include <ranges>
+
+#include "base/text.h"
+#include "comm/rendezvous_impl.h"
+#include "comm/store_text.h"
+#include "comm/store_value.h"
+
+namespace ftrun {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr Milliseconds kMomentToDie{200};
+
+std::string alive_key(int rank) {
+  return cat("alive/", rank);
+}
+
+}  // namespace
+
+void Rendezvous::Impl::show_state() {
+  const int64_t beat = ++beats;
+  std::vector<uint8_t> bytes(sizeof beat);
+  std::memcpy(bytes.data(), &beat, sizeof beat);
+  const std::vector<uint8_t> image = board.image();
+  bytes.insert(bytes.end(), image.begin(), image.end());
+  control.set(alive_key(options.rank), bytes);
+}
+
+void Rendezvous::Impl::beat(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    try {
+      show_state();
+    } catch (const std::exception&) {
+      // The store is gone with rank 0: the rank's own waits will say so.
+    }
+    std::unique_lock lock(heart_mutex);
+    heart_wake.wait_for(lock, stop, options.heartbeat, [] { return false; });
+  }
+}
+
+/// Logs collectives that this rank stands in for long. In a thread of its own: the log may stand
+/// still, and no heartbeat may.
+void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
+  struct Wait {
+    CollectiveRecord record;
+    WaitNotice notice;
+  };
+  std::map<std::string, Wait> waits;  // by group
+  const auto interval = std::min<Milliseconds>(Milliseconds(1000), options.notices.first / 2);
+  while (!stop.stop_requested()) {
+    const RankState own = board.state();
+    for (const RankState::Group& group : own.groups) {
+      const CollectiveRecord& now = group.record;
+      const auto known = waits.find(group.name);
+      if (now.state != CollectiveRecord::State::kEntered) {
+        if (known != waits.end()) waits.erase(known);
+        continue;
+      }
+      if (known == waits.end() || known->second.record.unix_ns != now.unix_ns) {
+        WaitNoticeOptions times = options.notices;
+        times.first = std::max(times.first, Milliseconds(usual_wait_ms.load()));
+        waits.insert_or_assign(group.name, Wait{now, WaitNotice(times)});
+        continue;
+      }
+      known->second.notice.look_if(
+          [&](const std::string& waited) { return collective_wait_text(group, waited); });
+    }
+    std::unique_lock lock(watch_mutex);
+    watch_wake.wait_for(lock, stop, interval, [] { return false; });
+  }
+}
+
+/// Logs a wait in a collective: of those that stand in it the first one does, of a message the
+/// one who waits for it.
+std::optional<std::string> Rendezvous::Impl::collective_wait_text(const RankState::Group& group,
+                                                                  const std::string& waited) {
+  const auto own = std::ranges::find(group.members, options.rank);
+  if (own == group.members.end()) return std::nullopt;
+  const auto self = static_cast<int>(own - group.members.begin());
+  const auto seen = [&](const std::vector<int>& ranks) {
+    std::vector<PeerView> views = look_at(ranks);
+    for (PeerView& view : views) view.record = ProgressBoard::find(view.state, group.name);
+    return views;
+  };
+  const std::vector<PeerView> views = seen(group.members);
+  const auto stands_there = [&](const PeerView& view) {
+    return view.record.state == CollectiveRecord::State::kEntered &&
+           view.record.sequence == group.record.sequence;
+  };
+  if (!between_two(group.record.kind) &&
+      std::any_of(views.begin(), views.begin() + self, stands_there))
+    return std::nullopt;
+  const Explanation why = explain_peers(views, group.record, self,
+                                        look_at(unknown_ranks(views, group.record, self, {})));
+  constexpr size_t kLongest = 600;
+  return cat("rank ", options.rank, " has waited ", waited, " in ", describe(group.record),
+             " of group ", group.name, ": ",
+             why.text.size() > kLongest ? cat(why.text.substr(0, kLongest), " ...") : why.text);
+}
+
+std::optional<std::vector<uint8_t>> Rendezvous::Impl::last_heartbeat(int rank) {
+  try {
+    if (!control.has(alive_key(rank))) return std::vector<uint8_t>();
+    return control.get(alive_key(rank));
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+void Rendezvous::Impl::note_silent(int rank, bool is_silent) {
+  const std::lock_guard lock(silent_mutex);
+  if (is_silent)
+    silent_ranks.insert(rank);
+  else
+    silent_ranks.erase(rank);
+}
+
+bool Rendezvous::Impl::is_silent(int rank) {
+  const std::lock_guard lock(silent_mutex);
+  return silent_ranks.contains(rank);
+}
+
+/// Reads what a rank of our supervisor shows at this moment.
+std::optional<RankState> Rendezvous::Impl::shown_here(int rank) const {
+  const PeerIdentity& peer = identities[static_cast<size_t>(rank)];
+  if (peer.machine != identities[static_cast<size_t>(options.rank)].machine) return std::nullopt;
+  const BoardTable* table = local.find(rank, peer.pid);
+  if (table == nullptr) return std::nullopt;
+  return read_state(*table);
+}
+
+PeerView Rendezvous::Impl::view_of(int rank,
+                                   const std::optional<std::vector<uint8_t>>& beat) const {
+  PeerView view{.global_rank = rank, .identity = identities[static_cast<size_t>(rank)]};
+  view.process = state_of(rank);
+  if (auto here = shown_here(rank))
+    view.state = std::move(*here);
+  else if (beat && beat->size() > sizeof(int64_t))
+    view.state = decode_state(std::span(*beat).subspan(sizeof(int64_t)), options.world);
+  return view;
+}
+
+std::vector<PeerView> Rendezvous::Impl::look_at(const std::vector<int>& ranks) {
+  std::vector<PeerView> views;
+  bool answers = true;
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= options.world) continue;
+    const bool asks = answers && !shown_here(rank);
+    const auto beat = asks ? last_heartbeat(rank) : std::nullopt;
+    answers = answers && (!asks || beat);
+    views.push_back(view_of(rank, beat));
+  }
+  return views;
+}
+
+std::vector<int> Rendezvous::Impl::gone_of(std::vector<int> ranks) const {
+  std::erase_if(ranks, [&](int rank) { return state_of(rank) != ProcessState::kGone; });
+  return ranks;
+}
+
+void Rendezvous::post(const std::string& key, const std::string& text) {
+  if (impl_->state_of(0) == ProcessState::kStopped)
+    return;  // nobody would find it, and we would wait
+  impl_->control.set("post/" + key, bytes_of(text));
+}
+
+std::optional<std::string> Rendezvous::find(const std::string& key) {
+  if (!impl_->control.has("post/" + key, kSilentTimeout)) return std::nullopt;
+  return text_of(impl_->control.get("post/" + key));
+}
+
+std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const std::string& group) {
+  const auto settle = impl_->options.heartbeat * 3 / 2;
+  std::vector<std::optional<std::vector<uint8_t>>> before(members.size());
+  // Known states may be a heartbeat old, and a dying process needs a moment to be gone.
+  bool answers = true;  // a store that is silent is not asked again for each of many ranks
+  const auto ask = [&](int member) {
+    const auto beat = answers ? impl_->last_heartbeat(member) : std::nullopt;
+    answers = beat.has_value();
+    return beat;
+  };
+  const bool all_here = std::ranges::all_of(
+      members, [&](int member) { return impl_->shown_here(member).has_value(); });
+  if (!all_here) {
+    try {
+      impl_->show_state();
+    } catch (const std::exception&) {
+      answers = false;
+    }
+    for (size_t i = 0; i < members.size(); ++i) before[i] = ask(members[i]);
+    if (!impl_->any_gone(members))
+      std::this_thread::sleep_for(answers ? settle : std::min<Milliseconds>(settle, kMomentToDie));
+  } else if (!impl_->any_gone(members)) {
+    std::this_thread::sleep_for(std::min<Milliseconds>(settle, kMomentToDie));
+  }
+  std::vector<PeerView> views;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const auto now = all_here ? std::nullopt : ask(members[i]);
+    PeerView view = impl_->view_of(members[i], now);
+    const bool elsewhere = view.process == ProcessState::kUnknown;
+    view.silent = elsewhere && (!now || now == before[i]);
+    view.heard = !elsewhere || (now && !now->empty());
+    impl_->note_silent(members[i], view.silent);
+    view.record = ProgressBoard::find(view.state, group);
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+std::vector<PeerView> Rendezvous::look_at(const std::vector<int>& ranks) {
+  return impl_->look_at(ranks);
+}
+
+void Rendezvous::give_up(const std::string& group, const std::string& reason) noexcept {
+  try {
+    post("gave up/" + group, reason);
+  } catch (const std::exception&) {
+    // The store is gone with rank 0, which the others notice by themselves.
+  }
+}
+
+bool Rendezvous::any_lost(const std::vector<int>& members, const std::string& group) {
+  if (impl_->any_gone(members)) return true;
+  try {
+    return find("gave up/" + group).has_value();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,69 @@
+#pragma once
+
+// Seen by this folder's sources only: brings c10d's headers.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "comm/store_worker.h"
+
+namespace ftrun {
+
+/// The limit of an answer of the store.
+inline constexpr std::chrono::milliseconds kControlTimeout{2000};
+/// The limit for a rank that did not answer last time: who must end soon does not wait so long for
+/// each of several answers.
+inline constexpr std::chrono::milliseconds kSilentTimeout{500};
+/// The limit while that answer is still missing.
+inline constexpr std::chrono::milliseconds kStuckTimeout{50};
+
+/// The server did not answer in time. It may be back later.
+struct StoreSilent : std::runtime_error {
+  StoreSilent() : std::runtime_error("the store does not answer") {}
+};
+
+/// StoreConnection is one client of the store, with the thread that waits for its answers.
+struct StoreConnection {
+  c10::intrusive_ptr<c10d::Store> store;
+  StoreWorker worker;
+  /// The server answers at once or not at all: nothing is waited for there.
+  bool prompt;
+  std::atomic<bool> silent = false;
+
+  /// Returns what `operation` makes of the store; throws StoreSilent where the server does not
+  /// answer within the limit.
+  template <typename Operation>
+  auto call(Operation operation, std::chrono::milliseconds limit = kControlTimeout) {
+    if (is_stuck()) throw StoreSilent();
+    if (prompt && silent) limit = std::min(limit, kSilentTimeout);
+    auto result = worker.run([store = store, operation] { return operation(*store); }, limit);
+    silent = !result;
+    if (!result) throw StoreSilent();
+    return std::move(*result);
+  }
+  /// The last answer is missing still.
+  bool is_stuck() { return prompt && silent && worker.is_stuck(kStuckTimeout); }
+  void set(const std::string& key, std::vector<uint8_t> value,
+           std::chrono::milliseconds limit = kControlTimeout) {
+    call([key, value](c10d::Store& server) { return server.set(key, value), true; }, limit);
+  }
+  bool has(const std::string& key, std::chrono::milliseconds limit = kControlTimeout) {
+    return has_all({key}, limit);
+  }
+  bool has_all(const std::vector<std::string>& wanted,
+               std::chrono::milliseconds limit = kControlTimeout) {
+    return call([wanted](c10d::Store& server) { return server.check(wanted); }, limit);
+  }
+  std::vector<uint8_t> get(const std::string& key) {
+    return call([key](c10d::Store& server) { return server.get(key); });
+  }
+};
+
+}  // namespace ftrun

@@ -1,0 +1,272 @@
+#include "comm/store_opening.h"
+
+#include <chrono>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/error.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/loopback.h"
+#include "base/text.h"
+#include "comm/agent_start.h"
+#include "comm/job_store.h"
+#include "comm/listen_socket.h"
+#include "comm/open_files.h"
+#include "comm/store_connection.h"
+#include "comm/store_protocol.h"
+#include "comm/store_worker.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+/// The name of rank 0's machine may come to be known only once that machine runs, and a network may
+/// come up, so neither is a failure yet; but a person should not wait for a misspelt name in
+/// silence. Over an own interface that is down nobody comes: Error(kEnvironment).
+void warn_of_no_way(const RendezvousOptions& options) {
+  const auto warn = [&](const std::string& why, const char* remedy) {
+    log_warning(cat("rank ", options.rank, ": ", why, "; trying for ",
+                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3),
+                    "\n  remedy: ", remedy));
+  };
+  if (const auto why = unknown_host(options.address)) return warn(*why, kNameRankZero);
+  if (is_loopback(options.address)) require_loopback();
+  if (const auto why = missing_route(options.address))
+    warn(*why,
+         "bring this machine's network up, or set MASTER_ADDR to an address that it leads to");
+}
+
+std::string place_text(const RendezvousOptions& options, int port) {
+  return port > 0 ? cat(options.address, ":", port) : options.address;
+}
+
+[[noreturn]] void not_reached(const RendezvousOptions& options, int port, const std::string& last) {
+  std::string why = last;
+  if (const auto unknown = unknown_host(options.address)) why = *unknown;
+  const std::string by_file =
+      options.token.empty() && !options.agent_store
+          ? cat("check that all ranks see ", options.meeting_file,
+                " and that no earlier start has left it there, or give all the same "
+                "FTRUN_TOKEN; ")
+          : "";
+  throw Error(
+      ExitCode::kPeerLost,
+      cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ",
+          place_text(options, port), " within ",
+          human_seconds(static_cast<double>(options.timeout.count()) * 1e-3), ": ", why),
+      cat(by_file,
+          "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is between"));
+}
+
+/// A client of the store that torchrun's agent serves.
+StorePtr agent_store(const RendezvousOptions& options) {
+  c10d::TCPStoreOptions settings;
+  settings.port = static_cast<uint16_t>(options.port);
+  settings.waitWorkers = false;
+  settings.timeout = options.timeout;
+  std::string why = "something else answers there, or nothing";
+  try {
+    // Something that listens and never speaks would hold the constructor without end.
+    StoreWorker worker;
+    const auto store =
+        worker.run([address = options.address,
+                    settings] { return c10::make_intrusive<c10d::TCPStore>(address, settings); },
+                   options.timeout + kControlTimeout);
+    if (store) return *store;
+  } catch (const std::exception& error) {
+    why = first_line(error.what());
+  }
+  not_reached(options, options.port, why);
+}
+
+/// A port that only those can guess who know the token.
+int port_of_token(const std::string& token) {
+  const Digest digest = hmac_sha256(token, "port");
+  return 20000 + (digest[0] << 8 | digest[1]) % 12000;
+}
+
+/// Makes the function by which this rank finds the store each time it tries.
+JobStore::Find finder(const RendezvousOptions& options) {
+  if (!options.token.empty()) {
+    const int port = options.port > 0 ? options.port : port_of_token(options.token);
+    return [=] { return std::optional(StorePlace{options.address, port, options.token}); };
+  }
+  return [options]() -> std::optional<StorePlace> {
+    const auto place = MeetingFile::read(options.meeting_file);
+    if (!place) return std::nullopt;
+    if (place->job != options.job)
+      throw std::runtime_error(cat(options.meeting_file, " is of another job (\"", place->job,
+                                   "\", this one is \"", options.job, "\")"));
+    if (options.port > 0 && place->port != options.port)
+      throw std::runtime_error(cat(options.meeting_file, " says port ", place->port,
+                                   ", and MASTER_PORT is ", options.port));
+    return StorePlace{options.address, place->port, place->token};
+  };
+}
+
+/// This rank, as all of its connections show it.
+StoreMember member_of(const RendezvousOptions& options, const std::string& instance) {
+  return {.rank = static_cast<uint32_t>(options.rank),
+          .world = static_cast<uint32_t>(options.world),
+          .attempt = static_cast<uint32_t>(options.attempt),
+          .instance = instance,
+          .job = options.job};
+}
+
+/// Why the rendezvous is not open yet, for the thread that logs it.
+class OpeningReason {
+ public:
+  void set(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    text_ = text;
+  }
+  std::string get() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const StoreMember& member,
+                                       const JobStore::Find& find,
+                                       const std::shared_ptr<StoreServer>& served = nullptr,
+                                       OpeningReason* reason = nullptr) {
+  int port = options.port;
+  const auto noting = [&]() {
+    const auto place = find();
+    if (place) port = place->port;
+    return place;
+  };
+  try {
+    const auto note = [reason](const std::string& why) {
+      if (reason != nullptr) reason->set(first_line(why));
+    };
+    return c10::make_intrusive<JobStore>(noting, member, Clock::now() + options.timeout,
+                                         options.token.empty(), served, note);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    not_reached(options, port, first_line(error.what()));
+  }
+}
+
+/// A file by which the ranks of another job are meeting at this moment is not ours to replace.
+void require_nobody_meets(const RendezvousOptions& options) {
+  const auto before = MeetingFile::read(options.meeting_file);
+  if (!before || !serves_store({before->address, before->port, before->token}, kControlTimeout))
+    return;
+  throw Error(ExitCode::kEnvironment,
+              cat(options.meeting_file, ": the ranks of another job meet by this file now (job \"",
+                  before->job, "\", at ", before->address, ":", before->port, ")"),
+              "wait until it has begun, end it, or choose another output_dir");
+}
+
+/// Rank 0 serves the store, on a socket that it inherited or makes.
+Stores serve_store(const RendezvousOptions& options) {
+  require_loopback();  // over which rank 0 comes into its own store
+  ListenSocket socket;
+  if (options.listen_fd >= 0) {
+    socket = {OwnedFd(options.listen_fd), bound_port(options.listen_fd)};
+  } else {
+    const bool by_token = !options.token.empty() && options.port == 0;
+    socket = listen_on(options.address, by_token ? port_of_token(options.token) : options.port);
+  }
+  require_open_files(options.world);
+  Stores stores;
+  std::string token = options.token;
+  if (token.empty()) {
+    token = hex_text(random_bytes(32));
+    require_nobody_meets(options);
+    stores.meeting = std::make_unique<MeetingFile>(
+        options.meeting_file, MeetingPlace{options.job, options.address, socket.port, token});
+  }
+  const StorePlace place{options.address, socket.port, token};
+  const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
+  const auto server = std::make_shared<StoreServer>(std::move(socket.fd), token, member);
+  const JobStore::Find find = [place] { return std::optional(place); };
+  stores.main = job_store(options, member, find, server);
+  stores.control = job_store(options, member, find, server);
+  stores.connect_again = [=]() -> StorePtr { return job_store(options, member, find, server); };
+  stores.server = server;
+  return stores;
+}
+
+Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
+  warn_of_no_way(options);
+  const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
+  const auto main = job_store(options, member, finder(options), nullptr, &reason);
+  // The file is gone once all have met.
+  const JobStore::Find find = [place = main->place()] { return std::optional(place); };
+  return {main,
+          job_store(options, member, find),
+          [=]() -> StorePtr { return job_store(options, member, find); },
+          nullptr,
+          {},
+          {}};
+}
+
+/// Joins the ranks of this start alone, in the store of torchrun's agent.
+Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
+  warn_of_no_way(options);
+  const StorePtr main = agent_store(options);
+  reason.set("not all ranks of this start have come into torchrun's store");
+  StoreWorker worker;
+  const auto agree = [main, options] {
+    try {
+      return agree_on_start(*main, options);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {  // c10d's, of a server that is gone
+      not_reached(options, options.port, first_line(error.what()));
+    }
+  };
+  const auto start = worker.run(agree, options.timeout + kControlTimeout);
+  if (!start) not_reached(options, options.port, "it does not answer any more");
+  const auto prefixed = [prefix = start->prefix](const StorePtr& store) -> StorePtr {
+    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  };
+  return {prefixed(main),
+          prefixed(agent_store(options)),
+          [=]() -> StorePtr { return prefixed(agent_store(options)); },
+          nullptr,
+          start->launch,
+          {}};
+}
+
+}  // namespace
+
+Stores open_stores(const RendezvousOptions& options) {
+  OpeningReason reason;
+  const ToldWait told(options.notices, [&](const std::string& waited) {
+    const std::string why = reason.get();
+    return cat("rank ", options.rank, " of ", options.world, " has waited ", waited,
+               " for the rendezvous of rank 0 at ", place_text(options, options.port),
+               why.empty() ? "" : cat(" (", why, ")"), "; it gives up after ",
+               human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
+  });
+  Stores stores;
+  if (options.agent_store) stores = join_agent_store(options, reason);
+  if (options.world == 1) {
+    stores.main = stores.control = c10::make_intrusive<c10d::HashStore>();
+    stores.connect_again = [store = stores.main] { return store; };
+  } else if (!options.agent_store) {
+    require(!options.token.empty() || !options.meeting_file.empty(),
+            "ranks meet by a token or a file");
+    stores = options.rank == 0 ? serve_store(options) : find_store(options, reason);
+  }
+  return stores;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,30 @@
+#pragma once
+
+// Seen by the sources of Rendezvous only: brings c10d's headers.
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "comm/meeting_file.h"
+#include "comm/rendezvous.h"
+#include "comm/store_server.h"
+
+namespace ftrun {
+
+/// Stores are the connections of a rank to the store of its job.
+struct Stores {
+  c10::intrusive_ptr<c10d::Store> main, control;
+  std::function<c10::intrusive_ptr<c10d::Store>()> connect_again;
+  /// Rank 0's, until all have met.
+  std::unique_ptr<MeetingFile> meeting;
+  std::optional<AgentLaunch> agent;
+  std::shared_ptr<const StoreServer> server;
+};
+
+/// Finds the store of the job, which rank 0 serves, and connects to it; logs a long wait.
+/// Error(kEnvironment) when rank 0's port is taken; Error(kPeerLost) after the timeout.
+Stores open_stores(const RendezvousOptions& options);
+
+}  // namespace ftrun

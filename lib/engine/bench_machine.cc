@@ -1,0 +1,498 @@
+#include "engine/bench_machine.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/median.h"
+#include "base/processors.h"
+#include "base/round_up.h"
+#include "comm/listen_socket.h"
+#include "comm/open.h"
+#include "graph/cost.h"
+#include "graph/op_spec.h"
+#include "kernels/kernels.h"
+#include "machine/machine_file.h"
+#include "machine/op_time.h"
+#include "model/families.h"
+#include "optimizers/optimizer_config.h"
+
+namespace ftrun {
+namespace {
+
+double lower_quartile(std::vector<double> values) {
+  const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
+}
+
+using Clock = std::chrono::steady_clock;
+
+/// Seconds of a call: the lower quartile of at least 5 samples over a tenth of a second, as what
+/// other programs take only ever adds.
+double seconds_of(const std::function<void()>& body) {
+  body();
+  std::vector<double> samples;
+  const auto begin = Clock::now();
+  while (samples.size() < 5 || (seconds_since(begin) < 0.1 && samples.size() < 1000)) {
+    const auto start = Clock::now();
+    body();
+    samples.push_back(seconds_since(start));
+  }
+  return lower_quartile(std::move(samples));
+}
+
+/// Memory that is given back by free().
+struct Freed {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<void, Freed>;
+
+Memory allocate(int64_t bytes) {
+  Memory memory(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 64))));
+  if (memory == nullptr) throw Error(ExitCode::kEnvironment, "no memory to measure with", "");
+  return memory;
+}
+
+/// GraphBench times the operations of a graph, on numbers between -0.5 and 0.5 and tokens of all of
+/// the vocabulary.
+class GraphBench {
+ public:
+  GraphBench(const LayerGraph& graph, int64_t vocabulary) : graph_(graph) {
+    for (const Value& value : graph.values) {
+      memory_.push_back(allocate(std::max<int64_t>(value.bytes(), 1)));
+      fill(value, memory_.back().get(), vocabulary);
+      storage_.push_back(memory_.back().get());
+    }
+    scalars_.loss_scale = 1e-3;
+  }
+
+  /// Runs both lists once and notes what each operation took.
+  void run() {
+    for (const auto* list : {&graph_.forward, &graph_.backward})
+      for (const Op& op : *list) {
+        if (is_collective(op.kind)) continue;
+        const auto start = Clock::now();
+        run_op(graph_, op, storage_, {.accumulate = true, .scalars = &scalars_});
+        seconds_[&op].push_back(seconds_since(start));
+      }
+  }
+
+  /// Calls f(operation, seconds).
+  template <class F>
+  void for_each(const F& f) const {
+    for (const auto& [op, samples] : seconds_) f(*op, lower_quartile(samples));
+  }
+  const LayerGraph& graph() const { return graph_; }
+
+ private:
+  static void fill(const Value& value, void* to, int64_t vocabulary) {
+    const int64_t count = element_count(value.dims);
+    std::memset(to, 0, static_cast<size_t>(value.bytes()));
+    if (value.dtype == DType::kI32) {
+      const bool tokens = value.port == Port::kTokens || value.port == Port::kLabels;
+      for (int64_t i = 0; i < count && tokens; ++i)
+        static_cast<int32_t*>(to)[i] = static_cast<int32_t>(i * 7919 % vocabulary);
+      return;
+    }
+    if (value.packed || value.role == ValueRole::kWorkspace) return;
+    if (value.dtype != DType::kF32 && value.dtype != DType::kBF16 && value.dtype != DType::kF16)
+      return;
+    std::vector<float> numbers(static_cast<size_t>(count));
+    for (size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = static_cast<float>(i * 37 % 101) * 0.01F - 0.5F;
+    convert(numbers.data(), DType::kF32, to, value.dtype, count);
+  }
+
+  const LayerGraph& graph_;
+  std::vector<Memory> memory_;
+  std::vector<void*> storage_;
+  StepScalars scalars_;
+  std::map<const Op*, std::vector<double>> seconds_;
+};
+
+/// A decoder of the Llama kind.
+ModelConfig decoder_of(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t feed_forward,
+                       int64_t vocabulary) {
+  ModelConfig config;
+  config.family = "llama";
+  config.vocab_rows = vocabulary;
+  config.hidden = hidden;
+  config.feed_forward = feed_forward;
+  config.layers = 1;
+  config.query_heads = heads;
+  config.kv_heads = kv_heads;
+  config.head_size = hidden / heads;
+  config.max_positions = 1 << 20;
+  config.windows.assign(1, 0);
+  return config;
+}
+
+/// The models whose operations are timed: those of a block of three sizes, and one with what
+/// families have beside.
+std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
+  std::vector<std::pair<ModelConfig, BatchShape>> models{
+      {decoder_of(128, 4, 2, 384, 1024), {1, 64}},
+      {decoder_of(576, 9, 3, 1536, 8192), {1, 256}},
+  };
+  if (quick) return models;
+  models.push_back({decoder_of(1024, 16, 8, 2816, 32768), {2, 512}});
+  ModelConfig more = models[1].first;
+  more.qkv_bias = more.attention_out_bias = more.mlp_bias = more.qk_norm = more.output_norms = true;
+  more.residual_scale = 0.5;
+  more.attention_softcap = more.logit_softcap = 30;
+  models.push_back({more, {1, 256}});
+  ModelConfig layers = models[1].first;
+  layers.family = "gpt2";
+  layers.norm = NormKind::kLayer;
+  layers.activation = Activation::kGeluTanh;
+  layers.gated = false;
+  layers.learned_positions = true;
+  layers.max_positions = 256;
+  layers.rope.partial = 0;
+  layers.kv_heads = layers.query_heads;
+  layers.qkv_bias = layers.attention_out_bias = layers.mlp_bias = true;
+  models.push_back({layers, {1, 256}});
+  return models;
+}
+
+/// Points are the measurements of a kind: how many times as long as at the rates, by seconds at the
+/// rates.
+using Points = std::map<std::string, std::vector<std::pair<double, double>>>;
+
+/// A curve through groups of points whose x are within a factor of 2 of the first: the geometric
+/// means.
+Curve curve_through(std::vector<std::pair<double, double>> points) {
+  std::sort(points.begin(), points.end());
+  std::vector<std::pair<double, double>> joined;
+  for (size_t i = 0; i < points.size();) {
+    double x = 0, y = 0;
+    const size_t first = i;
+    for (; i < points.size() && points[i].first < 2 * points[first].first; ++i) {
+      x += std::log(points[i].first);
+      y += std::log(points[i].second);
+    }
+    const auto count = static_cast<double>(i - first);
+    joined.emplace_back(std::exp(x / count), std::exp(y / count));
+  }
+  return Curve(std::move(joined));
+}
+
+/// Bytes a second that all threads read and write while they add one large buffer to another: the
+/// rate of memory.
+double measure_memory() {
+  constexpr int64_t kElements = 16 << 20;
+  const Memory from = allocate(kElements * 4), to = allocate(kElements * 4);
+  std::memset(from.get(), 0, kElements * 4);
+  std::memset(to.get(), 0, kElements * 4);
+  const double seconds =
+      seconds_of([&] { add_into(to.get(), DType::kF32, from.get(), DType::kF32, kElements); });
+  return 12.0 * kElements / seconds;
+}
+
+void measure_flat(const Rates& rates, Points& points) {
+  for (const int64_t elements : {int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 23}) {
+    std::vector<Memory> memory;
+    for (int i = 0; i < 4; ++i) {
+      memory.push_back(allocate(elements * 4));
+      std::memset(memory.back().get(), 0, static_cast<size_t>(elements * 4));
+    }
+    void* const a = memory[0].get();
+    void* const b = memory[1].get();
+    const auto note = [&](const char* kind, double bytes_an_element,
+                          const std::function<void()>& body) {
+      const double ideal = bytes_an_element * static_cast<double>(elements) / rates.memory;
+      points[kind].emplace_back(ideal, seconds_of(body) / ideal);
+    };
+    OptimizerConfig optimizer;
+    const StepScalars scalars{.learning_rate = 1e-3F, .update = 2};
+    FlatUpdate update;
+    update.parameters = a;
+    update.gradients = b;
+    update.states = {memory[2].get(), memory[3].get()};
+    update.count = elements;
+    note("update", 28, [&] { optimizer_update(update, optimizer, scalars); });
+    note("copy", 6, [&] { convert(a, DType::kF32, b, DType::kBF16, elements); });
+    note("accumulate", 12, [&] { add_into(a, DType::kF32, b, DType::kF32, elements); });
+    note("clear", 4, [&] { std::memset(a, 0, static_cast<size_t>(elements) * 4); });
+    note("gradient_norm", 4, [&] { sum_of_squares(a, DType::kF32, elements); });
+  }
+}
+
+/// A model for one dtype, and the benches of its graphs.
+struct SampledModel {
+  ModelDescription model;
+  std::vector<std::unique_ptr<GraphBench>> benches;
+
+  SampledModel(const ModelConfig& config, const BatchShape& batch, DType dtype)
+      : model(build_model(config, batch, Mode::kTrain, {.compute = dtype})) {
+    for (const LayerGraph& graph : model.graphs)
+      benches.push_back(std::make_unique<GraphBench>(graph, config.vocab_rows));
+  }
+};
+
+void note_operations(const SampledModel& sampled, const Rates& rates, Points& points) {
+  for (const auto& bench : sampled.benches)
+    bench->for_each([&](const Op& op, double seconds) {
+      const double ideal = ideal_seconds(rates, bench->graph(), op);
+      if (ideal > 0) points[rated_kind(bench->graph(), op)].emplace_back(ideal, seconds / ideal);
+    });
+}
+
+/// Operations a second of the best product of the models.
+double best_product(const std::vector<SampledModel>& models) {
+  double best = 0;
+  for (const SampledModel& sampled : models)
+    for (const auto& bench : sampled.benches)
+      bench->for_each([&](const Op& op, double seconds) {
+        if (op_name(op.kind).starts_with("linear"))
+          best = std::max(best, flops(bench->graph(), op) / seconds);
+      });
+  return best;
+}
+
+Rates measure_rates(int ranks, int threads, bool quick) {
+  set_kernel_threads(threads);
+  Rates rates{.ranks = ranks, .threads = threads, .memory = measure_memory()};
+  Points points;
+  measure_flat(rates, points);
+  std::vector<DType> dtypes{DType::kF32, DType::kBF16};
+  if (!quick) dtypes.push_back(DType::kF16);
+  for (const DType dtype : dtypes) {
+    std::vector<SampledModel> models;
+    models.reserve(8);
+    for (const auto& [config, batch] : sampled_models(quick))
+      models.emplace_back(config, batch, dtype);
+    const int rounds = quick ? 5 : 9;
+    for (int round = 0; round < rounds; ++round)
+      for (SampledModel& sampled : models)
+        for (const auto& bench : sampled.benches) bench->run();
+    rates.products[dtype] = best_product(models);
+    for (const SampledModel& sampled : models) note_operations(sampled, rates, points);
+  }
+  std::vector<double> all;
+  for (auto& [kind, measured] : points) {
+    for (const auto& [ideal, factor] : measured) all.push_back(factor);
+    rates.slowdowns[kind] = curve_through(std::move(measured));
+  }
+  rates.slowdown = median(std::move(all));
+  return rates;
+}
+
+/// Computes beside others until the process is killed.
+[[noreturn]] void keep_busy(int threads) {
+  set_kernel_threads(threads);
+  const auto [config, batch] = sampled_models(true)[1];
+  SampledModel sampled(config, batch, DType::kF32);
+  for (;;)
+    for (const auto& bench : sampled.benches) bench->run();
+}
+
+/// A Child is a process that runs a function of this one; it is killed with its object.
+class Child {
+ public:
+  /// Runs `body` in a child, whose result is read by text().
+  explicit Child(const std::function<std::string()>& body) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw Error(ExitCode::kEnvironment, "no pipe to measure with", "");
+    const pid_t parent = ::getpid();
+    id_ = ::fork();
+    if (id_ < 0) throw Error(ExitCode::kEnvironment, "no process to measure with", "");
+    if (id_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(1);  // it died before
+      run(body, ends[1]);
+    }
+    ::close(ends[1]);
+    from_ = ends[0];
+  }
+  ~Child() {
+    if (id_ <= 0) return;
+    ::kill(id_, SIGKILL);
+    ::waitpid(id_, nullptr, 0);
+    ::close(from_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  std::string text() {
+    std::string all;
+    char part[4096];
+    for (;;) {
+      const ssize_t got = ::read(from_, part, sizeof part);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
+      all.append(part, static_cast<size_t>(got));
+    }
+    const int status = wait_for_end();
+    ::close(from_);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+      throw Error(ExitCode::kEnvironment, cat("a process that measured failed: ", all), "");
+    return all;
+  }
+
+  /// Error(kEnvironment) where the process has ended by itself.
+  void require_running() {
+    int status = 0;
+    if (::waitpid(id_, &status, WNOHANG) == 0) return;
+    id_ = -1;
+    ::close(from_);
+    throw Error(ExitCode::kEnvironment,
+                "a process that computed beside the one that measured has died",
+                "see that there is memory for it, and measure again");
+  }
+
+ private:
+  int wait_for_end() {
+    int status = 0;
+    while (::waitpid(id_, &status, 0) < 0 && errno == EINTR) {
+    }
+    id_ = -1;
+    return status;
+  }
+
+  [[noreturn]] static void run(const std::function<std::string()>& body, int to) {
+    std::string text;
+    int code = 0;
+    try {
+      text = body();
+    } catch (const std::exception& e) {
+      text = e.what();
+      code = 1;
+    }
+    for (size_t done = 0; done < text.size();) {
+      const ssize_t wrote = ::write(to, text.data() + done, text.size() - done);
+      if (wrote <= 0) break;
+      done += static_cast<size_t>(wrote);
+    }
+    ::_exit(code);
+  }
+
+  pid_t id_ = -1;
+  int from_ = -1;
+};
+
+/// The rates of one of `ranks` ranks while the others compute as well.
+Rates measure_beside_others(int ranks, int processors, bool quick) {
+  const int threads = std::max(1, processors / ranks);
+  std::vector<std::unique_ptr<Child>> others;
+  for (int other = 1; other < ranks; ++other)
+    others.push_back(std::make_unique<Child>([&]() -> std::string { keep_busy(threads); }));
+  Child measuring([&] {
+    Machine machine{.name = "measured"};
+    machine.rates.push_back(measure_rates(ranks, threads, quick));
+    return machine_text(machine);
+  });
+  const Rates rates = parse_machine("the process that measured", measuring.text()).rates.front();
+  for (const auto& other : others) other->require_running();
+  return rates;
+}
+
+/// Times of collectives by bytes, as rank 0 sees them.
+std::string measure_exchanges_as(int rank, int ranks, int port, int listen_fd,
+                                 const std::string& token) {
+  set_kernel_threads(1);
+  const auto rendezvous = Rendezvous::connect(
+      {.rank = rank, .world = ranks, .port = port, .listen_fd = listen_fd, .token = token});
+  std::vector<int> members(static_cast<size_t>(ranks));
+  for (int i = 0; i < ranks; ++i) members[static_cast<size_t>(i)] = i;
+  const auto group = open_communicator(*rendezvous, "bench", members, {});
+  Machine machine{.name = "measured",
+                  .rates = {Rates{.memory = 1e9, .products = {{DType::kF32, 1e9}}}}};
+  std::map<std::string, std::vector<std::pair<double, double>>> points;
+  for (const int64_t bytes :
+       {int64_t{1} << 12, int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 24}) {
+    const int64_t part = bytes / 4 / ranks, full = part * ranks;
+    CommBuffer whole = group->allocate(full * 4), own = group->allocate(part * 4);
+    std::memset(whole.as<float>(), 0, static_cast<size_t>(full) * 4);
+    std::memset(own.as<float>(), 0, static_cast<size_t>(part) * 4);
+    float* const mine = whole.as<float>() + rank * part;
+    const auto note = [&](const char* kind, const std::function<void()>& body) {
+      std::vector<double> samples;
+      for (int round = 0; round < 12; ++round) {
+        group->barrier({"start"});
+        const auto start = Clock::now();
+        body();
+        if (round > 1) samples.push_back(seconds_since(start));
+      }
+      points[cat(kind, " ", ranks)].emplace_back(static_cast<double>(full * 4),
+                                                 lower_quartile(samples));
+    };
+    note("all_reduce", [&] {
+      group->all_reduce(whole.as<float>(), full, DType::kF32, ReduceOp::kSum, {"bench"}).wait();
+    });
+    note("reduce_scatter", [&] {
+      group
+          ->reduce_scatter(whole.as<float>(), own.as<float>(), part, DType::kF32, ReduceOp::kSum,
+                           {"bench"})
+          .wait();
+    });
+    note("all_gather",
+         [&] { group->all_gather(mine, whole.as<float>(), part, DType::kF32, {"bench"}).wait(); });
+  }
+  for (auto& [kind, measured] : points) machine.exchanges[kind] = Curve(std::move(measured));
+  group->shutdown();
+  rendezvous->shutdown();
+  return machine_text(machine);
+}
+
+std::map<std::string, Curve> measure_exchanges(int ranks) {
+  ListenSocket socket = listen_on("127.0.0.1", 0);
+  std::random_device random;
+  const std::string token = cat(random(), random());
+  std::vector<std::unique_ptr<Child>> children;
+  for (int rank = 0; rank < ranks; ++rank)
+    children.push_back(std::make_unique<Child>([&] {
+      if (rank > 0) socket.fd.reset();
+      return measure_exchanges_as(rank, ranks, socket.port, rank == 0 ? socket.fd.release() : -1,
+                                  token);
+    }));
+  socket.fd.reset();
+  std::map<std::string, Curve> found =
+      parse_machine("the process that measured", children.front()->text()).exchanges;
+  for (size_t i = 1; i < children.size(); ++i) children[i]->text();
+  return found;
+}
+
+}  // namespace
+
+Machine bench_machine(const BenchRequest& request) {
+  Machine machine{
+      .name = request.name, .processor = request.processor, .measured = request.measured};
+  machine.devices = usable_processors();
+  for (int ranks = 1; ranks <= machine.devices; ++ranks) {
+    if (machine.devices % ranks != 0) continue;
+    request.say(cat("measuring ", ranks, ranks == 1 ? " rank" : " ranks", " of ",
+                    machine.devices / ranks, machine.devices == ranks ? " thread" : " threads"));
+    machine.rates.push_back(measure_beside_others(ranks, machine.devices, request.quick));
+  }
+  // Two ranks exchange on one processor, too.
+  for (int ranks = 2; ranks <= std::max(machine.devices, 2); ranks *= 2) {
+    request.say(cat("measuring what ", ranks, " ranks exchange"));
+    machine.exchanges.merge(measure_exchanges(ranks));
+  }
+  // The node's link stands for numbers of ranks that were not measured, and for transfers.
+  if (const auto pair = machine.exchanges.find("all_gather 2"); pair != machine.exchanges.end()) {
+    const auto& points = pair->second.points();
+    machine.node.latency = points.front().second;
+    machine.node.bandwidth = points.back().first / 2 / points.back().second;
+  }
+  return machine;
+}
+
+}  // namespace ftrun

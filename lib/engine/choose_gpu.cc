@@ -1,0 +1,62 @@
+#include "engine/choose_gpu.h"
+
+#include <map>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+/// Says whether offloaded state is pinned: it is, unless a key that is in use says otherwise.
+bool pins(const Config& config) {
+  const OffloadParamConfig& parameters = config.zero.offload_param;
+  const OffloadOptimizerConfig& optimizer = config.zero.offload_optimizer;
+  return (parameters.device == OffloadDevice::kNone || parameters.pin_memory) &&
+         (optimizer.device == OffloadDevice::kNone || optimizer.pin_memory);
+}
+
+CudnnUse cudnn_use(AttentionChoice choice) {
+  switch (choice) {
+    case AttentionChoice::kAuto: return CudnnUse::kWhereMeasured;
+    case AttentionChoice::kCudnn: return CudnnUse::kAlways;
+    default: return CudnnUse::kNever;
+  }
+}
+
+}  // namespace
+
+int gpu_of_rank(int local_rank, int visible) {
+  if (local_rank < visible || visible == 0) return local_rank;  // without any, opening one says why
+  if (visible == 1) return 0;
+  throw Error(ExitCode::kUsage,
+              cat("this rank is number ", local_rank, " of its machine, and its process sees ", visible, " GPUs"),
+              "start one rank a GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
+}
+
+std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch) {
+  const int index = gpu_of_rank(launch.local_rank, count_cuda_devices());
+  return std::make_unique<Gpu>(
+      open_cuda_kernels(index, {.cudnn = cudnn_use(config.kernels.attention),
+                                .documents = config.data.packing == SequencePacking::kDocuments}),
+      GpuOptions{.pin_memory = pins(config), .timed = config.wall_clock_breakdown,
+                                            .step_graph = config.kernels.step_graph});
+}
+
+std::string gpu_place(const DeviceInfo& gpu, const std::string& host) {
+  return cat(gpu.uuid, " (", gpu.bus_id, " of ", host, ")");
+}
+
+void require_own_gpus(const std::vector<std::string>& places) {
+  std::map<std::string, size_t> taken;
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    const auto [other, is_new] = taken.emplace(places[rank].substr(0, places[rank].find(' ')), rank);
+    if (is_new) continue;
+    throw Error(ExitCode::kUsage,
+                cat("ranks ", other->second, " and ", rank, " have the same GPU, ", places[rank]),
+                "start one rank a GPU; a launcher that shows every process one GPU must show each another one "
+                "(CUDA_VISIBLE_DEVICES)");
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,418 @@
+#include "engine/compare_kernels.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/mix_bits.h"
+#include "base/packed_values.h"
+#include "base/rank_error.h"
+#include "base/round_up.h"
+#include "base/text.h"
+#include "engine/memory.h"
+#include "graph/op_spec.h"
+#include "graph/workspace.h"
+#include "kernels/kernels.h"
+#include "optimizers/code_map.h"
+#include "optimizers/optimizers.h"
+#include "program/training_model.h"
+
+namespace ftrun {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr int64_t kPlaceAlignment = 256;
+/// Elements of the update; no whole number of vectors.
+constexpr int64_t kUpdated = 1003;
+
+/// Relative differences that rounding explains.
+double tolerance_of(DType dtype) {
+  return dtype == DType::kF32 ? 2e-3 : 4e-2;
+}
+
+/// The model with as many heads, rows and columns as its kernels tell apart, for all tensor ranks.
+ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
+  constexpr int64_t kWidth = 256, kRemainder = 64;
+  ModelConfig small = model;
+  small.hidden = kWidth;
+  small.feed_forward = kWidth * tensor_ranks;
+  small.kv_heads = tensor_ranks;
+  small.query_heads = tensor_ranks * (model.query_heads / model.kv_heads);
+  // Heads of vocabularies that are no multiple of 64 have kernels of their own.
+  small.vocab_rows = tensor_ranks * (kWidth + model.vocab_rows / tensor_ranks % kRemainder);
+  if (small.padding_row) small.padding_row = 0;
+  if (small.pad_id) small.pad_id = 0;
+  return small;
+}
+
+/// The run with one row, of some more tokens than attention has in a tile.
+Config small_run(Config config) {
+  constexpr int64_t kTokens = 96;
+  config.train_micro_batch_size_per_gpu = 1;
+  config.data.sequence_length = round_up(kTokens, config.parallel.tensor);
+  return config;
+}
+
+/// Makes random numbers in [-0.2, 0.2).
+std::vector<float> random_floats(int64_t count, uint64_t seed) {
+  std::vector<float> numbers(static_cast<size_t>(count));
+  for (size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] =
+        static_cast<float>(splitmix64(splitmix64(seed) ^ i) >> 40) * (0.4F / 16777216.0F) - 0.2F;
+  return numbers;
+}
+
+Bytes as_dtype(const std::vector<float>& numbers, DType dtype) {
+  Bytes bytes(numbers.size() * static_cast<size_t>(dtype_bytes(dtype)));
+  convert(numbers.data(), DType::kF32, bytes.data(), dtype, static_cast<int64_t>(numbers.size()));
+  return bytes;
+}
+
+/// Codes of an optimizer's state, in no order.
+Bytes some_codes(int64_t count, uint64_t seed) {
+  Bytes codes;
+  for (const float number : random_floats(count, seed))
+    codes.push_back(static_cast<std::byte>(static_cast<int>(std::abs(number) * 1000.0F) % kCodes));
+  return codes;
+}
+
+/// Numbers that stand for codes with these scales: by how far they are apart codes can be compared,
+/// whatever their map.
+Bytes decoded(const Bytes& codes, const Bytes& scales) {
+  std::vector<float> numbers;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    float scale = 0;
+    std::memcpy(&scale, scales.data() + i / kCodeBlock * sizeof scale, sizeof scale);
+    numbers.push_back(kSignedCodeMap.values[static_cast<size_t>(codes[i])] * scale);
+  }
+  return as_dtype(numbers, DType::kF32);
+}
+
+Bytes packed(const std::vector<float>& numbers, const Value& value) {
+  const auto count = static_cast<int64_t>(numbers.size());
+  PackScales scales(value.packed, count, value.dims.back());
+  scales.show(numbers);
+  require(scales.finish(), "random weights are finite");
+  Bytes records(static_cast<size_t>(value.bytes()));
+  pack_values(value.packed, scales, 0, numbers, 0, records.data());
+  return records;
+}
+
+using View = std::span<const std::byte>;
+
+std::vector<double> as_doubles(View bytes, DType dtype) {
+  const size_t count = bytes.size() / static_cast<size_t>(dtype_bytes(dtype));
+  if (dtype == DType::kF64) {
+    std::vector<double> numbers(count);
+    std::memcpy(numbers.data(), bytes.data(), bytes.size());
+    return numbers;
+  }
+  std::vector<float> numbers(count);
+  convert(bytes.data(), dtype, numbers.data(), DType::kF32, static_cast<int64_t>(count));
+  return {numbers.begin(), numbers.end()};
+}
+
+/// ||found - expected|| / ||expected||; infinite where a number is not finite, or where all
+/// expected ones are 0 and not all found.
+double difference(View found, View expected, DType dtype) {
+  const std::vector<double> a = as_doubles(found, dtype), b = as_doubles(expected, dtype);
+  double off = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    off += (a[i] - b[i]) * (a[i] - b[i]);
+    size += b[i] * b[i];
+  }
+  if (off == 0) return 0;
+  const double relative = std::sqrt(off / size);
+  return std::isfinite(relative) ? relative : HUGE_VAL;
+}
+
+class Comparison {
+ public:
+  explicit Comparison(Gpu& gpu)
+      : gpu_(gpu), scalars_(GpuBlock::on_device(gpu, sizeof(StepScalars))) {
+    step_.loss_scale = 0.01F;
+    step_.learning_rate = 0.01F;
+    step_.update = 2;
+    step_.bias_correction1 = 0.5F;
+    step_.bias_correction2 = 0.5F;
+    step_.rounding_key = rounding_key(1, 1);
+    step_.dropout_key = dropout_key(1, 1);
+    gpu_.upload(scalars_.data(), &step_, sizeof step_);
+  }
+
+  void compare(const ModelDescription& model, bool documents);
+  void compare_updates(const Config& config);
+  const ComparedKernels& found() const { return found_; }
+
+ private:
+  void compare_update(const Config& config, bool coded);
+  void note(const std::string& operation, DType tolerated, DType dtype, View on_gpu, View on_host);
+
+  Gpu& gpu_;
+  StepScalars step_;
+  GpuBlock scalars_;
+  ComparedKernels found_;
+  friend class GraphComparison;
+};
+
+void Comparison::note(const std::string& operation, DType tolerated, DType dtype, View on_gpu,
+                      View on_host) {
+  const double off = difference(on_gpu, on_host, dtype);
+  if (off > found_.largest_difference) {
+    found_.largest_difference = off;
+    found_.operation = operation;
+  }
+  if (off <= tolerance_of(tolerated)) return;
+  const DeviceInfo& info = gpu_.info();
+  throw RankError(
+      Error(ExitCode::kEnvironment,
+            cat("GPU ", info.index, " (", info.name, ") computes ", operation,
+                " otherwise than the processor does: off by ", off,
+                " of the result, where rounding explains ", tolerance_of(tolerated)),
+            "set \"device\": \"cpu\", check the GPU (nvidia-smi -q -d ECC), and report this line"),
+      RankError::kThisRank, /*of_device=*/true);
+}
+
+/// A graph's values on both sides, and its operations one after another.
+class GraphComparison {
+ public:
+  GraphComparison(Comparison& all, const ModelDescription& model, LayerGraph graph, bool documents)
+      : all_(all),
+        model_(model),
+        graph_(std::move(graph)),
+        documents_(documents),
+        on_host_(graph_) {
+    on_host_.dtypes.kernels = Kernels::kProcessor;
+    for (const std::vector<Op>* list : {&graph_.forward, &graph_.backward})
+      for (const Op& op : *list) host_ops_.push_back(host_op(op));
+    const std::vector<int64_t> places = places_of(on_host_), on_device = places_of(graph_);
+    host_memory_ = HostBlock(places.back(), "comparing kernels");
+    for (size_t id = 0; id < on_host_.values.size(); ++id) {
+      host_storage_.push_back(host_memory_.data() + places[id]);
+      const Bytes content = first_content(on_host_.values[id], id);
+      std::memcpy(host_storage_.back(), content.data(), content.size());
+    }
+    memory_ = GpuBlock::on_device(all_.gpu_, on_device.back());
+    for (size_t id = 0; id < graph_.values.size(); ++id)
+      storage_.push_back(memory_.data() + on_device[id]);
+  }
+
+  void run() {
+    size_t next = 0;
+    for (const std::vector<Op>* list : {&graph_.forward, &graph_.backward})
+      for (const Op& op : *list) run(op, host_ops_[next++]);
+  }
+
+ private:
+  /// Says where each value begins, and where the last one ends.
+  static std::vector<int64_t> places_of(const LayerGraph& graph) {
+    std::vector<int64_t> places{0};
+    for (const Value& value : graph.values)
+      places.push_back(places.back() +
+                       round_up(std::max<int64_t>(value.bytes(), 1), kPlaceAlignment));
+    return places;
+  }
+
+  /// Gives an operation the processor's scratch.
+  Op host_op(const Op& op) {
+    Op own = op;
+    own.workspace = -1;
+    if (is_collective(op.kind)) return own;
+    if (const int64_t bytes = workspace_bytes(on_host_, own); bytes > 0) {
+      on_host_.values.push_back(
+          {.name = "scratch", .dtype = DType::kU8, .dims = {bytes}, .role = ValueRole::kWorkspace});
+      own.workspace = static_cast<ValueId>(on_host_.values.size()) - 1;
+    }
+    return own;
+  }
+
+  Bytes first_content(const Value& value, size_t seed) const {
+    const int64_t count = element_count(value.dims);
+    if (value.packed) return packed(random_floats(count, seed), value);
+    if (value.dtype == DType::kI32) return integers(value, count);
+    if (value.role == ValueRole::kWorkspace || value.dtype == DType::kF64 ||
+        value.dtype == DType::kU8)
+      return Bytes(static_cast<size_t>(value.bytes()));
+    return as_dtype(random_floats(count, seed), value.dtype);
+  }
+
+  Bytes integers(const Value& value, int64_t count) const {
+    std::vector<int32_t> numbers(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t number = i * 37 % model_.vocab_rows;
+      if (value.port == Port::kPositions) number = i;
+      if (value.port == Port::kStarts) number = documents_ && i >= count / 3 ? count / 3 : 0;
+      numbers[static_cast<size_t>(i)] = static_cast<int32_t>(number);
+    }
+    Bytes bytes(static_cast<size_t>(value.bytes()));
+    std::memcpy(bytes.data(), numbers.data(), bytes.size());
+    return bytes;
+  }
+
+  std::span<std::byte> value(ValueId id) const {
+    const auto at = static_cast<size_t>(id);
+    return {static_cast<std::byte*>(host_storage_[at]),
+            static_cast<size_t>(on_host_.at(id).bytes())};
+  }
+
+  /// A chunk's logits are each device's own: what an operation leaves there for the next one is no
+  /// result.
+  bool is_private(ValueId id) const {
+    const auto makes = [id](const Op& op) {
+      const int result = op_spec(op.kind).private_result;
+      return result >= 0 && op.out[static_cast<size_t>(result)] == id;
+    };
+    return std::any_of(graph_.forward.begin(), graph_.forward.end(), makes);
+  }
+
+  void upload(ValueId id) {
+    if (is_private(id)) return;
+    all_.gpu_.upload(storage_[static_cast<size_t>(id)], value(id).data(),
+                     static_cast<int64_t>(value(id).size()));
+  }
+
+  /// Communicates as if all ranks had what this one has.
+  void run_alone(const Op& op) {
+    const View from = value(op.in[0]);
+    const std::span<std::byte> to = value(op.out[0]);
+    for (size_t i = 0; i < to.size(); ++i) to[i] = from[i % from.size()];
+  }
+
+  void run(const Op& op, const Op& on_host) {
+    if (is_collective(op.kind)) return run_alone(op);
+    for (const ValueId id : op.in) upload(id);
+    for (const ValueId id : op.out) upload(id);
+    KernelContext context;
+    context.scalars = all_.scalars_.as<StepScalars>();
+    DeviceKernels& kernels = all_.gpu_.kernels();
+    kernels.run_ops(graph_, {&op, 1}, storage_, context, all_.gpu_.stream(Lane::kCompute));
+    context.scalars = &all_.step_;
+    run_op(on_host_, on_host, host_storage_, context);
+    ++all_.found_.operations;
+    for (size_t i = 0; i < op.out.size(); ++i) {
+      if (is_private(op.out[i])) continue;
+      const Value& made = graph_.at(op.out[i]);
+      Bytes found(static_cast<size_t>(made.bytes()));
+      all_.gpu_.download(found.data(), storage_[static_cast<size_t>(op.out[i])], made.bytes());
+      all_.note(cat(op_name(op.kind), " of ", graph_.name), graph_.dtypes.compute, made.dtype,
+                found, value(op.out[i]));
+    }
+  }
+
+  Comparison& all_;
+  const ModelDescription& model_;
+  const LayerGraph graph_;
+  const bool documents_;
+  LayerGraph on_host_;
+  std::vector<Op> host_ops_;
+  HostBlock host_memory_;
+  std::vector<void*> host_storage_;
+  GpuBlock memory_;
+  std::vector<void*> storage_;
+};
+
+void Comparison::compare(const ModelDescription& model, bool documents) {
+  const bool by_library = gpu_.kernels().attention_in_use() != "own";
+  for (const LayerGraph& graph : model.graphs) {
+    // A library whose plans the program uses gets them for these shapes too.
+    if (by_library) gpu_.kernels().prepare(graph);
+    GraphComparison(*this, model, graph, documents).run();
+  }
+}
+
+/// Compares updates of states that are numbers and, where some tensors' states are codes, of those.
+void Comparison::compare_updates(const Config& config) {
+  compare_update(config, false);
+  if (optimizer_of(config.optimizer.type).coded) compare_update(config, true);
+}
+
+void Comparison::compare_update(const Config& config, bool coded) {
+  const ModelDtypes dtypes = model_dtypes(config);
+  const bool narrow_master = config.bf16.enabled && config.bf16.bf16_master_weights_and_grads,
+             narrow_states = config.bf16.enabled && config.bf16.bf16_optimizer_states;
+  FlatUpdate update{.parameter_dtype = narrow_master ? DType::kBF16 : DType::kF32,
+                    .gradient_dtype = dtypes.gradients,
+                    .state_dtype = coded           ? DType::kU8
+                                   : narrow_states ? DType::kBF16
+                                                   : DType::kF32,
+                    .copy_dtype = dtypes.compute,
+                    .count = kUpdated};
+  // States may be sums of squares.
+  std::vector<float> first = random_floats(kUpdated, 3), second = random_floats(kUpdated, 4);
+  for (std::vector<float>* state : {&first, &second})
+    for (float& number : *state) number = std::abs(number);
+  std::vector<Bytes> parts{as_dtype(random_floats(kUpdated, 1), update.parameter_dtype),
+                           as_dtype(random_floats(kUpdated, 2), update.gradient_dtype),
+                           coded ? some_codes(kUpdated, 5) : as_dtype(first, update.state_dtype),
+                           coded ? some_codes(kUpdated, 6) : as_dtype(second, update.state_dtype),
+                           Bytes(static_cast<size_t>(kUpdated * dtype_bytes(update.copy_dtype)))};
+  if (coded)
+    for (std::vector<float>* scales : {&first, &second}) {
+      scales->resize(static_cast<size_t>(divide_up(kUpdated, kCodeBlock)));
+      parts.push_back(as_dtype(*scales, DType::kF32));
+    }
+  const auto at = [&](std::span<void* const> places) {
+    FlatUpdate there = update;
+    there.parameters = places[0];
+    there.gradients = places[1];
+    there.states = {places[2], places[3]};
+    there.copy = places[4];
+    if (coded) there.scales = {static_cast<float*>(places[5]), static_cast<float*>(places[6])};
+    return there;
+  };
+  std::vector<GpuBlock> blocks;
+  std::vector<void*> device, host;
+  for (Bytes& part : parts) {
+    blocks.push_back(GpuBlock::on_device(gpu_, static_cast<int64_t>(part.size())));
+    gpu_.upload(blocks.back().data(), part.data(), static_cast<int64_t>(part.size()));
+    device.push_back(blocks.back().data());
+    host.push_back(part.data());
+  }
+  gpu_.kernels().optimizer_update(at(device), config.optimizer, scalars_.as<StepScalars>(),
+                                  gpu_.stream(Lane::kCompute));
+  optimizer_update(at(host), config.optimizer, step_);
+  ++found_.operations;
+  const bool is_narrow = narrow_master || narrow_states;
+  const auto found_in = [&](size_t part) {
+    Bytes found(parts[part].size());
+    gpu_.download(found.data(), device[part], static_cast<int64_t>(found.size()));
+    return found;
+  };
+  const DType tolerated = is_narrow ? DType::kBF16 : DType::kF32;
+  note("the optimizer's update", tolerated, update.parameter_dtype, found_in(0), parts[0]);
+  for (const size_t state : {size_t{2}, size_t{3}}) {
+    if (!coded) {
+      note("the optimizer's update", tolerated, update.state_dtype, found_in(state), parts[state]);
+      continue;
+    }
+    // A number that rounding moves over a border has the code next to it.
+    note("the optimizer's update", tolerated, DType::kF32, found_in(state + 3), parts[state + 3]);
+    note("the optimizer's update of codes", DType::kBF16, DType::kF32,
+         decoded(found_in(state), found_in(state + 3)), decoded(parts[state], parts[state + 3]));
+  }
+}
+
+}  // namespace
+
+ComparedKernels compare_kernels(const Config& config, const ModelConfig& model, int rank,
+                                Gpu& gpu) {
+  const auto start = std::chrono::steady_clock::now();
+  const Config run = small_run(config);
+  const ModelConfig small = small_model(model, config.parallel.tensor);
+  const bool documents = config.data.packing == SequencePacking::kDocuments;
+  Comparison comparison(gpu);
+  comparison.compare(training_model(run, small, rank), documents);
+  comparison.compare(evaluation_model(run, small, rank), documents);
+  comparison.compare_updates(config);
+  ComparedKernels found = comparison.found();
+  found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return found;
+}
+
+}  // namespace ftrun

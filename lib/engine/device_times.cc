@@ -1,0 +1,76 @@
+#include "engine/device_times.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ftrun {
+namespace {
+
+/// Seconds of `interval` in which one of `busy` runs; those follow each other.
+double beside(const Interval& interval, const std::vector<Interval>& busy) {
+  const auto first = std::partition_point(
+      busy.begin(), busy.end(), [&](const Interval& other) { return other.end <= interval.begin; });
+  double seconds = 0;
+  for (auto other = first; other != busy.end() && other->begin < interval.end; ++other)
+    seconds +=
+        std::max(0.0, std::min(interval.end, other->end) - std::max(interval.begin, other->begin));
+  return seconds;
+}
+
+double seconds(const Interval& interval) {
+  return interval.end - interval.begin;
+}
+
+/// The intervals of instructions whose lane is such.
+template <typename IsSuch>
+std::vector<Interval> of_lanes(const Program& program, const std::vector<Interval>& by_instr,
+                               IsSuch is_such) {
+  std::vector<Interval> found;
+  for (size_t i = 0; i < by_instr.size(); ++i)
+    if (is_such(program.instrs[i].lane)) found.push_back(by_instr[i]);
+  return found;
+}
+
+/// Collectives of several groups that run at the same time are waited for once.
+double exposed(std::vector<Interval> communication, const std::vector<Interval>& busy) {
+  double sum = 0;
+  for (const Interval& interval : union_of(std::move(communication)))
+    sum += seconds(interval) - beside(interval, busy);
+  return sum;
+}
+
+bool computes(Lane lane) {
+  return lane == Lane::kCompute;
+}
+bool moves_between_tiers(Lane lane) {
+  return lane == Lane::kToDevice || lane == Lane::kToHost;
+}
+
+}  // namespace
+
+std::vector<Interval> union_of(std::vector<Interval> intervals) {
+  std::sort(intervals.begin(), intervals.end(),
+            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  std::vector<Interval> joined;
+  for (const Interval& interval : intervals)
+    if (joined.empty() || interval.begin > joined.back().end)
+      joined.push_back(interval);
+    else
+      joined.back().end = std::max(joined.back().end, interval.end);
+  return joined;
+}
+
+DeviceTimes account_times(const Program& program, const std::vector<Interval>& by_instr) {
+  DeviceTimes times;
+  for (size_t i = 0; i < by_instr.size(); ++i)
+    times.by_kind[static_cast<size_t>(program.instrs[i].kind)] += seconds(by_instr[i]);
+  const std::vector<Interval> busy = of_lanes(program, by_instr, computes);
+  times.exposed_communication = exposed(of_lanes(program, by_instr, is_communication), busy);
+  for (const Interval& copy : of_lanes(program, by_instr, moves_between_tiers)) {
+    times.copies += seconds(copy);
+    times.hidden_copies += beside(copy, busy);
+  }
+  return times;
+}
+
+}  // namespace ftrun

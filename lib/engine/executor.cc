@@ -1,0 +1,534 @@
+#include "engine/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "optimizers/code_map.h"
+#include "program/layer_instr.h"
+
+namespace ftrun {
+
+static_assert(kNormBlock == kTensorBlock, "the norm adds up each block of a tensor by itself");
+static_assert(kCodeBlock == kTensorBlock, "no shard cuts a block of codes");
+
+namespace {
+
+std::vector<Communicator*> communicators_of(const Program& program, const RankGroups& groups) {
+  std::vector<Communicator*> found;
+  for (const ProgramGroup& group : program.groups) {
+    found.push_back(groups.find(group));
+    require(found.back() != nullptr, "the groups of a program are open");
+  }
+  return found;
+}
+
+/// Says how each instruction is shown while it runs. A decision waits for all that a device does,
+/// with others too.
+std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
+  std::vector<Activity> all;
+  for (const Instr& instr : program.instrs) {
+    const bool alone = !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
+    all.push_back(activity(alone ? Activity::Kind::kAlone : Activity::Kind::kExchange, instr_label(instr)));
+  }
+  return all;
+}
+
+/// Finds the values that an instruction computes for those of its list that come after it.
+std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
+  const std::vector<Op>& list = list_of(graph, instr.kind);
+  std::set<ValueId> made;
+  for (const Op& op : ops_of(graph, instr)) made.insert(op.out.begin(), op.out.end());
+  std::set<ValueId> later;
+  for (auto op = list.begin() + instr.ops().first_op + instr.ops().op_count; op != list.end(); ++op)
+    for (const ValueId id : op->in)
+      if (made.contains(id)) later.insert(id);
+  return later;
+}
+
+/// Lists what a recording keeps of the micro-batches; their data is copied anew.
+std::vector<int64_t> first_tokens(const StepRun& step) {
+  std::vector<int64_t> first;
+  for (const Batch& batch : step.micro_batches) first.push_back(batch.first_token);
+  return first;
+}
+
+/// Finds for each instruction of the disk lane the one after it, if that may start early.
+std::vector<InstrId> early_disk_requests(const Program& program) {
+  std::vector<InstrId> next(program.instrs.size(), -1);
+  InstrId last = -1;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    if (program.instrs[i].lane != Lane::kDisk) continue;
+    if (program.instrs[i].starts_early()) next[static_cast<size_t>(last)] = static_cast<InstrId>(i);
+    last = static_cast<InstrId>(i);
+  }
+  return next;
+}
+
+}  // namespace
+
+Executor::Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
+                   const RankGroups& groups)
+    : program_(program),
+      model_(model),
+      memory_(memory),
+      groups_(communicators_of(program, groups)),
+      board_(groups.board),
+      device_(make_lane_device(program, memory, groups_)),
+      shown_(board_ == nullptr ? std::vector<Activity>()
+                               : activities_of(program, device_->is_asynchronous())),
+      seconds_(static_cast<size_t>(lane_count(program))),
+      early_disk_(early_disk_requests(program)),
+      disk_tickets_(program.instrs.size()),
+      phases_(program),
+      lanes_(
+          program, [this](const Instr& instr) { run_timed(instr); },
+          [open = groups.distinct()] {
+            for (Communicator* group : open) group->abort("a lane of this rank failed");
+          },
+          device_->is_asynchronous()) {
+  for (const Instr& instr : program.instrs) {
+    if (instr.kind == InstrKind::kBegin) loss_ = span_of(instr.writes[0]);
+    if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
+    if (instr.kind == InstrKind::kDecide) decides_ = true;
+    if (!instr.runs_list()) continue;
+    std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.ops().graph)].values.size(),
+                               nullptr);
+    for (const Binding& binding : instr.ops().bindings)
+      storage[static_cast<size_t>(binding.value)] = memory.at(program, binding.range);
+    storage_[&instr] = std::move(storage);
+  }
+}
+
+TypedSpan Executor::span_of(const Range& range) const {
+  return {address<std::byte>(range), dtype(range), element_count(program_, range),
+          program_.at(range.buffer).tier};
+}
+
+void Executor::plan_norm(const Instr& instr) {
+  require(norm_parts_.empty(), "a step has one gradient norm");
+  for (const Range& part : instr.reads) norm_parts_.push_back(span_of(part));
+  for (const Range& sum : instr.writes) norm_sums_.push_back(address<double>(sum));
+}
+
+void Executor::run(StepRun& step) {
+  require(!decides_ || step.decide, "a program that updates is run with a decision");
+  step_ = &step;
+  step.finite = true;
+  loss_taken_ = false;
+  for (auto& lane : seconds_) lane.fill(0);
+  drop_disk_requests();
+  phases_.begin();
+  device_->begin_run(step.scalars);
+  // Libraries set themselves up in the first run, which may not be recorded.
+  if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_)
+    run_recorded(step);
+  else
+    lanes_.run_once();
+  times_ = device_->times();
+  step.exposed_communication_seconds.reset();
+  if (times_)
+    step.exposed_communication_seconds = times_->exposed_communication;
+  else if (!device_->is_asynchronous())
+    step.exposed_communication_seconds = lanes_.exposed_communication_seconds();
+  if (loss_ && !loss_taken_) {
+    device_->drain();
+    take_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
+  }
+  step_ = nullptr;
+}
+
+/// Records the program by one thread, in its order: the part before the decision, and the part
+/// after it.
+void Executor::record() {
+  device_->drop_recordings();
+  device_->begin_recording(0);
+  for (size_t i = 0; i < program_.instrs.size(); ++i) {
+    const Instr& instr = program_.instrs[i];
+    if (instr.kind != InstrKind::kDecide) {
+      run_timed(instr);
+      continue;
+    }
+    device_->end_recording();
+    device_->begin_recording(static_cast<InstrId>(i) + 1);
+  }
+  device_->end_recording();
+  recorded_ = step_->optimizer;
+  recorded_tokens_ = first_tokens(*step_);
+}
+
+void Executor::drop_recordings() {
+  device_->drop_recordings();
+  recorded_.reset();
+}
+
+void Executor::run_recorded(const StepRun& step) {
+  if (!recorded_ || *recorded_ != step.optimizer || recorded_tokens_ != first_tokens(step))
+    record();
+  device_->stage_inputs();
+  const Instr* decision = nullptr;
+  for (const Instr& instr : program_.instrs) {
+    if (instr.kind == InstrKind::kLoadBatch || instr.kind == InstrKind::kBegin) run_instr(instr);
+    if (instr.kind == InstrKind::kDecide) decision = &instr;
+  }
+  device_->replay(0);
+  if (decision == nullptr) return;
+  decide(*decision);
+  if (updates()) device_->replay(1);
+}
+
+/// Takes the loss once nothing changes it any more.
+void Executor::take_loss(const double* loss) {
+  loss_taken_ = true;
+  step_->loss_sum = loss[slot_of(LossNumber::kLoss)];
+  (decides_ ? step_->counted_tokens : step_->correct_tokens) = loss[slot_of(LossNumber::kTokens)];
+  std::copy_n(loss + kLossNumbers, kVotes, step_->all_votes.counts().begin());
+}
+
+NonfinitePlace Executor::find_nonfinite(StepRun& step) {
+  looks_for_nonfinite_ = true;
+  nonfinite_ = {};
+  run(step);
+  looks_for_nonfinite_ = false;
+  return nonfinite_;
+}
+
+std::array<double, kInstrKinds> Executor::seconds() const {
+  if (times_) return times_->by_kind;
+  std::array<double, kInstrKinds> sum{};
+  for (const auto& lane : seconds_)
+    for (size_t kind = 0; kind < kInstrKinds; ++kind) sum[kind] += lane[kind];
+  return sum;
+}
+
+/// Shows what the lane does meanwhile to whoever would wait for this rank; not while it waits for
+/// its device, which may stand in a collective.
+void Executor::run_timed(const Instr& instr) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto lane = static_cast<int>(instr.lane);
+  device_->enter(instr);
+  if (board_ != nullptr) board_->enter_lane(lane, shown_[static_cast<size_t>(&instr - program_.instrs.data())]);
+  if (!instr.if_finite || updates()) run_instr(instr);
+  device_->leave(instr);
+  if (board_ != nullptr) board_->leave_lane(lane);
+  const double seconds = seconds_since(start);
+  seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] += seconds;
+  if (instr.lane == Lane::kCompute) phases_.note(instr, lanes_.waited(), seconds);
+}
+
+void Executor::run_instr(const Instr& instr) {
+  switch (instr.kind) {
+    case InstrKind::kLoadBatch:
+      return load_batch(instr);
+    case InstrKind::kClear:
+      return clear(instr);
+    case InstrKind::kBegin:
+      return begin(instr);
+    case InstrKind::kForward:
+    case InstrKind::kBackward:
+    case InstrKind::kInputGrad:
+    case InstrKind::kWeightGrad:
+      return run_ops(instr);
+    case InstrKind::kAllReduce:
+    case InstrKind::kReduceScatter:
+    case InstrKind::kAllGather:
+    case InstrKind::kAllToAll:
+    case InstrKind::kCountedAllToAll:
+    case InstrKind::kShift:
+      return run_collective(instr);
+    case InstrKind::kSend:
+    case InstrKind::kReceive:
+      return run_transfer(instr);
+    case InstrKind::kCopy:
+      return copy(instr);
+    case InstrKind::kAccumulate:
+      return accumulate(instr);
+    case InstrKind::kGradientNorm:
+      return gradient_norm(instr);
+    case InstrKind::kDecide:
+      return decide(instr);
+    case InstrKind::kMeasure:
+      return measure(instr);
+    case InstrKind::kUpdate:
+      return update(instr);
+  }
+}
+
+void Executor::clear(const Instr& instr) {
+  for (const Range& range : instr.writes) device_->clear(instr.lane, span_of(range));
+}
+
+void Executor::begin(const Instr& instr) {
+  clear(instr);
+  device_->put(instr.lane, address<double>(instr.writes[0]) + kLossNumbers, step_->votes.counts());
+}
+
+void Executor::load_batch(const Instr& instr) {
+  const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
+  const std::vector<int32_t>* parts[] = {&batch.tokens, &batch.positions, &batch.starts,
+                                         &batch.labels};
+  std::array<const void*, std::size(parts)> from;
+  std::array<TypedSpan, std::size(parts)> to;
+  for (size_t i = 0; i < std::size(parts); ++i) {
+    const Range& range = instr.writes[i];
+    const auto bytes = static_cast<int64_t>(parts[i]->size() * sizeof(int32_t));
+    if (bytes != range.bytes) bug(cat("a batch part has ", bytes, " bytes, its buffer ", range.bytes));
+    from[i] = parts[i]->data();
+    to[i] = span_of(range);
+  }
+  device_->load(instr.lane, from, to);
+}
+
+void Executor::run_ops(const Instr& instr) {
+  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
+  const std::vector<void*>& storage = storage_.at(&instr);
+  const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
+  device_->run_ops(graph, ops_of(graph, instr), storage,
+                   {.accumulate = instr.ops().accumulate, .layer = instr.layer, .first_token = batch.first_token});
+  if (looks_for_nonfinite_) note_nonfinite(instr);
+}
+
+/// Values that leave the list, or its part between two collectives, in the order of their ids.
+void Executor::note_nonfinite(const Instr& instr) {
+  if (nonfinite_.instr >= 0) return;
+  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
+  const std::set<ValueId> later = values_for_later(graph, instr);
+  for (const Binding& binding : instr.ops().bindings) {
+    const Value& value = graph.at(binding.value);
+    const bool leaves = later.contains(binding.value) ||
+                        (instr.kind == InstrKind::kForward
+                             ? value.role == ValueRole::kOutput
+                             : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad);
+    const bool number = value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
+    TypedSpan numbers = span_of(binding.range);
+    numbers.dtype = value.dtype;
+    numbers.count = binding.range.bytes / dtype_bytes(value.dtype);
+    const bool finite = !leaves || !(number || value.dtype == DType::kF64) ||
+                        device_->is_finite(instr.lane, numbers);
+    if (finite) continue;
+    nonfinite_.instr = static_cast<InstrId>(&instr - program_.instrs.data());
+    const std::string layer = instr.layer < 0 ? graph.name : model_.layers[static_cast<size_t>(instr.layer)].name;
+    nonfinite_.text = cat(instr_label(instr), " (", layer, "): ", value.name, nonfinite_weights(instr));
+    return;
+  }
+}
+
+/// "; the weight model.norm.weight is not finite", "" when all that the list reads are.
+std::string Executor::nonfinite_weights(const Instr& instr) {
+  std::string found;
+  if (instr.layer < 0) return found;
+  for (const GraphParam& param : model_.layers[static_cast<size_t>(instr.layer)].params)
+    for (const Binding& binding : instr.ops().bindings) {
+      if (binding.value != param.value) continue;
+      const TypedSpan weights = span_of(binding.range);
+      int64_t first = 0;
+      for (const TensorId id : param.tensors) {
+        const TensorInfo& tensor = model_.tensor(id);
+        if (!device_->is_finite(instr.lane, weights.part(first, tensor.local_numel())))
+          found += cat("; the weight ", tensor.name, " is not finite");
+        first += tensor.local_numel();
+      }
+    }
+  return found;
+}
+
+/// Runs a collective: one call for each pair of ranges, all announced before the first is waited
+/// for.
+void Executor::run_collective(const Instr& instr) {
+  Communicator& group = *groups_[static_cast<size_t>(instr.group())];
+  device_->attach(instr.lane, group);
+  if (instr.kind == InstrKind::kCountedAllToAll) return move_counted(instr, group);
+  Work last;
+  for (size_t i = 0; i < instr.writes.size(); ++i) last = start_collective(instr, i, group);
+  last.wait();
+}
+
+Work Executor::start_collective(const Instr& instr, size_t index, Communicator& group) {
+  const Exchange& exchange = instr.exchange();
+  const DType dtype = exchange.dtype;
+  const int64_t size = dtype_bytes(dtype);
+  const int64_t read = instr.reads[index].bytes / size, written = instr.writes[index].bytes / size;
+  auto* in = address<std::byte>(instr.reads[index]);
+  auto* out = address<std::byte>(instr.writes[index]);
+  const CallSite site{program_.at(instr.writes[index].buffer).name};
+  switch (instr.kind) {
+    case InstrKind::kAllReduce:
+      return group.all_reduce(out, written, dtype,
+                              exchange.largest ? ReduceOp::kMax : ReduceOp::kSum, site);
+    case InstrKind::kReduceScatter:
+      return group.reduce_scatter(in, out, written, dtype, ReduceOp::kSum, site);
+    case InstrKind::kAllGather:
+      return group.all_gather(in, out, read, dtype, site);
+    case InstrKind::kAllToAll:
+      return group.all_to_all(in, out, read / group.size(), dtype, site);
+    case InstrKind::kShift:
+      return group.shift(in, out, read, dtype, exchange.by, site);
+    default:
+      bug(cat(instr_name(instr.kind), " is no collective of ranges"));
+  }
+}
+
+/// The counts first, as ranks know what they send and not what they get.
+void Executor::move_counted(const Instr& instr, Communicator& group) {
+  const Exchange& exchange = instr.exchange();
+  const CallSite site{program_.at(instr.writes[0].buffer).name};
+  const TypedSpan own = span_of(instr.reads[1]), theirs = span_of(instr.writes[1]);
+  group.all_to_all(own.data, theirs.data, 1, DType::kI32, site).wait();
+  std::vector<int64_t> sends = device_->counts(instr.lane, own),
+                       receives = device_->counts(instr.lane, theirs);
+  const int64_t size = dtype_bytes(exchange.dtype) * exchange.row;
+  const int64_t rows = instr.reads[0].bytes / size, room = instr.writes[0].bytes / size;
+  const int64_t sent = std::reduce(sends.begin(), sends.end()),
+                come = std::reduce(receives.begin(), receives.end());
+  if (sent > rows) bug(cat(instr_label(instr), " counts ", sent, " rows of ", rows));
+  if (come > room)
+    throw Error(ExitCode::kEnvironment,
+                cat("the other ranks send ", come, " rows of ", site.what,
+                    " to a rank that has room for ", room),
+                "plan room for more of them");
+  for (std::vector<int64_t>* counts : {&sends, &receives})
+    for (int64_t& count : *counts) count *= exchange.row;
+  TypedSpan to = span_of(instr.writes[0]);
+  to.dtype = exchange.dtype;
+  to.count = room * exchange.row;
+  group
+      .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
+                          rows * exchange.row, exchange.dtype, site)
+      .wait();
+  if (come < room)
+    device_->clear(instr.lane, to.part(come * exchange.row, (room - come) * exchange.row));
+}
+
+/// Runs on the lane of the link: a receiver that is late holds up what is sent after this alone.
+void Executor::run_transfer(const Instr& instr) {
+  Communicator& link = *groups_[static_cast<size_t>(instr.group())];
+  device_->attach(instr.lane, link);
+  const bool sends = instr.kind == InstrKind::kSend;
+  const Range& range = sends ? instr.reads[0] : instr.writes[0];
+  const DType dtype = instr.exchange().dtype;
+  const int64_t count = range.bytes / dtype_bytes(dtype);
+  const CallSite site{program_.at(range.buffer).name};
+  const int other = 1 - link.rank();
+  Work work = sends ? link.send(address<std::byte>(range), count, dtype, other, site)
+                    : link.receive(address<std::byte>(range), count, dtype, other, site);
+  work.wait();
+}
+
+void Executor::copy(const Instr& instr) {
+  if (instr.lane == Lane::kDisk) return copy_disk(instr);
+  device_->copy(instr.lane, span_of(instr.reads[0]), span_of(instr.writes[0]));
+}
+
+void Executor::start_disk(size_t at) {
+  if (disk_tickets_[at]) return;
+  const Instr& instr = program_.instrs[at];
+  const bool write = memory_.on_disk(program_, instr.writes[0]);
+  const Range& disk = write ? instr.writes[0] : instr.reads[0];
+  const Range& memory = write ? instr.reads[0] : instr.writes[0];
+  disk_tickets_[at] = memory_.start_disk(program_, disk, address<std::byte>(memory), write);
+}
+
+/// Says whether a disk request may start. Whether the step's decision lets it run is known when
+/// what it waits for is done: the checker has proved that it waits for the decision, and what the
+/// lane knew before it is done already.
+bool Executor::may_start_disk(InstrId id) {
+  const Instr& instr = program_.instr(id);
+  return lanes_.ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
+}
+
+/// All that stands before it on the lane is over, so no more than two are under way.
+void Executor::copy_disk(const Instr& instr) {
+  const auto at = static_cast<size_t>(&instr - program_.instrs.data());
+  start_disk(at);
+  const InstrId next = early_disk_[at];
+  if (next >= 0 && may_start_disk(next)) start_disk(static_cast<size_t>(next));
+  const SwapFile::Ticket ticket = *disk_tickets_[at];
+  disk_tickets_[at].reset();
+  memory_.swap()->wait(ticket);
+}
+
+/// Drops the disk requests that a failed step had started and not waited for: they would pass for
+/// the next step's.
+void Executor::drop_disk_requests() {
+  for (std::optional<SwapFile::Ticket>& ticket : disk_tickets_) {
+    if (!ticket) continue;
+    try {
+      memory_.swap()->wait(*ticket);
+    } catch (const Error&) {
+      // The step has failed already.
+    }
+    ticket.reset();
+  }
+}
+
+void Executor::accumulate(const Instr& instr) {
+  device_->add(instr.lane, span_of(instr.reads[0]), span_of(instr.writes[0]));
+}
+
+void Executor::gradient_norm(const Instr& instr) {
+  device_->sums_of_squares(instr.lane, norm_parts_, norm_sums_);
+}
+
+/// Every rank holds the same sums and loss here.
+void Executor::decide(const Instr& instr) {
+  const auto [sums, loss] = device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
+  double sum = 0;
+  for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
+  take_loss(loss);
+  const StepDecision decision = step_->decide(
+      {loss[slot_of(LossNumber::kLoss)], loss[slot_of(LossNumber::kTokens)], std::sqrt(sum)});
+  step_->finite = decision.finite;
+  step_->gradient_norm = decision.gradient_norm;
+  step_->scalars.gradient_scale = decision.gradient_scale;
+  device_->scalars_changed(instr.lane);
+}
+
+FlatUpdate Executor::flat_update(const Instr& instr) const {
+  const UpdateRange& update = instr.update();
+  FlatUpdate flat;
+  flat.parameters = address<std::byte>(instr.reads[1]);
+  flat.parameter_dtype = dtype(instr.reads[1]);
+  flat.gradients = address<std::byte>(instr.reads[0]);
+  flat.gradient_dtype = dtype(instr.reads[0]);
+  const size_t read = instr.reads.size() - 2;
+  const bool coded = read > 0 && dtype(instr.reads[2]) == DType::kU8;
+  const size_t states = !coded ? read : update.blocks ? read / 3 : read / 2;
+  require(states <= flat.states.size(), "an update has room for its states");
+  for (size_t s = 0; s < states; ++s) {
+    flat.states[s] = address<std::byte>(instr.reads[2 + s]);
+    flat.state_dtype = dtype(instr.reads[2 + s]);
+    if (coded) flat.scales[s] = address<float>(instr.reads[2 + states + s]);
+    if (update.blocks) flat.new_scales[s] = address<float>(instr.reads[2 + 2 * states + s]);
+  }
+  if (update.blocks) flat.blocks = *update.blocks;
+  flat.count = element_count(program_, instr.reads[1]);
+  flat.first_index = update.first_element;
+  if (update.writes_copy && dtype(instr.writes.back()) != DType::kF32) {
+    flat.copy = address<std::byte>(instr.writes.back());
+    flat.copy_dtype = dtype(instr.writes.back());
+  }
+  return flat;
+}
+
+/// Finds the new scales of the optimizer states that are kept as codes. Unlike update(), it need
+/// not heed the instruction's `decay`: weight decay changes no such state.
+void Executor::measure(const Instr& instr) {
+  device_->measure(instr.lane, flat_update(instr), program_.at(instr.writes[0].buffer).tier,
+                   step_->optimizer);
+}
+
+void Executor::update(const Instr& instr) {
+  const FlatUpdate flat = flat_update(instr);
+  OptimizerConfig optimizer = step_->optimizer;
+  if (!instr.update().decay) optimizer.weight_decay = 0;
+  device_->update(instr.lane, flat, program_.at(instr.writes[0].buffer).tier, optimizer);
+  // An fp32 copy of fp32 weights: not the optimizer kernel's business.
+  if (instr.update().writes_copy && flat.copy == nullptr)
+    device_->copy(instr.lane, span_of(instr.writes[0]), span_of(instr.writes.back()));
+}
+
+}  // namespace ftrun

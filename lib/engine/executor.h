@@ -1,0 +1,192 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cluster/progress.h"
+#include "data/loader.h"
+#include "engine/lane_device.h"
+#include "engine/lanes.h"
+#include "engine/memory.h"
+#include "engine/phase_clock.h"
+#include "engine/rank_groups.h"
+#include "engine/votes.h"
+#include "kernels/kernels.h"
+#include "model/description.h"
+#include "optimizers/optimizer_config.h"
+#include "program/program.h"
+
+namespace ftrun {
+
+/// StepSums are what all ranks know of a training step before its updates: the same numbers on each
+/// of them.
+struct StepSums {
+  /// Sum of token losses and number of counted tokens.
+  double loss = 0;
+  double counted_tokens = 0;
+  /// The norm of the gradients as they lie in memory. It is not finite if one of them is not.
+  double gradient_norm = 0;
+};
+
+/// StepDecision is what the caller decides from them.
+struct StepDecision {
+  /// Says whether the sums are finite; otherwise the instructions marked `if_finite` are left out.
+  bool finite = true;
+  /// The factor of each gradient before it enters the update.
+  float gradient_scale = 1;
+  /// The norm to report; the executor passes it on.
+  double gradient_norm = 0;
+};
+
+/// StepPolicy decides on the update. It may use only its argument and state that is identical on
+/// every rank, so that all ranks decide alike.
+using StepPolicy = std::function<StepDecision(const StepSums&)>;
+
+/// StepRun is what a step takes in beside the program, and what it gives back.
+struct StepRun {
+  /// A batch for each kLoadBatch instruction.
+  std::span<const Batch> micro_batches;
+  StepScalars scalars;
+  /// Answers kDecide. Called once a run, from the calling thread; required where the program has
+  /// one.
+  StepPolicy decide;
+  /// Weight decay in it applies to kUpdate instructions marked `decay`.
+  OptimizerConfig optimizer;
+  /// This rank's, summed over all ranks together with the loss.
+  Votes votes;
+
+  /// The votes of all ranks.
+  Votes all_votes;
+  /// Sum of token losses over all ranks.
+  double loss_sum = 0;
+  /// The number of counted tokens of a program that updates, over all ranks.
+  double counted_tokens = 0;
+  /// The number of counted tokens whose label is the likeliest token, of a program that does not
+  /// update.
+  double correct_tokens = 0;
+  /// The norm of the decision.
+  double gradient_norm = 0;
+  /// The decision's word: the updates ran.
+  bool finite = true;
+  /// Seconds of communication with other ranks that compute had nothing to do beside; on a GPU only
+  /// known where it is timed.
+  std::optional<double> exposed_communication_seconds;
+};
+
+/// NonfinitePlace is where a rank first met a value that is not finite.
+struct NonfinitePlace {
+  /// The instruction; -1: nowhere.
+  InstrId instr = -1;
+  /// "forward layer 3 mb 0 (layers.2): hidden"
+  std::string text;
+};
+
+/// Runs one program on this rank's lanes. It knows instructions, not ZeRO stages or models: what a
+/// layer does is in its graph's lists, where things lie is in the bindings.
+class Executor {
+ public:
+  /// `memory` must have allocated `program`. All are borrowed for this object's life.
+  Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
+           const RankGroups& groups);
+
+  /// Collective: every rank of the group calls this with its own micro-batches.
+  void run(StepRun& step);
+
+  /// Runs a training step again that was not finite (weights and state have not changed, so all
+  /// values come again) and says where this rank first meets a value that is not. Changes no weight
+  /// or state, even where the step now comes out finite (`step.finite`). Collective.
+  NonfinitePlace find_nonfinite(StepRun& step);
+
+  /// Destroys what the device has recorded of the program; the next run records it anew.
+  void drop_recordings();
+
+  /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU
+  /// that is not timed, those of the threads that started them.
+  std::array<double, kInstrKinds> seconds() const;
+  /// Seconds of the last run of a training program that is a stage of a pipeline.
+  const PipelineSeconds& pipeline_seconds() const { return phases_.seconds(); }
+  /// The times of the last run on a GPU that is timed (GpuOptions::timed).
+  const std::optional<DeviceTimes>& device_times() const { return times_; }
+
+ private:
+  void run_recorded(const StepRun& step);
+  void record();
+  void run_timed(const Instr& instr);
+  void run_instr(const Instr& instr);
+  void clear(const Instr& instr);
+  void begin(const Instr& instr);
+  void load_batch(const Instr& instr);
+  void run_ops(const Instr& instr);
+  void note_nonfinite(const Instr& instr);
+  std::string nonfinite_weights(const Instr& instr);
+  void run_collective(const Instr& instr);
+  Work start_collective(const Instr& instr, size_t index, Communicator& group);
+  void move_counted(const Instr& instr, Communicator& group);
+  void run_transfer(const Instr& instr);
+  void copy(const Instr& instr);
+  void copy_disk(const Instr& instr);
+  void start_disk(size_t at);
+  bool may_start_disk(InstrId id);
+  /// The step's decision, once it is made: a step that is only looked at updates nothing.
+  bool updates() const { return step_->finite && !looks_for_nonfinite_; }
+  void drop_disk_requests();
+  void accumulate(const Instr& instr);
+  void gradient_norm(const Instr& instr);
+  void decide(const Instr& instr);
+  void measure(const Instr& instr);
+  void update(const Instr& instr);
+  FlatUpdate flat_update(const Instr& instr) const;
+  void plan_norm(const Instr& instr);
+  void take_loss(const double* loss);
+  DType dtype(const Range& range) const { return program_.at(range.buffer).dtype; }
+  TypedSpan span_of(const Range& range) const;
+  template <typename T>
+  T* address(const Range& range) const {
+    return reinterpret_cast<T*>(memory_.at(program_, range));
+  }
+
+  const Program& program_;
+  const ModelDescription& model_;
+  const RankMemory& memory_;
+  /// The communicators by GroupId.
+  std::vector<Communicator*> groups_;
+  ProgressBoard* board_;
+  std::unique_ptr<LaneDevice> device_;
+  std::vector<Activity> shown_;
+  /// Addresses of a list's values, by instruction.
+  std::map<const Instr*, std::vector<void*>> storage_;
+  /// The spans that the gradient norm sums, and the place of their sums.
+  std::vector<TypedSpan> norm_parts_;
+  std::vector<double*> norm_sums_;
+  std::optional<TypedSpan> loss_;
+  /// The program has a kDecide.
+  bool decides_ = false;
+  bool loss_taken_ = false;
+  StepRun* step_ = nullptr;
+  std::optional<DeviceTimes> times_;
+  /// Times by lane, because lanes write at the same time, and kind.
+  std::vector<std::array<double, kInstrKinds>> seconds_;
+  /// Instructions of the disk lane, by instruction: the one after it, where that may start early
+  /// (else -1), and the request that is under way.
+  std::vector<InstrId> early_disk_;
+  std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
+  /// Runs so far, the options that were recorded with the updates, and where the recorded
+  /// micro-batches stand.
+  int64_t runs_ = 0;
+  /// The optimizer that the recording was made with; all else of a step is in the scalars.
+  std::optional<OptimizerConfig> recorded_;
+  std::vector<int64_t> recorded_tokens_;
+  bool looks_for_nonfinite_ = false;
+  PhaseClock phases_;
+  NonfinitePlace nonfinite_;
+  Lanes lanes_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,192 @@
+#include "engine/first_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <numbers>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/mix_bits.h"
+#include "base/side_by_side.h"
+#include "kernels/kernels.h"
+#include "plan/row_lengths.h"
+#include "plan/weights_check.h"
+
+namespace ftrun {
+namespace {
+
+/// Maps bits to a number in [0, 1), of 24 bits.
+double unit(uint64_t bits) { return static_cast<double>(bits >> 40) * 0x1p-24; }
+
+uint64_t key_of(std::string_view name, uint64_t seed) { return splitmix64(seed ^ splitmix64(xxh3(name.data(), name.size()))); }
+
+/// The normal number of a place (Box and Muller).
+double normal(uint64_t key, int64_t place) {
+  const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(place));
+  return std::sqrt(-2 * std::log(1 - unit(bits))) * std::cos(2 * std::numbers::pi * unit(splitmix64(bits)));
+}
+
+/// Orthonormal rows from normal numbers, by Gram and Schmidt, twice for the rounding.
+std::vector<std::vector<double>> random_orthogonal(int64_t rows, uint64_t key) {
+  std::vector<std::vector<double>> q;
+  for (int64_t r = 0; r < rows; ++r) {
+    std::vector<double>& row = q.emplace_back(static_cast<size_t>(rows));
+    for (int64_t c = 0; c < rows; ++c) row[static_cast<size_t>(c)] = normal(key, r * rows + c);
+    for (int pass = 0; pass < 2; ++pass)
+      for (size_t before = 0; before + 1 < q.size(); ++before) {
+        const double along = std::inner_product(row.begin(), row.end(), q[before].begin(), 0.0);
+        for (size_t c = 0; c < row.size(); ++c) row[c] -= along * q[before][c];
+      }
+    const double length = std::sqrt(std::inner_product(row.begin(), row.end(), row.begin(), 0.0));
+    for (double& value : row) value /= length;
+  }
+  return q;
+}
+
+/// The one of a module, which its tensors' runs ask for again and again.
+const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key) {
+  struct Known {
+    int64_t rows = 0;
+    uint64_t key = 0;
+    std::vector<std::vector<double>> q;
+  };
+  thread_local Known known;
+  if (known.rows != rows || known.key != key) known = {rows, key, random_orthogonal(rows, key)};
+  return known.q;
+}
+
+/// A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element (o, i) that of N(o, k)
+/// Q(2k + 1, i); N are each tensor's own.
+void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
+  const bool is_a = tensor.initial.kind == Initial::Kind::kOrthogonalA;
+  const int64_t rank = tensor.shape[is_a ? 0 : 1], columns = tensor.shape[1], half = rank / 2;
+  const std::string_view name = tensor.name;
+  if (begin == end) return;
+  const auto& q = orthogonal_of(rank, key_of(lora_module(tensor.file_name()), seed));
+  const uint64_t key = key_of(name, seed);
+  // Numbers that several elements share: A's columns, those of a part of a row alone, and B's row.
+  std::vector<double> numbers;
+  const bool in_a_row = begin / columns == (end - 1) / columns;
+  const int64_t first = in_a_row ? begin % columns : 0, width = in_a_row ? end - begin : columns;
+  if (is_a)
+    for (int64_t k = 0; k < half; ++k)
+      for (int64_t c = first; c < first + width; ++c) numbers.push_back(normal(key, k * columns + c));
+  int64_t row = -1;
+  for (int64_t e = begin; e < end; ++e) {
+    const auto at_row = e / columns, at_column = e % columns;
+    if (!is_a && std::exchange(row, at_row) != at_row) {
+      numbers.clear();
+      for (int64_t k = 0; k < half; ++k) numbers.push_back(normal(key, at_row * half + k));
+    }
+    double sum = 0;
+    for (int64_t k = 0; k < half; ++k)
+      sum += is_a ? q[static_cast<size_t>(2 * k)][static_cast<size_t>(at_row)] * numbers[static_cast<size_t>(k * width + at_column - first)]
+                  : q[static_cast<size_t>(2 * k + 1)][static_cast<size_t>(at_column)] * numbers[static_cast<size_t>(k)];
+    out[static_cast<size_t>(e - begin)] = static_cast<float>(tensor.initial.size * sum);
+  }
+}
+
+/// Rounds values to a dtype, in so small parts that no other thread is asked to help.
+void round_to(DType dtype, std::span<float> values) {
+  constexpr size_t kPart = 4096;
+  if (dtype_bytes(dtype) >= dtype_bytes(DType::kF32)) return;
+  std::array<std::byte, kPart * sizeof(uint16_t)> rounded;
+  for (size_t at = 0; at < values.size(); at += kPart) {
+    const auto count = static_cast<int64_t>(std::min(kPart, values.size() - at));
+    convert(values.data() + at, DType::kF32, rounded.data(), dtype, count);
+    convert(rounded.data(), dtype, values.data() + at, DType::kF32, count);
+  }
+}
+
+}  // namespace
+
+void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
+  require(static_cast<int64_t>(out.size()) == end - begin, "elements of the tensor");
+  const Initial::Kind kind = tensor.initial.kind;
+  if (kind == Initial::Kind::kOrthogonalA || kind == Initial::Kind::kOrthogonalB) return make_orthogonal(tensor, seed, begin, end, out);
+  const uint64_t key = key_of(tensor.name, seed);
+  for (int64_t i = begin; i < end; ++i) {
+    double value = 0;
+    if (kind == Initial::Kind::kUniform) value = tensor.initial.size * (2 * unit(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
+    if (kind == Initial::Kind::kNormal) value = tensor.initial.size * normal(key, i);
+    out[static_cast<size_t>(i - begin)] = static_cast<float>(value);
+  }
+}
+
+void FirstWeights::require_fit(const ModelDescription& model) {
+  model_ = &model;
+  require_weights(model, folder_);
+  if (adapter_ != nullptr) stored_ = require_adapter(model, *adapter_);
+}
+
+void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const {
+  if (const auto stored = stored_.find(tensor.name); stored != stored_.end())
+    return read_adapter(*adapter_, stored->second, begin, end, out);
+  if (tensor.initial.kind == Initial::Kind::kRowLengths) return copy_lengths(tensor, begin, out);
+  if (tensor.initial.kind != Initial::Kind::kFolder) return make_elements(tensor, seed_, begin, end, out);
+  folder_.read_f32(tensor.name, begin, end, out);
+}
+
+const TensorInfo& FirstWeights::tensor_of(const std::string& name) const {
+  const auto is_named = [&](const TensorInfo& tensor) { return tensor.name == name; };
+  const auto found = std::find_if(model_->tensors.begin(), model_->tensors.end(), is_named);
+  if (found == model_->tensors.end()) bug(cat("the model has no ", name));
+  return *found;
+}
+
+void FirstWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t threads) {
+  require(model_ != nullptr, "lengths of rows are asked for after require_fit");
+  for (const TensorPart& part : wanted)
+    if (!stored_.contains(part.tensor->name)) lengths_[part.tensor->name] = {part.begin, std::vector<float>(static_cast<size_t>(part.end - part.begin))};
+  side_by_side(
+      wanted.size(),
+      [&](size_t i) {
+        if (const auto found = lengths_.find(wanted[i].tensor->name); found != lengths_.end()) measure(*wanted[i].tensor, found->second);
+      },
+      threads);
+}
+
+/// Measures lengths as layers read the weights: values that are rounded for layers are rounded
+/// before they are measured.
+void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const {
+  const std::string module = lora_module(magnitudes.name);
+  // Products of one module of the files share A.
+  const TensorInfo& a = tensor_of(lora_a_name(lora_module(magnitudes.file_name())));
+  const TensorInfo& b = tensor_of(lora_b_name(module));
+  const auto as_read = [&](std::span<float> values) { round_to(model_->dtypes.compute, values); };
+  AdapterRows adapter{.inputs = a.shape[1], .rank = a.shape[0], .scale = magnitudes.initial.size, .a = {}};
+  if (b.initial.kind != Initial::Kind::kZero) {
+    adapter.a.resize(static_cast<size_t>(a.numel()));
+    read(a, 0, a.numel(), adapter.a);
+    as_read(adapter.a);
+    adapter.read_b = [&](int64_t row, std::span<float> out) {
+      read(b, row * adapter.rank, (row + 1) * adapter.rank, out);
+      as_read(out);
+    };
+  }
+  BaseWeights base(*model_, folder_);
+  std::vector<double> exact(lengths.values.size());
+  row_lengths(base, module + ".weight", adapter, lengths.begin, exact, as_read);
+  std::transform(exact.begin(), exact.end(), lengths.values.begin(), [](double length) { return static_cast<float>(length); });
+}
+
+void FirstWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin, std::span<float> out) const {
+  const auto found = lengths_.find(magnitudes.name);
+  if (found == lengths_.end()) bug(cat(magnitudes.name, " is read before it is measured"));
+  const auto& [first, values] = found->second;
+  require(begin >= first && begin - first + std::ssize(out) <= std::ssize(values), "elements that were measured");
+  std::copy_n(values.begin() + (begin - first), out.size(), out.begin());
+}
+
+void FirstWeights::release(const TensorInfo& tensor, int64_t begin, int64_t end) const {
+  if (tensor.initial.kind == Initial::Kind::kFolder) folder_.release(tensor.name, begin, end);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,93 @@
+#include "engine/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "base/error.h"
+#include "base/round_up.h"
+#include "kernels/kernels.h"
+#include "program/step_builder.h"
+
+namespace ftrun {
+namespace {
+
+/// The row's tokens at its start; what follows cannot be seen by them.
+Batch row_of(std::span<const int32_t> tokens, int64_t row_tokens) {
+  Batch batch;
+  const auto size = static_cast<size_t>(row_tokens);
+  batch.tokens.assign(size, 0);
+  std::copy(tokens.begin(), tokens.end(), batch.tokens.begin());
+  batch.labels.assign(size, -100);
+  batch.starts.assign(size, 0);
+  batch.positions.resize(size);
+  std::iota(batch.positions.begin(), batch.positions.end(), 0);
+  return batch;
+}
+
+/// Ends the text: of logits that are not finite no token is the likeliest.
+constexpr int32_t kNoToken = -1;
+
+bool are_finite(std::span<const float> logits) {
+  return std::all_of(logits.begin(), logits.end(),
+                     [](float logit) { return std::isfinite(logit); });
+}
+
+int32_t likeliest(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+int32_t sampled(std::span<const float> logits, double temperature, std::mt19937_64& random) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> weights(logits.size());
+  std::transform(logits.begin(), logits.end(), weights.begin(),
+                 [&](float logit) { return std::exp((logit - top) / temperature); });
+  return static_cast<int32_t>(
+      std::discrete_distribution<int>(weights.begin(), weights.end())(random));
+}
+
+}  // namespace
+
+std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
+                              const RankMemory& memory, std::span<const int32_t> prompt,
+                              const GenerateOptions& options, Communicator* group) {
+  require(!prompt.empty(), "a prompt has at least one token");
+  const ModelDescription& model = logits.model;
+  const BufferId scored = find_result(logits.program);
+  const int64_t room = model.batch.row_tokens;
+  std::vector<int32_t> all(prompt.begin(), prompt.end());
+  std::mt19937_64 random(options.seed);
+  // The logits of a token lie in blocks of the tensor-parallel ranks' rows of the vocabulary; what
+  // is behind the vocabulary is padding.
+  const int64_t blocks = model.split.degree;
+  const int64_t row_bytes = divide_up(model.vocab_rows, blocks) * dtype_bytes(model.dtypes.compute);
+  std::vector<std::byte> row(static_cast<size_t>(row_bytes * blocks));
+  std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
+  for (int64_t i = 0; i < options.tokens && !(options.stop && options.stop()); ++i) {
+    const auto used =
+        static_cast<size_t>(std::min<int64_t>(room, static_cast<int64_t>(all.size())));
+    const Batch batch = row_of({all.data() + all.size() - used, used}, room);
+    StepRun step;
+    step.micro_batches = {&batch, 1};
+    executor.run(step);
+    for (int64_t block = 0; options.has_logits && block < blocks; ++block)
+      memory.read(logits.program,
+                  {scored, (block * room + static_cast<int64_t>(used - 1)) * row_bytes, row_bytes},
+                  row.data() + block * row_bytes);
+    // A rank without logits chooses anything and receives what the chooser chose.
+    convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
+    int32_t next = kNoToken;
+    if (!options.has_logits || are_finite(scores))
+      next = options.temperature > 0 ? sampled(scores, options.temperature, random)
+                                     : likeliest(scores);
+    if (group != nullptr) group->broadcast(&next, 1, DType::kI32, options.chooser, {"sample"}).wait();
+    if (next == kNoToken) break;
+    if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end())
+      break;
+    all.push_back(next);
+  }
+  return {all.begin() + static_cast<std::ptrdiff_t>(prompt.size()), all.end()};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,444 @@
+#include "engine/gpu_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "base/error.h"
+#include "base/round_up.h"
+#include "engine/device_times.h"
+
+namespace ftrun {
+namespace {
+
+/// Bytes of the pinned memory that numbers pass through when they change dtype or are added on
+/// their way.
+constexpr int64_t kBridgeBytes = int64_t{4} << 20;
+/// The least elements at a time of a look for numbers that are not finite.
+constexpr int64_t kProbedElements = int64_t{1} << 20;
+/// The alignment of parts of a batch in pinned memory.
+constexpr int64_t kPartAlignment = 64;
+
+int64_t aligned(int64_t bytes) { return round_up(bytes, kPartAlignment); }
+
+}  // namespace
+
+GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups)
+    : program_(program),
+      gpu_(gpu),
+      groups_(std::move(groups)),
+      bridge_rings_(static_cast<size_t>(lane_count(program))) {
+  on_host_.resize(program.instrs.size(), 0);
+  for (const Instr& instr : program.instrs) {
+    gpu.open_lane(instr.lane);
+    labels_.push_back(instr_label(instr));
+    plan(instr);
+  }
+  can_record_ = gpu.options().step_graph && leaves_all_to_device();
+  make_events();
+  make_staging();
+}
+
+/// No disk, no update or sum of the host tier, no counts that the host reads, no peers but through
+/// the device's collectives (links of a pipeline wait for each other across lanes, which a list of
+/// launches in a row does not allow), no marks of time in between; and what follows the decision
+/// either runs as a whole or not at all.
+bool GpuDevice::leaves_all_to_device() const {
+  if (!std::all_of(groups_.begin(), groups_.end(), [](const Communicator* group) { return group->can_record(); }))
+    return false;
+  bool decided = false;
+  for (const Instr& instr : program_.instrs) {
+    const bool device_alone = on_host_[static_cast<size_t>(id_of(instr))] == 0 &&
+                              instr.lane != Lane::kDisk && !gpu_.options().timed &&
+                              instr.kind != InstrKind::kSend && instr.kind != InstrKind::kReceive &&
+                              instr.kind != InstrKind::kCountedAllToAll;
+    if (!device_alone || (decided && !instr.if_finite)) return false;
+    decided = decided || instr.kind == InstrKind::kDecide;
+  }
+  return true;
+}
+
+/// Says whether numbers change between the tiers: what a copy cannot do.
+bool GpuDevice::bridges(const Instr& instr) const {
+  if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) return false;
+  const Buffer& from = program_.at(instr.reads[0].buffer);
+  const Buffer& to = program_.at(instr.writes[0].buffer);
+  if (from.tier == to.tier || instr.lane == Lane::kDisk) return false;
+  return instr.kind == InstrKind::kAccumulate || from.dtype != to.dtype;
+}
+
+/// Says whether host code reads or writes memory of the host tier in it.
+bool GpuDevice::works_on_host(const Instr& instr) const {
+  const auto on_host = [&](const Range& range) { return tier(range) != Tier::kDevice; };
+  switch (instr.kind) {
+    case InstrKind::kCopy:
+    case InstrKind::kAccumulate:
+      return instr.lane == Lane::kDisk || bridges(instr) ||
+             (on_host(instr.reads[0]) && on_host(instr.writes[0]));
+    case InstrKind::kClear:
+    case InstrKind::kMeasure:
+    case InstrKind::kUpdate:
+      return on_host(instr.writes[0]);
+    case InstrKind::kGradientNorm:
+      return std::any_of(instr.reads.begin(), instr.reads.end(), on_host);
+    default:
+      return false;
+  }
+}
+
+void GpuDevice::plan(const Instr& instr) {
+  on_host_[static_cast<size_t>(id_of(instr))] = works_on_host(instr) ? 1 : 0;
+  if (instr.kind == InstrKind::kLoadBatch) {
+    int64_t bytes = 0;
+    for (const Range& part : instr.writes) bytes += aligned(part.bytes);
+    batch_bytes_ = std::max(batch_bytes_, bytes);
+    input_bytes_ += bytes;
+  }
+  if (instr.kind == InstrKind::kBegin) input_bytes_ += aligned(kVotes * dtype_bytes(DType::kF64));
+  if (instr.kind == InstrKind::kDecide)
+    fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
+                                                      element_count(program_, instr.reads[1]));
+  if (instr.kind == InstrKind::kCountedAllToAll)
+    most_counts_ = std::max(most_counts_, element_count(program_, instr.reads[1]));
+  if (instr.kind == InstrKind::kGradientNorm)
+    for (const Range& part : instr.reads) {
+      if (tier(part) == Tier::kDevice)
+        summed_elements_ = std::max(summed_elements_, element_count(program_, part));
+      else
+        ++host_sums_;
+    }
+  auto& ring = bridge_rings_[static_cast<size_t>(instr.lane)];
+  if (bridges(instr) && !ring) ring.emplace(gpu_, kBridgeBytes);
+}
+
+void GpuDevice::make_events() {
+  std::set<InstrId> awaited;
+  for (const Instr& instr : program_.instrs) awaited.insert(instr.waits.begin(), instr.waits.end());
+  for (const InstrId id : awaited) done_.emplace(id, GpuEvent(gpu_));
+  if (!gpu_.options().timed) return;
+  run_begin_.emplace(gpu_, GpuEvent::Use::kTiming);
+  for (size_t i = 0; i < program_.instrs.size(); ++i)
+    timings_.push_back({GpuEvent(gpu_, GpuEvent::Use::kTiming), GpuEvent(gpu_, GpuEvent::Use::kTiming)});
+}
+
+void GpuDevice::make_staging() {
+  summed_elements_ = std::max(summed_elements_, kProbedElements);
+  device_scalars_ = GpuBlock::on_device(gpu_, sizeof(StepScalars));
+  norm_scratch_ = GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
+  probe_ = GpuBlock::on_device(gpu_, sizeof(double));
+  fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
+  if (most_counts_ > 0)
+    counts_ = GpuBlock::pinned(gpu_, most_counts_ * static_cast<int64_t>(sizeof(int32_t)));
+  if (can_record_) {
+    recorded_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
+    inputs_read_.emplace(gpu_, GpuEvent::Use::kHostWait);
+  }
+  scalar_ring_.emplace(gpu_, sizeof(StepScalars));
+  put_ring_.emplace(gpu_, kVotes * dtype_bytes(DType::kF64));
+  batch_ring_.emplace(gpu_, std::max<int64_t>(batch_bytes_, 1));
+  if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
+}
+
+/// Lanes of this run must not meet what lanes of the last one still do. Nor must host code: it
+/// waits for its own stream, and so for that.
+void GpuDevice::begin_run(const StepScalars& scalars) {
+  gpu_.separate_runs();
+  scalars_ = &scalars;
+  host_.begin_run(scalars);
+  const DeviceStream stream = gpu_.stream(Lane::kCompute);
+  if (run_begin_) run_begin_->record(stream);
+  send_scalars(stream);
+}
+
+void GpuDevice::send_scalars(DeviceStream stream) {
+  scalar_ring_->send(device_scalars_.data(), scalars_, sizeof *scalars_, stream);
+}
+
+void GpuDevice::scalars_changed(Lane lane) { send_scalars(gpu_.stream(lane)); }
+
+void GpuDevice::enter(const Instr& instr) {
+  const DeviceStream stream = gpu_.stream(instr.lane);
+  const auto id = static_cast<size_t>(id_of(instr));
+  kernels().bind_thread();
+  kernels().push_range(labels_[id].c_str());
+  for (const InstrId wait : instr.waits)
+    if (wait >= recorded_from_) kernels().wait(stream, done_.at(wait).get());
+  if (on_host_[id] != 0) wait_for(stream);
+  if (!timings_.empty()) timings_[id].begin.record(stream);
+}
+
+void GpuDevice::leave(const Instr& instr) {
+  const DeviceStream stream = gpu_.stream(instr.lane);
+  const InstrId id = id_of(instr);
+  if (!timings_.empty()) timings_[static_cast<size_t>(id)].end.record(stream);
+  if (const auto done = done_.find(id); done != done_.end()) done->second.record(stream);
+  kernels().pop_range();
+}
+
+bool GpuDevice::waits_are_over(const Instr& instr) {
+  return std::all_of(instr.waits.begin(), instr.waits.end(),
+                     [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
+}
+
+/// A wait that fails reports this rank's own device, whatever its peers say.
+void GpuDevice::wait_for(DeviceStream stream) {
+  kernels().synchronize(stream);
+  check_groups();
+}
+
+/// Collectives that are given up end like those that are done: what the device has then is no
+/// result.
+void GpuDevice::check_groups() {
+  for (Communicator* group : groups_) group->check();
+}
+
+void GpuDevice::drain() {
+  gpu_.drain();
+  check_groups();
+}
+
+std::optional<DeviceTimes> GpuDevice::times() {
+  if (!run_begin_) return std::nullopt;
+  drain();
+  std::vector<Interval> intervals;
+  for (const Timing& timing : timings_)
+    intervals.push_back({kernels().milliseconds(run_begin_->get(), timing.begin.get()) * 1e-3,
+                         kernels().milliseconds(run_begin_->get(), timing.end.get()) * 1e-3});
+  return account_times(program_, intervals);
+}
+
+void GpuDevice::clear(Lane lane, const TypedSpan& to) {
+  if (inputs_ == Inputs::kStage) return;  // the recording has it
+  if (to.tier != Tier::kDevice) return host_.clear(lane, to);
+  kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
+}
+
+void GpuDevice::begin_recording(InstrId first) {
+  recorded_from_ = first;
+  if (recordings_.empty()) inputs_at_ = 0;
+  inputs_ = Inputs::kRecord;
+  for (Communicator* group : groups_) group->begin_recording();
+  gpu_.begin_recording();
+}
+
+void GpuDevice::end_recording() {
+  Recording& made = recordings_.emplace_back(Recording{gpu_.end_recording(), {}});
+  for (Communicator* group : groups_) made.collectives.push_back(group->end_recording());
+  recorded_from_ = 0;
+  inputs_ = Inputs::kSend;
+}
+
+void GpuDevice::replay(size_t recording) {
+  inputs_ = Inputs::kSend;
+  const DeviceStream stream = gpu_.stream(Lane::kCompute);
+  Recording& recorded = recordings_.at(recording);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i]->use_stream(stream);
+    groups_[i]->begin_replay(recorded.collectives[i]);
+  }
+  kernels().launch(recorded.graph, stream);
+  for (Communicator* group : groups_) group->end_replay();
+  if (recording == 0) inputs_read_->record(gpu_.stream(Lane::kCompute));
+}
+
+void GpuDevice::drop_recordings() {
+  if (inputs_ == Inputs::kRecord) end_broken_recording();
+  if (recordings_.empty()) return;
+  for (const Recording& recording : recordings_) kernels().destroy(recording.graph);
+  for (Communicator* group : groups_) group->release_recordings(static_cast<int64_t>(recordings_.size()));
+  recordings_.clear();
+}
+
+/// Ends a recording that an error has cut short: it holds collectives as a whole one does.
+void GpuDevice::end_broken_recording() {
+  try {
+    end_recording();
+  } catch (const std::exception&) {
+    inputs_ = Inputs::kSend;  // the device has given it up
+  }
+}
+
+void GpuDevice::stage_inputs() {
+  inputs_read_->synchronize();  // of the run before, which has long come to its decision
+  inputs_ = Inputs::kStage;
+  inputs_at_ = 0;
+}
+
+/// A recorded copy reads the same place each time, so the host's data goes there first.
+void GpuDevice::take_in(void* to, const void* from, int64_t bytes, DeviceStream stream) {
+  std::byte* const place = recorded_inputs_.data() + inputs_at_;
+  inputs_at_ += aligned(bytes);
+  require(inputs_at_ <= recorded_inputs_.bytes(), "a recorded run has room for its inputs");
+  std::memcpy(place, from, static_cast<size_t>(bytes));
+  if (inputs_ == Inputs::kRecord) kernels().copy(to, place, bytes, stream);
+}
+
+void GpuDevice::put(Lane lane, double* to, std::span<const double> numbers) {
+  const auto bytes = static_cast<int64_t>(numbers.size_bytes());
+  if (inputs_ != Inputs::kSend) return take_in(to, numbers.data(), bytes, gpu_.stream(lane));
+  put_ring_->send(to, numbers.data(), bytes, gpu_.stream(lane));
+}
+
+void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) {
+  const DeviceStream stream = gpu_.stream(lane);
+  if (inputs_ != Inputs::kSend) {
+    for (size_t i = 0; i < to.size(); ++i) take_in(to[i].data, from[i], to[i].bytes(), stream);
+    return;
+  }
+  std::byte* slot = batch_ring_->take();
+  for (size_t i = 0; i < to.size(); ++i) {
+    std::memcpy(slot, from[i], static_cast<size_t>(to[i].bytes()));
+    kernels().copy(to[i].data, slot, to[i].bytes(), stream);
+    slot += aligned(to[i].bytes());
+  }
+  batch_ring_->sent(stream);
+}
+
+void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
+                        std::span<void* const> storage, KernelContext context) {
+  context.scalars = device_scalars_.as<StepScalars>();
+  kernels().run_ops(graph, ops, storage, context, gpu_.stream(Lane::kCompute));
+}
+
+void GpuDevice::attach(Lane lane, Communicator& group) { group.use_stream(gpu_.stream(lane)); }
+
+void GpuDevice::copy(Lane lane, const TypedSpan& from, const TypedSpan& to) {
+  const DeviceStream stream = gpu_.stream(lane);
+  const bool from_host = from.tier != Tier::kDevice;
+  const bool to_host = to.tier != Tier::kDevice;
+  if (from_host && to_host) return host_.copy(lane, from, to);
+  if (from.dtype == to.dtype) return kernels().copy(to.data, from.data, to.bytes(), stream);
+  if (to_host) return fold_into_host(lane, from, to, &HostDevice::copy);
+  if (from_host) return convert_to_device(lane, from, to);
+  kernels().convert(from.data, from.dtype, to.data, to.dtype, to.count, stream);
+}
+
+void GpuDevice::add(Lane lane, const TypedSpan& from, const TypedSpan& to) {
+  const bool from_host = from.tier != Tier::kDevice;
+  const bool to_host = to.tier != Tier::kDevice;
+  require(to_host || !from_host, "nothing of the host tier is added to what lies on the device");
+  if (from_host) return host_.add(lane, from, to);
+  if (to_host) return fold_into_host(lane, from, to, &HostDevice::add);
+  kernels().add_into(to.data, to.dtype, from.data, from.dtype, from.count, gpu_.stream(lane));
+}
+
+/// Folds device memory into host memory: while host code takes in one piece, the next one comes.
+void GpuDevice::fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold) {
+  PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
+  const DeviceStream stream = gpu_.stream(lane);
+  const int64_t most = ring.slot_bytes() / dtype_bytes(from.dtype);
+  struct Coming {
+    TypedSpan piece;
+    int64_t first = 0;
+    size_t slot = 0;
+  };
+  const auto send = [&](int64_t first) {
+    const TypedSpan source = from.part(first, std::min(most, from.count - first));
+    const TypedSpan piece{ring.take(), from.dtype, source.count, Tier::kHost};
+    kernels().copy(piece.data, source.data, source.bytes(), stream);
+    ring.sent(stream);
+    return Coming{piece, first, ring.at()};
+  };
+  if (from.count == 0) return;
+  for (Coming now = send(0);;) {
+    const int64_t next = now.first + now.piece.count;
+    const Coming then = next < from.count ? send(next) : Coming{};
+    ring.wait(now.slot);
+    (host_.*fold)(lane, now.piece, to.part(now.first, now.piece.count));
+    if (next >= from.count) return;
+    now = then;
+  }
+}
+
+void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to) {
+  PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
+  const DeviceStream stream = gpu_.stream(lane);
+  const int64_t most = ring.slot_bytes() / dtype_bytes(to.dtype);
+  for (int64_t first = 0; first < to.count; first += most) {
+    const int64_t count = std::min(most, to.count - first);
+    const TypedSpan piece{ring.take(), to.dtype, count, Tier::kHost};
+    host_.copy(lane, from.part(first, count), piece);
+    kernels().copy(to.part(first, count).data, piece.data, piece.bytes(), stream);
+    ring.sent(stream);
+  }
+}
+
+void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) {
+  const DeviceStream stream = gpu_.stream(lane);
+  auto* on_host = sum_ring_ ? reinterpret_cast<double*>(sum_ring_->take()) : nullptr;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const TypedSpan& part = from[i];
+    if (part.tier == Tier::kDevice) {
+      kernels().sum_of_squares(part.data, part.dtype, part.count, false, to[i], norm_scratch_.data(), stream);
+      continue;
+    }
+    *on_host = sum_of_squares(part.data, part.dtype, part.count);
+    kernels().copy(to[i], on_host++, sizeof(double), stream);
+  }
+  if (sum_ring_) sum_ring_->sent(stream);
+}
+
+void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,
+                       const OptimizerConfig& optimizer) {
+  if (tier != Tier::kDevice) return host_.update(lane, update, tier, optimizer);
+  kernels().optimizer_update(update, optimizer, device_scalars_.as<StepScalars>(),
+                             gpu_.stream(lane));
+}
+
+void GpuDevice::measure(Lane lane, const FlatUpdate& update, Tier tier,
+                        const OptimizerConfig& optimizer) {
+  if (tier != Tier::kDevice) return host_.measure(lane, update, tier, optimizer);
+  kernels().measure_codes(update, optimizer, device_scalars_.as<StepScalars>(), gpu_.stream(lane));
+}
+
+std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) {
+  require(a.count + b.count <= fetched_doubles_, "there is room for what is fetched");
+  kernels().bind_thread();
+  const DeviceStream stream = gpu_.stream(lane);
+  auto* const numbers = fetched_.as<double>();
+  kernels().copy(numbers, a.data, a.bytes(), stream);
+  if (b.count > 0) kernels().copy(numbers + a.count, b.data, b.bytes(), stream);
+  wait_for(stream);
+  return {numbers, numbers + a.count};
+}
+
+double GpuDevice::number_at(Lane lane, const void* address) {
+  const DeviceStream stream = gpu_.stream(lane);
+  kernels().copy(fetched_.data(), address, sizeof(double), stream);
+  wait_for(stream);
+  return *fetched_.as<double>();
+}
+
+std::vector<int64_t> GpuDevice::counts(Lane lane, const TypedSpan& numbers) {
+  require(numbers.count <= most_counts_, "there is room for what is counted");
+  kernels().bind_thread();
+  const DeviceStream stream = gpu_.stream(lane);
+  auto* const begin = counts_.as<int32_t>();
+  kernels().copy(begin, numbers.data, numbers.bytes(), stream);
+  wait_for(stream);
+  return {begin, begin + numbers.count};
+}
+
+bool GpuDevice::is_finite(Lane lane, const TypedSpan& numbers) {
+  if (numbers.tier != Tier::kDevice) {
+    wait_for(gpu_.stream(lane));
+    return host_.is_finite(lane, numbers);
+  }
+  if (numbers.dtype == DType::kF64) return std::isfinite(number_at(lane, numbers.data));
+  for (int64_t first = 0; first < numbers.count; first += summed_elements_) {
+    const TypedSpan part = numbers.part(first, std::min(summed_elements_, numbers.count - first));
+    kernels().sum_of_squares(part.data, part.dtype, part.count, false, probe_.as<double>(),
+                             norm_scratch_.data(), gpu_.stream(lane));
+    if (!std::isfinite(number_at(lane, probe_.data()))) return false;
+  }
+  return true;
+}
+
+std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory,
+                                             const std::vector<Communicator*>& groups) {
+  if (memory.gpu() != nullptr) return std::make_unique<GpuDevice>(program, *memory.gpu(), groups);
+  return std::make_unique<HostDevice>();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <map>
+#include <optional>
+
+#include "engine/gpu.h"
+#include "engine/host_device.h"
+#include "engine/lane_device.h"
+#include "program/step_builder.h"
+
+namespace ftrun {
+
+/// Lanes of a GPU. A lane's thread puts work of the device into the lane's stream; a wait for what
+/// another lane does there is a wait of the stream, and the host goes on. What host code does
+/// itself (disk copies, updates and sums of state in the host tier) waits on the host for the
+/// events it needs and for all that its own lane has put into its stream: what an instruction knows
+/// to be done is then the same as on a processor. Events, streams and staging are made once, none
+/// in a step.
+class GpuDevice final : public LaneDevice {
+ public:
+  GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
+  ~GpuDevice() override { drop_recordings(); }
+
+  void begin_run(const StepScalars& scalars) override;
+  void enter(const Instr& instr) override;
+  void leave(const Instr& instr) override;
+  bool waits_are_over(const Instr& instr) override;
+  bool is_asynchronous() const override { return true; }
+  std::optional<DeviceTimes> times() override;
+
+  void clear(Lane lane, const TypedSpan& to) override;
+  void put(Lane lane, double* to, std::span<const double> numbers) override;
+  void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) override;
+  void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
+               KernelContext context) override;
+  void attach(Lane lane, Communicator& group) override;
+  void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
+  void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
+  void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
+  void update(Lane lane, const FlatUpdate& update, Tier tier,
+              const OptimizerConfig& optimizer) override;
+  void measure(Lane lane, const FlatUpdate& update, Tier tier,
+               const OptimizerConfig& optimizer) override;
+  bool can_record() const override { return can_record_; }
+  void begin_recording(InstrId first) override;
+  void end_recording() override;
+  void replay(size_t recording) override;
+  void drop_recordings() override;
+  void stage_inputs() override;
+  void drain() override;
+  std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
+  std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) override;
+  void scalars_changed(Lane lane) override;
+  bool is_finite(Lane lane, const TypedSpan& numbers) override;
+
+ private:
+  /// A fold is what host code does with a piece of device memory that has come.
+  using Fold = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
+
+  DeviceKernels& kernels() const { return gpu_.kernels(); }
+  InstrId id_of(const Instr& instr) const { return static_cast<InstrId>(&instr - program_.instrs.data()); }
+  Tier tier(const Range& range) const { return program_.at(range.buffer).tier; }
+  bool bridges(const Instr& instr) const;
+  bool works_on_host(const Instr& instr) const;
+  void plan(const Instr& instr);
+  bool leaves_all_to_device() const;
+  void take_in(void* to, const void* from, int64_t bytes, DeviceStream stream);
+  void wait_for(DeviceStream stream);
+  void check_groups();
+  void end_broken_recording();
+  void make_events();
+  void make_staging();
+  void fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold);
+  void convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to);
+  double number_at(Lane lane, const void* address);
+  void send_scalars(DeviceStream stream);
+
+  const Program& program_;
+  Gpu& gpu_;
+  const std::vector<Communicator*> groups_;
+  /// The device of what lies in the host tier.
+  HostDevice host_;
+  const StepScalars* scalars_ = nullptr;
+  /// Says of each instruction whether host code does it.
+  std::vector<char> on_host_;
+  std::vector<std::string> labels_;
+  /// Events of instructions that others wait for.
+  std::map<InstrId, GpuEvent> done_;
+  struct Timing {
+    GpuEvent begin;
+    GpuEvent end;
+  };
+  std::vector<Timing> timings_;
+  std::optional<GpuEvent> run_begin_;
+
+  /// Sizes that plan() found to be needed, in bytes or elements.
+  int64_t batch_bytes_ = 0;
+  int64_t fetched_doubles_ = kLossSlots;
+  int64_t summed_elements_ = 0;
+  int64_t host_sums_ = 0;
+
+  /// Inputs says what load() and put() do with their data.
+  enum class Inputs { kSend, kRecord, kStage };
+  Inputs inputs_ = Inputs::kSend;
+  bool can_record_ = false;
+  /// The first instruction of the recording at hand: what comes before it is over when it is
+  /// replayed.
+  InstrId recorded_from_ = 0;
+  struct Recording {
+    DeviceGraph graph;
+    /// The recorded collectives, by group.
+    std::vector<std::vector<CollectiveRecord>> collectives;
+  };
+  std::vector<Recording> recordings_;
+  /// The batches and numbers of a run that is recorded, in their order, and how far that has come.
+  GpuBlock recorded_inputs_;
+  std::optional<GpuEvent> inputs_read_;
+  int64_t input_bytes_ = 0;
+  int64_t inputs_at_ = 0;
+  int64_t most_counts_ = 0;
+
+  GpuBlock device_scalars_;
+  GpuBlock norm_scratch_;
+  GpuBlock fetched_;
+  /// Stream of the lanes of groups, which share a thread.
+  GpuBlock counts_;
+  /// Room of one F64.
+  GpuBlock probe_;
+  std::optional<PinnedRing> scalar_ring_;
+  std::optional<PinnedRing> put_ring_;
+  std::optional<PinnedRing> batch_ring_;
+  std::optional<PinnedRing> sum_ring_;
+  /// Streams by lane.
+  std::vector<std::optional<PinnedRing>> bridge_rings_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "engine/lane_device.h"
+
+namespace ftrun {
+
+/// Lanes of a processor: the device tier is main memory too, and whoever calls does the work.
+class HostDevice final : public LaneDevice {
+ public:
+  void begin_run(const StepScalars& scalars) override { scalars_ = &scalars; }
+  void enter(const Instr&) override {}
+  void leave(const Instr&) override {}
+  bool waits_are_over(const Instr&) override { return true; }
+  bool is_asynchronous() const override { return false; }
+  std::optional<DeviceTimes> times() override { return std::nullopt; }
+
+  void clear(Lane lane, const TypedSpan& to) override;
+  void put(Lane lane, double* to, std::span<const double> numbers) override;
+  void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) override;
+  void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
+               KernelContext context) override;
+  void attach(Lane, Communicator&) override {}
+  void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
+  void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
+  void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
+  void update(Lane lane, const FlatUpdate& update, Tier tier,
+              const OptimizerConfig& optimizer) override;
+  void measure(Lane lane, const FlatUpdate& update, Tier tier,
+               const OptimizerConfig& optimizer) override;
+  void drain() override {}
+  std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
+  std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) override;
+  void scalars_changed(Lane) override {}
+  bool is_finite(Lane lane, const TypedSpan& numbers) override;
+
+ private:
+  const StepScalars* scalars_ = nullptr;
+};
+
+}  // namespace ftrun

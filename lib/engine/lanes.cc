@@ -1,0 +1,176 @@
+#include "engine/lanes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include "base/clock.h"
+#include "kernels/kernels.h"
+
+namespace ftrun {
+
+Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort, bool one_launcher)
+    : program_(program),
+      lanes_(static_cast<size_t>(lane_count(program))),
+      run_(std::move(run)),
+      on_abort_(std::move(on_abort)),
+      steps_(lanes_),
+      one_launcher_(one_launcher),
+      done_(lanes_, 0),
+      runs_(lanes_, 0),
+      sleepers_(lanes_) {
+  plan(program);
+  for (size_t lane = 0; lane < lanes_; ++lane)
+    if (is_between_stages(program, static_cast<Lane>(lane))) stage_lanes_.push_back(lane);
+  for (size_t worker = 1; worker < lanes_; ++worker)
+    if (!steps_[worker].empty()) threads_.emplace_back([this, worker] { serve(worker); });
+}
+
+Lanes::~Lanes() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    wake_those_done();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+size_t Lanes::thread_of(Lane lane) const {
+  return static_cast<size_t>(one_launcher_ ? std::min(lane, Lane::kFirstGroup) : lane);
+}
+
+/// A lane runs in order, so a wait for an instruction is a wait for a count of its lane.
+void Lanes::plan(const Program& program) {
+  ordinal_.resize(program.instrs.size());
+  position_.resize(program.instrs.size());
+  std::vector<size_t> length(lanes_, 0);
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    const auto lane = static_cast<size_t>(instr.lane);
+    Step step{static_cast<InstrId>(i), lane, std::vector<int64_t>(lanes_, 0)};
+    for (const InstrId wait : instr.waits) {
+      int64_t& after = step.after[static_cast<size_t>(program.instr(wait).lane)];
+      after = std::max(after, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
+    }
+    ordinal_[i] = length[lane]++;
+    auto& steps = steps_[thread_of(instr.lane)];
+    position_[i] = steps.size();
+    steps.push_back(std::move(step));
+  }
+}
+
+template <typename Over>
+void Lanes::wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const Over& over) {
+  if (over()) return;
+  Sleeper& self = sleepers_[worker];
+  self.over = std::cref(over);
+  self.woken.wait(lock, std::cref(over));
+  self.over = nullptr;
+}
+
+void Lanes::run_once() {
+  {
+    const std::lock_guard lock(mutex_);
+    std::ranges::fill(done_, 0);
+    error_ = nullptr;
+    exposed_communication_seconds_ = 0;
+    ++started_;
+    wake_those_done();
+  }
+  constexpr auto kCaller = static_cast<size_t>(Lane::kCompute);
+  run_steps(kCaller);
+  std::unique_lock lock(mutex_);
+  wait_until(lock, kCaller, [&] {
+    for (size_t worker = 1; worker < lanes_; ++worker)
+      if (!steps_[worker].empty() && runs_[worker] != started_) return false;
+    return true;
+  });
+  if (error_) std::rethrow_exception(error_);
+}
+
+void Lanes::serve(size_t worker) {
+  run_kernels_on_this_thread();
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      wait_until(lock, worker, [&] { return stopping_ || runs_[worker] != started_; });
+      if (stopping_) return;
+    }
+    run_steps(worker);
+    const std::lock_guard lock(mutex_);
+    runs_[worker] = started_;
+    wake_those_done();
+  }
+}
+
+void Lanes::run_steps(size_t worker) {
+  try {
+    for (const Step& step : steps_[worker]) {
+      wait_for(step);
+      {
+        const std::lock_guard lock(mutex_);
+        if (error_) return;
+      }
+      run_(program_.instr(step.instr));
+      const std::lock_guard lock(mutex_);
+      ++done_[step.lane];
+      wake_those_done();
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+/// Says whether everything that the step waits for on `first_lane` and the lanes after it is done.
+bool Lanes::done_before(const Step& step, Lane first_lane) const {
+  for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
+    if (done_[lane] < step.after[lane]) return false;
+  return true;
+}
+
+bool Lanes::ready(InstrId id) {
+  const auto& steps = steps_[thread_of(program_.instr(id).lane)];
+  const std::lock_guard lock(mutex_);
+  return !error_ && done_before(steps[position_[static_cast<size_t>(id)]]);
+}
+
+bool Lanes::stages_done_before(const Step& step) const {
+  return std::all_of(stage_lanes_.begin(), stage_lanes_.end(),
+                     [&](size_t lane) { return done_[lane] >= step.after[lane]; });
+}
+
+/// Wakes the lanes whose waits are done, with the mutex held.
+void Lanes::wake_those_done() {
+  for (Sleeper& sleeper : sleepers_)
+    if (sleeper.over && sleeper.over()) sleeper.woken.notify_one();
+}
+
+void Lanes::wait_for(const Step& step) {
+  std::unique_lock lock(mutex_);
+  const auto seconds_until = [&](const auto& done) {
+    const auto is_over = [&] { return error_ != nullptr || done(); };
+    if (is_over()) return 0.0;
+    const auto start = std::chrono::steady_clock::now();
+    wait_until(lock, thread_of(static_cast<Lane>(step.lane)), is_over);
+    return seconds_since(start);
+  };
+  const double stages = seconds_until([&] { return stages_done_before(step); });
+  const double groups = seconds_until([&] { return done_before(step, Lane::kFirstGroup); });
+  const double rest = seconds_until([&] { return done_before(step); });
+  if (step.lane != static_cast<size_t>(Lane::kCompute)) return;
+  exposed_communication_seconds_ += groups;
+  waited_ = {stages, groups + rest};
+}
+
+void Lanes::fail(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_) return;
+    error_ = std::move(error);
+    wake_those_done();
+  }
+  if (on_abort_) on_abort_();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "program/program.h"
+
+namespace ftrun {
+
+/// Runs a program's instructions on lanes: compute on the calling thread, every other lane on a
+/// thread of its own that lives as long as this object. Where a GPU does the work the threads only
+/// put it into its streams, and "done" here means that (engine/gpu_device.h sees to the rest); the
+/// lanes of groups then share a thread, so that collectives of several communicators are launched
+/// in one order, that of the program, on every rank, as NCCL asks for.
+class Lanes {
+ public:
+  using Runner = std::function<void(const Instr&)>;
+
+  /// `run` is called for each instruction, from the thread of its lane. `on_abort` is called once
+  /// when a lane failed, to release what other lanes wait for inside `run`.
+  Lanes(const Program& program, Runner run, std::function<void()> on_abort,
+        bool one_launcher = false);
+  ~Lanes();
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+
+  /// Runs every instruction once. Rethrows the first failure after all lanes have stopped.
+  void run_once();
+
+  /// Says whether all that the instruction waits for is done. Only the lane that runs what stands
+  /// before it may ask.
+  bool ready(InstrId id);
+
+  /// Seconds that compute stood waiting before the instruction that it runs now: for what ranks of
+  /// several stages do together, and for anything else.
+  struct Waited {
+    double stages = 0;
+    double other = 0;
+  };
+  const Waited& waited() const { return waited_; }
+
+  /// Seconds that compute stood waiting for lanes of groups in the last run. Where it waited for
+  /// copies between tiers as well, those after communication was done do not count.
+  /// Waits for other stages of a pipeline are none of them.
+  double exposed_communication_seconds() const { return exposed_communication_seconds_; }
+
+ private:
+  struct Step {
+    InstrId instr;
+    size_t lane;
+    /// Number, for each other lane, of its instructions that must be done first.
+    std::vector<int64_t> after;
+  };
+
+  void plan(const Program& program);
+  size_t thread_of(Lane lane) const;
+  bool done_before(const Step& step, Lane first_lane = Lane::kCompute) const;
+  bool stages_done_before(const Step& step) const;
+  void serve(size_t worker);
+  void run_steps(size_t worker);
+  void wait_for(const Step& step);
+  template <typename Over>
+  void wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const Over& over);
+  void wake_those_done();
+  void fail(std::exception_ptr error);
+
+  const Program& program_;
+  const size_t lanes_;
+  Runner run_;
+  std::function<void()> on_abort_;
+  /// Lane of each thread: that of a lane, or of the first group's lane for those of all groups.
+  std::vector<std::vector<Step>> steps_;
+  bool one_launcher_;
+  /// The number of each instruction among those of its lane, and among the steps of its thread.
+  std::vector<size_t> ordinal_;
+  std::vector<size_t> position_;
+  std::vector<int64_t> done_;
+  std::vector<int64_t> runs_;
+  int64_t started_ = 0;
+  bool stopping_ = false;
+  std::exception_ptr error_;
+  double exposed_communication_seconds_ = 0;
+  /// The lanes of groups of several stages.
+  std::vector<size_t> stage_lanes_;
+  /// The waits of the calling thread.
+  Waited waited_;
+  std::mutex mutex_;
+  /// A thread that waits, and for what: whoever brings that about wakes this thread and no other.
+  struct Sleeper {
+    std::condition_variable woken;
+    std::function<bool()> over;
+  };
+  std::vector<Sleeper> sleepers_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace ftrun

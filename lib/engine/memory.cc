@@ -1,0 +1,290 @@
+#include "engine/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/limit_remedies.h"
+#include "base/text.h"
+#include "program/memory_plan.h"
+#include "report/memory_limit.h"
+
+namespace ftrun {
+
+HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED)
+    throw Error(ExitCode::kEnvironment,
+                cat("no host memory for ", what, " of ", human_bytes(bytes), ": ", errno_text(errno)),
+                less_memory_remedy());
+  // Large pages spare most of the page faults of the first step and many TLB misses of the others.
+  ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  data_ = static_cast<std::byte*>(data);
+  mapped_ = whole_pages(bytes);
+}
+
+HostBlock::~HostBlock() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+}
+
+HostBlock::HostBlock(HostBlock&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      mapped_(std::exchange(other.mapped_, 0)) {}
+
+HostBlock& HostBlock::operator=(HostBlock&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(mapped_, other.mapped_);
+  return *this;
+}
+
+std::byte* TierBlock::data() const {
+  if (gpu.data() != nullptr) return gpu.data();
+  return host.data() != nullptr ? host.data() : shared.as<std::byte>();
+}
+
+namespace {
+
+/// Says what an arena is for: the most that it holds at one moment, by category.
+std::string arena_text(const Program& program, Tier tier) {
+  const TierPlan plan = memory_plan({&program}).at(tier);
+  return cat("the arena of temporary buffers (most at ", plan.fullest, ": ",
+             categories_text(plan.at_fullest), ")");
+}
+
+/// "optimizer (buffer optimizer.0)".
+std::string described(const Buffer& buffer) {
+  return cat(category_name(buffer.category), " (buffer ", buffer.name, ")");
+}
+
+std::string available_text() {
+  const MemoryLimit limit = read_memory_limit();
+  if (limit.process.left < limit.available) return cat(human_bytes(limit.process.left), " are left of ", limit.process.of);
+  return cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are available (", limit.by, ")");
+}
+
+/// Bytes that are missing; 0 if there are as many, and something else is in the way.
+int64_t lacking_bytes(int64_t bytes) {
+  const MemoryLimit limit = read_memory_limit();
+  return std::max<int64_t>(0, bytes - std::min(limit.available, limit.process.left));
+}
+
+}  // namespace
+
+RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
+    : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
+
+/// Says why memory was refused: what it was for, what there is, what the rank has already.
+std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what, const Error& error) const {
+  int64_t held = 0;
+  for (const Tier each : kTiers)
+    if (each != Tier::kNvme && (gpu_ == nullptr || each == tier)) held += allocated(each).total;
+  // The GPU says itself what it has left.
+  const std::string available =
+      gpu_ != nullptr && tier == Tier::kDevice ? "" : cat(available_text(), ", ");
+  return cat("out of memory: ", what, " needs ", human_bytes(bytes), " in the ", tier_name(tier), " tier, ",
+             available, "the rank has ", human_bytes(held), " already: ", error.message());
+}
+
+/// Runs an allocation; what the system refuses is reported with what would help.
+template <typename Allocate>
+auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
+                         Allocate allocate) const {
+  try {
+    return allocate();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kEnvironment) throw;
+    const bool in_main_memory = gpu_ == nullptr || tier == Tier::kHost;
+    const bool pins = gpu_ != nullptr && tier == Tier::kHost && gpu_->options().pin_memory;
+    throw Error(ExitCode::kEnvironment, refusal(bytes, tier, what(), error),
+                pins ? cat(error.remedy(), "; or set \"pin_memory\": false for what is offloaded")
+                : advice_ ? advice_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
+                          : error.remedy());
+  }
+}
+
+TierBlock RankMemory::take(int64_t bytes, Tier tier, bool shared, const std::string& name,
+                           const std::function<std::string()>& what) const {
+  return granted(bytes, tier, what, [&] {
+    TierBlock block;
+    if (gpu_ != nullptr && tier == Tier::kDevice)
+      block.gpu = GpuBlock::on_device(*gpu_, bytes);
+    else if (gpu_ != nullptr && gpu_->options().pin_memory)
+      block.gpu = GpuBlock::pinned(*gpu_, bytes);
+    else if (shared)
+      block.shared = group_.allocate(bytes);
+    else
+      block.host = HostBlock(bytes, name);
+    if (block.shows_pages()) block.pages = TouchedPages(block.data(), block.bytes());
+    return block;
+  });
+}
+
+void RankMemory::allocate(const Program& program) {
+  if (!swap_) open_swap(program);
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.persistent) allocate_persistent(buffer);
+  allocate_arenas(program);
+}
+
+void RankMemory::open_swap(const Program& program) {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.tier != Tier::kNvme) continue;
+    if (buffer.persistent == Persistent::kSnapshot) shadows_ = bytes;
+    bytes += swap_align(buffer.bytes);
+  }
+  if (bytes == 0) return;
+  swap_options_.bytes = bytes;
+  try {
+    swap_ = std::make_unique<SwapFile>(swap_options_);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kEnvironment || !advice_) throw;
+    throw Error(error.code(), error.message(), cat(error.remedy(), "; ", advice_(Tier::kNvme, 0)));
+  }
+}
+
+void RankMemory::allocate_arenas(const Program& program) {
+  const auto grow = [&](TierBlock& arena, Arena which, Tier tier) {
+    const int64_t bytes = program.arena(which);
+    if (bytes <= arena.bytes()) return;
+    arena = TierBlock();  // the old one goes first: both at once may not fit
+    arena = take(bytes, tier, which == Arena::kShared, "an arena", [&] { return arena_text(program, tier); });
+  };
+  grow(device_arena_, Arena::kDevice, Tier::kDevice);
+  grow(host_arena_, Arena::kHost, Tier::kHost);
+  grow(shared_arena_, Arena::kShared, Tier::kDevice);
+}
+
+void RankMemory::allocate_persistent(const Buffer& buffer) {
+  const std::pair key{*buffer.persistent, buffer.tier};
+  if (const auto known = blocks_.find(key); known != blocks_.end()) {
+    if (known->second.bytes != buffer.bytes)
+      bug(cat("buffer ", buffer.name, " has ", known->second.bytes, " bytes in one program and ",
+              buffer.bytes, " in another"));
+    return;
+  }
+  Block block{{}, buffer.bytes, buffer.category, buffer.tier, {}};
+  if (buffer.tier == Tier::kNvme) {
+    require(buffer.persistent != Persistent::kSnapshot || shadows_ == disk_used_, "shadows lie where they were planned");
+    const int64_t shadow = buffer.shadow_offset < 0 ? -1 : shadows_ + buffer.shadow_offset;
+    block.disk = ShadowMap(buffer.bytes, disk_used_, shadow);
+    disk_used_ += swap_align(buffer.bytes);
+    require(swap_ && disk_used_ <= swap_->bytes(), "the first program has all that lies on disk");
+  } else {
+    block.owned = take(buffer.bytes, buffer.tier, buffer.peer_visible, buffer.name,
+                       [&] { return described(buffer); });
+  }
+  blocks_[key] = std::move(block);
+}
+
+std::byte* RankMemory::at(const Program& program, const Range& range) const {
+  const Buffer& buffer = program.at(range.buffer);
+  if (buffer.persistent) {
+    if (buffer.tier == Tier::kNvme) bug(cat("buffer ", buffer.name, " lies on disk"));
+    return block(buffer).owned.data() + range.offset;
+  }
+  std::byte* const arenas[] = {device_arena_.data(), shared_arena_.data(), host_arena_.data()};
+  return arenas[static_cast<size_t>(arena_of(buffer))] + buffer.arena_offset + range.offset;
+}
+
+const RankMemory::Block& RankMemory::block(const Buffer& buffer) const {
+  const auto found = blocks_.find({*buffer.persistent, buffer.tier});
+  if (found == blocks_.end()) bug(cat("no buffer ", buffer.name));
+  return found->second;
+}
+
+bool RankMemory::on_disk(const Program& program, const Range& range) const {
+  return program.at(range.buffer).tier == Tier::kNvme;
+}
+
+bool RankMemory::in_reach(const Program& program, const Range& range) const {
+  const Tier tier = program.at(range.buffer).tier;
+  return tier == Tier::kHost || (tier == Tier::kDevice && gpu_ == nullptr);
+}
+
+void RankMemory::read(const Program& program, const Range& range, void* out) const {
+  if (in_reach(program, range))
+    std::memcpy(out, at(program, range), static_cast<size_t>(range.bytes));
+  else
+    gpu_->download(out, at(program, range), range.bytes);
+}
+
+void RankMemory::write(const Program& program, const Range& range, const void* data) const {
+  if (in_reach(program, range))
+    std::memcpy(at(program, range), data, static_cast<size_t>(range.bytes));
+  else
+    gpu_->upload(at(program, range), data, range.bytes);
+}
+
+void RankMemory::populate(const Program& program, BufferId buffer) const {
+  const TierBlock& memory = block(program.at(buffer)).owned;
+  // The pages come when they are written if the kernel cannot do this (before Linux 5.14).
+  ::madvise(memory.data(), static_cast<size_t>(memory.bytes()), MADV_POPULATE_WRITE);
+}
+
+SwapFile::Ticket RankMemory::start_disk(const Program& program, const Range& range, void* data,
+                                        bool write) const {
+  ShadowMap& disk = block(program.at(range.buffer)).disk;
+  return write ? swap_->write(data, range.bytes, disk.write_place(range.offset, range.bytes))
+               : swap_->read(data, range.bytes, disk.read_place(range.offset, range.bytes));
+}
+
+void RankMemory::keep_disk() {
+  for (auto& [key, block] : blocks_)
+    if (block.tier == Tier::kNvme) block.disk.begin();
+}
+
+void RankMemory::release_disk() {
+  for (auto& [key, block] : blocks_)
+    if (block.tier == Tier::kNvme) block.disk.end();
+}
+
+void RankMemory::read_kept(const Program& program, const Range& range, void* data) const {
+  swap_->read_beside(data, swap_align(range.bytes),
+                     block(program.at(range.buffer)).disk.saved_place(range.offset, range.bytes));
+}
+
+void RankMemory::read_disk(const Program& program, const Range& range, void* data) const {
+  swap_->wait(start_disk(program, range, data, false));
+}
+
+void RankMemory::write_disk(const Program& program, const Range& range, const void* data) const {
+  swap_->wait(start_disk(program, range, const_cast<void*>(data), true));
+}
+
+/// `measure` returns the bytes of a block of memory.
+template <typename Measure>
+RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
+  TierBytes all;
+  for (const auto& [key, block] : blocks_) {
+    if (block.tier != tier) continue;
+    const int64_t bytes = tier == Tier::kNvme ? swap_align(block.bytes) : measure(block.owned);
+    all.persistent[static_cast<size_t>(block.category)] += bytes;
+    all.total += bytes;
+  }
+  if (tier == Tier::kDevice) all.arenas = measure(device_arena_) + measure(shared_arena_);
+  if (tier == Tier::kHost) all.arenas = measure(host_arena_);
+  all.total += all.arenas;
+  return all;
+}
+
+RankMemory::TierBytes RankMemory::allocated(Tier tier) const {
+  TierBytes all = sum(tier, [](const TierBlock& block) { return block.obtained(); });
+  if (tier == Tier::kNvme && swap_) all.total = swap_->reserved_on_disk();
+  return all;
+}
+
+RankMemory::TierBytes RankMemory::touched(Tier tier) const {
+  if (tier == Tier::kNvme) return {};
+  return sum(tier, [](const TierBlock& block) { return block.pages.look(); });
+}
+
+}  // namespace ftrun

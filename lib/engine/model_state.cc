@@ -1,0 +1,494 @@
+#include "engine/model_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/packed_values.h"
+#include "base/round_up.h"
+#include "base/side_by_side.h"
+#include "base/text.h"
+#include "kernels/copy.h"
+#include "kernels/kernels.h"
+#include "model/tensor_split.h"
+#include "partition/layout.h"
+#include "program/state_spec.h"
+
+namespace ftrun {
+namespace {
+
+/// Elements that pass through memory at a time where they cannot be read in place.
+constexpr int64_t kChunk = int64_t{1} << 20;
+/// Elements of a packed tensor that are done at a time: whole blocks.
+constexpr int64_t kPackedPart = int64_t{1} << 18;
+
+/// Returns a slice of what this rank uses of a tensor, as boxes of the whole tensor that lie one
+/// after another in the unit. `tensor` and boxes are those of the slice's blocks.
+std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice, int64_t block) {
+  return cut_box(tensor.local, slice.offset / block, divide_up(slice.offset + slice.extent, block));
+}
+
+/// Blocks that a box of a tensor is made of.
+Box blocked_box(const Dims& shape, const Box& box, int64_t block) {
+  Box blocks = box;
+  if (shape.back() % block == 0) {
+    blocks.offset.back() /= block;
+    blocks.extent.back() /= block;
+    return blocks;
+  }
+  // Whole rows.
+  const int64_t row = element_count(shape) / shape.front();
+  return {{box.offset.front() * row / block}, {divide_up(box.numel(), block)}};
+}
+
+/// Elements of a part of a tensor that lie before element `end` of it.
+int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
+  int64_t count = 0;
+  for (const Box& box : cut_box(whole_box(shape), 0, end))
+    if (const std::optional<Box> shared = intersection(box, part)) count += shared->numel();
+  return count;
+}
+
+/// Elements [begin, end) of a tensor, which are those from `position` on of a part of what a rank
+/// has of it.
+struct TensorRun {
+  int64_t begin;
+  int64_t end;
+  int64_t position;
+};
+
+/// Elements [first, last) of what a rank has, in as few runs as there can be.
+std::vector<TensorRun> runs_of(const TensorInfo& tensor, int64_t first, int64_t last) {
+  std::vector<TensorRun> runs;
+  visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t position) {
+    const int64_t from = std::max(position, first), to = std::min(position + (end - begin), last);
+    if (from < to) runs.push_back({begin + (from - position), begin + (to - position), from - first});
+  });
+  return runs;
+}
+
+/// Memory for a chunk, as disks want it.
+class Bounce {
+ public:
+  Bounce() : block_(kChunk * dtype_bytes(DType::kF32) + 2 * kSwapAlignment, "loading state") {}
+  std::byte* data() const { return block_.data(); }
+  std::span<std::byte> sectors() const { return {block_.data(), static_cast<size_t>(block_.bytes())}; }
+
+ private:
+  HostBlock block_;
+};
+
+}  // namespace
+
+ModelState::ModelState(const StepPlan& plan, RankMemory& memory, std::vector<std::string> state_kinds)
+    : model_(plan.train.model),
+      program_(plan.train.program),
+      pieces_(plan.train.pieces),
+      holders_(plan.train.holders),
+      partition_(plan.partition),
+      options_(plan.options.state),
+      memory_(memory),
+      kinds_(std::move(state_kinds)) {}
+
+std::string ModelState::kind_of(int32_t state) const {
+  return state < 0 ? "param" : kinds_[static_cast<size_t>(state)];
+}
+
+DType ModelState::dtype(const StatePiece& piece) const { return program_.at(piece.range.buffer).dtype; }
+
+DType ModelState::stored_dtype(const StatePiece& piece) const {
+  for (const StatePiece& other : pieces_)
+    if (other.state == (piece.state < 0 ? StatePiece::kParam : piece.state) && other.unit == piece.unit)
+      return dtype(other);
+  return dtype(piece);
+}
+
+const PackedFormat& ModelState::packed(const StatePiece& piece) const { return program_.at(piece.range.buffer).packed; }
+
+/// Leaves out tensors that have not the piece's state: a unit may have some of both.
+std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
+                                         int64_t end) const {
+  if (piece.straddling >= 0) return {{piece.straddling, begin, end - begin, begin}};
+  std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), begin, end);
+  if (piece.state < 0) return slices;
+  std::erase_if(slices, [&](const Slice& slice) {
+    const TensorInfo& tensor = model_.tensor(slice.tensor);
+    return !options_.keeps(tensor, options_.optimizer_states[static_cast<size_t>(piece.state)]) ||
+           (piece.block > 1 && straddles_blocks(tensor, slice));
+  });
+  return slices;
+}
+
+TensorInfo ModelState::stored_tensor(const StatePiece& piece, TensorId id) const {
+  TensorInfo stored = model_.tensor(id);
+  if (piece.straddling >= 0) {
+    stored.local = whole_box(stored.shape);
+    stored.copies = 1;
+  }
+  if (piece.block == 1) return stored;
+  stored.local = blocked_box(stored.shape, stored.local, piece.block);
+  stored.shape = blocked_shape(stored.shape, piece.block);
+  return stored;
+}
+
+int64_t ModelState::bytes_of(const StatePiece& piece, int64_t elements) const {
+  return stored_bytes(dtype(piece), packed(piece), divide_up(elements, piece.block));
+}
+
+Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) const {
+  return {piece.range.buffer, piece.range.offset + bytes_of(piece, begin - piece.begin),
+          bytes_of(piece, end - begin)};
+}
+
+/// Writes elements [begin, end) of the unit, whole disk sectors where it lies on disk: by way of
+/// `room` then, and where it lies in a GPU's memory.
+void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
+                       std::byte* room) {
+  const Range to = part(piece, begin, end);
+  const bool converts = dtype(piece) != source;
+  if (memory_.in_reach(program_, to)) {
+    if (converts) return convert(data, source, memory_.at(program_, to), dtype(piece), end - begin);
+    std::memcpy(memory_.at(program_, to), data, static_cast<size_t>(to.bytes));
+    return;
+  }
+  if (converts) convert(data, source, room, dtype(piece), end - begin);
+  const void* const stored = converts ? room : data;
+  if (memory_.on_disk(program_, to))
+    memory_.write_disk(program_, to, stored);
+  else
+    memory_.write(program_, to, stored);
+}
+
+/// Reads them in the dtype they have: as they are now, or (on disk) as they were kept.
+void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out, StateReading reading) const {
+  const Range from = part(piece, begin, end);
+  if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
+  std::optional<Bounce> own;
+  if (reading.sectors.empty()) reading.sectors = own.emplace().sectors();
+  std::byte* const sectors_read = reading.sectors.data();
+  auto* to = static_cast<std::byte*>(out);
+  // Sectors around what is wanted, as many at a time as there is room for.
+  const auto room = static_cast<int64_t>(reading.sectors.size());
+  for (int64_t at = from.offset; at < from.offset + from.bytes;) {
+    const int64_t first = at / kSwapAlignment * kSwapAlignment;
+    const int64_t last = std::min(from.offset + from.bytes, first + room);
+    const Range sectors{from.buffer, first, swap_align(last - first)};
+    if (reading.of_snapshot)
+      memory_.read_kept(program_, sectors, sectors_read);
+    else
+      memory_.read_disk(program_, sectors, sectors_read);
+    std::memcpy(to + (at - from.offset), sectors_read + (at - first), static_cast<size_t>(last - at));
+    at = last;
+  }
+}
+
+void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const {
+  if (dtype(piece) == DType::kF32) return fetch(piece, begin, end, out);
+  if (const PackedFormat& format = packed(piece)) {
+    const int64_t first = begin / kPackedRecord * kPackedRecord;
+    std::vector<std::byte> records(static_cast<size_t>(format.bytes(end - first)));
+    fetch(piece, first, round_up(end, kPackedRecord), records.data());
+    return unpack_values(format, records.data(), begin - first, {out, static_cast<size_t>(end - begin)});
+  }
+  std::vector<std::byte> raw(static_cast<size_t>((end - begin) * dtype_bytes(dtype(piece))));
+  fetch(piece, begin, end, raw.data());
+  convert(raw.data(), dtype(piece), out, DType::kF32, end - begin);
+}
+
+/// Fills a piece chunk by chunk; in place where dtype and tier allow. Padding becomes zero.
+void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& read) {
+  const int64_t size = dtype_bytes(source);
+  const auto fill_part = [&](int64_t begin, int64_t end, std::byte* to) {
+    for (const Slice& slice : slices_of(piece, begin, end)) {
+      const TensorInfo tensor = stored_tensor(piece, slice.tensor);
+      std::byte* at = to + (slice.position_in_unit - begin) / piece.block * size;
+      for (const Box& box : boxes_of(tensor, slice, piece.block)) {
+        read(piece, tensor, box, at);
+        at += box.numel() * size;
+      }
+    }
+  };
+  if (dtype(piece) == source && memory_.in_reach(program_, piece.range))
+    return fill_part(piece.begin, piece.end, memory_.at(program_, piece.range));
+  const Bounce bounce;
+  const Bounce converted;  // its pages come when it is used
+  for (int64_t begin = piece.begin; begin < piece.end; begin += kChunk) {
+    const int64_t end = std::min(begin + kChunk, piece.end);
+    std::memset(bounce.data(), 0, static_cast<size_t>((end - begin) * size));
+    fill_part(begin, end, bounce.data());
+    store(piece, begin, end, source, bounce.data(), converted.data());
+  }
+}
+
+ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) const {
+  return [&first_weights](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
+    auto* to = static_cast<float*>(out);
+    int64_t from = tensor.numel();
+    int64_t until = 0;
+    visit_runs(tensor.shape, box, [&](int64_t begin, int64_t end, int64_t position) {
+      from = std::min(from, begin);
+      until = end;
+      // In pieces: what is read of a mapped file is memory of this process until it is released.
+      for (int64_t first = begin; first < end; first += kChunk) {
+        const int64_t last = std::min(first + kChunk, end);
+        first_weights.read(tensor, first, last, {to + position + (first - begin), static_cast<size_t>(last - first)});
+        if (last - first == kChunk) first_weights.release(tensor, first, last);
+      }
+    });
+    first_weights.release(tensor, from, until);
+  };
+}
+
+/// Packs what this rank has of a packed tensor, in parts of at most kPackedPart elements, with the
+/// scales of the whole.
+void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first) {
+  const PackedFormat& format = packed(piece);
+  const TensorInfo& tensor = model_.tensor(slice.tensor);
+  std::vector<float> values(static_cast<size_t>(std::min(kPackedPart, std::max(tensor.numel(), slice.extent))));
+  const auto read = [&](int64_t begin, int64_t end) {
+    const std::span<float> some(values.data(), static_cast<size_t>(end - begin));
+    first.read(tensor, begin, end, some);
+    first.release(tensor, begin, end);
+    return std::span<const float>(some);
+  };
+  const PackScales scales = scales_of(format, {tensor.name, tensor.numel(), tensor.shape.back()}, kPackedPart, read);
+  std::vector<std::byte> records(static_cast<size_t>(format.bytes(kPackedPart)));
+  for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kPackedPart) {
+    const int64_t end = std::min(at + kPackedPart, slice.offset + slice.extent);
+    std::fill(records.begin(), records.end(), std::byte{0});
+    for (const TensorRun& run : runs_of(tensor, at, end))
+      pack_values(format, scales, run.begin, read(run.begin, run.end), run.position, records.data());
+    const int64_t in_unit = slice.position_in_unit + (at - slice.offset);
+    const Range to = part(piece, in_unit, in_unit + (end - at));
+    if (memory_.in_reach(program_, to))
+      std::memcpy(memory_.at(program_, to), records.data(), static_cast<size_t>(to.bytes));
+    else
+      memory_.write(program_, to, records.data());
+  }
+}
+
+/// Fills a state with what training begins with, and always with what is frozen.
+void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) {
+  if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
+  const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
+  if (memory_.in_reach(program_, piece.range)) {
+    side_by_side(slices.size(), [&](size_t i) { pack(piece, slices[i], first); }, static_cast<size_t>(kernel_threads()));
+    return;
+  }
+  for (const Slice& slice : slices) pack(piece, slice, first);
+}
+
+/// Fills an optimizer's state with the number it begins with: its memory is zeros already.
+void ModelState::fill_constant(const StatePiece& piece, double number) {
+  if (number == 0.0) return;
+  fill(piece, DType::kF32,
+       [number](const StatePiece&, const TensorInfo&, const Box& box, void* out) {
+         std::fill_n(static_cast<float*>(out), box.numel(), static_cast<float>(number));
+       });
+}
+
+/// Measures the lengths of the magnitudes that this rank has in pieces that are filled from
+/// `first`.
+void ModelState::measure_lengths(FirstWeights& first, const std::function<bool(const StatePiece&)>& is_read) const {
+  std::map<TensorId, TensorPart> wanted;
+  for (const StatePiece& piece : pieces_) {
+    if (!is_read(piece)) continue;
+    for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
+      const TensorInfo& tensor = model_.tensor(slice.tensor);
+      if (tensor.initial.kind != Initial::Kind::kRowLengths) continue;
+      for (const TensorRun& run : runs_of(tensor, slice.offset, slice.offset + slice.extent)) {
+        TensorPart& part = wanted.try_emplace(slice.tensor, TensorPart{&tensor, run.begin, run.end}).first->second;
+        part.begin = std::min(part.begin, run.begin);
+        part.end = std::max(part.end, run.end);
+      }
+    }
+  }
+  std::vector<TensorPart> parts;
+  for (const auto& [id, part] : wanted) parts.push_back(part);
+  first.measure_lengths(parts, static_cast<size_t>(kernel_threads()));
+}
+
+void ModelState::load(FirstWeights first) {
+  first.require_fit(model_);
+  measure_lengths(first, [](const StatePiece& piece) { return piece.state < 0; });
+  for (const StatePiece& piece : pieces_) {
+    if (piece.state < 0)
+      fill_first(piece, first);
+    else
+      fill_constant(piece, options_.optimizer_states[static_cast<size_t>(piece.state)].first);
+  }
+}
+
+std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
+  std::vector<StateConversion> conversions = checkpoint.require_states(states());
+  first.require_fit(model_);
+  measure_lengths(first, [&](const StatePiece& piece) { return !trains(piece); });
+  const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
+                              void* out) {
+    checkpoint.read(
+        StateSlice{tensor.name, kind_of(piece.state), stored_dtype(piece), tensor.shape, box, out});
+  };
+  for (const StatePiece& piece : pieces_) {
+    if (trains(piece))
+      fill(piece, stored_dtype(piece), read);
+    else
+      fill_first(piece, first);
+  }
+  checkpoint.close_files();
+  return conversions;
+}
+
+std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
+  return slices_of({.sectors = sectors});
+}
+
+/// Takes a snapshot; state on disk is not copied: it is kept, and what is written goes elsewhere.
+std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
+  std::vector<CopiedRange> in_reach;
+  for (const StatePiece& piece : pieces_) {
+    if (piece.snapshot.bytes == 0) continue;
+    const Range from = part(piece, piece.saved.begin, piece.saved.end);
+    std::byte* const to = memory_.at(program_, piece.snapshot);
+    if (memory_.in_reach(program_, from))
+      in_reach.push_back({to, memory_.at(program_, from), from.bytes});
+    else
+      memory_.read(program_, from, to);
+  }
+  copy_streamed(in_reach);
+  memory_.keep_disk();
+  return slices_of({.of_snapshot = true, .sectors = sectors});
+}
+
+void ModelState::populate_snapshot() const {
+  const BufferId buffer = find_persistent(program_, Persistent::kSnapshot, Tier::kHost);
+  if (buffer >= 0) memory_.populate(program_, buffer);
+}
+
+void ModelState::release_snapshot() { memory_.release_disk(); }
+
+std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
+  std::vector<StateSlice> mine;
+  for (const StatePiece& piece : pieces_) {
+    if (piece.saved.size() == 0) continue;
+    for (const Slice& slice : slices_of(piece, piece.saved.begin, piece.saved.end)) {
+      const TensorInfo tensor = stored_tensor(piece, slice.tensor);
+      if (model_.split.index % tensor.copies != 0) continue;
+      int64_t first = slice.position_in_unit;
+      for (const Box& box : boxes_of(tensor, slice, piece.block)) {
+        mine.push_back(saved_slice(piece, tensor, box, first, reading));
+        first += box.numel() * piece.block;
+      }
+    }
+  }
+  return mine;
+}
+
+/// `box` of the tensor, which lies at element `first` of the unit: itself, or its copy in the
+/// snapshot.
+StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
+                                   const Box& box, int64_t first, StateReading reading) const {
+  StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
+  const Range range = part(piece, first, first + box.numel() * piece.block);
+  if (reading.of_snapshot && !memory_.on_disk(program_, range)) {
+    require(piece.snapshot.bytes > 0, "what is saved has a place in the snapshot");
+    saved.data = memory_.at(program_, piece.snapshot) + bytes_of(piece, first - piece.saved.begin);
+  } else if (memory_.in_reach(program_, range)) {
+    saved.data = memory_.at(program_, range);
+  } else {
+    saved.read = [this, &piece, first, reading](int64_t begin, int64_t end, void* out) {
+      fetch(piece, first + begin * piece.block, first + end * piece.block, out, reading);
+    };
+  }
+  return saved;
+}
+
+std::vector<StateInfo> ModelState::states() const {
+  std::vector<StateInfo> all;
+  for (const StoredState& saved : stored_states(model_, partition_, options_)) {
+    const TensorInfo& tensor = model_.tensor(saved.tensor);
+    all.push_back(
+        {tensor.name, kind_of(saved.state), saved.dtype, blocked_shape(tensor.shape, saved.block)});
+  }
+  return all;
+}
+
+void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
+                         Communicator& group, std::span<float> out) const {
+  const auto found = std::find_if(model_.tensors.begin(), model_.tensors.end(),
+                                  [&](const TensorInfo& info) { return info.name == tensor; });
+  require(found != model_.tensors.end(), "a tensor of the model");
+  const auto id = static_cast<TensorId>(found - model_.tensors.begin());
+  std::vector<float> room;
+  for (int index = 0; index < model_.split.degree; index += found->copies) {
+    const Box part = local_part(*found, index);
+    const ShardRange wanted{elements_before(found->shape, part, begin),
+                            elements_before(found->shape, part, end)};
+    if (wanted.size() == 0) continue;
+    if (part == whole_box(found->shape)) {
+      collect_part(id, index, wanted, receives, group, out);
+      continue;
+    }
+    room.resize(receives ? static_cast<size_t>(wanted.size()) : 0);
+    collect_part(id, index, wanted, receives, group, room);
+    if (!receives) continue;
+    const float* from = room.data();
+    for (const Box& box : cut_box(part, wanted.begin, wanted.end)) {
+      visit_runs(found->shape, box, [&](int64_t first, int64_t last, int64_t position) {
+        std::copy_n(from + position, last - first, out.data() + (first - begin));
+      });
+      from += box.numel();
+    }
+  }
+}
+
+/// The parameters of a unit that this rank holds.
+const StatePiece& ModelState::parameters_of(UnitId unit) const {
+  for (const StatePiece& piece : pieces_)
+    if (piece.state == StatePiece::kParam && piece.unit == unit) return piece;
+  bug("a rank holds what it sends");
+}
+
+/// Elements [wanted.begin, wanted.end) of what tensor-parallel rank `index` uses of a tensor.
+void ModelState::collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
+                              Communicator& group, std::span<float> out) const {
+  const int tensor_ranks = model_.split.degree;
+  const int shards = group.size() / tensor_ranks / holders_.stages;
+  std::vector<float> sent;
+  for (const Unit& unit : partition_.units) {
+    const ParameterHolders::OfUnit& holder = holders_.units[static_cast<size_t>(unit.id)];
+    for (const Slice& slice : unit.slices) {
+      if (slice.tensor != tensor) continue;
+      const int64_t from = std::max(wanted.begin, slice.offset);
+      const int64_t to = std::min(wanted.end, slice.offset + slice.extent);
+      if (from >= to) continue;
+      // The wanted range in the unit, cut where ranks' parts meet.
+      const int64_t first = slice.position_in_unit + (from - slice.offset);
+      const int64_t last = first + (to - from);
+      for (int shard = 0; shard < shards; ++shard) {
+        const ShardRange theirs = holder.cut ? shard_range(unit, shard, shards)
+                                             : ShardRange{0, shard == 0 ? unit.padded : 0};
+        const int64_t a = std::max(first, theirs.begin);
+        const int64_t b = std::min(last, theirs.end);
+        if (a >= b) continue;
+        const auto to_out = static_cast<size_t>(from - wanted.begin + (a - first));
+        const int owner = (holder.stage * shards + shard) * tensor_ranks + index;
+        if (owner == group.rank()) {
+          if (receives) {
+            fetch_f32(parameters_of(unit.id), a, b, out.data() + to_out);
+            continue;
+          }
+          sent.resize(static_cast<size_t>(b - a));
+          fetch_f32(parameters_of(unit.id), a, b, sent.data());
+          group.send(sent.data(), b - a, DType::kF32, 0, {"export"}).wait();
+        } else if (receives) {
+          group.receive(out.data() + to_out, b - a, DType::kF32, owner, {"export"}).wait();
+        }
+      }
+    }
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,80 @@
+#include "engine/moved_tensors.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/precision_name.h"
+#include "base/text.h"
+#include "checkpoint/weight_conversion.h"
+
+namespace ftrun {
+namespace {
+
+/// Elements compared at once: nearly always the first of them have moved, and nothing more of the
+/// model is read.
+constexpr int64_t kCompared = 4096;
+/// Names that a warning lists.
+constexpr size_t kMostNamed = 8;
+
+std::string listed(const std::vector<std::string>& names) {
+  const std::vector<std::string> first(
+      names.begin(),
+      names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMostNamed)));
+  return cat(join(first, ", "),
+             names.size() > kMostNamed ? cat(" and ", names.size() - kMostNamed, " more") : "");
+}
+
+}  // namespace
+
+MovedTensors::MovedTensors(const ModelDescription& model, const FirstWeights& first, DType dtype)
+    : first_(first), dtype_(dtype) {
+  for (const TensorInfo& tensor : model.tensors)
+    // Row lengths are measured from the whole matrix; the gradient that moves them is that of A and
+    // B beside them.
+    if (tensor.trainable && tensor.initial.kind != Initial::Kind::kRowLengths)
+      trained_[tensor.name] = &tensor;
+}
+
+void MovedTensors::look(const std::string& tensor, int64_t begin, std::span<const float> values) {
+  const auto known = trained_.find(tensor);
+  if (known == trained_.end()) return;
+  State& state = states_.try_emplace(tensor, State::kUnmoved).first->second;
+  for (int64_t at = 0; at < std::ssize(values) && state != State::kMoved; at += kCompared) {
+    const auto now = values.subspan(
+        static_cast<size_t>(at), static_cast<size_t>(std::min(kCompared, std::ssize(values) - at)));
+    before_.resize(now.size());
+    first_.read(*known->second, begin + at, begin + at + std::ssize(now), before_);
+    for (size_t i = 0; i < now.size() && state != State::kMoved; ++i) {
+      // Master weights of 16 bits begin as the rounded ones.
+      if (now[i] == before_[i] || now[i] == rounded_to(DType::kBF16, before_[i])) continue;
+      state = rounded_to(dtype_, now[i]) == rounded_to(dtype_, before_[i]) ? State::kLostInRounding
+                                                                           : State::kMoved;
+    }
+  }
+}
+
+std::string MovedTensors::warning() const {
+  std::vector<std::string> unmoved, lost;
+  for (const auto& [name, state] : states_) {
+    if (state == State::kUnmoved) unmoved.push_back(name);
+    if (state == State::kLostInRounding) lost.push_back(name);
+  }
+  std::vector<std::string> parts;
+  if (!unmoved.empty())
+    parts.push_back(cat(
+        unmoved.size() == states_.size() ? "none" : std::to_string(unmoved.size()), " of ",
+        states_.size(), " trained tensors ",
+        unmoved.size() == states_.size() ? "has"
+        : unmoved.size() == 1            ? "has not"
+                                         : "have not",
+        " moved from what training began with: ", listed(unmoved),
+        "; no gradient has reached them, or the learning rate is 0 or too small to change them"));
+  if (!lost.empty())
+    parts.push_back(cat("what ", lost.size(), " of ", states_.size(),
+                        " trained tensors have learned is less than ", precision_name(dtype_),
+                        " holds, and the export has their first values: ", listed(lost),
+                        "; export.dtype: fp32 keeps it"));
+  return join(parts, "; ");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "engine/first_weights.h"
+#include "model/description.h"
+
+namespace ftrun {
+
+/// Compares what is exported of each trained tensor with what it held when training began, piece by
+/// piece while the export passes. A tensor whose every element is as it was has not been trained,
+/// whatever the loss says: no gradient reached it, the learning rate was 0, or what changed is less
+/// than the export's dtype holds.
+class MovedTensors {
+ public:
+  /// `model` and `first` are borrowed; `dtype` is that of the exported file.
+  MovedTensors(const ModelDescription& model, const FirstWeights& first, DType dtype);
+
+  /// Elements from `begin` on of a tensor, in fp32 before they are rounded.
+  void look(const std::string& tensor, int64_t begin, std::span<const float> values);
+
+  /// A warning about those that have not moved; "" where all that were looked at have.
+  std::string warning() const;
+
+ private:
+  enum class State : uint8_t { kUnmoved, kLostInRounding, kMoved };
+
+  const FirstWeights& first_;
+  DType dtype_;
+  std::map<std::string, const TensorInfo*> trained_;
+  std::map<std::string, State> states_;
+  std::vector<float> before_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+
+#include "engine/lanes.h"
+#include "program/program.h"
+
+namespace ftrun {
+
+/// LayerPhase is one phase of one micro-batch in one layer.
+struct LayerPhase {
+  /// kForward, kBackward, kInputGrad or kWeightGrad.
+  InstrKind kind = InstrKind::kForward;
+  int32_t layer = 0;
+  int32_t micro_batch = 0;
+  auto operator<=>(const LayerPhase&) const = default;
+};
+
+/// PipelineSeconds is what the compute lane of a rank of a pipeline did in a training step until
+/// its decision, in seconds. All of them together are the time from the step's begin to its
+/// decision.
+struct PipelineSeconds {
+  /// Seconds waited for what ranks of several stages do together, and before the decision for all
+  /// ranks' gradient norm.
+  double waited_for_stages = 0;
+  double waited_at_end = 0;
+  /// Seconds of its work and of waits for anything but other stages: before its first layer, in
+  /// each layer, and from the gradient norm on.
+  double before = 0;
+  std::map<LayerPhase, double> layers;
+  double after = 0;
+};
+
+/// Takes the times of the compute lane of a pipeline's program.
+class PhaseClock {
+ public:
+  /// `program` is borrowed.
+  explicit PhaseClock(const Program& program) : program_(program) {}
+
+  void begin();
+  /// An instruction of the compute lane has run.
+  void note(const Instr& instr, const Lanes::Waited& waited, double seconds);
+  const PipelineSeconds& seconds() const { return seconds_; }
+
+ private:
+  /// A program of one stage has nothing to measure.
+  bool is_on() const { return program_.stage.count > 1; }
+
+  const Program& program_;
+  PipelineSeconds seconds_;
+  bool decided_ = false;
+  /// The place of the seconds of instructions between those of layers.
+  double* current_ = &seconds_.before;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,69 @@
+#include "engine/rank_groups.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+
+namespace ftrun {
+
+std::vector<Communicator*> RankGroups::distinct() const {
+  std::vector<Communicator*> all = open;
+  for (Communicator* group : {host_world, host_model})
+    if (group != nullptr && std::find(all.begin(), all.end(), group) == all.end())
+      all.push_back(group);
+  return all;
+}
+
+Communicator& RankGroups::peer_visible() const {
+  Communicator* largest = host_world;
+  for (Communicator* group : distinct())
+    if (group->backend() == "shm" &&
+        (largest->backend() != "shm" || group->size() > largest->size()))
+      largest = group;
+  return *largest;
+}
+
+Communicator* RankGroups::find(const ProgramGroup& group) const {
+  for (Communicator* candidate : open)
+    if (candidate->members() == group.ranks.ranks &&
+        (!group.ranks.is_link() || candidate->name() == group.ranks.name()))
+      return candidate;
+  return nullptr;
+}
+
+Communicator* OpenGroups::open(Rendezvous& rendezvous, const RankGroup& group,
+                               const std::string& prefix, const CommOptions& options) {
+  CommOptions own = options;
+  own.carries_messages = group.is_link();
+  owned_.push_back(open_communicator(rendezvous, prefix + group.name(), group.ranks, own));
+  return owned_.back().get();
+}
+
+OpenGroups::OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups,
+                       GroupId model, CommOptions options) {
+  groups_.board = &rendezvous.board();
+  const RankGroup alone{"alone", {rendezvous.rank()}};
+  // One rank has nobody to talk to: no NCCL for it.
+  if (groups.empty()) options.device = -1;
+  for (const ProgramGroup& group : groups)
+    groups_.open.push_back(open(rendezvous, group.ranks, "", options));
+  const auto host_group = [&](GroupId id) {
+    const bool host = id != kNoGroup && options.device < 0;
+    if (host) return groups_.open[static_cast<size_t>(id)];
+    CommOptions on_host = options;
+    on_host.device = -1;
+    on_host.sum_blocks = {};
+    on_host.backend = CommBackend::kAuto;
+    const RankGroup& ranks = id == kNoGroup ? alone : groups[static_cast<size_t>(id)].ranks;
+    return open(rendezvous, ranks, "host ", on_host);
+  };
+  groups_.host_world = host_group(groups.empty() ? kNoGroup : 0);
+  groups_.host_model = model == 0 || groups.empty() ? groups_.host_world : host_group(model);
+}
+
+void OpenGroups::close() {
+  for (auto group = owned_.rbegin(); group != owned_.rend(); ++group) (*group)->shutdown();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,237 @@
+#include "engine/replica_check.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/rank_error.h"
+#include "base/side_by_side.h"
+#include "base/text.h"
+#include "checkpoint/safetensors.h"
+#include "partition/layout.h"
+
+namespace ftrun {
+namespace {
+
+/// Bytes of a GPU's memory that are brought to the host at a time.
+constexpr int64_t kPiece = int64_t{4} << 20;
+
+/// "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::vector<std::string> names;
+  for (const int rank : ranks) names.push_back(std::to_string(rank));
+  if (names.size() == 1) return cat("rank ", names.front());
+  const std::string last = names.back();
+  names.pop_back();
+  return cat("ranks ", join(names, ", "), " and ", last);
+}
+
+/// Ranks by what they gave; one that gave nothing has nothing to compare.
+std::map<std::string, std::vector<int>> by_text(const std::vector<std::string>& texts) {
+  std::map<std::string, std::vector<int>> ranks;
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    if (!texts[rank].empty()) ranks[texts[rank]].push_back(static_cast<int>(rank));
+  return ranks;
+}
+
+/// Takes the words in place `index` of each rank's text.
+std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t index) {
+  std::vector<std::string> words;
+  for (const std::string& text : texts) {
+    std::istringstream in(text);
+    std::string word;
+    for (size_t i = 0; i <= index; ++i)
+      if (!(in >> word)) word = "";
+    words.push_back(word == "-" ? "" : word);
+  }
+  return words;
+}
+
+/// A holder is a rank and what it sent of a set: "HASH NAME" of each part.
+struct Holder {
+  int rank = 0;
+  std::vector<std::string> parts;
+};
+
+/// Lists the holders by key; a rank that does not share the set sent "-".
+std::map<std::string, std::vector<Holder>> holders_of(const std::vector<std::string>& texts) {
+  std::map<std::string, std::vector<Holder>> holders;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    std::vector<std::string> lines = split(texts[rank], '\n');
+    const std::string key = lines.front();
+    lines.erase(lines.begin());
+    if (key != "-") holders[key].push_back({static_cast<int>(rank), std::move(lines)});
+  }
+  return holders;
+}
+
+/// Makes the error of ranks that sent different lines for a part, by line. If one rank is named it
+/// is that rank's failure, on whichever rank it is reported.
+RankError difference(const std::map<std::string, std::vector<int>>& versions, int64_t step) {
+  const auto most = std::max_element(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
+    return a.second.size() < b.second.size();
+  });
+  std::vector<int> few, everyone;
+  for (const auto& version : versions) {
+    everyone.insert(everyone.end(), version.second.begin(), version.second.end());
+    if (&version != &*most) few.insert(few.end(), version.second.begin(), version.second.end());
+  }
+  std::sort(few.begin(), few.end());
+  std::sort(everyone.begin(), everyone.end());
+  const std::string tensor = most->first.substr(most->first.find(' ') + 1);
+  const bool known = 2 * most->second.size() > everyone.size();
+  const Error error(
+          ExitCode::kEnvironment,
+          known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ", ranks_text(most->second),
+                      " of ", tensor, " after step ", step,
+                      ", which all must hold alike: a memory or processor there changed them")
+                : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ", step,
+                      ", which they must: a memory or processor of one of them changed them"),
+          "look at these machines; --resume auto goes on from the last checkpoint, before which this was "
+          "compared too (processors of different kinds may round differently: train.check_replicas 0 then)");
+  const bool one = known && few.size() == 1;
+  return {error, one ? few.front() : RankError::kThisRank, one};
+}
+
+}  // namespace
+
+ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
+                           std::vector<std::string> state_kinds, Exchange exchange, Sum sum)
+    : program_(train.program), memory_(memory), exchange_(std::move(exchange)), sum_(std::move(sum)) {
+  list_parts(train, partition, state_kinds);
+  find_shared();
+}
+
+/// Sets keep apart what data-parallel ranks cut and what they do not, and what tensor-parallel
+/// ranks share out and what they have several copies of: a rank shares all of a set with another
+/// one or none. All ranks have as many sets.
+void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partition,
+                              const std::vector<std::string>& kinds) {
+  std::map<std::tuple<int32_t, bool, int>, Set> sets;
+  for (int32_t state = StatePiece::kWorking; state < static_cast<int32_t>(kinds.size()); ++state)
+    for (const bool cut : {false, true})
+      for (const int copied : {0, 1, 2}) sets[{state, cut, copied}];
+  for (const StatePiece& piece : train.pieces) {
+    if (memory_.on_disk(program_, piece.range)) continue;
+    const Unit& unit = partition.unit(piece.unit);
+    const Buffer& buffer = program_.at(piece.range.buffer);
+    const bool cut = piece.begin != 0 || piece.end != unit.padded;
+    const std::string kind = piece.state >= 0               ? kinds[static_cast<size_t>(piece.state)]
+                             : piece.state == StatePiece::kParam ? "parameters"
+                                                                 : "working copy of the parameters";
+    if (piece.straddling >= 0) {
+      Set& all = sets[{piece.state, false, 2}];
+      const std::string& name = train.model.tensor(piece.straddling).name;
+      all.key += cat(name, " scales\n");
+      all.parts.push_back({cat(name, " (", kind, ")"), piece.range});
+      continue;
+    }
+    for (const Slice& slice : slices_in(unit, piece.begin, piece.end)) {
+      const TensorInfo& tensor = train.model.tensor(slice.tensor);
+      const int copied = tensor.local == whole_box(tensor.shape) ? 2 : tensor.copies > 1 ? 1 : 0;
+      Set& set = sets[{piece.state, cut, copied}];
+      set.key += cat(tensor.name, ' ', shape_text(tensor.local.offset), ' ', shape_text(tensor.local.extent), ' ', slice.offset,
+                     ' ', slice.extent, '\n');
+      set.parts.push_back({cat(tensor.name, " (", kind, ")"),
+                           {piece.range.buffer, piece.range.offset + buffer.bytes_of(slice.position_in_unit - piece.begin),
+                            buffer.bytes_of(slice.extent)}});
+    }
+  }
+  for (auto& [which, set] : sets) {
+    set.key = set.parts.empty() ? "-" : hex64(xxh3(set.key.data(), set.key.size()));
+    sets_.push_back(std::move(set));
+  }
+}
+
+void ReplicaCheck::find_shared() {
+  std::string keys;
+  for (const Set& set : sets_) keys += cat(set.key, ' ');
+  const std::vector<std::string> all = exchange_(keys);
+  for (size_t s = 0; s < sets_.size(); ++s)
+    for (const auto& [key, ranks] : by_text(words_at(all, s))) {
+      if (ranks.size() < 2) continue;
+      if (key == sets_[s].key) sets_[s].shared = static_cast<int64_t>(shared_.size());
+      shared_.push_back({s, static_cast<double>(ranks.size())});
+    }
+}
+
+uint64_t ReplicaCheck::hash_of(const Part& part) const {
+  if (memory_.in_reach(program_, part.range))
+    return xxh3(memory_.at(program_, part.range), static_cast<size_t>(part.range.bytes));
+  Xxh3Stream stream;
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(kPiece, part.range.bytes)));
+  for (int64_t done = 0; done < part.range.bytes; done += kPiece) {
+    const int64_t bytes = std::min(kPiece, part.range.bytes - done);
+    memory_.read(program_, {part.range.buffer, part.range.offset + done, bytes}, piece.data());
+    stream.update(piece.data(), static_cast<size_t>(bytes));
+  }
+  return stream.digest();
+}
+
+/// Hashes each part.
+std::vector<uint64_t> ReplicaCheck::hashes(const Set& set) const {
+  std::vector<uint64_t> found(set.parts.size());
+  const auto take = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
+  if (memory_.gpu() == nullptr) {
+    side_by_side(set.parts.size(), take);
+  } else {
+    for (size_t i = 0; i < found.size(); ++i) take(i);
+  }
+  return found;
+}
+
+/// Numbers x of n ranks are equal where n * sum of x^2 = (sum of x)^2 (Cauchy and Schwarz).
+/// Quarters of a hash are so small that sums over 2^20 ranks are exact in fp64; the products are
+/// compared as integers.
+void ReplicaCheck::check(int64_t step) const {
+  if (!compares()) return;
+  constexpr size_t kQuarters = 4;
+  std::vector<double> sums(shared_.size() * kQuarters * 2, 0.0);
+  for (const Set& set : sets_) {
+    if (set.shared < 0) continue;
+    const std::vector<uint64_t> parts = hashes(set);
+    const uint64_t hash = xxh3(parts.data(), parts.size() * sizeof(uint64_t));
+    for (size_t q = 0; q < kQuarters; ++q) {
+      const auto x = static_cast<double>(hash >> (16 * q) & 0xFFFF);
+      double* const at = sums.data() + (static_cast<size_t>(set.shared) * kQuarters + q) * 2;
+      at[0] = x;
+      at[1] = x * x;
+    }
+  }
+  sum_(sums);
+  using Wide = unsigned __int128;
+  for (size_t s = 0; s < shared_.size(); ++s)
+    for (size_t q = 0; q < kQuarters; ++q) {
+      const double* const at = sums.data() + (s * kQuarters + q) * 2;
+      const auto x = static_cast<Wide>(at[0]);
+      if (static_cast<Wide>(shared_[s].ranks) * static_cast<Wide>(at[1]) != x * x) name_culprit(shared_[s].set, step);
+    }
+}
+
+std::string ReplicaCheck::signed_parts(const Set& set) const {
+  if (set.shared < 0) return "-";
+  std::string text = set.key;
+  const std::vector<uint64_t> found = hashes(set);
+  for (size_t i = 0; i < found.size(); ++i) text += cat('\n', hex64(found[i]), ' ', set.parts[i].name);
+  return text;
+}
+
+/// All ranks come here together.
+void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
+  for (const auto& [key, holders] : holders_of(exchange_(signed_parts(sets_[set]))))
+    for (size_t part = 0; part < holders.front().parts.size(); ++part) {
+      std::map<std::string, std::vector<int>> versions;
+      for (const Holder& holder : holders) versions[holder.parts.at(part)].push_back(holder.rank);
+      if (versions.size() > 1) throw difference(versions, step);
+    }
+  throw Error(ExitCode::kEnvironment,
+              cat("what ranks hold alike had different hashes after step ", step,
+                  ", and has the same when they are taken again: a memory or processor of one of them computes wrongly now and then"),
+              "look at these machines; --resume auto goes on from the last checkpoint");
+}
+
+}  // namespace ftrun

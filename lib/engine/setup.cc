@@ -1,0 +1,87 @@
+#include "engine/setup.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "config/model_name.h"
+#include "kernels/kernels.h"
+#include "plan/weights_check.h"
+#include "program/savings.h"
+#include "report/machine.h"
+
+namespace ftrun {
+namespace {
+
+/// Chooses where the disk tier lies: one file holds parameters and optimizer state.
+SwapOptions swap_options(const Config& config, const std::string& run, int rank) {
+  SwapOptions swap;
+  swap.folder = disk_folder(config.zero);
+  swap.name = cat(run, "-rank", rank);
+  swap.aio.block_size = config.aio.block_size;
+  swap.aio.queue_depth = static_cast<int>(config.aio.queue_depth);
+  swap.aio.intra_op_parallelism = static_cast<int>(config.aio.intra_op_parallelism);
+  swap.aio.single_submit = config.aio.single_submit;
+  swap.aio.overlap_events = config.aio.overlap_events;
+  return swap;
+}
+
+/// Measures what the process holds before it has anything of the model, once its libraries have
+/// their threads and working memory, and saving its own: else these would come with the first step
+/// and look like the model's.
+int64_t held_when_warm(const Gpu* gpu, SaveRoom& room) {
+  room.populate();
+  if (gpu == nullptr) {
+    const HostBlock operands(kWarmUpBytes, "the first product");
+    warm_up_products(operands.data());
+  }
+  return read_process_memory().held();
+}
+
+/// Prepares a GPU before the memory of training is asked for.
+void prepare(const Gpu* gpu, const ProgramPlan& plan) {
+  if (gpu == nullptr) return;
+  for (const LayerGraph& graph : plan.model.graphs) gpu->kernels().prepare(graph);
+}
+
+}  // namespace
+
+PlannedModel::PlannedModel(const Config& from, int rank)
+    : folder(folder_of(from.model)),
+      config(parse_model_config(folder.config_json(), folder.path() + "/config.json")),
+      plan(plan_steps(from, config, rank)) {
+  name_as_model(folder, plan.train.model, /*tells=*/rank == 0);
+}
+
+TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
+                             const std::string& run, Gpu* gpu)
+    : groups_(groups),
+      model_(std::move(model)),
+      held_before_(held_when_warm(gpu, save_room_)),
+      memory_(groups.peer_visible(), swap_options(config, run, groups.rank()), [&, gpu](Tier tier, int64_t lacking) {
+        // On a processor, device and host tier are the same memory.
+        const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
+        const MemoryMeasure measure = [=](const MemoryPlan& plan) {
+          return main_memory ? plan.main_memory() : plan.at(tier).total;
+        };
+        return savings_remedy(memory_savings(config, model_.config, groups_.rank(), measure), lacking);
+      }, gpu) {
+  for (const ProgramPlan* plan : model_.plan.all()) prepare(gpu, *plan);
+  if (gpu != nullptr) compared_ = compare_kernels(config, model_.config, groups_.rank(), *gpu);
+  // All before any executor is made, which holds addresses in the arenas.
+  for (const ProgramPlan* plan : model_.plan.all()) memory_.allocate(plan->program);
+  train_executor_ = executor_of(train());
+  evaluate_executor_ = executor_of(evaluate());
+  if (plan().text) text_executor_ = executor_of(text());
+  state_ = std::make_unique<ModelState>(model_.plan, memory_, optimizer_state_kinds(config.optimizer));
+}
+
+std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {
+  return std::make_unique<Executor>(plan.program, plan.model, memory_, groups_);
+}
+
+void TrainingSetup::drop_recordings() {
+  for (Executor* executor : {train_executor_.get(), evaluate_executor_.get(), text_executor_.get()})
+    if (executor != nullptr) executor->drop_recordings();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "checkpoint/model_folder.h"
+#include "checkpoint/save_room.h"
+#include "config/config.h"
+#include "engine/compare_kernels.h"
+#include "engine/executor.h"
+#include "engine/memory.h"
+#include "engine/model_state.h"
+#include "model/config.h"
+#include "program/step_plan.h"
+
+namespace ftrun {
+
+/// PlannedModel is what a rank will train, planned: no memory yet, no other ranks.
+struct PlannedModel {
+  /// Error(kBadInput) for the model folder; what plan_steps() throws.
+  PlannedModel(const Config& config, int rank);
+
+  ModelFolder folder;
+  ModelConfig config;
+  StepPlan plan;
+};
+
+/// The model, programs and memory of a rank, made from the config: what a step needs, before any
+/// weight is read. Nothing here depends on data.
+class TrainingSetup {
+ public:
+  /// The groups, which are those of the plan's programs, and the GPU (null for the processor) are
+  /// borrowed. `run` names this run among others that swap to the same disk.
+  TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups, const std::string& run,
+                Gpu* gpu = nullptr);
+  TrainingSetup(const TrainingSetup&) = delete;
+  TrainingSetup& operator=(const TrainingSetup&) = delete;
+
+  const ProgramPlan& train() const { return model_.plan.train; }
+  const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
+  /// The program for samples of text. It and its executor are there where samples of text are
+  /// wanted and there is validation data to begin them with.
+  const ProgramPlan& text() const { return model_.plan.text.value(); }
+  const Partition& partition() const { return model_.plan.partition; }
+  const StepPlan& plan() const { return model_.plan; }
+  const RankGroups& groups() const { return groups_; }
+  Executor& train_executor() { return *train_executor_; }
+  Executor& evaluate_executor() { return *evaluate_executor_; }
+  Executor& text_executor() { return *text_executor_; }
+  /// Destroys what the GPU has recorded of all programs: before the groups are closed or given up,
+  /// which wait for that.
+  void drop_recordings();
+  ModelState& state() { return *state_; }
+  const SaveRoom& save_room() const { return save_room_; }
+  const RankMemory& memory() const { return memory_; }
+  /// Bytes that the process held, of its own and shared memory, before the first of it was
+  /// allocated and after a first product: libraries, threads, their working memory, data, the
+  /// staging area of checkpoints.
+  int64_t held_before() const { return held_before_; }
+  /// The comparison of a GPU's kernels with the processor's.
+  const std::optional<ComparedKernels>& compared() const { return compared_; }
+  const ModelConfig& model_config() const { return model_.config; }
+  const ModelFolder& folder() const { return model_.folder; }
+
+  /// Says whether one rank alone cannot run the model: it does not have all parameters.
+  bool needs_all_ranks() const {
+    const StateOptions& state = model_.plan.options.state;
+    return state.tensor.count > 1 || state.pipeline.stages() > 1 || (state.stage == 3 && state.shard.count > 1);
+  }
+
+ private:
+  std::unique_ptr<Executor> executor_of(const ProgramPlan& plan);
+
+  const RankGroups groups_;
+  const PlannedModel model_;
+  SaveRoom save_room_;
+  int64_t held_before_;
+  RankMemory memory_;
+  std::optional<ComparedKernels> compared_;
+  std::unique_ptr<Executor> train_executor_;
+  std::unique_ptr<Executor> evaluate_executor_;
+  std::unique_ptr<ModelState> state_;
+  std::unique_ptr<Executor> text_executor_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,49 @@
+#include "engine/touched_pages.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace ftrun {
+namespace {
+
+/// Looked at in one call: a huge page, so that what is full is mostly full at once.
+constexpr int64_t kChunkPages = 512;
+
+int64_t page_bytes() {
+  static const int64_t bytes = ::sysconf(_SC_PAGESIZE);
+  return bytes;
+}
+
+}  // namespace
+
+int64_t whole_pages(int64_t bytes) {
+  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+}
+
+TouchedPages::TouchedPages(const std::byte* data, int64_t bytes)
+    : data_(data),
+      pages_(whole_pages(bytes) / page_bytes()),
+      found_(static_cast<size_t>((pages_ + kChunkPages - 1) / kChunkPages)) {}
+
+int64_t TouchedPages::count(size_t chunk) const {
+  std::array<unsigned char, kChunkPages> present{};
+  const int64_t first = static_cast<int64_t>(chunk) * kChunkPages;
+  const int64_t pages = std::min(kChunkPages, pages_ - first);
+  void* const from = const_cast<std::byte*>(data_ + first * page_bytes());
+  if (::mincore(from, static_cast<size_t>(pages * page_bytes()), present.data()) != 0) return 0;
+  return std::count_if(present.begin(), present.begin() + pages,
+                       [](unsigned char page) { return (page & 1) != 0; });
+}
+
+int64_t TouchedPages::look() {
+  for (size_t chunk = 0; chunk < found_.size(); ++chunk)
+    if (found_[chunk] < kChunkPages)
+      found_[chunk] = std::max(found_[chunk], static_cast<int32_t>(count(chunk)));
+  return std::accumulate(found_.begin(), found_.end(), int64_t{0}) * page_bytes();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,155 @@
+#include "model/rope_angles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/families.h"
+
+namespace ftrun {
+namespace {
+
+float llama3_scaled(const RopeConfig& rope, float frequency) {
+  const auto factor = static_cast<float>(rope.factor);
+  const auto original = static_cast<float>(rope.original_positions);
+  const auto low = static_cast<float>(rope.low_frequency_factor);
+  const auto span = static_cast<float>(rope.high_frequency_factor - rope.low_frequency_factor);
+  const double low_wavelength =
+      static_cast<double>(rope.original_positions) / rope.low_frequency_factor;
+  const double high_wavelength =
+      static_cast<double>(rope.original_positions) / rope.high_frequency_factor;
+  const float wavelength = static_cast<float>(2.0 * std::numbers::pi) / frequency;
+  if (wavelength > static_cast<float>(low_wavelength)) return frequency / factor;
+  if (wavelength < static_cast<float>(high_wavelength)) return frequency;
+  const float smooth = (original / wavelength - low) / span;
+  return (1.0F - smooth) * frequency / factor + smooth * frequency;
+}
+
+/// Ramp rises from 0 at the pair `low` to 1 at the pair `high`.
+struct Ramp {
+  double low, high;
+
+  float at(int64_t pair) const {
+    const auto from = static_cast<float>(low), over = static_cast<float>(high - low);
+    return std::clamp((static_cast<float>(pair) - from) / over, 0.0F, 1.0F);
+  }
+};
+
+/// Returns the pair, between two of them as well, that turns so often in the original positions.
+double pair_that_turns(const RopeConfig& rope, int64_t rotary_size, double turns) {
+  constexpr double kFar = 1e6;  // beyond all pairs; keeps what a config says finite
+  const double wavelength = static_cast<double>(rope.original_positions) / turns;
+  const double pair = static_cast<double>(rotary_size) *
+                      std::log(wavelength / (2.0 * std::numbers::pi)) /
+                      (2.0 * std::log(rope.theta));
+  return std::clamp(pair, -kFar, kFar);
+}
+
+/// Returns yarn's borders: pairs before the first keep their frequencies, those behind the second
+/// are stretched by the factor.
+Ramp yarn_ramp(const RopeConfig& rope, int64_t rotary_size) {
+  double low = pair_that_turns(rope, rotary_size, rope.beta_fast);
+  double high = pair_that_turns(rope, rotary_size, rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(rotary_size - 1));
+  return {low, low == high ? high + 0.001 : high};
+}
+
+/// Returns pair `pair` of yarn, whose wavelength over 2 pi is `power` tokens before scaling.
+float yarn_scaled(const RopeConfig& rope, const Ramp& ramp, int64_t pair, float power) {
+  const float kept = 1.0F - ramp.at(pair);
+  const float stretched = 1.0F / (static_cast<float>(rope.factor) * power);
+  return stretched * (1.0F - kept) + 1.0F / power * kept;
+}
+
+/// Rounds up to two digits behind the point.
+std::string rounded_up(double factor) {
+  return number_text(std::ceil(factor * 100.0 - 1e-6) / 100.0);
+}
+
+}  // namespace
+
+std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size,
+                                        int64_t longest_row) {
+  std::vector<double> out;
+  const auto base = static_cast<double>(static_cast<float>(rope.theta));
+  const bool is_yarn = rope.type == RopeType::kYarn;
+  const Ramp ramp = is_yarn ? yarn_ramp(rope, rotary_size) : Ramp{0, 1};
+  const std::vector<double>& factors =
+      uses_long_factors(rope, longest_row) ? rope.long_factors : rope.short_factors;
+  const auto scaled = [&](int64_t pair, float power) {
+    switch (rope.type) {
+      case RopeType::kDefault:
+        return 1.0F / power;
+      case RopeType::kLinear:
+        return 1.0F / power / static_cast<float>(rope.factor);
+      case RopeType::kLlama3:
+        return llama3_scaled(rope, 1.0F / power);
+      case RopeType::kYarn:
+        return yarn_scaled(rope, ramp, pair, power);
+      case RopeType::kLongRope:
+        return 1.0F / (static_cast<float>(factors[static_cast<size_t>(pair)]) * power);
+    }
+    bug("unknown rope type");
+  };
+  for (int64_t i = 0; i < rotary_size; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(rotary_size);
+    const auto power = static_cast<float>(std::pow(base, static_cast<double>(exponent)));
+    out.push_back(static_cast<double>(scaled(i / 2, power)));
+  }
+  return out;
+}
+
+bool uses_long_factors(const RopeConfig& rope, int64_t longest_row) {
+  return rope.type == RopeType::kLongRope && longest_row > rope.original_positions;
+}
+
+double yarn_attention_factor(double factor, double mscale, double mscale_all_dim) {
+  const auto scale = [&](double share) {
+    return factor <= 1.0 ? 1.0 : 0.1 * share * std::log(factor) + 1.0;
+  };
+  return mscale == 0 || mscale_all_dim == 0 ? scale(1.0) : scale(mscale) / scale(mscale_all_dim);
+}
+
+double longrope_attention_factor(double factor, int64_t original_positions) {
+  require(original_positions > 1, "longrope has more than one original position");
+  const double original = std::log(static_cast<double>(original_positions));
+  return factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(factor) / original);
+}
+
+int64_t reached_positions(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  // Published configs with yarn (Qwen2.5) keep the max_position_embeddings of before.
+  if (rope.type != RopeType::kYarn || config.rotary_size() == 0) return config.max_positions;
+  const double reached = rope.factor * static_cast<double>(rope.original_positions);
+  constexpr double kMost = 0x1p40;
+  return std::max(config.max_positions, static_cast<int64_t>(std::min(reached, kMost)));
+}
+
+std::string scaling_for(const ModelConfig& config, int64_t tokens) {
+  if (config.rotary_size() == 0) return "";
+  const RopeConfig& rope = config.rope;
+  const int64_t reached = reached_positions(config);
+  if (rope.type == RopeType::kLongRope)
+    return cat("longrope's long_factor was searched for rows of at most ", reached,
+               " tokens; longer ones take factors that were searched for them");
+  if (find_family(config.family)->yarn_is_longrope)
+    return cat(
+        "longrope is the scaling that its class has: rope_scaling with a short_factor and a "
+        "long_factor that were searched for this model");
+  const double times = static_cast<double>(tokens) / static_cast<double>(reached);
+  if (rope.type != RopeType::kDefault)
+    return cat("factor ", rounded_up(rope.factor * times), " in place of ",
+               number_text(rope.factor), " in the rope scaling of config.json reaches them");
+  return cat("yarn reaches them: \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": ",
+             rounded_up(times), ", \"original_max_position_embeddings\": ", reached,
+             "} in config.json");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,56 @@
+#include "plan/base_weights.h"
+
+#include <algorithm>
+
+#include "base/round_up.h"
+
+namespace ftrun {
+namespace {
+
+/// The most elements that are read at once.
+constexpr int64_t kPart = int64_t{1} << 18;
+
+}  // namespace
+
+BaseWeights::BaseWeights(const ModelDescription& model, const ModelFolder& folder)
+    : format_(model.dtypes.packed), folder_(folder) {
+  for (const Layer& layer : model.layers)
+    for (const GraphParam& param : layer.params)
+      for (const TensorId id : param.tensors)
+        if (param.packed) packed_[model.tensor(id).name] = model.tensor(id).shape;
+}
+
+void BaseWeights::read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
+  const auto found = packed_.find(tensor);
+  if (found == packed_.end()) return read_stored(tensor, begin, end, out);
+  if (tensor != tensor_) scan(tensor, found->second);
+  const int64_t elements = element_count(found->second);
+  for (int64_t at = begin; at < end;) {
+    const int64_t first = at / kPackedRecord * kPackedRecord, to = std::min(end, first + kPart);
+    const int64_t last = std::min(elements, round_up(to, kPackedRecord));
+    const std::span<float> values(values_.data(), static_cast<size_t>(last - first));
+    read_stored(tensor, first, last, values);
+    pack_values(format_, *scales_, first, values, 0, records_.data());
+    unpack_values(format_, records_.data(), at - first, out.subspan(static_cast<size_t>(at - begin), static_cast<size_t>(to - at)));
+    at = to;
+  }
+}
+
+/// Reads a part of a mapped file, which is memory of this process until it is released.
+void BaseWeights::read_stored(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) const {
+  folder_.read_f32(tensor, begin, end, out);
+  folder_.release(tensor, begin, end);
+}
+
+void BaseWeights::scan(const std::string& tensor, const Dims& shape) {
+  tensor_ = tensor;
+  values_.resize(static_cast<size_t>(kPart));
+  records_.resize(static_cast<size_t>(format_.bytes(kPart)));
+  scales_ = scales_of(format_, {tensor, element_count(shape), shape.back()}, kPart, [&](int64_t begin, int64_t end) {
+    const std::span<float> some(values_.data(), static_cast<size_t>(end - begin));
+    read_stored(tensor, begin, end, some);
+    return std::span<const float>(some);
+  });
+}
+
+}  // namespace ftrun

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/packed_values.h"
+#include "checkpoint/model_folder.h"
+#include "model/description.h"
+
+namespace ftrun {
+
+/// The weights of a model folder as they are trained on: of those that are packed, the numbers that
+/// their codes stand for.
+class BaseWeights {
+ public:
+  /// `folder` is borrowed.
+  BaseWeights(const ModelDescription& model, const ModelFolder& folder);
+
+  /// Elements [begin, end) of a tensor in fp32. One tensor after the other: the scales of a packed
+  /// one are found by reading it whole.
+  void read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out);
+
+ private:
+  void read_stored(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) const;
+  void scan(const std::string& tensor, const Dims& shape);
+
+  const PackedFormat format_;
+  const ModelFolder& folder_;
+  std::map<std::string, Dims> packed_;
+  std::vector<float> values_;
+  std::vector<std::byte> records_;
+  /// The tensor that is read.
+  std::string tensor_;
+  std::optional<PackScales> scales_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/adapter_folder.h"
+#include "checkpoint/hf_export.h"
+#include "config/config.h"
+#include "config/peft_config.h"
+#include "model/config.h"
+#include "model/description.h"
+
+namespace ftrun {
+
+bool exports_adapter(const Config& config);
+
+std::string export_folder(const Config& config);
+
+/// The dtype of exported weights; `own` if the config leaves it open.
+DType exported_dtype(ExportDtype wanted, DType own);
+
+/// The dtype of the model's own files; fp32 if its config.json does not say what these hold.
+DType exported_dtype(ExportDtype wanted, const ModelConfig& model);
+
+/// Describes, for PEFT's file, a model of the family that the config or the command calls `base`.
+PeftModel peft_model(const std::string& base, const std::string& family, bool tied);
+
+/// Makes the options export the adapter alone, in PEFT's layout: in fp32 unless `wanted` is another
+/// dtype.
+void export_as_adapter(ExportOptions& options, const Config& config, const PeftModel& model,
+                       ExportDtype wanted);
+
+/// Reads from an adapter's file how the base was quantized that it was trained on; nothing where it
+/// says nothing, as no file of PEFT's own does. Error(kBadInput).
+std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter);
+
+/// Makes the options of the export at a run's end.
+ExportOptions export_options(const Config& config, const ModelConfig& model);
+
+/// Lists the tensors of the model's own files, without what an adapter adds.
+std::vector<ExportTensor> model_tensors(const ModelDescription& model);
+
+/// Lists the tensors that an export of `model`, as a run trains it, holds.
+std::vector<ExportTensor> export_tensors(const ExportOptions& options,
+                                         const ModelDescription& model);
+
+}  // namespace ftrun

@@ -1,0 +1,160 @@
+#include "plan/resume_policy.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <variant>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/import.h"
+#include "checkpoint/json_strict.h"
+#include "config/schema.h"
+#include "report/plain_json.h"
+#include "report/resume_check.h"
+
+namespace ftrun {
+namespace {
+
+/// A field and all below it. Neither the losses of the steps to come nor the state they begin with
+/// depend on these, but for rounding, when the ranks or the precision of states change. Model and
+/// data may move: they are compared by content, under "model" and "data".
+constexpr std::array<std::string_view, 44> kMayChange{
+    "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
+    "config.train.check_replicas",
+    "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir", "config.adapter.path",
+    "config.checkpoint", "config.export", "config.csv_monitor", "config.wandb", "config.steps_per_print",
+    "config.wall_clock_breakdown", "config.log_level", "config.model.path", "config.data.train",
+    "config.data.validation", "config.data.validation_names", "data.validation", "config.train.early_stopping", "config.data.prefetch", "config.threads",
+    "config.device", "config.comm", "config.recompute", "config.activation_checkpointing", "config.aio",
+    // Another processor may have another library of products, which rounds otherwise; so may other
+    // ranks' sums.
+    "config.kernels", "products", "sums", "attention",
+    // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
+    "topology", "config.parallel", "config.elastic", "config.tensor_parallel", "config.sequence_parallel_size",
+    "config.partition", "config.train_micro_batch_size_per_gpu",
+    "config.gradient_accumulation_steps", "config.zero_optimization",
+    // Checkpoints are read in any of these precisions.
+    "config.bf16.bf16_optimizer_states", "config.bf16.bf16_master_weights_and_grads"};
+
+/// Said a second time by another field: "seed" by config.train.seed, the others by what they were
+/// resolved into, the optimizer and the schedule.
+constexpr std::array<std::string_view, 4> kEchoes{
+    "seed", "config.train.learning_rate", "config.train.weight_decay", "config.train.warmup_steps"};
+
+bool is_echo(const std::string& field) {
+  return std::find(kEchoes.begin(), kEchoes.end(), field) != kEchoes.end();
+}
+
+bool may_change(const std::string& field) {
+  return std::any_of(kMayChange.begin(), kMayChange.end(), [&](std::string_view free) {
+    return field == free || (field.starts_with(free) && field[free.size()] == '.');
+  });
+}
+
+/// The config that was saved, with the seed that the checkpoint gives beside it.
+std::string recorded_config(const CheckpointMeta& saved, const std::string& now) {
+  const auto kept = saved.extra.find(kConfigRecord);
+  const std::string& text = kept == saved.extra.end() ? now : kept->second;
+  auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object() || !config.contains("train") || !config["train"].is_object()) return text;
+  config["train"]["seed"] = saved.seed;
+  return config.dump(2);
+}
+
+/// A key of the config that the record's version did not know, and that this run leaves at its
+/// default.
+bool is_new_default(const ManifestDifference& difference) {
+  constexpr std::string_view kConfig = "config.";
+  if (difference.before != kNotRecorded || !difference.field.starts_with(kConfig)) return false;
+  const std::string path = difference.field.substr(kConfig.size());
+  const auto& fields = Schema::get().fields();
+  const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& known) { return known.path() == path && known.load; });
+  if (field == fields.end()) return false;
+  bool is_default = false;
+  std::visit(
+      [&](const auto& value) { flatten(value, path, [&](const std::string&, const std::string& text) { is_default = text == difference.now; }); },
+      field->default_value);
+  return is_default;
+}
+
+ImportRecord import_record(const CheckpointMeta& saved) {
+  return import_record_from(saved.extra.at(kImportRecord), "the checkpoint's record of its import");
+}
+
+/// This run's config with what is known of the other program's in its place. Settings that this one
+/// does not have are passed over.
+std::string imported_config(const CheckpointMeta& saved, const std::string& now) {
+  auto config = nlohmann::ordered_json::parse(now, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return now;
+  for (const auto& [name, value] : import_record(saved).known) {
+    nlohmann::ordered_json* at = &config;
+    for (const std::string& key : split(name, '.')) at = at != nullptr && at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
+    const auto known = nlohmann::ordered_json::parse(value, nullptr, /*allow_exceptions=*/false);
+    if (at != nullptr && at->type() == known.type()) *at = known;
+  }
+  return config.dump(2);
+}
+
+}  // namespace
+
+std::span<const std::string_view> always_may_change() { return kMayChange; }
+
+std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,
+                                      const RunManifest& now,
+                                      const std::vector<std::string>& allowed) {
+  std::vector<ManifestDifference> guarded;
+  std::vector<std::string> changes;
+  for (const ManifestDifference& difference : compare_manifests(before, now)) {
+    if (!difference.matters || is_echo(difference.field) || is_new_default(difference)) continue;
+    if (may_change(difference.field))
+      changes.push_back(
+          cat(difference.field, ": was ", difference.before, ", is now ", difference.now));
+    else
+      guarded.push_back(difference);
+  }
+  refuse_other_run(path, guarded, allowed);
+  return changes;
+}
+
+std::string conversion_notice(const std::string& folder, const StateConversion& conversion) {
+  return cat(folder, ": holds ", join(conversion.kinds, ", "), " in ", dtype_name(conversion.stored), "; this run keeps ",
+             conversion.kinds.size() == 1 ? "it" : "them", " in ", dtype_name(conversion.wanted),
+             conversion.wanted == DType::kF32 ? ", no value changes" : ", each value rounded to the nearest");
+}
+
+bool is_imported(const CheckpointMeta& saved) { return saved.extra.contains(kImportRecord); }
+
+std::string import_notice(const std::string& folder, const CheckpointMeta& saved) {
+  const ImportRecord record = import_record(saved);
+  return cat(folder, ": was imported from ", printable(record.source),
+             record.unknown.empty() ? "" : cat("; it does not say: ", printable(join(record.unknown, ", "))),
+             "; the data goes on where step ", saved.step, " of this config ends");
+}
+
+RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
+  RunManifest before = now;
+  if (is_imported(saved)) {
+    before.config = imported_config(saved, now.config);
+    return before;
+  }
+  before.seed = saved.seed;
+  before.config = recorded_config(saved, now.config);
+  for (auto& [axis, ranks] : before.topology)
+    if (const auto known = saved.topology.find(axis); known != saved.topology.end())
+      ranks = known->second;
+  if (!saved.model_fingerprint.empty()) before.model.fingerprint = saved.model_fingerprint;
+  if (!saved.data_fingerprint.empty()) before.data["train"].fingerprint = saved.data_fingerprint;
+  return before;
+}
+
+void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base) {
+  const auto record = saved.extra.find(kBaseRecord);
+  if (record == saved.extra.end() || record->second == base.weights_fingerprint()) return;
+  throw Error(ExitCode::kBadInput, cat(base.path(), ": its weights are not those that ", step, " was trained on, which holds only what trains"),
+              "give the model folder that training began from, unchanged");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/model_folder.h"
+#include "report/manifest.h"
+
+namespace ftrun {
+
+/// Fields of a manifest, each with all below it, that a resume may always change.
+std::span<const std::string_view> always_may_change();
+
+/// Compares the run that `before` describes with the one about to continue it. What changes the
+/// mathematics is refused with Error(kUsage), naming each field and both values, unless `allowed`
+/// holds it; what a resume may always change (how long, where to, how it is logged and laid out) is
+/// returned, one sentence a change. `path` is the manifest's.
+std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,
+                                      const RunManifest& now,
+                                      const std::vector<std::string>& allowed);
+
+/// The field of ModelFolder::weights_fingerprint() of the base, if some of it is frozen and so not
+/// in the checkpoint.
+inline constexpr const char* kBaseRecord = "base_weights";
+
+/// Refuses weights that are not those which what is frozen had, with Error(kBadInput).
+void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base);
+
+/// The extra field of a checkpoint that holds EvaluationRecord::text().
+inline constexpr const char* kEvaluationRecord = "evaluations";
+
+/// Says which states of a checkpoint a run keeps in another precision, and what that does to them.
+std::string conversion_notice(const std::string& folder, const StateConversion& conversion);
+
+/// Says whether a checkpoint was imported from another program's, which has no config, seed or data
+/// of ftrun's.
+bool is_imported(const CheckpointMeta& saved);
+/// Says what a run that goes on from an imported checkpoint has to know: where that is from, and
+/// what it does not say.
+std::string import_notice(const std::string& folder, const CheckpointMeta& saved);
+
+/// The run that saved a checkpoint, as far as the checkpoint itself records it: seed, topology,
+/// fingerprints and config are its own, all else is taken from `now`.
+RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now);
+
+}  // namespace ftrun

@@ -1,0 +1,44 @@
+#include "plan/row_lengths.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+namespace ftrun {
+
+void AdapterRows::read(int64_t o, int64_t first, int64_t last, std::span<double> out) const {
+  std::fill(out.begin(), out.end(), 0.0);
+  if (a.empty()) return;
+  std::vector<float> b(static_cast<size_t>(rank));
+  read_b(o, b);
+  for (int64_t k = 0; k < rank; ++k)
+    for (int64_t i = first; i < last; ++i)
+      out[static_cast<size_t>(i - first)] +=
+          scale * static_cast<double>(b[static_cast<size_t>(k)]) * static_cast<double>(a[static_cast<size_t>(k * inputs + i)]);
+}
+
+void row_lengths(BaseWeights& base, const std::string& weight, const AdapterRows& adapter, int64_t begin, std::span<double> out,
+                 const std::function<void(std::span<float>)>& as_read) {
+  constexpr int64_t kPart = int64_t{1} << 18;
+  const int64_t inputs = adapter.inputs, at_once = std::max<int64_t>(1, kPart / inputs), all = static_cast<int64_t>(out.size());
+  std::vector<float> rows;
+  std::vector<double> delta(static_cast<size_t>(inputs));
+  for (int64_t first = 0; first < all; first += at_once) {
+    const int64_t last = std::min(all, first + at_once);
+    rows.resize(static_cast<size_t>((last - first) * inputs));
+    base.read(weight, (begin + first) * inputs, (begin + last) * inputs, rows);
+    if (as_read) as_read(rows);
+    for (int64_t o = first; o < last; ++o) {
+      adapter.read(begin + o, 0, inputs, delta);
+      const float* const w = rows.data() + (o - first) * inputs;
+      double squares = 0;
+      for (size_t i = 0; i < delta.size(); ++i) {
+        const double sum = static_cast<double>(w[i]) + delta[i];
+        squares += sum * sum;
+      }
+      out[static_cast<size_t>(o)] = std::sqrt(squares);
+    }
+  }
+}
+
+}  // namespace ftrun

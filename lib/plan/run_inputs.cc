@@ -1,0 +1,67 @@
+#include "plan/run_inputs.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "base/error.h"
+#include "base/hub_cache.h"
+#include "model/size.h"
+
+namespace ftrun {
+namespace {
+
+int64_t file_bytes(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  return error ? 0 : static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
+InputRecord describe_data(const SampleSet& samples) {
+  InputRecord record;
+  record.path = samples.data().name();
+  for (const auto& file : samples.data().files())
+    for (const DataPart& part : file->parts()) record.bytes += file_bytes(part.path);
+  const std::string& first = samples.data().files().front()->path();
+  if (const auto from = snapshot_of(std::filesystem::path(first).parent_path().string()))
+    record.commit = from->commit;
+  if (const auto known = recorded_fingerprint(samples.data())) record.fingerprint = known->digest;
+  record.details = {{"rows", std::to_string(samples.size())},
+                    {"tokens", std::to_string(samples.data().tokens())}};
+  return record;
+}
+
+InputRecord describe_model(const std::string& named, const ModelFolder& folder,
+                           const ModelDescription& model) {
+  InputRecord record;
+  record.path = named;
+  if (const auto snapshot = snapshot_of(folder.path())) record.commit = snapshot->commit;
+  for (const std::string& file : folder.weight_files())
+    record.bytes += file_bytes(cat(folder.path(), "/", file));
+  record.fingerprint = folder.fingerprint();
+  record.details = {{"family", model.family},
+                    {"parameters", std::to_string(count_parameters(model).total)}};
+  return record;
+}
+
+void DataFingerprints::start(const std::string& role, const SampleSet& samples,
+                             const std::string& cache_file) {
+  unknown_[role] = std::make_unique<FingerprintJob>(samples.data(), cache_file);
+}
+
+std::vector<std::pair<std::string, std::string>> DataFingerprints::take() {
+  std::vector<std::pair<std::string, std::string>> known;
+  for (auto job = unknown_.begin(); job != unknown_.end();) {
+    const std::optional<DataFingerprint> found = job->second->result();
+    if (!found) {
+      ++job;
+      continue;
+    }
+    known.emplace_back(job->first, found->digest);
+    job = unknown_.erase(job);
+  }
+  return known;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/launch_environment.h"
+#include "config/config.h"
+#include "report/manifest.h"
+
+namespace ftrun {
+
+/// ResumeRequest is what `--resume` asks for.
+struct ResumeRequest {
+  bool resume = false;
+  /// The step to resume from; nothing: the newest good checkpoint.
+  std::optional<int64_t> step;
+  /// Fields of the manifest that may differ from the run that is resumed (`--allow`).
+  std::vector<std::string> allowed;
+
+  void resume_newest() {
+    resume = true;
+    step.reset();
+  }
+};
+
+/// Everything a rank needs; the same on every rank but for `launch`.
+struct TrainRequest {
+  /// Resolved, supported.
+  Config config;
+  /// The effective config as text, for config.yaml and the manifest.
+  std::string config_yaml;
+  std::string config_json;
+  LaunchEnvironment launch;
+  /// AgentLaunch::name of the torchrun that started the ranks, once they have met; "" elsewhere.
+  std::string agent;
+  ResumeRequest resume;
+  /// The ranks that ftrun's own supervisor started again.
+  RanksOfStart ranks;
+  /// Seconds between the scheduler's warning and its kill (--stop-lead); 0 where nobody gave any.
+  double stop_lead = 0;
+  BuildInfo build;
+  /// Standard output is a terminal of a person (rank 0 draws a live line).
+  bool terminal = false;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,155 @@
+#include "plan/weights_check.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/stored_place.h"
+#include "checkpoint/weight_conversion.h"
+#include "model/stored_names.h"
+#include "model/tensors.h"
+
+namespace ftrun {
+namespace {
+
+/// Refuses a tied model whose folder holds another matrix as its head: transformers 4 ties it all
+/// the same, 5 does not, so the folder has two meanings. Both matrices are read where both are
+/// there.
+void require_tied(const ModelDescription& model, const ModelFolder& folder) {
+  const TensorNames& names = tensor_names(model.family);
+  const std::string embedding = cat(names.embedding, ".weight"), head = cat(names.head, ".weight");
+  if (!model.tied || folder.find(head) == nullptr) return;
+  folder.require_weight_dtype(head);
+  if (folder.holds_equal(embedding, head)) return;
+  throw Error(ExitCode::kBadInput,
+              cat(folder.path(), ": config.json ties ", head, " to ", embedding,
+                  ", and the weights hold both with other values"),
+              cat("\"tie_word_embeddings\": false in config.json trains both; to train one for "
+                  "both, remove ",
+                  head, " from the weights"));
+}
+
+/// Says what to do about weights that have `problems`.
+std::string remedy_of(const ModelDescription& model, const ModelFolder& folder, const std::vector<std::string>& problems,
+                      const StoredNames& names) {
+  if (!names.remedy.empty()) return names.remedy;
+  const TensorNames& family = tensor_names(model.family);
+  const bool lacks_head = folder.find(cat(family.head, ".weight")) == nullptr;
+  const bool lacks_end = lacks_head != (folder.find(cat(family.embedding, ".weight")) == nullptr);
+  if (!model.tied && lacks_end && problems.size() == 1)
+    return "\"tie_word_embeddings\": true in config.json, if the model has one matrix for both ends; else fetch the weights again";
+  return "use the config.json and the weights of the same model";
+}
+
+/// The names of tensors that `adapter` has under another name than PEFT's files have, by that one.
+std::map<std::string, std::string> names_in_adapter(const std::vector<AdapterTensor>& wanted, const AdapterFolder& adapter) {
+  std::vector<std::string> in_peft, stored;
+  for (const AdapterTensor& tensor : wanted) in_peft.push_back(tensor.stored);
+  for (const StoredTensor& tensor : adapter.tensors()) stored.push_back(tensor.name);
+  return find_stored_names(in_peft, stored, kAdapterRoot).stored;
+}
+
+}  // namespace
+
+void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tells) {
+  const StoredNames names = find_stored_names(model, folder.names());
+  folder.rename(names.stored);
+  for (const TensorInfo& tensor : model.tensors) {
+    const StoredPlace& place = tensor.stored;
+    if (place.name.empty() || tensor.initial.kind != Initial::Kind::kFolder) continue;
+    // require_weights() reports what is missing or misshapen.
+    const StoredTensor* found = folder.find(place.name);
+    if (found && found->shape == place.shape) folder.name_part(tensor.name, tensor.shape, place);
+  }
+  if (const size_t quantized = folder.quantized_tensors(); tells && quantized > 0)
+    log_notice(cat(folder.path(), ": ", quantized,
+                   " of its matrices are quantized; they are read as the bf16 numbers that their "
+                   "codes stand for, and exported "
+                   "as these"));
+  if (const std::string spelling = spelling_text(model, names); tells && !spelling.empty())
+    log_notice(cat(folder.path(), ": the weights have names of their own (", spelling, "); they are read, and exported under the model's"));
+}
+
+ModelFolder open_model_folder(const std::string& path, const ModelDescription& model) {
+  ModelFolder folder(path);
+  name_as_model(folder, model, /*tells=*/true);
+  return folder;
+}
+
+void require_weights(const ModelDescription& model, const ModelFolder& folder) {
+  constexpr size_t kProblemsUnderCause = 6;
+  std::vector<std::pair<std::string, Dims>> found;
+  for (const std::string& name : folder.names()) found.emplace_back(name, folder.at(name).shape);
+  const std::vector<std::string> problems = check_tensors(model, found);
+  if (!problems.empty()) {
+    const StoredNames names = find_stored_names(model, folder.names());
+    throw Error(ExitCode::kBadInput,
+                cat(folder.path(), ": the weights are not those of its config.json:\n  ",
+                    names.cause.empty() ? tensor_problems_text(problems) : cat(names.cause, "\n  ", tensor_problems_text(problems, kProblemsUnderCause))),
+                remedy_of(model, folder, problems, names));
+  }
+  for (const TensorInfo& tensor : model.tensors)
+    if (tensor.initial.kind == Initial::Kind::kFolder) folder.require_weight_dtype(tensor.name);
+  require_tied(model, folder);
+}
+
+std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& model,
+                                                     const AdapterFolder& adapter) {
+  std::map<std::string, AdapterTensor> places;
+  std::vector<std::string> problems;
+  std::set<std::string> known;
+  const std::vector<AdapterTensor> all = adapter_tensors(model);
+  const std::map<std::string, std::string> spelt = names_in_adapter(all, adapter);
+  const auto is_stored = [&](const std::string& tensor) {
+    return std::any_of(all.begin(), all.end(), [&](const AdapterTensor& entry) {
+      return entry.tensor == tensor && (spelt.contains(entry.stored) || adapter.find(entry.stored) != nullptr);
+    });
+  };
+  const TensorNames& family = tensor_names(model.family);
+  for (AdapterTensor wanted : all) {
+    if (const auto other = spelt.find(wanted.stored); other != spelt.end()) wanted.stored = other->second;
+    // The first part of a stored tensor reports for all of them.
+    const bool tells = known.insert(wanted.stored).second;
+    const StoredTensor* stored = adapter.find(wanted.stored);
+    if (stored == nullptr) {
+      // PEFT leaves biases out of some files. One name of a tied matrix is enough.
+      if (tells && !wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
+        problems.push_back(cat("tensor ", wanted.stored, " is missing; expected shape ",
+                               dims_text(wanted.stored_shape)));
+    } else if (stored->shape != wanted.stored_shape) {
+      if (tells)
+        problems.push_back(cat("tensor ", wanted.stored, " has shape ", dims_text(stored->shape),
+                               "; expected ", dims_text(wanted.stored_shape)));
+    } else if (!is_weight_dtype(stored->dtype)) {
+      if (tells)
+        problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));
+    } else if (const auto [first, added] = places.emplace(wanted.tensor, wanted);
+               !added && !adapter.holds_equal(first->second.stored, wanted.stored)) {
+      problems.push_back(
+          cat(last_part(family.embedding), " and ", last_part(family.head),
+              " differ: PEFT trains copies of a tied matrix apart, and here it stays one"));
+    }
+  }
+  for (const StoredTensor& stored : adapter.tensors())
+    if (!known.contains(stored.name)) problems.push_back(cat("tensor ", stored.name, " does not train in this run"));
+  if (!problems.empty())
+    throw Error(ExitCode::kBadInput,
+                cat(adapter.path(), ": it is not an adapter of this model and config\n  ", tensor_problems_text(problems)),
+                "give the adapter's own base model as model.path and its own settings (adapter: FOLDER takes them)");
+  return places;
+}
+
+void read_adapter(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,
+                  int64_t end, std::span<float> out) {
+  if (tensor.place.name.empty()) return adapter.read_f32(tensor.stored, begin, end, out);
+  read_stored<float>(tensor.place, tensor.shape, begin, end, out,
+                     [&](int64_t from, int64_t to, std::span<float> run) {
+                       adapter.read_f32(tensor.stored, from, to, run);
+                     });
+}
+
+}  // namespace ftrun

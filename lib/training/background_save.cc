@@ -1,0 +1,30 @@
+#include "training/background_save.h"
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "base/as_error.h"
+#include "base/clock.h"
+
+namespace ftrun {
+
+BackgroundSave::BackgroundSave(int64_t step, std::function<SaveResult()> write) : step_(step) {
+  thread_ = std::jthread([this, write = std::move(write)] {
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      outcome_.result = write();
+    } catch (const std::exception& exception) {
+      outcome_.failure = as_error(exception).message();
+    }
+    outcome_.seconds = seconds_since(start);
+    ended_ = true;
+  });
+}
+
+const BackgroundSave::Outcome& BackgroundSave::finish() {
+  if (thread_.joinable()) thread_.join();
+  return outcome_;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,320 @@
+#include "training/checkpointer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <ratio>
+
+#include "base/checksum.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hub_cache.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/save.h"
+#include "config/serving_limits.h"
+#include "plan/export_options.h"
+#include "plan/resume_policy.h"
+#include "report/environment.h"
+#include "training/results.h"
+
+namespace ftrun {
+
+Checkpointer::Checkpointer(const TrainRequest& request, Session& session, TrainingSetup& setup,
+                           RunJournal& journal)
+    : request_(request),
+      config_(request.config),
+      session_(session),
+      setup_(setup),
+      journal_(journal) {
+  if (saves_in_background(config_)) background_ = session.background_group();
+}
+
+/// Rank 0 alone looks: it also removes what a killed run left half written.
+bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe) {
+  const std::string root = RunPaths(config_.output_dir).checkpoints();
+  return session_.first_decides("resuming", [&] {
+    clean_checkpoints(posix_files(), root);
+    if (config_.model_export.enabled) recover_export(posix_files(), export_folder(config_));
+    if (!request_.resume.resume) return false;
+    if (!request_.resume.step && list_checkpoints(root).empty()) {
+      journal_.recorder()->refuse_where_saved_ones_are_gone();
+      return false;
+    }
+    journal_.recorder()->admit(describe());
+    return true;
+  });
+}
+
+std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>& describe) {
+  base_weights_ = base_fingerprint();
+  model_fingerprint_ = setup_.folder().fingerprint();
+  if (finds_checkpoint(describe)) return resume(describe);
+  if (Recorder* recorder = journal_.recorder()) recorder->note_new_start();
+  session_.together("reading the weights", [&] {
+    const std::string& adapter = config_.adapter.path;
+    std::optional<AdapterFolder> begun;
+    if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
+    setup_.state().load(first_weights(begun ? &*begun : nullptr));
+  });
+  return std::nullopt;
+}
+
+/// Returns the fingerprint of the base; "" where all of the model trains, and on other ranks than
+/// the first, whose record counts.
+std::string Checkpointer::base_fingerprint() const {
+  return setup_.train().model.trains_all() || !session_.is_first() ? "" : setup_.folder().weights_fingerprint();
+}
+
+FirstWeights Checkpointer::first_weights(const AdapterFolder* adapter) const {
+  return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
+}
+
+void Checkpointer::load_state(Checkpoint& checkpoint) {
+  for (const StateConversion& conversion : setup_.state().load(checkpoint, first_weights(nullptr)))
+    if (session_.is_first()) log_notice(conversion_notice(checkpoint.folder(), conversion));
+}
+
+ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string folder =
+      choose_checkpoint(RunPaths(config_.output_dir).checkpoints(), request_.resume.step, session_.checkpoint_group());
+  ResumedRun resumed{folder, {}};
+  session_.together("reading the checkpoint", [&] {
+    Checkpoint checkpoint(folder);
+    resumed.meta = checkpoint.meta();
+    require_same_base(resumed.meta, folder, setup_.folder());
+    if (Recorder* recorder = journal_.recorder()) recorder->admit(folder, resumed.meta, describe());
+    load_state(checkpoint);
+  });
+  saved_step_ = resumed.meta.step;
+  journal_.say(cat("resumed from ", folder, " (read in ", human_seconds(seconds_since(start)), ")"));
+  return resumed;
+}
+
+void Checkpointer::add_votes(Votes& votes) const {
+  if (under_way_ == nullptr || under_way_->has_ended()) votes.add(Vote::kSaveEnded);
+  const std::chrono::duration<double, std::ratio<60>> minutes = std::chrono::steady_clock::now() - last_begun_;
+  const double every = config_.checkpoint.every_minutes;
+  if (session_.is_first() && every > 0 && minutes.count() >= every) votes.add(Vote::kSaveDue);
+}
+
+void Checkpointer::read_votes(const Votes& votes) {
+  all_have_ended_ = votes.of(Vote::kSaveEnded) == session_.world();
+  due_by_time_ = votes.of(Vote::kSaveDue) > 0;
+}
+
+bool Checkpointer::is_due(int64_t step) const {
+  return due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+}
+
+/// Another one is still being written, and is not waited for.
+bool Checkpointer::skips() const {
+  return under_way_ && !all_have_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
+}
+
+bool Checkpointer::will_save(const TrainingProgress& progress) const {
+  return progress.evaluations.is_best(progress.step) || (is_due(progress.step) && !skips());
+}
+
+SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
+  return {.root = RunPaths(config_.output_dir).checkpoints(),
+          .keep_last = config_.checkpoint.keep_last,
+          .room = &setup_.save_room(),
+          .best = best_of(progress)};
+}
+
+/// Makes the record of the best checkpoint; nothing if this state is not the best.
+std::optional<BestCheckpoint> Checkpointer::best_of(const TrainingProgress& progress) const {
+  const EvaluationRecord& record = progress.evaluations;
+  if (!record.is_best(progress.step)) return std::nullopt;
+  return BestCheckpoint{progress.step, record.metric(), record.best()->value};
+}
+
+CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
+                                     const std::string& data_fingerprint) const {
+  CheckpointMeta meta;
+  meta.ftrun_version = request_.build.version;
+  progress.add_to(meta);
+  meta.samples = progress.step * config_.train_batch_size;
+  meta.seed = static_cast<uint64_t>(config_.train.seed);
+  meta.data_fingerprint = data_fingerprint;
+  meta.model_fingerprint = model_fingerprint_;
+  meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
+  meta.extra[kConfigRecord] = without_secrets(request_.config_json);
+  if (!base_weights_.empty()) meta.extra[kBaseRecord] = base_weights_;
+  const StateOptions& state = setup_.plan().options.state;
+  meta.topology = {{"world_size", session_.world()},
+                   {"data", data_ranks(state)},
+                   {"data_replicate", state.replicas},
+                   {"tensor", state.tensor.count},
+                   {"zero_stage", config_.zero.stage}};
+  if (state.pipeline.stages() > 1) meta.topology["pipeline"] = state.pipeline.stages();
+  return meta;
+}
+
+bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) {
+  if (background_ && !room_.joinable())
+    room_ = std::jthread([this] { setup_.state().populate_snapshot(); });
+  if (under_way_ && all_have_ended_) settle(progress);
+  const bool best = progress.evaluations.is_best(progress.step);
+  if (!best && !is_due(progress.step)) return false;
+  due_by_time_ = false;
+  if (!background_) {
+    save(progress, data_fingerprint);
+    return true;
+  }
+  const bool busy = under_way_ != nullptr;
+  if (!best && skips()) {
+    ++skipped_;
+    last_begun_ = std::chrono::steady_clock::now();  // not again after each step
+    journal_.say(cat("no checkpoint after step ", progress.step, ": the one after step ", under_way_->step(),
+                     " is still being written (checkpoint.if_busy: skip)"));
+    return false;
+  }
+  save_in_background(progress, data_fingerprint);
+  return busy;
+}
+
+/// Starts a save in the background, after waiting for one that is under way.
+void Checkpointer::save_in_background(TrainingProgress& progress, const std::string& data_fingerprint) {
+  session_.show_phase(cat("copying the checkpoint of step ", progress.step));
+  const auto start = std::chrono::steady_clock::now();
+  settle(progress);
+  if (room_.joinable()) room_.join();
+  last_begun_ = start;
+  under_way_ = std::make_unique<BackgroundSave>(
+      progress.step,
+      [options = save_options(progress), meta = meta_of(progress, data_fingerprint), slices = setup_.state().snapshot(setup_.save_room().sectors()),
+       group = *background_] { return save_checkpoint(posix_files(), options, meta, slices, group); });
+  all_have_ended_ = false;
+  if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
+  paused_seconds_ = seconds_since(start);
+  held_seconds_ += paused_seconds_;
+}
+
+/// Waits for a save in the background and logs how it ended. One that failed costs nothing but
+/// itself: those before it are there, and the next one will be tried.
+void Checkpointer::settle(TrainingProgress& progress) {
+  if (!under_way_) return;
+  const std::unique_ptr<BackgroundSave> over = std::move(under_way_);
+  const BackgroundSave::Outcome& outcome = over->finish();
+  setup_.state().release_snapshot();
+  if (outcome.failure.empty())
+    return tell_saved(over->step(), outcome.result, outcome.seconds,
+                      cat(" while training went on, which paused for ", std::llround(1e3 * paused_seconds_), " ms"));
+  ++failed_;
+  progress.evaluations.lose_best(over->step());
+  journal_.warn(cat(outcome.failure, "; training goes on and tries again when the next one is due"));
+  journal_.update([&](RunManifest& manifest) { add_to(manifest); });
+}
+
+void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how) {
+  ++saved_;
+  saved_step_ = step;
+  longest_save_ = std::max(longest_save_, seconds);
+  journal_.say(cat("saved ", result.folder, " (", human_bytes(result.bytes), ", in ", human_seconds(seconds), how, "; ",
+                   human_seconds(result.read_back_seconds), " of it to verify it",
+                   result.read_from_disk ? "" : " in memory: this file system reads nothing back from a disk", ")"));
+}
+
+void Checkpointer::save(TrainingProgress& progress, const std::string& data_fingerprint) {
+  session_.show_phase(cat("writing the checkpoint of step ", progress.step));
+  const auto start = std::chrono::steady_clock::now();
+  settle(progress);
+  if (has_saved(progress.step)) return mark_best(progress);
+  last_begun_ = start;
+  const SaveResult result = save_checkpoint(posix_files(), save_options(progress), meta_of(progress, data_fingerprint),
+                                            setup_.state().slices(setup_.save_room().sectors()), session_.checkpoint_group());
+  tell_saved(progress.step, result, seconds_since(start), "");
+  if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
+  held_seconds_ += seconds_since(start);
+}
+
+/// The state was saved before it was known to be the best.
+void Checkpointer::mark_best(const TrainingProgress& progress) {
+  const std::optional<BestCheckpoint> best = best_of(progress);
+  if (!best || marked_step_ == best->step) return;
+  session_.together("noting the best checkpoint", [&] {
+    if (session_.is_first()) write_best(posix_files(), RunPaths(config_.output_dir).checkpoints(), *best);
+  });
+  marked_step_ = best->step;
+}
+
+void Checkpointer::take_up_best(TrainingProgress& progress) {
+  const std::string root = RunPaths(config_.output_dir).checkpoints();
+  const auto exists = [&] {
+    return posix_files().exists(cat(root, "/", step_folder_name(progress.evaluations.best()->step), "/checkpoint.json"));
+  };
+  while (progress.evaluations.best() && !session_.first_decides("looking for the best checkpoint", exists)) {
+    const int64_t step = progress.evaluations.best()->step;
+    journal_.warn(cat(root, "/", step_folder_name(step), ": the best checkpoint is gone; it is chosen among those to come"));
+    progress.evaluations.lose_best(step);
+  }
+  const auto& best = progress.evaluations.best();
+  if (!best) return;
+  session_.together("noting the best checkpoint", [&] {
+    if (session_.is_first()) write_best(posix_files(), root, {best->step, progress.evaluations.metric(), best->value});
+  });
+  marked_step_ = best->step;
+}
+
+void Checkpointer::drop_best(int64_t step) {
+  const std::string root = RunPaths(config_.output_dir).checkpoints();
+  session_.together("removing the record of the best checkpoint", [&] {
+    if (!session_.is_first()) return;
+    const std::optional<BestCheckpoint> best = read_best(posix_files(), root);
+    if (best && best->step == step) remove_best(posix_files(), root);
+  });
+}
+
+void Checkpointer::load_best(const TrainingProgress& progress) {
+  const auto& best = progress.evaluations.best();
+  if (best->step == progress.step) return;
+  const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(), best->step, session_.checkpoint_group());
+  session_.together("reading the best checkpoint", [&] {
+    Checkpoint checkpoint(folder);
+    load_state(checkpoint);
+  });
+  weights_of_ = cat(" (of step ", best->step, ", the best by ", progress.evaluations.metric(), ": ", number_text(best->value), ")");
+}
+
+void Checkpointer::add_to(RunManifest& manifest) const {
+  manifest.counters["checkpoints_saved"] = saved_;
+  manifest.counters["checkpoints_failed"] = failed_;
+  manifest.counters["checkpoints_skipped"] = skipped_;
+  manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * held_seconds_);
+}
+
+/// Leaves the saves of a run that fails: with a peer that is lost no checkpoint comes about, and
+/// one that is stopped would have to be waited for once more.
+void Checkpointer::leave(const Error& error) noexcept {
+  if (!under_way_) return;
+  if (error.code() != ExitCode::kPeerLost) {
+    const BackgroundSave::Outcome& outcome = under_way_->finish();
+    if (outcome.failure.empty() && session_.is_first()) log_notice(cat("saved ", outcome.result.folder));
+    return;
+  }
+  // The thread may still write: what it writes to stays until the process ends.
+  [[maybe_unused]] static BackgroundSave* kept = nullptr;
+  kept = under_way_.release();
+}
+
+/// Rank 0 writes and the others help, which also learn of its failure. What fails where they work
+/// together ends a rank's process at once, so that no other waits for it.
+void Checkpointer::export_model(StopAgreement& stop) {
+  session_.show_phase("the export");
+  const ExportOutcome outcome =
+      export_weights(config_, setup_, session_.is_first(), [&stop] { return stop.vote(); });
+  session_.together("exporting the model", [&] {
+    if (outcome.failure) std::rethrow_exception(outcome.failure);
+    if (outcome.stopped) return;
+    journal_.say(cat("exported ", export_folder(config_), weights_of_));
+    if (const std::string limits = serving_limits(config_.adapter); !limits.empty()) journal_.say(limits);
+    if (!outcome.unmoved.empty()) journal_.warn(outcome.unmoved);
+  });
+}
+
+}  // namespace ftrun

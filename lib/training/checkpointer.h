@@ -1,0 +1,120 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "checkpoint/checkpoint_group.h"
+#include "checkpoint/manifest.h"
+#include "engine/first_weights.h"
+#include "engine/setup.h"
+#include "training/background_save.h"
+#include "training/loop_parts.h"
+#include "training/run_journal.h"
+#include "training/session.h"
+#include "training/training_progress.h"
+
+namespace ftrun {
+
+/// The checkpoint that a run goes on from.
+struct ResumedRun {
+  std::string folder;
+  CheckpointMeta meta;
+};
+
+/// Brings the model's state into memory when a run begins, saves it while it trains, and exports
+/// the weights at its end. Every call that saves, loads or exports is collective.
+class Checkpointer : public Saver {
+ public:
+  /// All borrowed.
+  Checkpointer(const TrainRequest& request, Session& session, TrainingSetup& setup,
+               RunJournal& journal);
+
+  /// Reads the model's weights, or, where --resume finds one, the state of a checkpoint of a run
+  /// that this one may continue; `describe` gives this run's manifest and is asked on rank 0.
+  std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
+
+  void add_votes(Votes& votes) const override;
+  void read_votes(const Votes& votes) override;
+  bool will_save(const TrainingProgress& progress) const override;
+  bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) override;
+  void save(TrainingProgress& progress, const std::string& data_fingerprint) override;
+  double longest_save() const override { return longest_save_; }
+  bool has_saved(int64_t step) const override { return saved_step_ == step; }
+
+  /// Takes up the best checkpoint of a run that goes on, once what its checkpoint says is in
+  /// `progress`: forgets one that is gone, and makes the record of the best one that of this run.
+  void take_up_best(TrainingProgress& progress);
+  /// Removes the record of a best checkpoint whose evaluation was not finite: older versions wrote
+  /// such.
+  void drop_best(int64_t step);
+  /// Brings the best checkpoint's weights into memory; there is one. The state does not belong to
+  /// `progress` any more, and is for reading only.
+  void load_best(const TrainingProgress& progress);
+
+  /// Adds how many checkpoints of this process were saved, failed, were skipped, and how long
+  /// training paused for them.
+  void add_to(RunManifest& manifest) const;
+
+  /// Leaves the saves of a run that ends by `error`: a save in the background is waited for where
+  /// the others do so too, else left to the end of the process.
+  void leave(const Error& error) noexcept;
+
+  /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop meanwhile.
+  void export_model(StopAgreement& stop);
+
+ private:
+  std::string base_fingerprint() const;
+  FirstWeights first_weights(const AdapterFolder* adapter) const;
+  bool finds_checkpoint(const std::function<RunManifest()>& describe);
+  void load_state(Checkpoint& checkpoint);
+  ResumedRun resume(const std::function<RunManifest()>& describe);
+  CheckpointMeta meta_of(const TrainingProgress& progress,
+                         const std::string& data_fingerprint) const;
+  bool is_due(int64_t step) const;
+  bool skips() const;
+  SaveOptions save_options(const TrainingProgress& progress) const;
+  std::optional<BestCheckpoint> best_of(const TrainingProgress& progress) const;
+  void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
+  void settle(TrainingProgress& progress);
+  void mark_best(const TrainingProgress& progress);
+  void tell_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how);
+
+  const TrainRequest& request_;
+  const Config& config_;
+  Session& session_;
+  TrainingSetup& setup_;
+  RunJournal& journal_;
+  std::string base_weights_;
+  /// The fingerprint of the folder when training began: its files may be gone when a checkpoint
+  /// records it.
+  std::string model_fingerprint_;
+  int64_t saved_step_ = -1;
+  /// The record names this one as the best.
+  int64_t marked_step_ = -1;
+  /// The text that names the step of the exported weights, if it is not the last one.
+  std::string weights_of_;
+  std::unique_ptr<BackgroundSave> under_way_;
+  /// All ranks' saves have ended, as the last step's votes said.
+  bool all_have_ended_ = false;
+  /// Rank 0's clock says that it is time (checkpoint.every_minutes).
+  bool due_by_time_ = false;
+  std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();
+  /// The group of the ranks' writing threads; nobody's if nothing is saved in the background.
+  std::optional<CheckpointGroup> background_;
+  int64_t saved_ = 0;
+  int64_t failed_ = 0;
+  int64_t skipped_ = 0;
+  double longest_save_ = 0;
+  double held_seconds_ = 0;
+  /// Seconds that training paused for the save in progress.
+  double paused_seconds_ = 0;
+  /// Makes the snapshot's pages come before the first copy waits for them.
+  std::jthread room_;
+};
+
+}  // namespace ftrun

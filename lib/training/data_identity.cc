@@ -1,0 +1,99 @@
+#include "training/data_identity.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "report/resume_check.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+void DataIdentity::resumed_from(const std::string& folder, const std::string& fingerprint) {
+  checkpoint_ = folder;
+  saved_ = fingerprint;
+}
+
+void DataIdentity::start(const RunData& data) {
+  if (!session_.is_first()) return;
+  expect();
+  const RunPaths paths(request_.config.output_dir);
+  fingerprints_.start("train", *data.train, paths.fingerprint("train"));
+  for (const NamedSamples& set : data.validation)
+    fingerprints_.start(set.role(), *set.samples, paths.fingerprint(set.role()));
+}
+
+/// Sets what records say until the data are known: what the run that goes on had, so that a start
+/// that is refused takes nothing from them.
+void DataIdentity::expect() {
+  expected_ = saved_;
+  const auto& before = journal_.recorder()->before();
+  if (checkpoint_.empty() || !before) return;
+  if (const auto train = before->data.find("train"); expected_.empty() && train != before->data.end()) expected_ = train->second.fingerprint;
+  journal_.update([&](RunManifest& manifest) {
+    for (const auto& [role, data] : before->data)
+      if (const auto now = manifest.data.find(role); now != manifest.data.end()) now->second.fingerprint = data.fingerprint;
+  });
+}
+
+void DataIdentity::record() {
+  for (const auto& [role, digest] : fingerprints_.take()) note(role, digest);
+}
+
+/// The content of the data is known only now: a resumed run may turn out to be another one.
+void DataIdentity::note(const std::string& role, const std::string& digest) {
+  if (!checkpoint_.empty() && role == "train") {
+    const Recorder& recorder = *journal_.recorder();
+    if (recorder.before())
+      if (const auto earlier = recorder.before()->data.find(role);
+          earlier != recorder.before()->data.end())
+        refuse_other_data(recorder.paths().manifest(), earlier->second.fingerprint, digest);
+    refuse_other_data(checkpoint_ + "/checkpoint.json", saved_, digest);
+  }
+  if (role == "train") train_ = digest;
+  journal_.update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
+}
+
+void DataIdentity::refuse_other_data(const std::string& path, const std::string& before,
+                                     const std::string& now) const {
+  if (before.empty() || before == now) return;
+  refuse_other_run(path, {{"data.train.fingerprint", before, now}}, request_.resume.allowed);
+}
+
+/// Rank 0: takes what becomes known for a moment at most. True when all is.
+bool DataIdentity::await_briefly() {
+  for (const auto end = Clock::now() + std::chrono::milliseconds(100);;) {
+    record();
+    if (fingerprints_.all_taken()) return true;
+    if (Clock::now() >= end || stop_signal() != 0) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+void DataIdentity::await_before_saving(StopAgreement& stop) {
+  if (!checkpoint_.empty() && !std::exchange(has_awaited_, true)) await(stop);
+}
+
+void DataIdentity::await(StopAgreement& stop) {
+  constexpr int64_t kToldSeconds = 1;
+  constexpr int64_t kLongestSeconds = 60;
+  const auto start = Clock::now();
+  bool told = false;
+  const auto go_on = [&] {
+    if (await_briefly()) return false;
+    const double seconds = seconds_since(start);
+    if (seconds >= kToldSeconds && !std::exchange(told, true))
+      journal_.say(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds,
+                       " s at most"));
+    return seconds < kLongestSeconds;
+  };
+  while (!stop.reached() && session_.first_decides("reading the data", go_on)) stop.vote();
+}
+
+}  // namespace ftrun

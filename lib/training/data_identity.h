@@ -1,0 +1,52 @@
+#pragma once
+
+#include <string>
+
+#include "plan/run_data.h"
+#include "plan/run_inputs.h"
+#include "training/loop_parts.h"
+#include "training/run_journal.h"
+
+namespace ftrun {
+
+/// DataIdentity says which data a run trains on, by fingerprints that rank 0 finds while the run
+/// goes on: run.json and the checkpoints get them, and a resumed run is refused when the data turns
+/// out to be other than before.
+class DataIdentity : public DataWatch {
+ public:
+  /// All borrowed.
+  DataIdentity(const TrainRequest& request, Session& session, RunJournal& journal)
+      : request_(request), session_(session), journal_(journal) {}
+
+  /// The run goes on from this checkpoint, which was trained on data of this fingerprint (""
+  /// unknown).
+  void resumed_from(const std::string& folder, const std::string& fingerprint);
+  bool is_resumed() const override { return !checkpoint_.empty(); }
+  /// Starts on rank 0; the data must outlive this.
+  void start(const RunData& data);
+  void record() override;
+  void await_before_saving(StopAgreement& stop) override;
+  void await(StopAgreement& stop) override;
+
+  /// While the fingerprint of the training data is not known, that of the run that goes on.
+  const std::string& train() const override { return train_.empty() ? expected_ : train_; }
+
+ private:
+  void expect();
+  bool await_briefly();
+  void note(const std::string& role, const std::string& digest);
+  void refuse_other_data(const std::string& path, const std::string& before,
+                         const std::string& now) const;
+
+  const TrainRequest& request_;
+  Session& session_;
+  RunJournal& journal_;
+  DataFingerprints fingerprints_;
+  std::string train_, expected_;
+  bool has_awaited_ = false;
+  /// The fingerprint in the checkpoint that the run goes on from; "" for a new run.
+  std::string checkpoint_;
+  std::string saved_;
+};
+
+}  // namespace ftrun

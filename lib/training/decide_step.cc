@@ -1,0 +1,23 @@
+#include "training/decide_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ftrun {
+
+StepDecision decide_step(const StepSums& sums, const DecisionOptions& options) {
+  StepDecision decision;
+  decision.finite = std::isfinite(sums.gradient_norm) && std::isfinite(sums.loss);
+  decision.gradient_norm = sums.gradient_norm / options.gradient_multiple;
+  double clip = 1;
+  if (options.clip_norm > 0)
+    clip = std::min(1.0, options.clip_norm / (decision.gradient_norm + 1e-6));
+  decision.gradient_scale = static_cast<float>(clip / options.gradient_multiple);
+  return decision;
+}
+
+StepPolicy step_policy(const DecisionOptions& options) {
+  return [options](const StepSums& sums) { return decide_step(sums, options); };
+}
+
+}  // namespace ftrun

@@ -1,0 +1,197 @@
+#include "training/describe_run.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/capability.h"
+#include "engine/choose_gpu.h"
+#include "model/trained_table.h"
+#include "plan/run_inputs.h"
+#include "program/plan_notes.h"
+#include "training/recorder.h"
+
+namespace ftrun {
+namespace {
+
+/// "CUDA 13.0": what the driver can do.
+std::string driver_text(const DeviceInfo& gpu) {
+  return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
+}
+
+/// Kinds of GPU of which docs/benchmarks.md has a record.
+constexpr std::string_view kRecordedGpus[] = {"NVIDIA H200", "NVIDIA H100 80GB HBM3"};
+
+bool is_recorded(const std::string& gpu) {
+  return std::any_of(std::begin(kRecordedGpus), std::end(kRecordedGpus),
+                     [&](std::string_view recorded) { return gpu.starts_with(recorded); });
+}
+
+void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu, std::vector<std::string>& notes) {
+  const std::string attention = gpu.kernels().attention_in_use();
+  if (attention != "own")
+    notes.push_back(cat("attention by ", attention, ", with ", human_bytes(gpu.kernels().attention_workspace_bytes()),
+                        " of memory beside what is planned",
+                        cudnn_is_measured(gpu.info()) ? "" : "; it has not run on a GPU of this compute capability before"));
+  else if (choice == AttentionChoice::kCudnn)
+    notes.push_back("kernels.attention: cudnn has no effect: it computes bf16 with heads of a multiple of 8 up to 128, on "
+                    "GPUs of compute capability 9 up to 256 and documents too (packing), with a workspace of an eighth of "
+                    "the GPU's memory at most");
+  if (const std::string why = gpu.kernels().attention_notice(); choice == AttentionChoice::kAuto && !why.empty())
+    notes.push_back(cat("attention by our kernels, which take several times as long as cuDNN's: ", why));
+}
+
+void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
+  const Gpu* gpu = run.session.gpu();
+  if (gpu == nullptr) return;
+  notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
+  if (!is_recorded(gpu->info().name))
+    notes.push_back("ftrun has no record of this kind of GPU (docs/benchmarks.md): compare the first losses with those of device: cpu");
+  if (const auto& compared = run.setup.compared())
+    notes.push_back(cat(compared->operations, " operations compared with the processor's on a small model in ",
+                        human_seconds(compared->seconds), ": off by ", compared->largest_difference, " at most (",
+                        compared->operation, ")"));
+  if (const std::vector<std::string> features = only_emulated_on_gpus(run.request.config); !features.empty())
+    notes.push_back(cat(join(features, ", "), ": never run on GPUs so far, only in emulators of them: compare the first losses "
+                        "with those of device: cpu"));
+  add_gpu_attention_notes(run.request.config.kernels.attention, *gpu, notes);
+  if (!gpu->options().pin_memory)
+    notes.push_back(
+        "host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up "
+        "their lane");
+}
+
+/// Processors that a control group grants less time of than there are of them.
+void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& notes) {
+  if (threads.limited_by.empty()) return;
+  const auto plural = [](int count) { return cat(count, count == 1 ? " thread" : " threads"); };
+  if (threads.used <= threads.share)
+    notes.push_back(cat(plural(threads.used), " a rank: ", threads.limited_by));
+  else
+    notes.push_back(cat("threads: ", threads.used, " share the time of ", threads.share, ", and will wait for it: ", threads.limited_by,
+                        "; leave threads out for ", plural(threads.share), " a rank"));
+}
+
+/// Says how ranks add; one rank alone adds nothing up.
+std::string sums_text(const RunParts& run) {
+  const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
+  return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
+}
+
+void add_attention_notes(const RunParts& run, std::vector<std::string>& notes) {
+  if (run.request.config.kernels.attention != AttentionChoice::kAmx) return;
+  if (!run.products || run.products->attention != kOnMatrixUnits)
+    notes.push_back("kernels.attention: amx has no effect: there are no matrix units for bf16 that this process may use");
+  else
+    notes.push_back("attention in bf16 on matrix units (AMX), where it has not run before");
+}
+
+void add_product_notes(const std::optional<ProductsInUse>& products,
+                       std::vector<std::string>& notes) {
+  if (!products || products->missing.empty()) return;
+  notes.push_back(
+      cat("matrix products: ", products->fp32, ", as ", products->missing,
+          ", which is faster on this processor, cannot be loaded; scripts/setup.sh installs it"));
+}
+
+/// "validation on 64 of 812 sequences (train.evaluation.samples)".
+std::string validation_text(const EvaluationConfig& evaluation, const NamedSamples& set) {
+  const SampleSet& data = *set.samples;
+  const int64_t used =
+      evaluation.samples == 0 ? data.size() : std::min(evaluation.samples, data.size());
+  return cat(set.name, " on ",
+             used == data.size() ? cat("all ", used) : cat(used, " of ", data.size()),
+             " sequences (train.evaluation.samples)");
+}
+
+/// Says whether gradients reach `token` in a row: it is read at or before a label that counts, of
+/// the same document.
+bool trains_on(const Batch& row, int32_t token) {
+  auto reached = static_cast<int32_t>(row.tokens.size());
+  for (size_t i = row.tokens.size(); i-- > 0;) {
+    if (row.labels[i] >= 0) reached = row.starts[i];
+    if (row.tokens[i] == token && static_cast<int32_t>(i) >= reached) return true;
+  }
+  return false;
+}
+
+/// Looks at the first million tokens.
+bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
+  constexpr int64_t kMostTokens = int64_t{1} << 20;
+  const int64_t rows =
+      std::min(samples.size(), std::max<int64_t>(1, kMostTokens / samples.sequence_length()));
+  RowReader reader(samples, vocab_rows);
+  Batch batch;
+  for (int64_t row = 0; row < rows; ++row) {
+    reader.start(batch, 1);
+    reader.fill(batch, 0, row);
+    if (trains_on(batch, token)) return true;
+  }
+  return false;
+}
+
+/// transformers' embedding has a padding_idx where config.json names a pad_token_id.
+void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
+  const std::optional<int64_t> row = run.setup.model_config().padding_row;
+  const ModelDescription& model = run.setup.train().model;
+  const auto is_embedding = [name = cat(tensor_names(model.family).embedding, ".weight")](
+                                const TensorInfo& tensor) { return tensor.name == name; };
+  const auto embedding = std::find_if(model.tensors.begin(), model.tensors.end(), is_embedding);
+  if (!row || embedding == model.tensors.end() || !embedding->trainable) return;
+  if (!trains_on(*run.data.train, model.vocab_rows, static_cast<int32_t>(*row))) return;
+  const std::string found = cat("token ", *row, ", the model's pad_token_id, is trained on: ");
+  if (run.request.config.model.padding_row_gradient == PaddingRowGradient::kTransformers)
+    notes.push_back(
+        found +
+        "its row of the embedding gets no gradient from where it is read, as in transformers "
+        "(model.padding_row_gradient: transformers)");
+  else
+    notes.push_back(found +
+                    "its row of the embedding learns as any other, where transformers gives it no "
+                    "gradient and has other "
+                    "gradient norms and losses; model.padding_row_gradient: transformers does as "
+                    "transformers does");
+}
+
+}  // namespace
+
+RunManifest describe_run(const RunParts& run) {
+  RunManifest manifest = make_manifest(run.request);
+  manifest.gpus = run.session.gpu_names();
+  manifest.threads = run.threads.used;
+  if (const Gpu* gpu = run.session.gpu()) {
+    manifest.gpu_driver = driver_text(gpu->info());
+    manifest.attention = gpu->kernels().attention_in_use();
+  }
+  manifest.sums = sums_text(run);
+  if (run.products) {
+    manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
+    manifest.attention = run.products->attention;
+  }
+  manifest.model = describe_model(manifest.model.path, run.setup.folder(), run.setup.train().model);
+  manifest.data["train"] = describe_data(*run.data.train);
+  for (const NamedSamples& set : run.data.validation) manifest.data[set.role()] = describe_data(*set.samples);
+  return manifest;
+}
+
+std::vector<std::string> opening_notes(const RunParts& run) {
+  std::vector<std::string> notes = mix_lines(*run.data.train);
+  for (const std::string& note : run.data.train->data().notes()) notes.push_back(note);
+  for (const NamedSamples& set : run.data.validation)
+    for (const std::string& note : set.samples->data().notes()) notes.push_back(note);
+  add_device_notes(run, notes);
+  add_thread_notes(run.threads, notes);
+  add_attention_notes(run, notes);
+  add_product_notes(run.products, notes);
+  add_padding_note(run, notes);
+  for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
+    notes.push_back(note);
+  for (const std::string& line : trained_table(run.setup.train().model)) notes.push_back(line);
+  for (const NamedSamples& set : run.data.validation)
+    notes.push_back(validation_text(run.request.config.train.evaluation, set));
+  return notes;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/setup.h"
+#include "kernels/products.h"
+#include "plan/run_data.h"
+#include "plan/train_request.h"
+#include "report/manifest.h"
+#include "training/session.h"
+
+namespace ftrun {
+
+/// The threads that this rank computes on.
+struct ThreadsInUse {
+  int used = 1;
+  /// The rank's share of the processors that it may use, and what limits that beside the machine's
+  /// own; "" for nothing.
+  int share = 1;
+  std::string limited_by;
+};
+
+/// RunParts are the parts that a run has opened, for those who describe it. All are borrowed.
+struct RunParts {
+  const TrainRequest& request;
+  Session& session;
+  const TrainingSetup& setup;
+  const RunData& data;
+  /// Absent on a GPU.
+  const std::optional<ProductsInUse>& products;
+  const ThreadsInUse& threads;
+};
+
+/// The manifest of the run: build, machine, devices, model, data.
+RunManifest describe_run(const RunParts& run);
+
+/// Lists what rank 0 says when a run begins: where it computes, and what differs from what one
+/// would expect.
+std::vector<std::string> opening_notes(const RunParts& run);
+
+}  // namespace ftrun

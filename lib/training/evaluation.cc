@@ -1,0 +1,76 @@
+#include "training/evaluation.h"
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+std::string uncounted_text(const SampleSet& data, int64_t sequences) {
+  return cat(data.data().name(), ": no token counts in the first ", sequences,
+             " sequences, so they have no loss");
+}
+
+/// A run that could export nothing at its end is not begun.
+void refuse_uncounted_best(const Config& config, const NamedSamples& set, int64_t sequences) {
+  const std::string& metric = config.checkpoint.keep_best.metric;
+  if (!config.model_export.enabled || config.model_export.which != ExportWhich::kBest) return;
+  if (!metric.starts_with(set.name + ".")) return;
+  throw Error(
+      ExitCode::kBadInput,
+      cat(uncounted_text(*set.samples, sequences), ", and export.which: best by ", metric),
+      "raise train.evaluation.samples, validate on other data, or keep the best by another set");
+}
+
+/// `is_last`: what follows a signal is not worth its time.
+std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup& setup, const NamedSamples& set,
+                                             bool is_last, StopAgreement& stop) {
+  const auto start = std::chrono::steady_clock::now();
+  const StateOptions& place = setup.plan().options.state;
+  ValidationReader reader(*set.samples, config.train.evaluation.samples, config.train_micro_batch_size_per_gpu,
+                          data_ranks(place), data_index(place), setup.evaluate().model.vocab_rows,
+                          setup.plan().evaluation_micro_batches);
+  if (reader.counted_tokens_global() == 0) {
+    refuse_uncounted_best(config, set, reader.sequences());
+    return EvaluationResult{.set = set.name,
+                            .loss = std::numeric_limits<double>::quiet_NaN(),
+                            .seconds = seconds_since(start)};
+  }
+  double loss = 0, correct = 0;
+  for (int64_t round = 0; round < reader.rounds(); ++round) {
+    StepRun step;
+    step.micro_batches = reader.read(round);
+    stop.add_vote(step.votes);
+    setup.evaluate_executor().run(step);
+    loss += step.loss_sum;
+    correct += step.correct_tokens;
+    stop.read_votes(step.all_votes);
+    if (stop.reached() && (round + 1 < reader.rounds() || !is_last)) return std::nullopt;
+  }
+  const auto tokens = static_cast<double>(reader.counted_tokens_global());
+  return EvaluationResult{.set = set.name,
+                          .loss = loss / tokens,
+                          .accuracy = correct / tokens,
+                          .tokens = reader.counted_tokens_global(),
+                          .seconds = seconds_since(start)};
+}
+
+}  // namespace
+
+std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config, TrainingSetup& setup,
+                                                           const std::vector<NamedSamples>& sets,
+                                                           StopAgreement& stop) {
+  std::vector<EvaluationResult> results;
+  for (const NamedSamples& set : sets) {
+    std::optional<EvaluationResult> result = evaluate_set(config, setup, set, &set == &sets.back(), stop);
+    if (!result) return std::nullopt;
+    results.push_back(*std::move(result));
+  }
+  return results;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,19 @@
+#include "training/evaluation_clock.h"
+
+namespace ftrun {
+
+void EvaluationClock::add_vote(Votes& votes) const {
+  if (!is_first_ || config_.every_minutes == 0) return;
+  if (seconds_() - last_begun_ >= 60 * config_.every_minutes) votes.add(Vote::kEvaluationDue);
+}
+
+bool EvaluationClock::is_due(int64_t step, int64_t last_step) const {
+  return due_by_time_ || step == last_step || (config_.every > 0 && step % config_.every == 0);
+}
+
+void EvaluationClock::begin() {
+  due_by_time_ = false;
+  last_begun_ = seconds_();
+}
+
+}  // namespace ftrun

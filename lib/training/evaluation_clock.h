@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "config/config.h"
+#include "engine/votes.h"
+
+namespace ftrun {
+
+/// EvaluationClock says when evaluations are due by steps and by the clock of rank 0, which all
+/// ranks follow.
+class EvaluationClock {
+ public:
+  /// `seconds`: since any moment. The config is borrowed.
+  EvaluationClock(const EvaluationConfig& config, bool is_first, std::function<double()> seconds)
+      : config_(config), is_first_(is_first), seconds_(std::move(seconds)), last_begun_(seconds_()) {}
+
+  /// Adds rank 0's vote; read_votes() gets those of all ranks.
+  void add_vote(Votes& votes) const;
+  void read_votes(const Votes& votes) { due_by_time_ = votes.of(Vote::kEvaluationDue) > 0; }
+
+  bool is_due(int64_t step, int64_t last_step) const;
+  void begin();
+
+ private:
+  const EvaluationConfig& config_;
+  const bool is_first_;
+  std::function<double()> seconds_;
+  bool due_by_time_ = false;
+  double last_begun_;
+};
+
+}  // namespace ftrun

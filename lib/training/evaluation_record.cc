@@ -1,0 +1,155 @@
+#include "training/evaluation_record.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool beats(double value, double other, bool more, double by = 0) {
+  return more ? value > other + by : value < other - by;
+}
+
+Json json_of(const std::optional<EvaluationRecord::Best>& best) {
+  return best ? Json{{"step", best->step}, {"value", best->value}} : Json(nullptr);
+}
+
+/// A value that is not finite was written as null.
+std::optional<EvaluationRecord::Best> best_from(const Json& json) {
+  if (json.is_null() || !json.at("value").is_number()) return std::nullopt;
+  return EvaluationRecord::Best{json.at("step").get<int64_t>(), json.at("value").get<double>()};
+}
+
+/// Reads a metric of an evaluation; nothing if it, or any loss of the evaluation, is not finite.
+std::optional<double> finite_value(const EvaluationMetric& metric,
+                                   const std::vector<EvaluationResult>& results) {
+  const double value = metric_value(metric.kind, results.at(metric.set));
+  return std::isfinite(value) && !is_nonfinite(results) ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
+double metric_value(MetricKind kind, const EvaluationResult& result) {
+  switch (kind) {
+    case MetricKind::kLoss:
+      return result.loss;
+    case MetricKind::kPerplexity:
+      return result.perplexity();
+    case MetricKind::kAccuracy:
+      return result.accuracy.value_or(std::numeric_limits<double>::quiet_NaN());
+  }
+  return 0;
+}
+
+EvaluationRecord::EvaluationRecord(const Config& config)
+    : keep_best_(config.checkpoint.keep_best),
+      stopping_(config.train.early_stopping),
+      best_metric_(evaluation_metric(config.data, keep_best_.metric)),
+      stop_metric_(evaluation_metric(config.data, stopping_.metric)) {}
+
+void EvaluationRecord::add(int64_t step, const std::vector<EvaluationResult>& results) {
+  last_step_ = step;
+  nonfinite_set_.clear();
+  for (const EvaluationResult& result : results)
+    if (result.is_nonfinite() && nonfinite_set_.empty()) nonfinite_set_ = result.set;
+  if (step == 0) return;
+  note_best(step, results);
+  note_improvement(step, results);
+}
+
+void EvaluationRecord::note_loss(double loss, int64_t tokens) {
+  if (tokens > 0) last_loss_is_finite_ = std::isfinite(loss);
+}
+
+std::string EvaluationRecord::problem_after(int64_t step) const {
+  if (last_step_ != step)
+    return last_loss_is_finite_ ? ""
+                                : cat("the loss of step ", step, ", the last one, is not finite");
+  return nonfinite_set_.empty()
+             ? ""
+             : cat("the loss on ", nonfinite_set_, " after step ", step, " is not finite");
+}
+
+void EvaluationRecord::forget(int64_t step, const std::string& set) {
+  lose_best(step);
+  if (improved_ && improved_->step == step) improved_.reset();
+  if (step == last_step_ && nonfinite_set_.empty()) nonfinite_set_ = set;
+}
+
+void EvaluationRecord::note_best(int64_t step, const std::vector<EvaluationResult>& results) {
+  if (!best_metric_) return;
+  const std::optional<double> value = finite_value(*best_metric_, results);
+  const bool more = more_is_better(*best_metric_, keep_best_.mode);
+  if (!value || (best_ && !beats(*value, best_->value, more))) return;
+  before_ = best_;
+  best_ = Best{step, *value};
+}
+
+void EvaluationRecord::note_improvement(int64_t step, const std::vector<EvaluationResult>& results) {
+  if (!stop_metric_ || !results.at(stop_metric_->set).has_value()) return;
+  const std::optional<double> value = finite_value(*stop_metric_, results);
+  const bool more = more_is_better(*stop_metric_);
+  if (value && (!improved_ || beats(*value, improved_->value, more, stopping_.min_delta))) {
+    improved_ = Best{step, *value};
+    without_improvement_ = 0;
+  } else {
+    ++without_improvement_;
+  }
+}
+
+void EvaluationRecord::lose_best(int64_t step) {
+  if (is_best(step))
+    best_ = std::exchange(before_, std::nullopt);
+  else if (before_ && before_->step == step)
+    before_.reset();
+}
+
+bool EvaluationRecord::stops() const { return stop_metric_ && without_improvement_ >= stopping_.patience; }
+
+std::string EvaluationRecord::stop_reason() const {
+  const std::string by = stopping_.min_delta > 0 ? cat(" by more than ", number_text(stopping_.min_delta)) : "";
+  const std::string best =
+      improved_ ? cat("best ", number_text(improved_->value), " after step ", improved_->step) : "it never was finite";
+  return cat(stopping_.metric, " has not improved", by, " in ", without_improvement_,
+             without_improvement_ == 1 ? " evaluation" : " evaluations", " (", best, ")");
+}
+
+std::string EvaluationRecord::text() const {
+  Json json{{"last_step", last_step_},
+            {"nonfinite_set", nonfinite_set_},
+            {"last_loss_is_finite", last_loss_is_finite_}};
+  if (best_metric_)
+    json["best"] = {{"metric", keep_best_.metric},
+                    {"more", more_is_better(*best_metric_, keep_best_.mode)},
+                    {"now", json_of(best_)},
+                    {"before", json_of(before_)}};
+  if (stop_metric_)
+    json["stopping"] = {{"metric", stopping_.metric}, {"improved", json_of(improved_)}, {"without", without_improvement_}};
+  return json.dump();
+}
+
+/// Written by text(), and covered by the checkpoint's checksum.
+void EvaluationRecord::restore(const std::string& text) {
+  const Json json = Json::parse(text);
+  last_step_ = json.at("last_step").get<int64_t>();
+  is_of_older_version_ = !json.contains("nonfinite_set");
+  nonfinite_set_ = json.value("nonfinite_set", "");
+  last_loss_is_finite_ = json.value("last_loss_is_finite", true);
+  if (best_metric_ && json.contains("best") && json["best"].at("metric") == keep_best_.metric &&
+      json["best"].at("more") == more_is_better(*best_metric_, keep_best_.mode)) {
+    best_ = best_from(json["best"].at("now"));
+    before_ = best_from(json["best"].at("before"));
+  }
+  if (stop_metric_ && json.contains("stopping") && json["stopping"].at("metric") == stopping_.metric) {
+    improved_ = best_from(json["stopping"].at("improved"));
+    without_improvement_ = json["stopping"].at("without").get<int64_t>();
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,180 @@
+#include "training/learning_rate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+double real(int64_t value) {
+  return static_cast<double>(value);
+}
+
+/// Rise of DeepSpeed's warm-up schedules at their step i >= 0: 0 at the start, 1 from `steps` on.
+double warmup(const SchedulerConfig& s, int64_t i) {
+  const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
+  if (i >= steps) return 1.0;
+  return s.warmup_type == WarmupShape::kLog ? std::log(real(i + 1)) / std::log(real(steps))
+                                            : real(i) / real(steps);
+}
+
+double warmup_lr(const SchedulerConfig& s, int64_t i) {
+  if (i < 0) return s.warmup_min_lr;
+  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * warmup(s, i);
+}
+
+double warmup_decay_lr(const SchedulerConfig& s, int64_t i) {
+  const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
+  if (i < steps) return warmup_lr(s, i);
+  const double left =
+      real(s.total_num_steps - i) / real(std::max<int64_t>(1, s.total_num_steps - steps));
+  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * std::max(0.0, left);
+}
+
+double warmup_cosine_lr(const SchedulerConfig& s, double lr, int64_t i) {
+  if (i < 0) return 0.0;
+  const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
+  if (i < steps) return lr * (s.warmup_min_ratio + (1.0 - s.warmup_min_ratio) * warmup(s, i));
+  const double p =
+      std::min(1.0, real(i - steps + 1) / real(std::max<int64_t>(1, s.total_num_steps - steps)));
+  const double ratio =
+      s.cos_min_ratio + (1.0 - s.cos_min_ratio) * (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
+  return lr * std::max(0.0, ratio);
+}
+
+double lr_range_test(const SchedulerConfig& s, int64_t i) {
+  if (i < 0) return s.lr_range_test_min_lr;
+  double x = real(i + 1) / real(s.lr_range_test_step_size);
+  if (s.lr_range_test_staircase) x = std::floor(x);
+  return s.lr_range_test_min_lr * (1.0 + s.lr_range_test_step_rate * x);
+}
+
+/// Height of the cycle at batch b of it: 0 at its ends, 1 at its peak.
+double cycle_height(const SchedulerConfig& s, int64_t b) {
+  const double first = real(s.cycle_first_step_size);
+  const double second = real(s.cycle_second_step_size);
+  const double total = first + second;
+  if (s.cycle_first_stair_count > 0 || s.cycle_second_stair_count > 0) {
+    const double c = std::fmod(real(b), total);
+    const bool rising = c <= first;
+    const double stairs = real(rising ? s.cycle_first_stair_count : s.cycle_second_stair_count);
+    const double height = rising ? c / first : (total - c) / second;
+    return stairs > 0 ? std::floor(height * stairs) / stairs : height;
+  }
+  const double x = real(b) / total - std::floor(real(b) / total);
+  const double peak = first / total;
+  return x <= peak ? x / peak : (x - 1.0) / (peak - 1.0);
+}
+
+ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
+  ScheduledRate rate;
+  if (s.cycle_momentum) rate.beta2 = 0.99;
+  const int64_t total = s.cycle_first_step_size + s.cycle_second_step_size;
+  if (i < total) {
+    const double height = i < 0 ? 0.0 : cycle_height(s, i + 1);
+    rate.learning_rate = s.cycle_min_lr + (s.cycle_max_lr - s.cycle_min_lr) * height;
+    // The constructor leaves the smallest momentum in place for the first step.
+    if (s.cycle_momentum)
+      rate.beta1 =
+          i < 0 ? s.cycle_min_mom : s.cycle_max_mom - (s.cycle_max_mom - s.cycle_min_mom) * height;
+    return rate;
+  }
+  const double d = s.decay_step_size > 0 ? real(i - total + 1) / real(s.decay_step_size) : 0.0;
+  rate.learning_rate = s.cycle_min_lr / (1.0 + s.decay_lr_rate * d);
+  if (s.cycle_momentum) rate.beta1 = s.cycle_max_mom * (1.0 + s.decay_mom_rate * d);
+  return rate;
+}
+
+/// Gives what a decay of transformers' schedules has left at p of it (0 to 1), as a share of the
+/// way from the highest rate to the lowest.
+double left_of(const SchedulerConfig& s, double p) {
+  switch (s.type) {
+    case SchedulerType::kLinear:
+      return 1.0 - p;
+    case SchedulerType::kPolynomial:
+      return std::pow(1.0 - p, s.power);
+    case SchedulerType::kCosineWithRestarts:
+      return p >= 1.0 ? 0.0 : cosine_left(0.5, std::fmod(s.num_cycles * p, 1.0));
+    case SchedulerType::kCosineWithMinLr:
+      return cosine_left(s.num_cycles, p);
+    default:
+      return cosine_left(0.5, p);
+  }
+}
+
+/// transformers' schedules at the k-th step, whose steps count from 0.
+double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
+  const int64_t at = k - 1, warmup = s.warmup_num_steps;
+  if (at < warmup) return lr * real(at) / real(std::max<int64_t>(1, warmup));
+  if (s.type == SchedulerType::kConstant) return lr;
+  if (s.type == SchedulerType::kInverseSqrt) {
+    const int64_t scale = s.timescale > 0 ? s.timescale : warmup > 0 ? warmup : 10'000;
+    return lr / std::sqrt(real(at - warmup + scale) / real(scale));
+  }
+  const double p =
+      std::min(1.0, real(at - warmup) / real(std::max<int64_t>(1, s.total_num_steps - warmup)));
+  const double lowest = s.type == SchedulerType::kPolynomial           ? s.lr_end
+                        : s.type == SchedulerType::kCosineWithRestarts ? 0.0
+                                                                       : lowest_cosine_rate(s, lr);
+  return lowest + (lr - lowest) * left_of(s, p);
+}
+
+/// transformers' warmup_stable_decay at the k-th step.
+double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
+  const int64_t at = k - 1, warmup = s.warmup_num_steps;
+  const int64_t stable =
+      s.num_stable_steps >= 0 ? s.num_stable_steps : s.total_num_steps - warmup - s.num_decay_steps;
+  const auto above_lowest = [&](double share) {
+    return lr * (share * (1.0 - s.min_lr_ratio) + s.min_lr_ratio);
+  };
+  if (at < warmup) {
+    const double p = real(at) / real(warmup);
+    return above_lowest(s.warmup_type == WarmupShape::kCosine         ? 1.0 - cosine_left(0.5, p)
+                        : s.warmup_type == WarmupShape::kOneMinusSqrt ? 1.0 - std::sqrt(1.0 - p)
+                                                                      : p);
+  }
+  if (at < warmup + stable) return lr;
+  if (at >= warmup + stable + s.num_decay_steps) return above_lowest(0.0);
+  const double p = real(at - warmup - stable) / real(s.num_decay_steps);
+  return above_lowest(s.decay_type == DecayShape::kLinear         ? 1.0 - p
+                      : s.decay_type == DecayShape::kOneMinusSqrt ? 1.0 - std::sqrt(p)
+                                                                  : cosine_left(s.num_cycles, p));
+}
+
+}  // namespace
+
+ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer,
+                             int64_t k) {
+  require(k >= 1, "optimizer steps count from 1");
+  const int64_t i = k - 2;
+  switch (lr_schedule.type) {
+    case SchedulerType::kConstant:
+    case SchedulerType::kLinear:
+    case SchedulerType::kCosine:
+    case SchedulerType::kCosineWithRestarts:
+    case SchedulerType::kPolynomial:
+    case SchedulerType::kInverseSqrt:
+    case SchedulerType::kCosineWithMinLr:
+      return {own_schedule(lr_schedule, optimizer.lr, k), {}, {}};
+    case SchedulerType::kWarmupStableDecay:
+      return {warmup_stable_decay(lr_schedule, optimizer.lr, k), {}, {}};
+    case SchedulerType::kWarmupLR:
+      return {warmup_lr(lr_schedule, i), {}, {}};
+    case SchedulerType::kWarmupDecayLR:
+      return {warmup_decay_lr(lr_schedule, i), {}, {}};
+    case SchedulerType::kWarmupCosineLR:
+      return {warmup_cosine_lr(lr_schedule, optimizer.lr, i), {}, {}};
+    case SchedulerType::kOneCycle:
+      return one_cycle(lr_schedule, i);
+    case SchedulerType::kLRRangeTest:
+      return {lr_range_test(lr_schedule, i), {}, {}};
+    case SchedulerType::kTorch:
+      break;
+  }
+  bug("this schedule is refused when the config is read");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,27 @@
+#include "training/nonfinite_search.h"
+
+namespace ftrun {
+namespace {
+
+/// The order in which ranks that share their sequences can have a value from each other: by
+/// micro-batch, the layers of forward before those of the gradients, and within a layer by
+/// instruction. Stages of a pipeline run other programs, so instructions alone say nothing.
+int64_t order_of(const ProgramPlan& train, InstrId id) {
+  if (id < 0) return -1;
+  const Instr& instr = train.program.instr(id);
+  const auto layers = static_cast<int64_t>(train.model.layers.size());
+  const int64_t layer = instr.kind == InstrKind::kForward ? instr.layer : 2 * layers - instr.layer;
+  return ((int64_t{instr.micro_batch} * 3 * layers + layer + 1) << 32) + id;
+}
+
+}  // namespace
+
+NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun step) {
+  const NonfinitePlace own = setup.train_executor().find_nonfinite(step);
+  const int data = data_index(setup.plan().options.state);
+  const std::vector<std::string> all =
+      session.exchange("nonfinite", encode_nonfinite({order_of(setup.train(), own.instr), data, own.text}));
+  return {nonfinite_places(all), step.finite};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,111 @@
+#include "training/pipeline_use.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "base/text.h"
+#include "program/layer_instr.h"
+#include "report/table.h"
+
+namespace ftrun {
+namespace {
+
+std::string encode(const StageSeconds& seconds) {
+  std::ostringstream text;
+  text.precision(9);
+  text << seconds.waited << ' ' << seconds.after;
+  for (const double action : seconds.actions) text << ' ' << action;
+  return text.str();
+}
+
+StageSeconds decode(const std::string& text) {
+  std::istringstream figures(text);
+  StageSeconds seconds;
+  figures >> seconds.waited >> seconds.after;
+  for (double action = 0; figures >> action;) seconds.actions.push_back(action);
+  return seconds;
+}
+
+}  // namespace
+
+void StageSeconds::add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
+                       const PipelineLayout& pipeline, int stage, int32_t layers) {
+  waited += step.waited_for_stages + step.waited_at_end;
+  after += step.after;
+  actions.resize(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const LayerRange chunk = pipeline.layers(pipeline.part_of(stage, list[i].chunk), layers);
+    for (int32_t layer = chunk.first; layer < chunk.end; ++layer) {
+      const auto found = step.layers.find({kind_of(list[i].phase), layer, list[i].micro_batch});
+      if (found != step.layers.end()) actions[i] += found->second;
+    }
+  }
+  actions.front() += step.before;
+}
+
+void StageSeconds::add(const StageSeconds& other) {
+  waited += other.waited;
+  after += other.after;
+  actions.resize(other.actions.size());
+  for (size_t i = 0; i < actions.size(); ++i) actions[i] += other.actions[i];
+}
+
+std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,
+                                   const std::vector<StageSeconds>& stages) {
+  ActionSeconds seconds;
+  for (const StageSeconds& stage : stages) seconds.push_back(stage.actions);
+  const ScheduleTimeline timeline = run_timeline(lists, placement, seconds);
+  double makespan = 0;
+  for (size_t s = 0; s < stages.size(); ++s)
+    makespan = std::max(makespan, timeline.stages[s].actions.back().end + stages[s].after);
+  std::vector<IdleShare> shares;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const double busy = timeline.stages[s].busy + stages[s].after;
+    shares.push_back({stages[s].waited / (stages[s].waited + busy), 1 - busy / makespan});
+  }
+  return shares;
+}
+
+PipelineUse::PipelineUse(TrainingSetup& setup) : setup_(setup) {
+  if (pipeline().stages() == 1) return;
+  lists_ = make_schedules(options().schedule, pipeline().stages(), pipeline().chunks(), options().micro_batches);
+}
+
+void PipelineUse::end_step() {
+  if (lists_.empty()) return;
+  if (++steps_ == 2) sums_ = {};
+  const int stage = options().state.pipeline_stage;
+  sums_.add(setup_.train_executor().pipeline_seconds(), lists_[static_cast<size_t>(stage)], pipeline(), stage,
+            static_cast<int32_t>(setup_.train().model.layers.size()));
+}
+
+void PipelineUse::total(Session& session) {
+  if (lists_.empty() || steps_ == 0) return;
+  const RankMesh mesh = state_mesh(options().state);
+  std::vector<StageSeconds> stages(lists_.size());
+  const std::vector<std::string> texts = session.exchange("pipeline", encode(sums_));
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    stages[static_cast<size_t>(mesh.coordinate(static_cast<int>(rank)).pp)].add(decode(texts[rank]));
+  idle_ = idle_shares(lists_, placement_of(options().schedule), stages);
+}
+
+std::string PipelineUse::text() const {
+  if (idle_.empty()) return "";
+  std::vector<std::vector<std::string>> rows;
+  for (size_t stage = 0; stage < idle_.size(); ++stage)
+    rows.push_back({cat("stage ", stage), percent_text(idle_[stage].measured, 1), percent_text(idle_[stage].by_schedule, 1)});
+  return cat("\nwhat each stage waited for the others, of its steps until the update\n",
+             format_table({"pipeline", "measured", "by the schedule alone"}, rows));
+}
+
+std::map<std::string, std::map<std::string, int64_t>> PipelineUse::record() const {
+  const auto per_million = [](double share) { return std::llround(share * 1e6); };
+  std::map<std::string, std::map<std::string, int64_t>> record;
+  for (size_t stage = 0; stage < idle_.size(); ++stage)
+    record[cat("stage ", stage)] = {{"idle_per_million", per_million(idle_[stage].measured)},
+                                    {"schedule_idle_per_million", per_million(idle_[stage].by_schedule)}};
+  return record;
+}
+
+}  // namespace ftrun

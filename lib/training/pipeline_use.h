@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/phase_clock.h"
+#include "engine/setup.h"
+#include "program/schedule_timeline.h"
+#include "training/session.h"
+
+namespace ftrun {
+
+/// Seconds of a stage in the same steps, of one rank or of all its ranks.
+struct StageSeconds {
+  /// Seconds waited for other stages.
+  double waited = 0;
+  /// Seconds of each action of the stage's list in all its layers, and from the gradient norm to
+  /// the decision.
+  std::vector<double> actions;
+  double after = 0;
+
+  /// Adds a step with this list; `layers` of the model. Seconds before the first layer count with
+  /// the first action.
+  void add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list, const PipelineLayout& pipeline, int stage,
+           int32_t layers);
+  void add(const StageSeconds& other);
+};
+
+/// IdleShare is the share of a stage's steps, until the decision, that it waits for other stages.
+struct IdleShare {
+  /// The share in the run.
+  double measured = 0;
+  /// The share if nothing cost time but what stages do themselves, in the order of their lists: a
+  /// walk that knows what each action took, and no wait. What holds up one action counts where it
+  /// does, not in the mean of a phase.
+  double by_schedule = 0;
+};
+std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,
+                                   const std::vector<StageSeconds>& stages);
+
+/// PipelineUse compares what each stage of a pipeline waits for the others in the steps of a run
+/// with what its schedule alone makes it wait.
+class PipelineUse {
+ public:
+  /// The setup is borrowed.
+  explicit PipelineUse(TrainingSetup& setup);
+
+  /// Ends a step, after each run of the training program. The first of several is not counted:
+  /// memory comes with it.
+  void end_step();
+  /// Collective, after the last step: puts the ranks' figures together.
+  void total(Session& session);
+
+  /// A table, "" where there is nothing to report.
+  std::string text() const;
+  /// RunManifest::pipeline.
+  std::map<std::string, std::map<std::string, int64_t>> record() const;
+
+ private:
+  const StepOptions& options() const { return setup_.plan().options; }
+  const PipelineLayout& pipeline() const { return options().state.pipeline; }
+
+  TrainingSetup& setup_;
+  /// The lists of all stages; none if there is one stage.
+  StageActions lists_;
+  int64_t steps_ = 0;
+  StageSeconds sums_;
+  /// The shares by stage.
+  std::vector<IdleShare> idle_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "config/config.h"
+#include "data/batch.h"
+#include "engine/executor.h"
+#include "training/training_progress.h"
+
+namespace ftrun {
+
+/// The step after `progress`, ready to run: scalars of the schedule, scale of the loss, clipping.
+/// The batches are borrowed.
+StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
+                     const TrainingProgress& progress, const StepBatch& batch);
+
+}  // namespace ftrun

@@ -1,0 +1,269 @@
+#include "training/recorder.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <iostream>
+#include <utility>
+
+#include "base/as_error.h"
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/utf8.h"
+#include "plan/resume_policy.h"
+#include "report/environment.h"
+#include "report/loss_table.h"
+#include "report/machine.h"
+#include "report/outcome.h"
+#include "report/resume_check.h"
+#include "report/run_report.h"
+#include "report/wall_time.h"
+
+namespace ftrun {
+namespace {
+
+CsvMonitorOptions csv_options(const Config& config, std::optional<int64_t> resumed_samples) {
+  const CsvMonitorConfig& csv = config.csv_monitor;
+  return {csv.output_path.empty() ? config.output_dir : csv.output_path, csv.job_name,
+          resumed_samples};
+}
+
+std::map<std::string, double> figures_of(int64_t step, const EvaluationResult& evaluation) {
+  std::map<std::string, double> figures{{"step", static_cast<double>(step)},
+                                        {"loss", evaluation.loss},
+                                        {"perplexity", evaluation.perplexity()},
+                                        {"tokens", static_cast<double>(evaluation.tokens)}};
+  if (evaluation.accuracy) figures["accuracy"] = *evaluation.accuracy;
+  return figures;
+}
+
+}  // namespace
+
+RunManifest make_manifest(const TrainRequest& request) {
+  RunManifest manifest;
+  manifest.build = request.build;
+  manifest.machine = read_machine();
+  manifest.seed = static_cast<uint64_t>(request.config.train.seed);
+  manifest.topology = {{"data", request.config.parallel.data},
+                       {"tensor", request.config.parallel.tensor}};
+  if (const int64_t stages = request.config.parallel.pipeline; stages > 1)
+    manifest.topology.emplace_back("pipeline", stages);
+  manifest.config = request.config_json;
+  manifest.model.path = request.config.model.path;
+  manifest.environment = recorded_environment();
+  if (!request.agent.empty()) manifest.environment[kAgentVariable] = request.agent;
+  manifest.started = utc_now();
+  return manifest;
+}
+
+Recorder::Recorder(const TrainRequest& request)
+    : request_(request),
+      folder_(request.config.output_dir,
+              request.resume.step     ? RunStart::kResumeStep
+              : request.resume.resume ? RunStart::kResume
+                                      : RunStart::kFresh) {
+  if (folder_.has_earlier_run()) before_ = read_manifest(paths().manifest());
+}
+
+void Recorder::admit(const std::string& path, const RunManifest& before, const RunManifest& now) {
+  for (const std::string& change : admit_resume(path, before, now, request_.resume.allowed))
+    if (noted_changes_.insert(change).second)
+      log_notice(cat("the resumed run has another ", change));
+}
+
+void Recorder::admit(const RunManifest& now) {
+  if (before_) return admit(paths().manifest(), *before_, now);
+  log_warning(cat(paths().manifest(),
+                  ": is missing; the run is compared with what its checkpoint records"));
+}
+
+void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
+                     const RunManifest& now) {
+  const std::string path = folder + "/checkpoint.json";
+  // A checkpoint of an older version records only the config's hash: it shows that the config has
+  // changed, not which keys.
+  const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
+  if (is_imported(saved))
+    log_notice(import_notice(folder, saved));
+  else if (!before_ && !saved.extra.contains(kConfigRecord) && saved.config_hash != hash)
+    refuse_other_run(path, {{"config", "text with xxh3 " + saved.config_hash, "text with xxh3 " + hash}},
+                     request_.resume.allowed);
+  admit(path, recorded_run(saved, now), now);
+  start_ = folder;
+}
+
+void Recorder::refuse_where_saved_ones_are_gone() const {
+  if (!before_) return;
+  const auto saved = before_->counters.find("checkpoints_saved");
+  const bool counted = saved != before_->counters.end() && saved->second > 0;
+  if (!counted && !posix_files().exists(paths().checkpoints() + "/latest")) return;
+  throw Error(ExitCode::kBadInput, cat(paths().manifest(), ": the run has saved checkpoints, and ", paths().checkpoints(), " holds none"),
+              "bring one back, or start anew in another output_dir");
+}
+
+void Recorder::note_new_start() {
+  if (!request_.resume.resume) return;
+  if (before_) {
+    start_ += ": --resume found a run that had saved no checkpoint";
+    return say("no checkpoint was saved yet: training starts anew");
+  }
+  start_ += ": --resume found no run in output_dir";
+  warn(cat("--resume auto: output_dir ", paths().root(),
+           " held no run: training starts anew, from the model's weights",
+           did_you_mean(folder_.run_nearby())));
+}
+
+void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {
+  note_restart(manifest, first_step);
+  note_first_start(manifest, wall_seconds() - read_process_times().age_seconds);
+  manifest.start = start_;
+  manifest_.emplace(paths().manifest(), std::move(manifest));
+  write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
+  const Config& config = request_.config;
+  // A run that was killed before its first checkpoint is resumed from its beginning.
+  const bool resumes = before_ || first_step > 0;
+  const int64_t steps_done = std::max<int64_t>(0, first_step - 1);
+  metrics_.emplace(paths().metrics(), first_step);
+  if (config.train.generate.prompt_tokens > 0 || posix_files().exists(paths().samples()))
+    samples_.emplace(paths().samples(), first_step);
+  if (config.train.log.tensorboard) {
+    TensorBoardOptions options;
+    if (resumes) options.first_step = first_step;
+    tensorboard_.emplace(paths().tensorboard(), options);
+  }
+  if (config.csv_monitor.enabled)
+    csv_.emplace(csv_options(
+        config, resumes ? std::optional(steps_done * config.train_batch_size) : std::nullopt));
+  if (const WandbConfig& wandb = config.wandb; wandb.enabled)
+    follower_.emplace(RunFollowerOptions{paths().root(), wandb.project, wandb.group, wandb.team});
+  open_progress(total_steps);
+  follow();
+}
+
+/// Follows the run with the program that sends it to a tracker.
+void Recorder::follow() {
+  if (!follower_) return;
+  if (const std::string warning = follower_->start(); !warning.empty()) warn(warning);
+}
+
+void Recorder::end_following() {
+  if (!follower_) return;
+  follow();
+  if (const std::string problem = follower_->problem(); !problem.empty()) log_warning(problem);
+  follower_.reset();  // reported once, though the run may end by an error after its report
+}
+
+/// Takes over into the new manifest what the earlier run of the folder left in its own.
+void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
+  if (!before_) return;
+  manifest.restarts = before_->restarts;
+  manifest.counters = before_->counters;
+  RestartRecord restart;
+  restart.time = manifest.started;
+  restart.reason =
+      before_->exit_code ? before_->exit_reason : "the previous run ended without recording a reason";
+  restart.rank = before_->exit_rank;
+  if (posix_files().exists(paths().metrics()))
+    for (const StepMetrics& metrics : read_metrics(paths().metrics()))
+      restart.from_step = std::max(restart.from_step, metrics.step);
+  restart.to_step = std::max<int64_t>(0, first_step - 1);
+  restart.ranks = request_.ranks;
+  restart.ranks.count = request_.launch.world;
+  manifest.restarts.push_back(restart);
+}
+
+void Recorder::open_progress(int64_t total_steps) {
+  constexpr int kStandardOutput = 1;
+  if (request_.terminal) terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ProgressOptions options = progress_options_for(terminal_ ? terminal_.get() : kStandardOutput,
+                                                 request_.config.train.log.every);
+  // mpirun gives ranks a terminal of its own making, wherever its output goes.
+  if (request_.launch.kind == LaunchKind::kOpenMpi) options.live = false;
+  live_ = options.live;
+  progress_.emplace(std::cout, std::move(options), total_steps);
+}
+
+void Recorder::record(const StepMetrics& metrics) {
+  folder_.require_own();
+  metrics_->write(metrics);
+  follow();
+  if (tensorboard_) tensorboard_->write(metrics.step, step_scalars(metrics));
+  if (csv_ && metrics.trained) csv_->write(metrics);
+  progress_->show(metrics);
+  if (metrics.evaluations.empty()) return;
+  update([&](RunManifest& manifest) {
+    for (const EvaluationResult& evaluation : metrics.evaluations) manifest.evaluations[evaluation.set] = figures_of(metrics.step, evaluation);
+  });
+}
+
+void Recorder::record(int64_t step, const std::vector<TextSample>& samples) {
+  for (const TextSample& sample : samples)
+    if (samples_) samples_->write_line(sample_line(step, sample));
+}
+
+void Recorder::say(const std::string& line) {
+  log_debug(line);
+  if (progress_)
+    progress_->print(terminal_text(line));
+  else
+    std::cout << terminal_text(line) << std::endl;
+}
+
+void Recorder::warn(const std::string& line) {
+  if (!live_) return log_warning(line);
+  progress_->print("warning: " + terminal_text(line));  // straight to stderr it would run into the live line
+  log_warning_to_file(line);
+}
+
+std::string Recorder::finish(int exit_code, const std::string& reason) {
+  progress_->finish();
+  end_following();
+  const std::vector<StepMetrics> metrics = read_metrics(paths().metrics());
+  const EffectiveTime time = write_outcome(exit_code, reason, metrics);
+  write_report();
+  if (metrics.empty()) return "";
+  std::string report = loss_table(metrics);
+  for (const std::string& line : restart_texts(manifest_->manifest(), request_.launch.restart)) report += line + "\n";
+  return report + effective_time_text(time) + "\n";
+}
+
+void Recorder::fail(int exit_code, const std::string& reason) noexcept {
+  try {
+    if (progress_) progress_->finish();
+    end_following();
+    if (!manifest_ || folder_.is_another_runs()) return;
+    // The supervisor knows which one of several ranks was the cause.
+    if (request_.launch.world == 1)
+      manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
+    const bool trained = posix_files().exists(paths().metrics());
+    write_outcome(exit_code, reason, trained ? read_metrics(paths().metrics()) : std::vector<StepMetrics>{});
+    if (trained) write_report();
+  } catch (const std::exception&) {
+    // A full disk may be what ends the run; the error itself is reported elsewhere.
+  }
+}
+
+/// Best effort: the run has ended as it has.
+void Recorder::write_report() noexcept {
+  try {
+    write_run_report(paths().report(), {paths().root()});
+  } catch (const std::exception& exception) {
+    log_warning(cat("no report: ", as_error(exception).message()));
+  }
+}
+
+EffectiveTime Recorder::write_outcome(int exit_code, const std::string& reason, const std::vector<StepMetrics>& metrics) {
+  EffectiveTime time;
+  manifest_->update([&](RunManifest& manifest) {
+    manifest.ended = utc_now();
+    manifest.exit_code = exit_code;
+    manifest.exit_reason = reason;
+    time = note_effective_time(manifest, metrics, wall_seconds());
+  });
+  return time;
+}
+
+}  // namespace ftrun

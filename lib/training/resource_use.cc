@@ -1,0 +1,111 @@
+#include "training/resource_use.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+#include "report/machine.h"
+
+namespace ftrun {
+
+double ResourceUse::disk_waited() const {
+  const SwapFile* swap = setup_.memory().swap();
+  return swap == nullptr ? 0 : swap->counters().seconds_waited;
+}
+
+void ResourceUse::begin_step() {
+  disk_wait_ = -disk_waited();
+  peak_.begin();
+  traffic_.begin();
+}
+
+void ResourceUse::end_step(bool finite) {
+  traffic_.end(finite);
+  pipeline_.end_step();
+  peak_.end();
+  disk_wait_ += disk_waited();
+}
+
+/// Bytes sent by all groups of this rank.
+int64_t ResourceUse::bytes_sent() const {
+  int64_t bytes = 0;
+  for (const Communicator* group : setup_.groups().distinct())
+    bytes += group->stats().total().bytes_sent;
+  return bytes;
+}
+
+void ResourceUse::add_to(StepMetrics& metrics) const {
+  metrics.memory = memory_metrics(setup_.memory());
+  metrics.counters.push_back({"bytes_sent", bytes_sent()});
+  const TrafficSums& traffic = traffic_.sums();
+  if (traffic.transported) metrics.counters.push_back({"bytes_transported", *traffic.transported});
+  if (setup_.memory().swap() == nullptr) return;
+  metrics.counters.push_back({"disk_bytes_read", traffic.disk.read});
+  metrics.counters.push_back({"disk_bytes_written", traffic.disk.written});
+}
+
+void ResourceUse::total(Session& session) {
+  total_memory(session);
+  total_traffic(session);
+  pipeline_.total(session);
+}
+
+/// " name bytes name bytes ..."; "" but on the first rank of a stage of a pipeline.
+std::string ResourceUse::stage_memory() const {
+  const StateOptions& state = setup_.plan().options.state;
+  if (state.pipeline.stages() == 1 || data_index(state) > 0 || state.tensor.index > 0) return "";
+  std::string text = cat(" process ", memory_->measured);
+  for (const NamedBytes& figure : memory_metrics(setup_.memory())) text += cat(" ", figure.name, " ", figure.bytes);
+  return text;
+}
+
+void ResourceUse::total_memory(Session& session) {
+  const ProcessMemory own = read_process_memory();
+  memory_ = report_memory(setup_, std::max(peak_.held(), own.held()));
+  for (const std::string& text :
+       session.exchange("memory", cat(own.peak_resident, " ", own.held(), " ", own.file_backed, stage_memory()))) {
+    std::istringstream figures(text);
+    for (int64_t* const most : {&most_resident_, &most_held_, &most_of_files_}) {
+      int64_t bytes = 0;
+      figures >> bytes;
+      *most = std::max(*most, bytes);
+    }
+    // Stages are the slowest axis of the ranks, so they come in order.
+    std::map<std::string, int64_t> stage;
+    std::string name;
+    for (int64_t bytes = 0; figures >> name >> bytes;) stage[name] = bytes;
+    if (!stage.empty()) stages_.push_back(std::move(stage));
+  }
+}
+
+void ResourceUse::total_traffic(Session& session) {
+  if (traffic_.sums().steps == 0) return;
+  for (const std::string& text : session.exchange("traffic", encode_traffic(traffic_.sums()))) {
+    const TrafficSums sums = decode_traffic(text);
+    if (all_traffic_)
+      all_traffic_->add(sums);
+    else
+      all_traffic_ = sums;
+  }
+}
+
+void ResourceUse::add_to(RunManifest& manifest) const {
+  manifest.counters["peak_resident_bytes"] = most_resident_;
+  manifest.counters["anonymous_and_shared_bytes"] = most_held_;
+  manifest.counters["file_backed_bytes"] = most_of_files_;
+  manifest.memory = memory_record(*memory_);
+  for (size_t stage = 0; stage < stages_.size(); ++stage) manifest.memory[cat("stage ", stage)] = stages_[stage];
+  manifest.pipeline = pipeline_.record();
+  if (all_traffic_) manifest.traffic = traffic_record(*all_traffic_);
+}
+
+std::vector<std::string> ResourceUse::texts(int ranks) const {
+  std::vector<std::string> texts{memory_text(*memory_)};
+  const std::string moved = traffic_text(all_traffic_.value_or(TrafficSums()), ranks);
+  if (!moved.empty()) texts.push_back(moved);
+  if (const std::string waited = pipeline_.text(); !waited.empty()) texts.push_back(waited);
+  return texts;
+}
+
+}  // namespace ftrun

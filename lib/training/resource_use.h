@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/memory_report.h"
+#include "engine/setup.h"
+#include "engine/step_traffic.h"
+#include "report/manifest.h"
+#include "report/step_metrics.h"
+#include "training/pipeline_use.h"
+#include "training/session.h"
+
+namespace ftrun {
+
+/// ResourceUse measures what a run uses of memory, links and disk, around each training step.
+class ResourceUse {
+ public:
+  /// The setup is borrowed.
+  explicit ResourceUse(TrainingSetup& setup) : setup_(setup), traffic_(setup), pipeline_(setup) {}
+
+  /// Around each run of the training program.
+  void begin_step();
+  void end_step(bool finite);
+  /// Seconds for which the last step's requests to the disk were waited for, whatever else went on
+  /// meanwhile.
+  double disk_wait_seconds() const { return disk_wait_; }
+  /// Adds what is in use and has been moved after the step.
+  void add_to(StepMetrics& metrics) const;
+
+  /// Collective, after the last step and before checkpoints and exports map whole files for a
+  /// moment: sums over the ranks, and the figures of the rank that needed most.
+  void total(Session& session);
+  /// Adds the totals.
+  void add_to(RunManifest& manifest) const;
+  std::vector<std::string> texts(int ranks) const;
+
+ private:
+  void total_memory(Session& session);
+  void total_traffic(Session& session);
+  int64_t bytes_sent() const;
+  std::string stage_memory() const;
+  double disk_waited() const;
+
+  TrainingSetup& setup_;
+  PeakMemory peak_;
+  StepTraffic traffic_;
+  PipelineUse pipeline_;
+  double disk_wait_ = 0;
+  /// The most bytes of the rank that needed most: resident, anonymous and shared, and of files.
+  int64_t most_resident_ = 0;
+  int64_t most_held_ = 0;
+  int64_t most_of_files_ = 0;
+  std::optional<MemoryReport> memory_;
+  /// The memory of a pipeline's stages: memory_metrics() of each stage's first rank, and "process",
+  /// what that held at most.
+  std::vector<std::map<std::string, int64_t>> stages_;
+  /// The traffic of all ranks; absent if no step was made.
+  std::optional<TrafficSums> all_traffic_;
+};
+
+}  // namespace ftrun

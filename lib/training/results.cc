@@ -1,0 +1,199 @@
+#include "training/results.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <vector>
+
+#include "base/as_error.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hub_cache.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "engine/generate.h"
+#include "engine/moved_tensors.h"
+#include "plan/export_options.h"
+
+namespace ftrun {
+namespace {
+
+/// The beginning of the document at [begin, end) of a row: up to its first token that is trained
+/// on, or `count` tokens where that is its second. The label at a token is the one after it.
+std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, int64_t count) {
+  size_t context = begin;
+  while (context < end && row.labels[context] < 0) ++context;
+  const bool masked = context > begin && context < end;
+  const size_t stop = masked ? context + 1 : std::min(end, begin + static_cast<size_t>(count));
+  return {row.tokens.begin() + static_cast<std::ptrdiff_t>(begin), row.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
+}
+
+/// Finds the first position of each document of a row, and where the tokens of the last one end.
+std::vector<size_t> document_bounds(const Batch& row) {
+  std::vector<size_t> bounds;
+  size_t end = row.tokens.size();
+  while (end > 0 && row.labels[end - 1] < 0 && row.tokens[end - 1] == row.tokens.back()) --end;
+  for (size_t i = 0; i < end; ++i)
+    if (static_cast<size_t>(row.starts[i]) == i) bounds.push_back(i);
+  bounds.push_back(end);
+  return bounds;
+}
+
+/// BeginningOfTraining reads what the trained tensors held when training began, for MovedTensors;
+/// nothing if that cannot be read any more, as an export must not fail for it.
+class BeginningOfTraining {
+ public:
+  BeginningOfTraining(const Config& config, const TrainingSetup& setup, DType dtype) {
+    if (!setup.folder().is_as_long()) return;
+    try {
+      const std::string& begun_from = config.adapter.path;
+      if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);
+      first_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed), adapter_ ? &*adapter_ : nullptr);
+      first_->require_fit(setup.train().model);
+      moved_.emplace(setup.train().model, *first_, dtype);
+    } catch (const Error& error) {
+      log_debug(cat("whether the trained tensors have moved is not looked at: ", error.message()));
+    }
+  }
+  MovedTensors* moved() { return moved_ ? &*moved_ : nullptr; }
+
+ private:
+  std::optional<AdapterFolder> adapter_;
+  std::optional<FirstWeights> first_;
+  std::optional<MovedTensors> moved_;
+};
+
+/// Thrown through export_model, which then removes what it has written.
+struct ExportStopped {};
+
+/// Pieces is one rank's part in what all ranks do for each piece: they vote on stopping, and the
+/// writer gets it.
+class Pieces {
+ public:
+  /// `moved` is the writer's, or null.
+  Pieces(TrainingSetup& setup, bool writes, const std::function<bool()>& stop, MovedTensors* moved)
+      : setup_(setup), writes_(writes), stop_(stop), moved_(moved) {}
+
+  /// Collective. What fails inside leaves the ranks out of step: the groups are given up, so that
+  /// no rank waits for this one.
+  void collect(const ExportPiece& piece, std::span<float> out) {
+    ++asked_;
+    try {
+      if (stop_()) throw ExportStopped{};
+      if (sends())
+        setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
+                               *setup_.groups().host_model, out);
+      if (moved_ != nullptr && !out.empty()) moved_->look(piece.tensor, piece.begin, out);
+    } catch (const std::exception& exception) {
+      broken_ = true;
+      const std::string reason = cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
+      for (Communicator* group : setup_.groups().distinct()) group->abort(reason);
+      throw;
+    }
+  }
+
+  /// Takes part in those after what was asked for, without keeping any.
+  void help(const std::vector<ExportPiece>& pieces) {
+    std::vector<float> dropped;
+    for (size_t i = asked_; i < pieces.size(); ++i) {
+      if (writes_) dropped.resize(static_cast<size_t>(pieces[i].end - pieces[i].begin));
+      collect(pieces[i], dropped);
+    }
+  }
+
+  bool broken() const { return broken_; }
+
+ private:
+  /// Replicas hold the same: the first one's ranks send, the others only vote on stopping.
+  bool sends() const { return setup_.plan().options.state.replica == 0; }
+
+  TrainingSetup& setup_;
+  const bool writes_;
+  const std::function<bool()>& stop_;
+  MovedTensors* moved_;
+  size_t asked_ = 0;
+  bool broken_ = false;
+};
+
+/// The writer's part; what failed between pieces, of which the others do not know.
+std::exception_ptr write_export(const ExportOptions& options, const std::vector<ExportTensor>& tensors,
+                                Pieces& pieces) {
+  try {
+    export_model(posix_files(), options, tensors,
+                 [&](const ExportPiece& piece, std::span<float> out) { pieces.collect(piece, out); });
+  } catch (const std::exception&) {
+    if (pieces.broken()) throw;
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
+                             const std::function<bool()>& stop) {
+  ExportOptions options = export_options(config, setup.model_config());
+  if (options.format == ExportFormat::kModel) options.config_json = setup.folder().config_json();
+  const std::vector<ExportTensor> tensors = export_tensors(options, setup.train().model);
+  std::optional<BeginningOfTraining> beginning;
+  if (writes) beginning.emplace(config, setup, options.dtype);
+  Pieces pieces(setup, writes, stop, beginning ? beginning->moved() : nullptr);
+  ExportOutcome outcome;
+  try {
+    if (writes) outcome.failure = write_export(options, tensors, pieces);
+    // After a failure the others go on sending: what is left is taken and dropped, so that all can
+    // be reported.
+    const bool alone = setup.groups().host_world->size() == 1;
+    if (!writes || (outcome.failure && !alone)) pieces.help(export_pieces(options, tensors));
+  } catch (const ExportStopped&) {
+    outcome.stopped = true;
+  }
+  if (beginning && beginning->moved() != nullptr) outcome.unmoved = beginning->moved()->warning();
+  return outcome;
+}
+
+std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup) {
+  const std::string tokenizer = setup.folder().path() + "/tokenizer.json";
+  if (config.train.generate.prompt_tokens == 0 || !posix_files().exists(tokenizer)) return std::nullopt;
+  return Detokenizer::parse(read_file(tokenizer), tokenizer);
+}
+
+std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup, const SampleSet& validation) {
+  const ModelDescription& model = setup.text().model;
+  const auto wanted = static_cast<size_t>(config.train.generate.prompts);
+  const int64_t longest = std::min(config.train.generate.prompt_tokens, model.batch.row_tokens);
+  std::vector<std::vector<int32_t>> prompts;
+  RowReader reader(validation, model.vocab_rows);
+  Batch batch;
+  for (int64_t row = 0; row < validation.size() && prompts.size() < wanted; ++row) {
+    reader.start(batch, 1);
+    reader.fill(batch, 0, row);
+    const std::vector<size_t> bounds = document_bounds(batch);
+    for (size_t i = 0; i + 1 < bounds.size() && prompts.size() < wanted; ++i)
+      prompts.push_back(beginning_of(batch, bounds[i], bounds[i + 1], longest));
+  }
+  return prompts;
+}
+
+TextSample sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
+                        const Detokenizer* detokenizer, const std::function<bool()>& stop) {
+  const GenerateConfig& wanted = config.train.generate;
+  // The stage with the head has the logits.
+  const StateOptions& state = setup.plan().options.state;
+  const int head_stage = state.pipeline.last_stage();
+  const GenerateOptions options{
+      .tokens = wanted.tokens,
+      .temperature = wanted.temperature,
+      .seed = static_cast<uint64_t>(config.train.seed),
+      .stop_ids = setup.model_config().eos_ids,
+      .chooser = state_mesh(state).rank_at({.pp = head_stage}),
+      .has_logits = state.pipeline_stage == head_stage,
+      .stop = stop};
+  Communicator* others = setup.needs_all_ranks() ? setup.groups().host_world : nullptr;
+  const std::vector<int32_t> text =
+      generate(setup.text_executor(), setup.text(), setup.memory(), prompt, options, others);
+  if (detokenizer == nullptr) return {};
+  return {static_cast<int64_t>(prompt.size()), detokenizer->decode(prompt), detokenizer->decode(text)};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,61 @@
+#include "training/run_evaluator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "training/evaluation.h"
+
+namespace ftrun {
+
+std::optional<std::vector<EvaluationResult>> RunEvaluator::evaluate(StopAgreement& stop) {
+  return evaluate_sets(config_, setup_, data_.validation, stop);
+}
+
+std::vector<StepMetrics> RunEvaluator::all_recorded(const std::string& what, const std::function<bool(const StepMetrics&)>& wanted) {
+  const std::string lines = session_.first_tells(what, [&] {
+    std::string found;
+    const std::string path = RunPaths(config_.output_dir).metrics();
+    if (!posix_files().exists(path)) return found;
+    for (StepMetrics& metrics : read_metrics(path)) {
+      metrics.trained = false;
+      if (wanted(metrics)) found += metrics_lines(metrics);
+    }
+    return found;
+  });
+  std::vector<StepMetrics> all;
+  for (const std::string& line : split(lines, '\n'))
+    if (std::optional<StepMetrics> metrics = parse_metrics_line(line))
+      all.push_back(*std::move(metrics));
+  return all;
+}
+
+std::vector<EvaluationResult> RunEvaluator::recorded(int64_t step) {
+  std::vector<EvaluationResult> results;
+  for (StepMetrics& metrics : all_recorded("looking for the evaluation of the last step",
+                                           [step](const StepMetrics& m) { return m.step == step; }))
+    results.push_back(std::move(metrics.evaluations.at(0)));
+  const auto is_of = [](const EvaluationResult& result, const NamedSamples& set) { return result.set == set.name; };
+  const bool all = std::equal(results.begin(), results.end(), data_.validation.begin(), data_.validation.end(), is_of);
+  return all ? results : std::vector<EvaluationResult>{};
+}
+
+/// The texts go on from the same prompts at each evaluation and at the end.
+void RunEvaluator::write_texts(int64_t step) {
+  if (stop_.reached() || data_.validation.empty() || sampled_step_ == step) return;
+  if (!texts_) texts_.emplace(config_, session_, setup_, *data_.validation[0].samples, journal_);
+  samples_ = texts_->write();
+  sampled_step_ = step;
+  session_.together("recording the samples of text", [&] { journal_.record(step, samples_); });
+}
+
+void RunEvaluator::say_text(int64_t step) {
+  if (stop_.reached() || samples_.empty() || sampled_step_ != step) return;
+  const TextSample& sample = samples_.front();
+  journal_.say(cat("\nsample (the validation text's first ", sample.prompt_tokens, " tokens, continued by the model):\n",
+                   sample.prompt, " >>>", sample.answer, "\n"));
+}
+
+}  // namespace ftrun

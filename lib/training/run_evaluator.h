@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "engine/setup.h"
+#include "plan/run_data.h"
+#include "training/loop_parts.h"
+#include "training/run_journal.h"
+#include "training/session.h"
+#include "training/text_sample.h"
+
+namespace ftrun {
+
+/// RunEvaluator evaluates the model of a run on its validation sets, and writes texts by it.
+class RunEvaluator : public Evaluator {
+ public:
+  /// All borrowed. No text is written once `stop` is reached.
+  RunEvaluator(const Config& config, Session& session, TrainingSetup& setup, const RunData& data, RunJournal& journal,
+               const StopAgreement& stop)
+      : config_(config), session_(session), setup_(setup), data_(data), journal_(journal), stop_(stop) {}
+
+  bool has_sets() const override { return !data_.validation.empty(); }
+  std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement& stop) override;
+  std::vector<EvaluationResult> recorded(int64_t step) override;
+  void write_texts(int64_t step) override;
+
+  /// Collective: the evaluations that rank 0 finds in metrics.jsonl and wants, each set of a step by
+  /// itself; `what` for messages.
+  std::vector<StepMetrics> all_recorded(const std::string& what, const std::function<bool(const StepMetrics&)>& wanted);
+  /// Shows the first text on the terminal, if it is of the weights after `step`.
+  void say_text(int64_t step);
+
+ private:
+  const Config& config_;
+  Session& session_;
+  TrainingSetup& setup_;
+  const RunData& data_;
+  RunJournal& journal_;
+  const StopAgreement& stop_;
+  std::optional<TextSamples> texts_;
+  /// The step after which text was last written, and the text.
+  int64_t sampled_step_ = -1;
+  std::vector<TextSample> samples_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,109 @@
+#include "training/run_journal.h"
+
+#include <iostream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/utf8.h"
+#include "report/machine.h"
+#include "training/describe_step.h"
+
+namespace ftrun {
+namespace {
+
+LogLevel log_level(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "notice") return LogLevel::kNotice;
+  if (name == "warning" || name == "warn") return LogLevel::kWarning;
+  return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+/// "goes on with 1 data rank of 2 since rank 1 failed twice without a new checkpoint: ...".
+std::string fewer_ranks_text(const TrainRequest& request) {
+  const ParallelConfig& mesh = request.config.parallel;
+  const int64_t replica = request.launch.world / mesh.data;  // ranks
+  const int64_t left = std::ssize(request.ranks.left) / replica;
+  return cat("goes on with ", mesh.data, mesh.data == 1 ? " data rank" : " data ranks", " of ", mesh.data + left, " since ",
+             request.ranks.why_left);
+}
+
+}  // namespace
+
+void RunJournal::take_folder() {
+  session_.together("taking the run folder", [&] {
+    if (session_.is_first()) recorder_ = std::make_unique<Recorder>(request_);
+  });
+}
+
+void RunJournal::open(const std::function<RunManifest()>& describe, int64_t steps_done,
+                      int64_t total_steps) {
+  const Config& config = request_.config;
+  const bool prefixed = session_.world() > 1 && request_.launch.kind != LaunchKind::kSupervised;
+  session_.together("writing the run folder", [&] {
+    if (recorder_) recorder_->start(describe(), steps_done == 0 ? 0 : steps_done + 1, total_steps);
+  });
+  // The logs open after run.json is there: a folder that holds logs and no run would not be started
+  // in again.
+  session_.together("opening the logs", [&] {
+    log_start({.level = log_level(config.log_level),
+               .prefix = prefixed ? cat("rank ", session_.rank()) : "",
+               .file = RunPaths(config.output_dir).log(session_.rank())});
+  });
+  if (!request_.ranks.left.empty()) warn(fewer_ranks_text(request_));
+  log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ",
+                request_.build.version, ", from step ", steps_done + 1, " to ", total_steps));
+}
+
+void RunJournal::say(const std::string& line) {
+  if (recorder_) recorder_->say(line);
+}
+
+void RunJournal::warn(const std::string& line) {
+  if (recorder_) recorder_->warn(line);
+}
+
+void RunJournal::update(const std::function<void(RunManifest&)>& change) {
+  if (recorder_) recorder_->update(change);
+}
+
+void RunJournal::update_together(const std::string& what, const std::function<void(RunManifest&)>& change) {
+  session_.together(what, [&] { update(change); });
+}
+
+void RunJournal::record(const StepMetrics& metrics) {
+  if (recorder_) recorder_->record(metrics);
+}
+
+void RunJournal::record(int64_t step, const std::vector<TextSample>& samples) {
+  if (recorder_) recorder_->record(step, samples);
+}
+
+void RunJournal::note_ready() {
+  if (std::exchange(ready_, true)) return;
+  const auto milliseconds = static_cast<int64_t>(read_process_times().age_seconds * 1e3);
+  update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
+}
+
+void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics) {
+  const Config& config = request_.config;
+  log_debug(plain_step_text(metrics));
+  if (config.steps_per_print > 0 && progress.step % config.steps_per_print == 0)
+    say(deepspeed_step_text(progress.step, progress.skipped.total(), step, config.optimizer));
+  if (!config.wall_clock_breakdown || executor_ == nullptr) return;
+  say(breakdown_text(executor_->seconds()));
+  if (const auto& times = executor_->device_times(); times && times->copies > 0)
+    say(overlap_text(*times));
+}
+
+void RunJournal::conclude(int exit_code, const std::string& reason) {
+  if (!recorder_) return;
+  const std::string table = recorder_->finish(exit_code, reason);
+  std::cout << '\n' << terminal_text(table) << std::flush;
+}
+
+void RunJournal::fail(int exit_code, const std::string& reason) noexcept {
+  if (recorder_) recorder_->fail(exit_code, reason);
+}
+
+}  // namespace ftrun

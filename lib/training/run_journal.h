@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/executor.h"
+#include "report/manifest.h"
+#include "report/step_metrics.h"
+#include "training/loop_parts.h"
+#include "training/recorder.h"
+#include "training/session.h"
+#include "training/training_progress.h"
+
+namespace ftrun {
+
+/// RunJournal prints and records what a run has to report. Rank 0 has a recorder for the run folder
+/// and the terminal; what other ranks say goes to their own logs or nowhere, so that callers need
+/// not ask which rank they are.
+class RunJournal : public Journal {
+ public:
+  /// Opens the journal; request and session are borrowed.
+  RunJournal(const TrainRequest& request, Session& session)
+      : request_(request), session_(session) {}
+
+  /// Collective: rank 0 takes the run folder. Errors of Recorder.
+  void take_folder();
+  /// Collective: from now on the folder is written. `describe` is asked on rank 0.
+  void open(const std::function<RunManifest()>& describe, int64_t steps_done, int64_t total_steps);
+
+  /// Null on other ranks than 0, and before the folder is taken.
+  Recorder* recorder() const { return recorder_.get(); }
+  void say(const std::string& line) override;
+  void warn(const std::string& line) override;
+  void update(const std::function<void(RunManifest&)>& change) override;
+  void update_together(const std::string& what, const std::function<void(RunManifest&)>& change) override;
+  void record(const StepMetrics& metrics) override;
+  void record(int64_t step, const std::vector<TextSample>& samples);
+
+  void note_ready() override;
+  /// Steps are shown with the times of this executor, which is borrowed.
+  void show_times_of(const Executor& executor) { executor_ = &executor; }
+  void show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics) override;
+  void show_phase(const std::string& what) override { session_.show_phase(what); }
+  /// Concludes the run on rank 0: the outcome, and the table of losses on standard output.
+  void conclude(int exit_code, const std::string& reason);
+  /// Notes the failure of a run that ends by an error, as far as the disk lets it.
+  void fail(int exit_code, const std::string& reason) noexcept;
+
+ private:
+  const TrainRequest& request_;
+  Session& session_;
+  std::unique_ptr<Recorder> recorder_;
+  const Executor* executor_ = nullptr;
+  bool ready_ = false;
+};
+
+}  // namespace ftrun

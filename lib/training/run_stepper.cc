@@ -1,0 +1,71 @@
+#include "training/run_stepper.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "cluster/rank_mesh.h"
+#include "config/resolve.h"
+#include "training/nonfinite_search.h"
+
+namespace ftrun {
+
+RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal, PredictedStep predicted)
+    : session_(session), setup_(setup), use_(setup), times_(std::move(predicted)) {
+  if (session.world() == 1) return;
+  open_replica_check(config, journal);
+  open_slow_ranks(config);
+}
+
+void RunStepper::open_replica_check(const Config& config, Journal& journal) {
+  if (config.train.check_replicas == 0) return;
+  replicas_.emplace(setup_.train(), setup_.partition(), setup_.memory(), optimizer_state_kinds(config.optimizer),
+                    [this](const std::string& text) { return session_.exchange("replicas", text); },
+                    [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
+  if (!replicas_->compares())
+    journal.say(
+        "no state is replicated across ranks, so train.check_replicas cannot detect silent "
+        "corruption");
+}
+
+/// Ranks of one stage of the pipeline have the same work.
+void RunStepper::open_slow_ranks(const Config& config) {
+  const RankMesh mesh = rank_mesh(config);
+  std::vector<int> stages;
+  for (int rank = 0; rank < session_.world(); ++rank) stages.push_back(mesh.coordinate(rank).pp);
+  slow_ranks_.emplace(session_.rank(), std::move(stages),
+                      [this](std::span<double> numbers) { session_.sum(numbers, "times of ranks"); });
+}
+
+void RunStepper::run(StepRun& step) {
+  use_.begin_step();
+  setup_.train_executor().run(step);
+  use_.end_step(step.finite);
+}
+
+void RunStepper::note(const StepMetrics& metrics) {
+  session_.note_step(metrics.step_seconds);
+  times_.note(metrics);
+}
+
+NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {
+  return ftrun::find_nonfinite(session_, setup_, step);
+}
+
+/// Says nothing if it is not known how long a rank stood for others: then all take equally long.
+std::vector<std::string> RunStepper::find_slow_ranks(const StepMetrics& metrics) {
+  if (!slow_ranks_ || !metrics.exposed_communication_seconds) return {};
+  const double disk = use_.disk_wait_seconds();
+  const double compute =
+      metrics.step_seconds - metrics.data_wait_seconds - *metrics.exposed_communication_seconds - disk;
+  return slow_ranks_->step(metrics.step, {std::max(0.0, compute), metrics.data_wait_seconds, disk});
+}
+
+void RunStepper::check_replicas(int64_t step) {
+  if (!replicas_) return;
+  session_.show_phase(cat("comparing replicas after step ", step));
+  replicas_->check(step);
+}
+
+}  // namespace ftrun

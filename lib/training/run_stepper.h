@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "engine/replica_check.h"
+#include "engine/setup.h"
+#include "training/loop_parts.h"
+#include "training/resource_use.h"
+#include "training/session.h"
+#include "training/slow_ranks.h"
+#include "training/step_times.h"
+
+namespace ftrun {
+
+/// RunStepper runs the steps of a rank's training program on its executor.
+class RunStepper : public Stepper {
+ public:
+  /// Collective: finds what ranks hold alike. All but `predicted` is borrowed.
+  RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal, PredictedStep predicted);
+
+  void run(StepRun& step) override;
+  void add_use(StepMetrics& metrics) const override { use_.add_to(metrics); }
+  void note(const StepMetrics& metrics) override;
+  NonfiniteSearch find_nonfinite(const StepRun& step) override;
+  std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
+  void check_replicas(int64_t step) override;
+
+  ResourceUse& use() { return use_; }
+  const StepTimes& times() const { return times_; }
+
+ private:
+  void open_replica_check(const Config& config, Journal& journal);
+  void open_slow_ranks(const Config& config);
+
+  Session& session_;
+  TrainingSetup& setup_;
+  ResourceUse use_;
+  StepTimes times_;
+  std::optional<ReplicaCheck> replicas_;
+  std::optional<SlowRanks> slow_ranks_;
+};
+
+}  // namespace ftrun

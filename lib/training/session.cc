@@ -1,0 +1,286 @@
+#include "training/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cluster/processor_share.h"
+#include "comm/nccl_environment.h"
+#include "comm/open.h"
+#include "engine/choose_gpu.h"
+#include "engine/near_processors.h"
+#include "program/step_plan.h"
+#include "report/machine.h"
+#include "report/resume_check.h"
+#include "training/stop_signal.h"
+
+namespace ftrun {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Limits where comm.timeout is auto.
+/// The limit of ranks that meet and exchange texts.
+constexpr milliseconds kMeetingLimit = std::chrono::minutes(10);
+/// The limit of the first step, which sets up libraries and reads everything for the first time.
+constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);
+/// The limit of every later step, as a multiple of the slowest, as data and disks have bad moments;
+/// kLeastLimit at least.
+constexpr double kSlowestSteps = 10;
+constexpr milliseconds kLeastLimit = std::chrono::minutes(10);
+
+bool is_auto(const Config& config) { return config.comm.timeout == 0; }
+
+milliseconds wait_of(const Config& config, milliseconds by_itself) {
+  return is_auto(config) ? by_itself : std::chrono::seconds(config.comm.timeout);
+}
+
+/// The meeting file, beside the run folder, which is looked at and made only when all have met.
+std::string meeting_file(const std::string& output_dir) {
+  std::string folder = std::filesystem::path(output_dir).lexically_normal().string();
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder + ".rendezvous";
+}
+
+/// A name that all ranks of a job have alike and no two jobs at a time: configs that differ are
+/// refused anyway, and one run at a time holds an output_dir. It is for a token that was given,
+/// which may be given to several jobs; a file's is one job's.
+std::string job_of(const TrainRequest& request) {
+  const LaunchEnvironment& launch = request.launch;
+  if (!launch.job.empty() || launch.token.empty()) return launch.job;
+  return cat("output_dir ", request.config.output_dir, ", model.path ", request.config.model.path);
+}
+
+std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
+  // Before the rendezvous has threads, which read the environment too.
+  if (request.config.device == DeviceKind::kCuda) prepare_nccl_environment();
+  const LaunchEnvironment& launch = request.launch;
+  RendezvousOptions options;
+  options.rank = launch.rank;
+  options.world = launch.world;
+  if (!launch.master_addr.empty()) options.address = launch.master_addr;
+  options.port = launch.master_port;
+  options.listen_fd = launch.store_fd;
+  options.agent_store = launch.agent_store;
+  options.attempt = launch.restart;
+  options.token = launch.token;
+  options.meeting_file = meeting_file(request.config.output_dir);
+  options.job = job_of(request);
+  // Programs of the user's that this rank starts have no need of it.
+  ::unsetenv("FTRUN_TOKEN");
+  options.board_fd = launch.board_fd;
+  options.local_rank = launch.local_rank;
+  options.timeout = wait_of(request.config, kMeetingLimit);
+  return Rendezvous::connect(options);
+}
+
+CommBackend backend_of(const CommConfig& comm) {
+  switch (comm.backend) {
+    case BackendChoice::kAuto:
+      return CommBackend::kAuto;
+    case BackendChoice::kGloo:
+      return CommBackend::kGloo;
+    case BackendChoice::kNccl:
+      return CommBackend::kNccl;
+  }
+  return CommBackend::kAuto;
+}
+
+constexpr const char* kStartAlike =
+    "start every rank with the same binary, config and model folder";
+
+/// Ranks whose text is not rank 0's.
+std::vector<std::string> unlike_first(const std::vector<std::string>& texts) {
+  std::vector<std::string> others;
+  for (size_t rank = 1; rank < texts.size(); ++rank)
+    if (texts[rank] != texts[0]) others.push_back(std::to_string(rank));
+  return others;
+}
+
+/// "\n  train.steps: rank 0 has 5, rank 1 has 6", a line a key.
+std::string differing_keys(const std::string& first, const std::string& other,
+                           const std::string& rank) {
+  RunManifest a;
+  RunManifest b;
+  a.config = first;
+  b.config = other;
+  std::string lines;
+  for (const ManifestDifference& key : compare_manifests(a, b))
+    lines += cat("\n  ", key.field, ": rank 0 has ", key.before, ", rank ", rank, " has ", key.now);
+  return lines;
+}
+
+}  // namespace
+
+Session::Session(const TrainRequest& request)
+    : rank_(request.launch.rank),
+      world_(request.launch.world),
+      auto_timeout_(is_auto(request.config)),
+      timeout_(wait_of(request.config, kFirstStepLimit)),
+      rendezvous_(meet(request)) {
+  const std::string& node = request.launch.node_name;
+  nodes_ = exchange("node", node.empty() ? rendezvous_->identity(rank_).host : node);
+  if (world_ > 1) require_same("program", program_facts(request.build));
+  require_equal_configs(request);
+  choose_device(request);
+}
+
+void Session::choose_device(const TrainRequest& request) {
+  if (request.config.device != DeviceKind::kCuda) return;
+  together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
+  const std::vector<int> near = bind_near(gpu_->info().bus_id);
+  if (!near.empty()) log_debug(cat("runs on ", near.size(), " processors beside GPU ", gpu_->info().bus_id));
+  require_own_gpus(exchange("GPU", gpu_place(gpu_->info(), rendezvous_->identity(rank_).host)));
+  gpu_names_ = exchange("GPU name", gpu_->info().name);
+  const LaunchEnvironment& launch = request.launch;
+  if (launch.local_size > 1 && launch.local_rank == 0)
+    if (const std::string warning = shared_folder_warning(launch.local_size); !warning.empty()) log_warning(warning);
+  require_same("driver", driver_facts(gpu_->info().driver_version));
+  require_equal("who computes attention", gpu_->kernels().attention());
+}
+
+void Session::open_groups(const Config& config, const StateOptions& state) {
+  CommOptions options;
+  options.backend = backend_of(config.comm);
+  options.timeout = timeout_;
+  if (gpu_) options.device = gpu_->info().index;
+  if (gpu_ && config.comm.deterministic)
+    options.sum_blocks = [this](const BlockSum& sum) {
+      gpu_->kernels().sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
+                                 static_cast<DeviceStream>(sum.stream));
+    };
+  const StateGroups groups = state_groups(state);
+  groups_ = std::make_unique<OpenGroups>(*rendezvous_, groups.list, groups.model, options);
+}
+
+Session::~Session() = default;
+
+std::vector<std::string> Session::exchange(const std::string& what, const std::string& text) {
+  return rendezvous_->exchange_text(what, text);
+}
+
+int Session::share_processors(const ProcessorLimit& own) {
+  const std::vector<std::string> texts = exchange("processors", processor_text(own));
+  std::vector<RankProcessors> ranks;
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    ranks.push_back({rendezvous_->identity(static_cast<int>(rank)).host, parse_processors(texts[rank])});
+  return threads_of_rank(ranks, rank_);
+}
+
+void Session::together(const std::string& what, const std::function<void()>& work) {
+  show_phase(what);
+  if (world_ == 1) return work();
+  ftrun::together(checkpoint_group(), what, [&] {
+    work();
+    return std::string();
+  });
+}
+
+std::string Session::first_tells(const std::string& what, const std::function<std::string()>& text) {
+  if (world_ == 1) return text();
+  return ftrun::together(checkpoint_group(), what, [&] { return is_first() ? text() : std::string(); })[0];
+}
+
+bool Session::first_decides(const std::string& what, const std::function<bool()>& question) {
+  return first_tells(what, [&] { return question() ? std::string("yes") : std::string("no"); }) == "yes";
+}
+
+/// The hashes first: the texts are sent only when there is something to say.
+void Session::require_same(const std::string& topic, const std::vector<NodeFact>& facts) {
+  const std::string text = facts_text(facts);
+  if (unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
+  const std::string lines = differing_facts(exchange(topic + " text", text), nodes_);
+  refuse_together({ExitCode::kUsage, cat("the nodes differ:", lines),
+                   "give every node the same ftrun, model, data and driver, at best from one "
+                   "shared file system"});
+}
+
+void Session::require_equal(const std::string& what, const std::string& text) {
+  const std::vector<std::string> all = exchange("equal", text);
+  const std::vector<std::string> others = unlike_first(all);
+  if (others.empty()) return;
+  refuse_together({ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
+}
+
+/// All ranks have the same reason. Rank 0 serves what the others have yet to read: it waits for
+/// them.
+void Session::refuse_together(const Error& error) {
+  try {
+    exchange("refused", "");
+  } catch (const Error&) {
+    // Rank 0 has gone on: what was to be read has been.
+  }
+  throw error;
+}
+
+/// The hashes first: the texts, which say what differs, are sent only when there is something to
+/// say.
+void Session::require_equal_configs(const TrainRequest& request) {
+  const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
+  const std::vector<std::string> others = unlike_first(exchange("config", hash));
+  if (others.empty()) return;
+  const std::vector<std::string> texts = exchange("config text", request.config_json);
+  const std::string& other = texts[static_cast<size_t>(std::stoi(others.front()))];
+  refuse_together({ExitCode::kUsage,
+                   cat("the config differs from rank 0's on rank ", join(others, ", "), ":",
+                       differing_keys(texts.front(), other, others.front())),
+                   kStartAlike});
+}
+
+CheckpointGroup Session::checkpoint_group() {
+  return {rank_, world_, [this](const std::string& text) {
+            return rendezvous_->exchange_text("together", text, Patience::kWhileAlive);
+          }};
+}
+
+CheckpointGroup Session::background_group() {
+  return {rank_, world_, [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->beside())](const std::string& text) {
+            return rendezvous->exchange_text("together", text, Patience::kWhileAlive);
+          }};
+}
+
+void Session::sum(std::span<double> numbers, const char* what) {
+  groups().host_world->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64, ReduceOp::kSum, {what})
+      .wait();
+}
+
+int Session::vote_to_stop(int signal) {
+  Votes votes;
+  add_stop_vote(signal, votes);
+  sum(votes.counts(), "votes to stop");
+  return voted_signal(votes);
+}
+
+/// Sets the limit of waits; the groups of GPUs wait where the others do meanwhile.
+void Session::set_timeout(milliseconds limit, bool devices) {
+  groups().host_world->set_timeout(limit);
+  groups().host_model->set_timeout(limit);
+  for (Communicator* group : groups().open)
+    if (devices) group->set_timeout(limit);
+}
+
+void Session::note_step(double seconds) {
+  slowest_step_ = std::max(slowest_step_, seconds);
+  rendezvous_->expect_waits(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
+  if (!auto_timeout_ || !groups_) return;
+  const milliseconds limit(static_cast<int64_t>(slowest_step_ * kSlowestSteps * 1e3));
+  if (std::max(limit, kLeastLimit) == timeout_) return;
+  timeout_ = std::max(limit, kLeastLimit);
+  set_timeout(timeout_, true);
+}
+
+void Session::allow_work_of_one_rank() {
+  set_timeout(std::max<milliseconds>(timeout_, std::chrono::hours(1)), gpu_ != nullptr);
+}
+
+void Session::close() {
+  if (groups_) groups_->close();
+  rendezvous_->shutdown();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,98 @@
+#include "training/skipped_steps.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+
+std::string encode_nonfinite(const RankNonfinite& own) {
+  return cat(own.when, " ", own.data, " ", own.place);
+}
+
+std::string nonfinite_places(const std::vector<std::string>& texts) {
+  struct Met {
+    size_t rank;
+    RankNonfinite at;
+  };
+  std::vector<Met> all;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    Met met{rank, {}};
+    std::istringstream in(texts[rank]);
+    in >> met.at.when >> met.at.data >> std::ws;
+    std::getline(in, met.at.place);
+    if (met.at.when >= 0) all.push_back(std::move(met));
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Met& a, const Met& b) { return a.at.when < b.at.when; });
+  std::vector<std::string> places;
+  for (const Met& met : all) {
+    const bool from_another = std::any_of(all.begin(), all.end(), [&](const Met& other) {
+      return other.at.data == met.at.data && other.at.when < met.at.when;
+    });
+    if (!from_another) places.push_back(cat("rank ", met.rank, ", ", met.at.place));
+  }
+  return join(places, "; ");
+}
+
+SkippedSteps::SkippedSteps(const Config& config)
+    : scaler_(config), limit_(config.train.max_nonfinite_steps) {}
+
+void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& scaler) {
+  total_ = total;
+  if (scaler) scaler_.restore(*scaler);
+}
+
+std::string SkippedSteps::where() const {
+  if (!search_) return "";
+  if (search_->finite_now)
+    return ": re-running the step gave finite values, so this machine is not deterministic";
+  return search_->place.empty()
+             ? ": every layer's values are finite; the overflow is in the gradient sum"
+             : cat(": first met by ", search_->place);
+}
+
+std::string SkippedSteps::count(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search) {
+  const double scale = scaler_.scale();
+  const bool answered = scaler_.expects_overflow();
+  scaler_.update(!finite);
+  if (finite) {
+    in_a_row_ = 0;
+    search_.reset();
+    return "";
+  }
+  ++total_;
+  if (answered)
+    return cat("step ", step, ": the gradients overflow at loss scale ", scale,
+               "; the update was left out, the next scale is ", scaler_.scale());
+  ++in_a_row_;
+  if (search) search_ = search;
+  return cat("step ", step, ": loss or gradient is not finite; the update was left out (", in_a_row_,
+             " in a row)", where());
+}
+
+void SkippedSteps::refuse_too_many(int64_t step) const {
+  if (scaler_.exhausted())
+    throw Error(ExitCode::kNumerical,
+                cat("step ", step, ": the gradients overflow at the smallest loss scale (", scaler_.scale(),
+                    ")", where()),
+                "lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
+  if (in_a_row_ < limit_) return;
+  throw Error(
+      ExitCode::kNumerical,
+      cat("step ", step, ": loss or gradient was not finite for ", in_a_row_,
+          in_a_row_ == 1 ? " step" : " steps in a row", where()),
+      "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
+}
+
+void SkippedSteps::refuse_none_trained(int64_t steps) const {
+  if (steps == 0 || in_a_row_ < steps) return;
+  throw Error(ExitCode::kNumerical,
+              cat("loss or gradient was not finite in ", steps == 1 ? "the only step" : cat("all ", steps, " steps"), where(),
+                  ": nothing was trained"),
+              "check the weights and the data, or lower the learning rate");
+}
+
+}  // namespace ftrun

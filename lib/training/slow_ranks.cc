@@ -1,0 +1,67 @@
+#include "training/slow_ranks.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/median.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr std::array<std::string_view, kRankPhases> kPhaseTexts{"computing", "waiting for its data",
+                                                                "waiting for its disk"};
+
+double total(const RankSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
+
+}  // namespace
+
+SlowRanks::SlowRanks(int rank, std::vector<int> teams, Sum sum)
+    : rank_(static_cast<size_t>(rank)), teams_(std::move(teams)), sum_(std::move(sum)), slow_(teams_.size(), 0) {}
+
+std::vector<std::string> SlowRanks::step(int64_t number, const RankSeconds& seconds) {
+  window_.push_back(seconds);
+  if (static_cast<int64_t>(window_.size()) < kWindow) return {};
+  const auto middle = window_.begin() + kWindow / 2;
+  std::nth_element(window_.begin(), middle, window_.end(),
+                   [](const RankSeconds& a, const RankSeconds& b) { return total(a) < total(b); });
+  std::vector<double> sums(teams_.size() * kRankPhases, 0.0);
+  std::copy(middle->begin(), middle->end(), sums.begin() + static_cast<std::ptrdiff_t>(rank_ * kRankPhases));
+  window_.clear();
+  sum_(sums);
+  std::vector<RankSeconds> all(teams_.size());
+  for (size_t r = 0; r < all.size(); ++r)
+    std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(r * kRankPhases), kRankPhases, all[r].begin());
+  std::vector<std::string> lines;
+  for (size_t r = 0; r < all.size(); ++r)
+    if (std::string line = judge(r, all, number); !line.empty()) lines.push_back(std::move(line));
+  return lines;
+}
+
+std::string SlowRanks::judge(size_t rank, const std::vector<RankSeconds>& all, int64_t number) {
+  std::vector<double> totals;
+  std::array<std::vector<double>, kRankPhases> phases;
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (teams_[r] != teams_[rank]) continue;
+    totals.push_back(total(all[r]));
+    for (size_t p = 0; p < kRankPhases; ++p) phases[p].push_back(all[r][p]);
+  }
+  const double usual = median(totals);
+  const double own = total(all[rank]);
+  if (own < kFactor * usual || own - usual < kLeastSeconds) {
+    const bool was_told = std::exchange(slow_[rank], 0) >= 2;
+    return was_told ? cat("rank ", rank, " is no longer slow (step ", number, ")") : "";
+  }
+  if (++slow_[rank] != 2) return "";
+  size_t most = 0;
+  for (size_t p = 1; p < kRankPhases; ++p)
+    if (all[rank][p] - median(phases[p]) > all[rank][most] - median(phases[most])) most = p;
+  return cat("rank ", rank, " is slow, and the others wait for it: ", human_seconds(own), " a step by itself where ",
+             human_seconds(usual), " are usual, most of what it takes longer for ", kPhaseTexts[most], " (steps ",
+             number - 2 * kWindow + 1, " to ", number, ")");
+}
+
+}  // namespace ftrun

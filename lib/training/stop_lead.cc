@@ -1,0 +1,94 @@
+#include "training/stop_lead.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr const char* kLeadCounter = "stop_lead_milliseconds";
+constexpr const char* kStepCounter = "longest_step_milliseconds";
+constexpr const char* kSaveCounter = "longest_save_milliseconds";
+/// Costs that differ by less are not reported again, nor, together with the seconds below, written.
+constexpr double kNotableFactor = 1.1;
+constexpr double kNotableSeconds = 0.05;
+
+int64_t milliseconds_up(double seconds) {
+  return std::llround(std::ceil(seconds * 1e3));
+}
+
+double seconds_of(const std::map<std::string, int64_t>& counters, const char* name) {
+  const auto found = counters.find(name);
+  return found == counters.end() ? 0 : 1e-3 * static_cast<double>(found->second);
+}
+
+bool is_notable(double now, double before) {
+  return now > kNotableFactor * before && now > before + kNotableSeconds;
+}
+
+/// "75.5 s": never in minutes, so that sums can be followed.
+std::string seconds_text(double seconds) {
+  return fixed_text(seconds, 1) + " s";
+}
+
+/// "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
+std::string arithmetic(const StopCosts& costs) {
+  std::string text =
+      cat(StopCosts::kSteps, " x ", seconds_text(costs.longest_step), " (longest step)");
+  if (costs.longest_save > 0)
+    text += cat(
+        " + ", costs.saves() > 1 ? cat(costs.saves(), " x ") : "", seconds_text(costs.longest_save),
+        costs.saves_in_background ? " (longest save; one may be under way)" : " (longest save)");
+  text += cat(" = ", seconds_text(costs.seconds()));
+  if (costs.longest_save == 0) text += " and a save, none of which has been measured yet";
+  return text;
+}
+
+}  // namespace
+
+StopLead::StopLead(double lead, bool saves_in_background) : lead_(lead) {
+  costs_.saves_in_background = saves_in_background;
+}
+
+void StopLead::read_counters(const std::map<std::string, int64_t>& counters) {
+  if (lead_ == 0) lead_ = seconds_of(counters, kLeadCounter);
+  note_step(seconds_of(counters, kStepCounter));
+  note_save(seconds_of(counters, kSaveCounter));
+}
+
+void StopLead::write_counters(std::map<std::string, int64_t>& counters) const {
+  if (lead_ > 0) counters[kLeadCounter] = milliseconds_up(lead_);
+  if (costs_.longest_step > 0) counters[kStepCounter] = milliseconds_up(costs_.longest_step);
+  if (costs_.longest_save > 0) counters[kSaveCounter] = milliseconds_up(costs_.longest_save);
+}
+
+bool StopLead::has_news() const {
+  return is_notable(costs_.longest_step, written_.longest_step) ||
+         is_notable(costs_.longest_save, written_.longest_save);
+}
+
+void StopLead::note_step(double seconds) {
+  costs_.longest_step = std::max(costs_.longest_step, seconds);
+}
+
+void StopLead::note_save(double seconds) {
+  costs_.longest_save = std::max(costs_.longest_save, seconds);
+}
+
+std::string StopLead::take_warning() {
+  const double needed = costs_.seconds();
+  if (lead_ == 0 || needed <= lead_ || needed <= kNotableFactor * warned_) return "";
+  warned_ = needed;
+  return cat("--stop-lead ", seconds_text(lead_), " is too short: a stop may take ",
+             arithmetic(costs_),
+             "\n  remedy: have the scheduler send its signal earlier, at least ",
+             std::llround(std::ceil(needed)),
+             " s before it kills (sbatch --signal=B:USR1@SECONDS, and --stop-lead the same), or "
+             "make steps shorter "
+             "(gradient_accumulation_steps)");
+}
+
+}  // namespace ftrun

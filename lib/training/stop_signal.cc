@@ -1,0 +1,91 @@
+#include "training/stop_signal.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <ctime>
+
+#include "cluster/failure_summary.h"
+
+namespace ftrun {
+namespace {
+
+/// The first signal and when it came, in milliseconds, as one number: milliseconds * 256 + signal.
+std::atomic<int64_t> caught{0};
+
+int64_t now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);  // one of the few calls a handler may make
+  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+void on_signal(int signal) {
+  const int64_t this_one = now_ms() * 256 + signal;
+  int64_t first = 0;
+  if (caught.compare_exchange_strong(first, this_one)) return;
+  if (ends_at_once(static_cast<int>(first % 256), signal, this_one / 256 - first / 256))
+    _exit(stop_exit_code(signal));
+}
+
+void handle(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+
+struct StopSignal {
+  int signal;
+  Vote vote;
+};
+/// The signals that stop a run; if several reached ranks, the first of these counts.
+constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, Vote::kRequeue},
+                                                  {SIGTERM, Vote::kTerminate},
+                                                  {SIGHUP, Vote::kHangup},
+                                                  {SIGINT, Vote::kInterrupt}}};
+
+}  // namespace
+
+void catch_stop_signals() {
+  for (const StopSignal& stop : kStopSignals)
+    if (stop.signal != SIGHUP || !inherits_ignored(SIGHUP)) handle(stop.signal, on_signal);
+}
+
+void ignore_stop_signals() {
+  for (const StopSignal& stop : kStopSignals) handle(stop.signal, SIG_IGN);
+}
+
+int stop_signal() {
+  return static_cast<int>(caught.load() % 256);
+}
+
+void add_stop_vote(int signal, Votes& votes) {
+  for (const StopSignal& stop : kStopSignals)
+    if (stop.signal == signal) votes.add(stop.vote);
+}
+
+int voted_signal(const Votes& votes) {
+  for (const StopSignal& stop : kStopSignals)
+    if (votes.of(stop.vote) > 0) return stop.signal;
+  return 0;
+}
+
+const char* signal_name(int signal) {
+  switch (signal) {
+    case SIGHUP:
+      return "SIGHUP";
+    case SIGINT:
+      return "SIGINT";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGUSR1:
+      return "SIGUSR1";
+    default:
+      return "a signal";
+  }
+}
+
+}  // namespace ftrun

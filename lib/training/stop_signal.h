@@ -1,0 +1,27 @@
+#pragma once
+
+#include "engine/votes.h"
+
+namespace ftrun {
+
+/// Catches SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored, SIGHUP from now on: the
+/// first one is remembered, so that the step can be finished and saved; a second one (ends_at_once)
+/// ends the process at once with its stop_exit_code().
+void catch_stop_signals();
+
+/// Everything is done: a late signal has nothing left to stop.
+void ignore_stop_signals();
+
+/// The signal that asked this process to stop, or 0.
+int stop_signal();
+
+/// Adds the vote of a rank that `signal` has reached; none where it is 0.
+void add_stop_vote(int signal, Votes& votes);
+/// The signal that all ranks' votes stand for (SIGUSR1 before SIGTERM before SIGHUP before SIGINT),
+/// or 0.
+int voted_signal(const Votes& votes);
+
+/// "SIGTERM".
+const char* signal_name(int signal);
+
+}  // namespace ftrun

@@ -1,0 +1,72 @@
+#include "training/text_sample.h"
+
+#include <string>
+
+#include "base/error.h"
+#include "training/stop_signal.h"
+
+namespace ftrun {
+
+bool TextSamples::wanted() {
+  if (!wanted_)
+    wanted_ = config_.train.generate.prompt_tokens > 0 && session_.first_decides("reading the tokenizer", [&] {
+      detokenizer_ = read_detokenizer(config_, setup_);
+      return detokenizer_.has_value();
+    });
+  return *wanted_;
+}
+
+std::vector<TextSample> TextSamples::write() {
+  try {
+    if (!wanted()) return {};
+    if (!setup_.needs_all_ranks()) return write_together();
+    prepare();
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kPeerLost || error.code() == ExitCode::kBug) throw;
+    wanted_ = false;
+    journal_.warn(cat("no sample of text: ", error.message()));
+    return {};
+  }
+  // A rank that fails alone ends the run: the others stand in a collective.
+  return write_all();
+}
+
+/// Rank 0 alone computes it, while the others wait for it as long as it lives.
+std::vector<TextSample> TextSamples::write_together() {
+  std::vector<TextSample> samples;
+  session_.together("writing samples of text", [&] {
+    if (session_.is_first()) samples = write_all();
+  });
+  return samples;
+}
+
+std::vector<TextSample> TextSamples::write_all() {
+  prepare();
+  signal_ = 0;
+  std::vector<TextSample> samples;
+  for (const std::vector<int32_t>& prompt : prompts_) {
+    samples.push_back(sample_text(config_, setup_, prompt, detokenizer_ ? &*detokenizer_ : nullptr, [this] { return stops(); }));
+    if (signal_ == 0) continue;
+    journal_.say(cat("no sample of text: ", signal_name(signal_), " ended it"));
+    return {};
+  }
+  if (!detokenizer_) samples.clear();
+  return samples;
+}
+
+/// Prepares the texts, once. If all ranks write, none may fail alone.
+void TextSamples::prepare() {
+  if (!prompts_.empty()) return;
+  const auto read = [&] { prompts_ = sample_prompts(config_, setup_, validation_); };
+  if (setup_.needs_all_ranks())
+    session_.together("preparing the samples of text", read);
+  else
+    read();
+}
+
+bool TextSamples::stops() {
+  signal_ = setup_.needs_all_ranks() ? session_.vote_to_stop(stop_signal()) : stop_signal();
+  return signal_ != 0;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "plan/train_request.h"
+
+namespace ftrun {
+
+/// Trains as one rank of the job. Returns the exit code: 0, or that of a stop asked for by a
+/// signal. Throws Error.
+int train(const TrainRequest& request);
+
+}  // namespace ftrun

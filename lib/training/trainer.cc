@@ -1,0 +1,345 @@
+#include "training/trainer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/limit_remedies.h"
+#include "base/log.h"
+#include "base/processors.h"
+#include "base/text.h"
+#include "cluster/failure_report.h"
+#include "cluster/peers.h"
+#include "cluster/processor_share.h"
+#include "cluster/progress.h"
+#include "config/resolve.h"
+#include "plan/export_options.h"
+#include "program/node_crossing.h"
+#include "report/outcome.h"
+#include "training/check_ranks.h"
+#include "training/stop_signal.h"
+#include "training/training_error.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Names the swap files of one run.
+std::string swap_name(const TrainRequest& request) {
+  const std::string key =
+      cat(request.config.output_dir, "\n", request.launch.master_port, "\n", ::getppid());
+  return hex64(xxh3(key.data(), key.size()));
+}
+
+/// Identifies the launch by torchrun's own process and restart count if its agent serves no store:
+/// the process outlives its ranks.
+std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
+  if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
+  const std::string process = identity_text(identity_of(::getppid()));
+  return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
+}
+
+/// Completes the request with what ranks know once they have met: those that torchrun started again
+/// go on with the run that an earlier start of it began.
+TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
+  if (!agent) agent = launch_of_parent(request.launch);
+  if (!agent) return request;
+  request.agent = agent->name;
+  request.launch.restart = agent->earlier_starts;
+  if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
+  try {
+    if (began_by_agent(RunPaths(request.config.output_dir).manifest(), agent->name)) request.resume.resume_newest();
+  } catch (const Error& error) {
+    log_debug(error.what());  // the run itself refuses the folder, and says why
+  }
+  return request;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainRequest& request)
+    : session_(request),
+      request_(request_of_start(request, session_.agent_launch())),
+      config_(request_.config),
+      stop_(stop_signal, [this](int signal) { return session_.vote_to_stop(signal); }),
+      stop_lead_(request_.stop_lead, saves_in_background(config_)),
+      journal_(request_, session_),
+      identity_(request_, session_, journal_),
+      lr_schedule_(config_.scheduler),
+      progress_(config_) {}
+
+int Trainer::run() {
+  try {
+    return train();
+  } catch (const std::exception& exception) {
+    const Error error = training_error(exception);
+    FailureReport report = failure_report(session_.rank(), exception, error);
+    if (error.code() == ExitCode::kPeerLost) report.culprit = session_.board().blamed();
+    fail(error, report);
+    throw error;
+  }
+}
+
+int Trainer::train() {
+  prepare_process();
+  journal_.take_folder();
+  open_data();
+  open_model();
+  PredictedStep predicted = check_ranks(config_, *setup_, session_);
+  load_or_resume();
+  open_outputs();
+  warn_of_placement();
+  stepper_.emplace(config_, session_, *setup_, journal_, std::move(predicted));
+  open_loop();
+  catch_stop_signals();
+  loop_->run();
+  finish();
+  setup_->drop_recordings();
+  session_.close();
+  ignore_stop_signals();
+  return stop_.exit_code();
+}
+
+void Trainer::fail(const Error& error, const FailureReport& report) {
+  // Before anything is torn down, which may outlast the supervisor's patience with this rank.
+  report_failure(report);
+  journal_.fail(static_cast<int>(error.code()), error.message());
+  log_debug(cat("error: ", error.what()));
+  if (checkpointer_) checkpointer_->leave(error);
+  if (setup_) setup_->drop_recordings();
+  session_.leave();
+  // A transport's threads may still write to what a collective that was given up would have
+  // filled: its memory stays until the process ends.
+  [[maybe_unused]] static TrainingSetup* kept = nullptr;
+  kept = setup_.release();
+}
+
+// These functions open what is opened before the first step.
+
+void Trainer::prepare_process() {
+  const ProcessorLimit processors = read_processor_limit();
+  threads_.share = session_.share_processors(processors);
+  threads_.used = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.share;
+  threads_.limited_by = quota_text(processors);
+  session_.together("starting threads", [&] { require_threads(threads_.used, "computing"); });
+  set_kernel_threads(threads_.used);
+  if (session_.gpu() != nullptr) return;
+  session_.together("choosing the library of matrix products", [&] {
+    products_ = use_products(pinned_products(config_.kernels), config_.kernels.attention == AttentionChoice::kAmx);
+  });
+}
+
+void Trainer::open_data() {
+  session_.together("opening the data", [&] { data_ = open_run_data(config_); });
+  total_steps_ = steps_of_run(config_, *data_.train);
+  if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
+  if (session_.world() == 1) return;
+  std::vector<NodeFact> inputs;
+  session_.together("comparing model and data of the nodes",
+                    [&] { inputs = input_facts(config_, data_); });
+  session_.require_same("inputs", inputs);
+}
+
+void Trainer::open_model() {
+  std::optional<PlannedModel> model;
+  session_.together("opening the model", [&] {
+    model.emplace(config_, session_.rank());
+    refuse_unknown_tokens(data_, model->plan.train.model.vocab_rows);
+  });
+  session_.open_groups(config_, model->plan.options.state);
+  session_.together("allocating memory", [&] {
+    setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(),
+                                             swap_name(request_), session_.gpu());
+  });
+  checkpointer_.emplace(request_, session_, *setup_, journal_);
+  evaluator_.emplace(config_, session_, *setup_, data_, journal_, stop_);
+  journal_.show_times_of(setup_->train_executor());
+}
+
+RunManifest Trainer::describe() {
+  return describe_run(parts());
+}
+
+void Trainer::load_or_resume() {
+  const std::optional<ResumedRun> resumed = checkpointer_->load([this] { return describe(); });
+  if (!resumed) return;
+  const CheckpointMeta& meta = resumed->meta;
+  progress_.restore(meta);
+  review_evaluations();
+  checkpointer_->take_up_best(progress_);
+  identity_.resumed_from(resumed->folder, meta.data_fingerprint);
+  if (!has_ended()) return;
+  journal_.say(cat("nothing is left to train: step ", progress_.step, " of ", total_steps_,
+                   progress_.step < total_steps_ ? cat("; stopped early: ", progress_.evaluations.stop_reason()) : ""));
+}
+
+void Trainer::open_outputs() {
+  journal_.open([this] { return describe(); }, progress_.step, total_steps_);
+  if (const Recorder* recorder = journal_.recorder(); recorder != nullptr && recorder->before())
+    stop_lead_.read_counters(recorder->before()->counters);
+  stop_lead_.note_written();
+  journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
+  session_.together("beginning to read the data for its fingerprint", [this] {
+    if (!session_.is_first()) return;
+    for (const std::string& note : opening_notes(parts())) journal_.say(note);
+    // A notice reports it for a config that says how many steps.
+    const std::string rise = config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
+    if (!rise.empty()) journal_.warn(rise);
+    identity_.start(data_);
+  });
+}
+
+/// Tensor ranks wait for each other inside each layer: on different nodes that takes most of a
+/// step.
+void Trainer::warn_of_placement() {
+  if (session_.world() == 1) return;
+  const RankMesh mesh = rank_mesh(config_);
+  const std::vector<std::string>& nodes = session_.nodes();
+  TensorCrossing crossing = tensor_crossing(mesh, nodes, [](int) { return int64_t{0}; });
+  if (crossing.groups == 0) return;
+  std::array<double, 1> bytes{};
+  if (passes_to_other_node(mesh, session_.rank(), nodes))
+    bytes[0] = static_cast<double>(tensor_bytes(setup_->train().program));
+  session_.sum(bytes, "bytes between nodes");
+  crossing.bytes = std::llround(bytes[0]);
+  journal_.warn(crossing_text(crossing, nodes));
+}
+
+void Trainer::open_loop() {
+  const int64_t end = std::max(progress_.step, total_steps_);
+  loader_ = std::make_unique<Loader>(*data_.train,
+                                     loader_options(config_, setup_->plan(), progress_.step, end));
+  loop_.emplace(config_, LoopPlan{lr_schedule_, total_steps_, session_.is_first()}, progress_,
+                LoopParts{.next_batch = [this] { return loader_->next(); },
+                          .stepper = *stepper_,
+                          .saver = *checkpointer_,
+                          .evaluator = *evaluator_,
+                          .journal = journal_,
+                          .data = identity_,
+                          .stop = stop_,
+                          .stop_lead = stop_lead_,
+                          .clock = [start = Clock::now()] { return seconds_since(start); }});
+}
+
+/// Reviews what a checkpoint of an older version may have taken for the best or an improvement: it
+/// went by accuracy alone.
+void Trainer::review_evaluations() {
+  if (!progress_.evaluations.is_of_older_version()) return;
+  for (const StepMetrics& metrics : evaluator_->all_recorded(
+           "looking for evaluations that are not finite", [this](const StepMetrics& m) {
+             return m.step <= progress_.step && is_nonfinite(m.evaluations);
+           })) {
+    if (!metrics.evaluations[0].is_nonfinite()) continue;
+    if (progress_.evaluations.is_best(metrics.step))
+      journal_.warn(cat("the evaluation after step ", metrics.step,
+                        " is not finite: its checkpoint is no longer the best"));
+    progress_.evaluations.forget(metrics.step, metrics.evaluations[0].set);
+    checkpointer_->drop_best(metrics.step);
+  }
+}
+
+// The end.
+
+void Trainer::finish() {
+  loader_->shutdown();
+  stepper_->use().total(session_);
+  session_.together("recording what the run used", [this] {
+    journal_.update([this](RunManifest& manifest) {
+      stepper_->use().add_to(manifest);
+      manifest.time = stepper_->times().record();
+    });
+  });
+  session_.allow_work_of_one_rank();
+  loop_->save_last();
+  session_.together("recording the checkpoints", [this] {
+    journal_.update([this](RunManifest& manifest) {
+      checkpointer_->add_to(manifest);
+      stop_lead_.note_save(checkpointer_->longest_save());
+      stop_lead_.write_counters(manifest.counters);
+    });
+  });
+  if (!stop_.reached() && config_.model_export.enabled) export_model();
+  session_.show_phase("the end of the run");
+  evaluator_->write_texts(progress_.step);
+  session_.together("finishing the run", [&] { conclude(); });
+  if (!withheld_.empty())
+    throw Error(ExitCode::kNumerical, withheld_,
+                cat("lower the learning rate, and start again from an earlier checkpoint or anew; "
+                    "to have the weights all the same: ",
+                    convert_command()));
+}
+
+/// Says it where the last evaluation is not finite, and gives a reason where there is no better
+/// checkpoint to export.
+std::string Trainer::why_not_exported() {
+  const bool wants_best = config_.model_export.which == ExportWhich::kBest;
+  const std::string problem = progress_.evaluations.problem_after(progress_.step);
+  const auto& best = progress_.evaluations.best();
+  if (wants_best && !best)
+    return cat(problem.empty() ? "" : problem + ", and ",
+               "no evaluation after a step gave a finite ", progress_.evaluations.metric(),
+               ": there is no best checkpoint, and nothing was exported");
+  if (problem.empty()) return "";
+  if (!wants_best) return problem + ": the weights are not exported as a good model";
+  journal_.warn(cat(problem, ": the export is of step ", best->step, ", the best by ",
+                    progress_.evaluations.metric()));
+  return "";
+}
+
+void Trainer::export_model() {
+  withheld_ = why_not_exported();
+  if (!withheld_.empty()) return;
+  if (config_.model_export.which == ExportWhich::kBest) {
+    evaluator_->write_texts(progress_.step);  // of the weights of the last step, as at every evaluation
+    checkpointer_->load_best(progress_);
+  }
+  checkpointer_->export_model(stop_);
+}
+
+void Trainer::conclude() {
+  if (!session_.is_first()) return;
+  identity_.record();
+  evaluator_->say_text(progress_.step);
+  for (const std::string& text : stepper_->use().texts(session_.world())) journal_.say(text);
+  if (const std::string text = stepper_->times().text(); !text.empty()) journal_.say(text);
+  const std::string reason = how_it_ended();
+  if (!stop_.reached() && progress_.step < total_steps_) journal_.say(reason);
+  journal_.conclude(withheld_.empty() ? stop_.exit_code() : static_cast<int>(ExitCode::kNumerical),
+                    withheld_.empty() ? reason : withheld_);
+  if (stop_.reached()) log_notice(cat(reason, "; ", how_to_continue()));
+}
+
+std::string Trainer::how_it_ended() const {
+  if (stop_.reached()) return cat("stopped by ", stop_.name(), " after step ", progress_.step);
+  if (progress_.step >= total_steps_) return "done";
+  return cat("done, stopped early after step ", progress_.step, " of ", total_steps_, ": ",
+             progress_.evaluations.stop_reason());
+}
+
+std::string Trainer::how_to_continue() const {
+  if (!has_ended() || config_.model_export.which == ExportWhich::kBest || !config_.model_export.enabled)
+    return "continue with --resume auto";
+  return cat("what is left is the export, which --resume auto makes, or: ", convert_command());
+}
+
+std::string Trainer::convert_command() const {
+  return cat("ftrun convert ", config_.output_dir, " --out ", export_folder(config_));
+}
+
+int train(const TrainRequest& request) {
+  install_crash_handler();
+  return Trainer(request).run();
+}
+
+}  // namespace ftrun

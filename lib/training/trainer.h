@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cluster/failure_report.h"
+#include "data/loader.h"
+#include "engine/setup.h"
+#include "plan/run_data.h"
+#include "training/checkpointer.h"
+#include "training/data_identity.h"
+#include "training/describe_run.h"
+#include "training/run_evaluator.h"
+#include "training/run_journal.h"
+#include "training/run_stepper.h"
+#include "training/session.h"
+#include "training/stop_agreement.h"
+#include "training/stop_lead.h"
+#include "training/train.h"
+#include "training/training_loop.h"
+#include "training/training_progress.h"
+
+namespace ftrun {
+
+/// Trainer is one rank's training: what is opened before the loop of steps (TrainingLoop), in which
+/// order, and what is done at its end.
+class Trainer {
+ public:
+  explicit Trainer(const TrainRequest& request);
+
+  /// Returns the exit code. Error of any step; the run's manifest then says so.
+  int run();
+
+ private:
+  int train();
+  void fail(const Error& error, const FailureReport& report);
+
+  void prepare_process();
+  void open_data();
+  void open_model();
+  void load_or_resume();
+  void warn_of_placement();
+  void open_outputs();
+  RunManifest describe();
+  RunParts parts() { return {request_, session_, *setup_, data_, products_, threads_}; }
+
+  void review_evaluations();
+  bool has_ended() const { return progress_.has_ended(total_steps_); }
+  void open_loop();
+
+  void finish();
+  void export_model();
+  std::string why_not_exported();
+  void conclude();
+  std::string how_it_ended() const;
+  std::string how_to_continue() const;
+  std::string convert_command() const;
+
+  Session session_;
+  const TrainRequest request_;
+  const Config& config_;
+  StopAgreement stop_;
+  StopLead stop_lead_;
+  RunJournal journal_;
+  /// Absent on a GPU.
+  std::optional<ProductsInUse> products_;
+  ThreadsInUse threads_;
+  RunData data_;
+  DataIdentity identity_;
+  std::unique_ptr<TrainingSetup> setup_;
+  std::optional<Checkpointer> checkpointer_;
+  std::optional<RunEvaluator> evaluator_;
+  std::optional<RunStepper> stepper_;
+  std::unique_ptr<Loader> loader_;
+  /// The schedule of the config, over all steps.
+  SchedulerConfig lr_schedule_;
+  int64_t total_steps_ = 0;
+  TrainingProgress progress_;
+  std::optional<TrainingLoop> loop_;
+  /// Why there is no export of weights that are not to be passed on as good; "" where there is one,
+  /// or none is wanted.
+  std::string withheld_;
+};
+
+}  // namespace ftrun

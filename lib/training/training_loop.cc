@@ -1,0 +1,231 @@
+#include "training/training_loop.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "training/prepare_step.h"
+
+namespace ftrun {
+
+TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress, LoopParts parts)
+    : config_(config),
+      plan_(plan),
+      progress_(progress),
+      parts_(std::move(parts)),
+      evaluation_clock_(config.train.evaluation, plan.is_first, parts_.clock) {}
+
+void TrainingLoop::run() {
+  review_stop_lead();  // by what an earlier start measured
+  evaluate_before_training();
+  while (!has_ended() && !parts_.stop.reached()) {
+    StepMetrics metrics = train_step();
+    // Between a signal and the kill that may follow it there is time to save, not to validate.
+    const bool evaluated = !parts_.stop.reached() && evaluation_is_due() && evaluate(metrics);
+    parts_.journal.show_phase(cat("recording step ", progress_.step));  // rank 0's disk may be slow
+    parts_.journal.record(metrics);
+    // After the last step there is something to save first.
+    if (evaluated && !has_ended()) parts_.evaluator.write_texts(progress_.step);
+    progress_.skipped.refuse_too_many(progress_.step);
+    parts_.data.record();
+    end_step();
+  }
+  if (!parts_.stop.reached()) progress_.skipped.refuse_none_trained(progress_.step);
+}
+
+/// Saves what is to be saved after a step.
+void TrainingLoop::end_step() {
+  const bool saves = parts_.saver.will_save(progress_);
+  if (saves) parts_.data.await_before_saving(parts_.stop);
+  const bool is_check_due = progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0;
+  // Before each checkpoint, so that none holds what a memory has changed.
+  if (is_check_due || saves || parts_.stop.reached()) check_replicas();
+  if (parts_.stop.reached())
+    parts_.saver.save(progress_, parts_.data.train());
+  else if (!has_ended() && parts_.saver.save_if_due(progress_, parts_.data.train()))
+    // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
+    parts_.stop.vote();
+  review_stop_lead();
+}
+
+void TrainingLoop::check_replicas() {
+  const double start = parts_.clock();
+  parts_.stepper.check_replicas(progress_.step);
+  longest_check_ = std::max(longest_check_, parts_.clock() - start);
+}
+
+/// Warns as soon as the scheduler's lead is too short, and keeps in run.json what was measured: a
+/// run that is killed at its time limit writes nothing more.
+void TrainingLoop::review_stop_lead() {
+  StopLead& lead = parts_.stop_lead;
+  if (parts_.saver.longest_save() > 0) lead.note_save(parts_.saver.longest_save() + longest_check_);
+  if (lead.has_news()) {
+    lead.note_written();
+    try {
+      parts_.journal.update([&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });
+    } catch (const Error& error) {
+      // A measurement ends no run; a write that matters reports the disk's failure itself.
+      log_debug(error.what());
+    }
+  }
+  if (const std::string warning = lead.take_warning(); !warning.empty()) parts_.journal.warn(warning);
+}
+
+StepMetrics TrainingLoop::train_step() {
+  const double start = parts_.clock();
+  parts_.journal.show_phase(cat("reading the data of step ", progress_.step + 1));
+  const Loader::Fetched fetched = parts_.next_batch();
+  parts_.journal.show_phase(cat("step ", progress_.step + 1));
+  parts_.journal.note_ready();
+  StepRun step = prepare_step(config_, plan_.lr_schedule, progress_, fetched.batch);
+  parts_.stop.add_vote(step.votes);
+  parts_.saver.add_votes(step.votes);
+  evaluation_clock_.add_vote(step.votes);
+  parts_.stepper.run(step);
+  ++progress_.step;
+  progress_.tokens += static_cast<int64_t>(step.counted_tokens);
+  parts_.stop.read_votes(step.all_votes);
+  parts_.saver.read_votes(step.all_votes);
+  evaluation_clock_.read_votes(step.all_votes);
+
+  StepMetrics metrics = metrics_of(step);
+  metrics.data_wait_seconds = fetched.wait_seconds;
+  metrics.step_seconds = parts_.clock() - start;
+  progress_.evaluations.note_loss(metrics.loss, metrics.tokens);
+  parts_.stop_lead.note_step(metrics.step_seconds);
+  metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
+  parts_.stepper.add_use(metrics);
+  parts_.stepper.note(metrics);
+  parts_.journal.show_step(progress_, step, metrics);
+  count_skipped(step);
+  warn_of_no_labels(metrics);
+  name_slow_ranks(metrics);
+  return metrics;
+}
+
+void TrainingLoop::name_slow_ranks(const StepMetrics& metrics) {
+  for (const std::string& line : parts_.stepper.find_slow_ranks(metrics)) {
+    parts_.journal.warn(line);
+    parts_.journal.update([](RunManifest& manifest) { ++manifest.counters["slow_rank_warnings"]; });
+  }
+}
+
+StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
+  StepMetrics metrics;
+  metrics.step = progress_.step;
+  metrics.samples = progress_.step * config_.train_batch_size;
+  metrics.tokens = static_cast<int64_t>(step.counted_tokens);
+  metrics.loss = step.counted_tokens > 0 ? step.loss_sum / step.counted_tokens : std::numeric_limits<double>::quiet_NaN();
+  metrics.grad_norm = step.gradient_norm;
+  metrics.learning_rate = step.scalars.learning_rate;
+  metrics.exposed_communication_seconds = step.exposed_communication_seconds;
+  metrics.skipped = !step.finite;
+  if (config_.fp16.enabled) metrics.loss_scale = progress_.skipped.loss_scale();
+  return metrics;
+}
+
+void TrainingLoop::count_skipped(const StepRun& step) {
+  std::optional<NonfiniteSearch> search;
+  if (!step.finite && progress_.skipped.wants_place()) search = parts_.stepper.find_nonfinite(step);
+  const std::string warning = progress_.skipped.count(progress_.step, step.finite, search);
+  if (warning.empty()) return;
+  parts_.journal.warn(warning);
+  parts_.journal.update([this](RunManifest& manifest) { manifest.counters["skipped_steps"] = progress_.skipped.total(); });
+}
+
+/// Warns once a run that no label counts: possible under packing "concat" with a loss mask.
+void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
+  if (metrics.tokens > 0 || std::exchange(warned_of_no_labels_, true)) return;
+  parts_.journal.warn(cat("step ", metrics.step,
+                          ": all labels are masked: the loss is NaN and the gradients are zero",
+                          "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves out rows without such labels"));
+}
+
+// Evaluation.
+
+/// Evaluates before the first step; and in a resumed run if a signal came before the evaluation
+/// that was due.
+void TrainingLoop::evaluate_before_training() {
+  if (!parts_.evaluator.has_sets() || progress_.evaluations.last_step() == progress_.step) return;
+  const bool first = progress_.step == 0 && plan_.total_steps > 0;
+  const bool resumed = parts_.data.is_resumed();
+  if (!first && !(resumed && evaluation_is_due())) return;
+  StepMetrics metrics;
+  metrics.step = progress_.step;
+  metrics.trained = false;
+  // It may have been made after its checkpoint was written.
+  if (resumed) metrics.evaluations = parts_.evaluator.recorded(progress_.step);
+  if (!metrics.evaluations.empty()) {
+    take_evaluation(metrics);
+  } else if (evaluate(metrics)) {
+    parts_.journal.record(metrics);
+    if (!has_ended()) parts_.evaluator.write_texts(progress_.step);
+  }
+  if (!progress_.evaluations.is_best(progress_.step)) return;
+  parts_.data.await_before_saving(parts_.stop);
+  parts_.saver.save(progress_, parts_.data.train());
+}
+
+bool TrainingLoop::evaluation_is_due() const {
+  return parts_.evaluator.has_sets() && evaluation_clock_.is_due(progress_.step, plan_.total_steps);
+}
+
+/// Evaluates the model. Returns false when a signal ended it.
+bool TrainingLoop::evaluate(StepMetrics& metrics) {
+  parts_.journal.show_phase(cat("the evaluation after step ", progress_.step));
+  evaluation_clock_.begin();
+  std::optional<std::vector<EvaluationResult>> results = parts_.evaluator.evaluate(parts_.stop);
+  if (!results) {
+    parts_.journal.say(cat("validation after step ", progress_.step, " stopped by ", parts_.stop.name()));
+    return false;
+  }
+  metrics.evaluations = *std::move(results);
+  take_evaluation(metrics);
+  return true;
+}
+
+void TrainingLoop::take_evaluation(const StepMetrics& metrics) {
+  progress_.evaluations.add(progress_.step, metrics.evaluations);
+  warn_of_uncounted_sets(metrics);
+  const auto& best = progress_.evaluations.best();
+  if (!best) return;
+  parts_.journal.update_together("recording the best evaluation", [&](RunManifest& manifest) {
+    manifest.best = RunManifest::Best{progress_.evaluations.metric(), best->value, best->step};
+  });
+}
+
+/// Warns once a run of sets without counted tokens.
+void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
+  if (std::exchange(warned_of_uncounted_sets_, true)) return;
+  for (const EvaluationResult& result : metrics.evaluations)
+    if (!result.has_value())
+      parts_.journal.warn(cat(
+          result.set,
+          ": no token counts in the sequences that are evaluated, so there is no loss to compare",
+          "\n  remedy: raise train.evaluation.samples, or validate on other data"));
+}
+
+// The end.
+
+void TrainingLoop::save_last() {
+  if (parts_.stop.reached()) {
+    // One that was begun when the signal came may not be over, and may fail.
+    if (progress_.step > 0) parts_.saver.save(progress_, parts_.data.train());
+    return;
+  }
+  check_replicas();
+  parts_.data.await(parts_.stop);
+  if (parts_.data.train().empty() && !parts_.saver.has_saved(progress_.step))
+    parts_.journal.say(
+        "the last checkpoint does not record the data's fingerprint: not all of the data has been "
+        "read");
+  parts_.saver.save(progress_, parts_.data.train());
+  if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.vote();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+
+#include "config/config.h"
+#include "training/evaluation_clock.h"
+#include "training/loop_parts.h"
+
+namespace ftrun {
+
+/// LoopPlan is what the loop knows of the run before its first step.
+struct LoopPlan {
+  /// The schedule over all steps.
+  SchedulerConfig lr_schedule;
+  /// Steps of the whole run, resumed or not.
+  int64_t total_steps = 0;
+  /// This rank's clock says when something is due by time.
+  bool is_first = true;
+};
+
+/// TrainingLoop trains from where `progress` stands to the end of the run: what is called, in which
+/// order, after which step. All ranks of a run loop alike: they decide by what all of them know.
+class TrainingLoop {
+ public:
+  /// The config, the progress and what `parts` refer to are borrowed.
+  TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress, LoopParts parts);
+
+  /// Collective: returns when all steps are done, the evaluations stop the run, or the ranks agree
+  /// to stop, in which case the state has been saved. Error(kNumerical) when too many steps are not
+  /// finite, and what parts throw; then nothing of the step in progress is recorded or saved.
+  void run();
+  /// Collective, after run(): waits for the data's fingerprint and saves the last checkpoint. After
+  /// a stop signal it saves at once.
+  void save_last();
+
+  /// No step is left.
+  bool has_ended() const { return progress_.has_ended(plan_.total_steps); }
+
+ private:
+  StepMetrics train_step();
+  StepMetrics metrics_of(const StepRun& step) const;
+  void count_skipped(const StepRun& step);
+  void warn_of_no_labels(const StepMetrics& metrics);
+  void name_slow_ranks(const StepMetrics& metrics);
+  void end_step();
+  void check_replicas();
+  void review_stop_lead();
+
+  void evaluate_before_training();
+  bool evaluation_is_due() const;
+  bool evaluate(StepMetrics& metrics);
+  void take_evaluation(const StepMetrics& metrics);
+  void warn_of_uncounted_sets(const StepMetrics& metrics);
+
+  const Config& config_;
+  const LoopPlan plan_;
+  TrainingProgress& progress_;
+  const LoopParts parts_;
+  EvaluationClock evaluation_clock_;
+  /// Seconds that the longest comparison of replicas took.
+  double longest_check_ = 0;
+  bool warned_of_no_labels_ = false;
+  bool warned_of_uncounted_sets_ = false;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "checkpoint/manifest.h"
+#include "config/config.h"
+#include "training/evaluation_record.h"
+#include "training/skipped_steps.h"
+
+namespace ftrun {
+
+/// TrainingProgress says how far training has come: what a checkpoint holds beside the model's
+/// state.
+struct TrainingProgress {
+  explicit TrainingProgress(const Config& config) : skipped(config), evaluations(config) {}
+
+  /// Steps done, those included whose update was left out.
+  int64_t step = 0;
+  /// Tokens that have counted in a loss.
+  int64_t tokens = 0;
+  SkippedSteps skipped;
+  EvaluationRecord evaluations;
+
+  int64_t updates() const { return step - skipped.total(); }
+  /// Says whether no step of `total_steps` is left, or the evaluations stop the run.
+  bool has_ended(int64_t total_steps) const { return step >= total_steps || evaluations.stops(); }
+
+  /// Writes the progress into what a checkpoint records, and reads it back.
+  void add_to(CheckpointMeta& meta) const;
+  void restore(const CheckpointMeta& meta);
+};
+
+}  // namespace ftrun

@@ -1,0 +1,97 @@
+"""A PEFT folder of a LoRA adapter as llama.cpp applies it beside its base's GGUF file.
+
+llama.cpp adds alpha / rank times B A to a product, and nothing else: an adapter that holds more is
+refused, and merged into its base it is handed over."""
+import math
+import os
+
+from gguf_models.families import FAMILIES, config_shape
+from gguf_models.model_folder import read_json
+from script_errors import UserError
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+# PEFT's names of the two matrices, and llama.cpp's.
+MATRICES = {"lora_A": "lora_a", "lora_B": "lora_b"}
+PREFIX = "base_model.model."
+
+
+def unapplied(settings, metadata):
+    """The settings of an adapter that llama.cpp has nothing for."""
+    found = [key for key in ("use_dora", "modules_to_save", "alpha_pattern", "lora_bias",
+                             "layer_replication", "trainable_token_indices") if settings.get(key)]
+    if settings.get("bias", "none") != "none":
+        found.append("bias")
+    if settings.get("use_rslora") and settings.get("rank_pattern"):
+        found.append("use_rslora with rank_pattern")
+    if (metadata or {}).get("ftrun.base_quantization", "none") != "none":
+        found.append("a base that was quantized in training")
+    return found
+
+
+class AdapterTensors:
+    """The matrices of an adapter by GGUF's names, in fp32, and the alpha that goes with them."""
+
+    def __init__(self, folder, config):
+        from safetensors import safe_open
+        family = FAMILIES[config["model_type"]]
+        self.architecture = family.architecture
+        self.model_shape = config_shape(family, config)
+        settings = read_json(os.path.join(folder, CONFIG))
+        path = os.path.join(folder, WEIGHTS)
+        self.opened = safe_open(path, framework="pt")
+        if settings.get("peft_type") != "LORA":
+            raise refusal(folder, f"peft_type {settings.get('peft_type')}")
+        held = unapplied(settings, self.opened.metadata())
+        if held:
+            raise refusal(folder, ", ".join(held))
+        rank = settings["r"]
+        self.alpha = float(settings["lora_alpha"])
+        if settings.get("use_rslora"):  # alpha / sqrt(r) there, alpha / r in llama.cpp
+            self.alpha *= math.sqrt(rank)
+        modules = family.module_names(config[family.key("block_count")])
+        names = {module: name for name, module in modules.items() if name.startswith("blk.")}
+        self.places = {}
+        for name in self.opened.keys():
+            module, _, matrix = name.removesuffix(".weight").removeprefix(PREFIX).rpartition(".")
+            if module not in names or matrix not in MATRICES:
+                raise refusal(folder, f"the tensor {name}")
+            self.places[f"{names[module]}.weight.{MATRICES[matrix]}"] = name
+
+    def names(self):
+        return list(self.places)
+
+    def shape(self, name):
+        return tuple(self.opened.get_slice(self.places[name]).get_shape())
+
+    def source(self, name):
+        """The folder's own values, fp32."""
+        return self.opened.get_tensor(self.places[name]).float().numpy()
+
+    def values(self, name):
+        """The values for GGUF, fp32: rows of B stand as those of the matrix they are added to."""
+        return self._ordered(name, self.source(name), True)
+
+    def restored(self, name, values):
+        return self._ordered(name, values, False)
+
+    def _ordered(self, name, values, to_gguf):
+        part = name.split(".")[-3]
+        return self.model_shape.order_rows(part, values, to_gguf) if name.endswith("b") else values
+
+    def adds_one(self, _):
+        return False
+
+
+def refusal(folder, what):
+    """The error of an adapter that llama.cpp does not apply as it is."""
+    return UserError(f"{folder}: llama.cpp does not apply this adapter as it is ({what}); merge it "
+                     f"with its base first: ftrun convert {folder} --merge --out FOLDER")
+
+
+def base_of(folder):
+    """The folder or name of the model that an adapter says it was trained on."""
+    named = read_json(os.path.join(folder, CONFIG)).get("base_model_name_or_path")
+    if not named:
+        raise UserError(f"{folder}: does not say what it was trained on; give --base FOLDER")
+    return named

@@ -1,0 +1,275 @@
+"""The families that have a way between Hugging Face's folders and GGUF, as one table for both ways.
+
+A family's entry says which of llama.cpp's architectures computes it, what its modules and settings
+are called on both sides, how tensors are stored otherwise, and which settings llama.cpp cannot
+compute. GGUF's names of tensors are those of the package gguf."""
+import dataclasses
+import functools
+
+import numpy as np
+
+from gguf_models import rows
+
+# GGUF's keys behind the architecture's name, and config.json's.
+COMMON_KEYS = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+}
+RMS = {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
+SILU = ("silu",)
+# llama.cpp has the approximation of gelu by tanh alone, from a table in f16; what it takes for the
+# exact one differs by no more than the table does.
+GELU = ("gelu_pytorch_tanh", "gelu_new")
+GELUS = ("gelu", *GELU)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A model_type of config.json."""
+
+    model_type: str
+    # llama.cpp's name of the architecture, and Hugging Face's of the class.
+    architecture: str
+    hf_class: str
+    embedding: str = "model.embed_tokens"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    # The modules outside of blocks that most families lack.
+    others: tuple = ()
+    blocks: str = "model.layers."
+    # The modules of a block.
+    modules: tuple = ()
+    # Settings: GGUF's key behind the architecture's name, config.json's key.
+    keys: dict = dataclasses.field(default_factory=dict)
+    # Keys of config.json that llama.cpp computes at these values alone; a reader writes the first.
+    fixed: dict = dataclasses.field(default_factory=dict)
+    # Flags of config.json that say whether a module of a block has a bias: the flag, the module.
+    bias_flags: dict = dataclasses.field(default_factory=dict)
+    # config.json has head_dim.
+    has_head_dim: bool = True
+    # The share of a head that rotates, where config.json is silent; None: all of it, always.
+    partial_rotation: float | None = None
+    # There are positions' vectors instead of a rotation.
+    learned_positions: bool = False
+    # llama.cpp turns neighbouring rows of a head, and Hugging Face rows of its two halves.
+    in_pairs: bool = False
+    # Norms are stored less 1 by Hugging Face.
+    norms_less_one: bool = False
+    # Hugging Face stores products' matrices as [inputs, outputs].
+    transposed: bool = False
+    # A fused matrix of q, k and v stands key head by key head in Hugging Face's files.
+    by_key_head: bool = False
+    # Every so-many-th layer has no sliding window, and the others have one; 0: llama.cpp computes
+    # no window.
+    window_period: int = 0
+    # The number of layers at which llama.cpp divides scores by the root of the width over heads
+    # instead of the root of head_dim; 0: config.json has no query_pre_attn_scalar.
+    wide_score_layers: int = 0
+    # Layers with a window rotate by their own base.
+    window_rotation: bool = False
+    # Every so-many-th layer does not rotate; 0: all do.
+    unrotated_period: int = 0
+
+    def setting_keys(self):
+        return {**COMMON_KEYS, **self.keys}
+
+    def key(self, name):
+        """config.json's key of a setting that all families have."""
+        return self.setting_keys()[name]
+
+    def module_names(self, layers):
+        """Hugging Face's module by GGUF's name, for a model of so many layers."""
+        import gguf
+        arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items()
+                    if name == self.architecture)
+        table = gguf.get_tensor_name_map(arch, layers)
+        modules = [self.embedding, self.norm, self.head, *self.others]
+        modules += [f"{self.blocks}{i}.{module}" for i in range(layers) for module in self.modules]
+        named = {table.get_name(module): module for module in modules}
+        named.pop(None, None)  # a head that the architecture lacks, since it is always tied there
+        return named
+
+
+ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+GATED = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+NORMS = ("input_layernorm", "post_attention_layernorm")
+NORMS_BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
+HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+NO_WINDOW = {"use_sliding_window": (False, None)}
+GLM_MODULES = (*NORMS, *ATTENTION, "mlp.gate_up_proj", "mlp.down_proj")
+GEMMA_KEYS = {"attention.sliding_window": "sliding_window", **RMS}
+GEMMA_MODULES = ("input_layernorm", "pre_feedforward_layernorm", *NORMS_BEHIND, *ATTENTION, *GATED)
+CAPS = {"attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping"}
+
+FAMILIES = {family.model_type: family for family in (
+    Family("llama", "llama", "LlamaForCausalLM", modules=(*NORMS, *ATTENTION, *GATED), keys=RMS,
+           fixed={"hidden_act": SILU, "pretraining_tp": (1, None)}, in_pairs=True,
+           bias_flags={"attention_bias": "attn_q", "mlp_bias": "ffn_up"}),
+    Family("mistral", "llama", "MistralForCausalLM", modules=(*NORMS, *ATTENTION, *GATED), keys=RMS,
+           fixed={"hidden_act": SILU}, in_pairs=True),
+    Family("qwen2", "qwen2", "Qwen2ForCausalLM", modules=(*NORMS, *ATTENTION, *GATED), keys=RMS,
+           fixed={"hidden_act": SILU, **NO_WINDOW}),
+    Family("qwen3", "qwen3", "Qwen3ForCausalLM", modules=(*NORMS, *ATTENTION, *HEAD_NORMS, *GATED),
+           keys=RMS, fixed={"hidden_act": SILU, "attention_bias": (False,), **NO_WINDOW}),
+    Family("granite", "granite", "GraniteForCausalLM", modules=(*NORMS, *ATTENTION, *GATED),
+           keys={**RMS, "attention.scale": "attention_multiplier",
+                 "embedding_scale": "embedding_multiplier",
+                 "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"},
+           fixed={"hidden_act": SILU}, in_pairs=True,
+           bias_flags={"attention_bias": "attn_q", "mlp_bias": "ffn_up"}),
+    Family("phi3", "phi3", "Phi3ForCausalLM", keys=RMS, fixed={"hidden_act": SILU},
+           modules=(*NORMS, "self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj",
+                    "mlp.down_proj"), partial_rotation=1.0),
+    Family("gpt2", "gpt2", "GPT2LMHeadModel", embedding="transformer.wte", norm="transformer.ln_f",
+           others=("transformer.wpe",), blocks="transformer.h.",
+           modules=("ln_1", "ln_2", "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"),
+           keys={"context_length": "n_positions", "embedding_length": "n_embd",
+                 "block_count": "n_layer", "feed_forward_length": "n_inner",
+                 "attention.head_count": "n_head", "attention.head_count_kv": None,
+                 "attention.layer_norm_epsilon": "layer_norm_epsilon"},
+           fixed={"activation_function": GELU[::-1], "scale_attn_weights": (True,),
+                  "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,)},
+           has_head_dim=False, learned_positions=True, transposed=True),
+    Family("gemma", "gemma", "GemmaForCausalLM", modules=(*NORMS, *ATTENTION, *GATED), keys=RMS,
+           fixed={"hidden_act": (*GELU, "gelu"), "attention_bias": (False,),
+                  "use_bidirectional_attention": (None, False)}, norms_less_one=True),
+    Family("gemma2", "gemma2", "Gemma2ForCausalLM", modules=GEMMA_MODULES,
+           keys={**GEMMA_KEYS, **CAPS},
+           fixed={"hidden_activation": GELU, "attention_bias": (False,),
+                  "use_bidirectional_attention": (None, False)},
+           norms_less_one=True, window_period=2, wide_score_layers=46),
+    Family("gemma3_text", "gemma3", "Gemma3ForCausalLM", modules=(*GEMMA_MODULES, *HEAD_NORMS),
+           keys=GEMMA_KEYS, fixed={"hidden_activation": GELU, "attention_bias": (False,),
+                                   "use_bidirectional_attention": (False, None),
+                                   **{key: (None,) for key in CAPS}},
+           norms_less_one=True, window_period=6, wide_score_layers=62, window_rotation=True),
+    Family("olmo2", "olmo2", "Olmo2ForCausalLM",
+           modules=(*NORMS_BEHIND, *ATTENTION, *HEAD_NORMS, *GATED), keys=RMS,
+           fixed={"hidden_act": SILU, "attention_bias": (False,)}),
+    Family("smollm3", "smollm3", "SmolLM3ForCausalLM", modules=(*NORMS, *ATTENTION, *GATED),
+           keys=RMS, fixed={"hidden_act": SILU, "attention_bias": (False,), "mlp_bias": (False,),
+                            **NO_WINDOW}, in_pairs=True, unrotated_period=4),
+    Family("starcoder2", "starcoder2", "Starcoder2ForCausalLM",
+           modules=(*NORMS, *ATTENTION, "mlp.c_fc", "mlp.c_proj"),
+           keys={"attention.layer_norm_epsilon": "norm_epsilon"},
+           fixed={"hidden_act": GELU, "use_bias": (True,)}),
+    Family("stablelm", "stablelm", "StableLmForCausalLM", modules=(*NORMS, *ATTENTION, *GATED),
+           keys={"attention.layer_norm_epsilon": "layer_norm_eps",
+                 "use_parallel_residual": "use_parallel_residual"},
+           fixed={"hidden_act": SILU, "qk_layernorm": (False,)}, has_head_dim=False,
+           partial_rotation=0.25, bias_flags={"use_qkv_bias": "attn_q"}),
+    Family("glm", "chatglm", "GlmForCausalLM", modules=GLM_MODULES, keys=RMS,
+           fixed={"hidden_act": SILU}, partial_rotation=0.5,
+           bias_flags={"attention_bias": "attn_q"}),
+    Family("glm4", "glm4", "Glm4ForCausalLM",
+           modules=(*GLM_MODULES, "post_self_attn_layernorm", "post_mlp_layernorm"), keys=RMS,
+           fixed={"hidden_act": SILU}, partial_rotation=0.5,
+           bias_flags={"attention_bias": "attn_q"}),
+    Family("cohere", "command-r", "CohereForCausalLM",
+           modules=("input_layernorm", *ATTENTION, *GATED),
+           keys={"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"},
+           fixed={"hidden_act": SILU, "attention_bias": (False,), "use_qk_norm": (False,)}),
+    Family("cohere2", "cohere2", "Cohere2ForCausalLM",
+           modules=("input_layernorm", *ATTENTION, *GATED),
+           keys={"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale",
+                 "attention.sliding_window": "sliding_window"},
+           fixed={"hidden_act": SILU, "attention_bias": (False,)}, has_head_dim=False,
+           window_period=4),
+    Family("gpt_neox", "gptneox", "GPTNeoXForCausalLM", embedding="gpt_neox.embed_in",
+           norm="gpt_neox.final_layer_norm", head="embed_out", blocks="gpt_neox.layers.",
+           modules=(*NORMS, "attention.query_key_value", "attention.dense", "mlp.dense_h_to_4h",
+                    "mlp.dense_4h_to_h"),
+           keys={"attention.head_count_kv": None, "attention.layer_norm_epsilon": "layer_norm_eps",
+                 "use_parallel_residual": "use_parallel_residual"},
+           fixed={"hidden_act": GELUS, "attention_bias": (True,)}, has_head_dim=False,
+           partial_rotation=0.25, by_key_head=True),
+    Family("falcon", "falcon", "FalconForCausalLM", embedding="transformer.word_embeddings",
+           norm="transformer.ln_f", blocks="transformer.h.",
+           modules=("input_layernorm", "self_attention.query_key_value", "self_attention.dense",
+                    "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+           keys={"attention.head_count_kv": "num_kv_heads",
+                 "feed_forward_length": "ffn_hidden_size",
+                 "attention.layer_norm_epsilon": "layer_norm_epsilon"},
+           fixed={"activation": GELUS, "alibi": (False,), "parallel_attn": (True,),
+                  "num_ln_in_parallel_attn": (1, None), "bias": (False,)},
+           has_head_dim=False, by_key_head=True),
+)}
+
+
+def family_by_architecture(architecture):
+    """The family that reads an architecture of llama.cpp; None where none does."""
+    return next((f for f in FAMILIES.values() if f.architecture == architecture), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The heads of a model, and the way of its tensors between the two formats."""
+
+    family: Family
+    query_heads: int
+    kv_heads: int
+    head_size: int
+
+    def convert(self, name, values, to_gguf):
+        """The values of the tensor that GGUF calls `name`, for GGUF or back; fp32."""
+        part = name.split(".")[-2]
+        if self.family.norms_less_one and part.endswith("norm"):
+            return values + np.float32(1) if to_gguf else values - np.float32(1)
+        if self.turns(name, values.ndim):
+            return np.ascontiguousarray(values.T)
+        return self.order_rows(part, values, to_gguf)
+
+    def order_rows(self, part, values, to_gguf):
+        """Puts the rows of a matrix or a bias in GGUF's order, or back. `part` is GGUF's name of
+        the module in its block."""
+        if self.family.in_pairs and part in ("attn_q", "attn_k"):
+            order = rows.pairs_from_halves if to_gguf else rows.halves_from_pairs
+            return order(values, self.query_heads if part == "attn_q" else self.kv_heads)
+        if self.family.by_key_head and part == "attn_qkv":
+            order = rows.rows_by_product if to_gguf else rows.rows_by_key_head
+            return order(values, self.query_heads, self.kv_heads)
+        return values
+
+    def turns(self, name, axes):
+        """Whether a tensor's axes are exchanged."""
+        return self.family.transposed and name.startswith("blk.") and axes == 2
+
+
+def config_shape(family, config):
+    heads = config[family.key("attention.head_count")]
+    size = config.get("head_dim") if family.has_head_dim else None
+    hidden = config[family.key("embedding_length")]
+    return Shape(family, heads, kv_heads(family, config), size or hidden // heads)
+
+
+def kv_heads(family, config):
+    heads = config[family.key("attention.head_count")]
+    if family.model_type == "falcon" and not config.get("new_decoder_architecture"):
+        return 1 if config.get("multi_query", True) else heads
+    return config.get(family.key("attention.head_count_kv")) or heads
+
+
+def windowed_layers(family, layers):
+    """layer_types as llama.cpp takes them for the architecture."""
+    return ["full_attention" if (i + 1) % family.window_period == 0 else "sliding_attention"
+            for i in range(layers)]
+
+
+def rotating_layers(family, layers):
+    """no_rope_layers as llama.cpp takes them for the architecture: 1 where a layer rotates."""
+    return [int((i + 1) % family.unrotated_period != 0) for i in range(layers)]
+
+
+def score_scalar(family, shape, hidden, layers):
+    """query_pre_attn_scalar as llama.cpp takes it for the architecture."""
+    return hidden // shape.query_heads if layers == family.wide_score_layers else shape.head_size
+
+
+@functools.cache
+def proven_names():
+    return ", ".join(FAMILIES)

@@ -1,0 +1,200 @@
+"""A GGUF file as a Hugging Face model folder: its config.json, and its tensors by their new names.
+
+A file whose model is of no family here is refused, by the setting or the tensor without a place."""
+import numpy as np
+
+from gguf_models.families import (FAMILIES, Shape, family_by_architecture, rotating_layers,
+                                  score_scalar, windowed_layers)
+from gguf_models.rotation import llama3_settings
+from script_errors import UserError
+
+# Settings that llama.cpp takes where a file is silent.
+DEFAULTS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+# Tensors that hold factors of a rotation, which a family's config.json holds as settings.
+ROPE_FACTORS = "rope_freqs.weight"
+# Hugging Face's names of special tokens, and GGUF's.
+SPECIAL_TOKENS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+FOLDER_REMEDY = "take the Hugging Face folder of the model"
+
+
+class GgufFile:
+    """The settings of a GGUF file, and its tensors under Hugging Face's names."""
+
+    def __init__(self, path):
+        import gguf  # slow to import, so only when a file is read
+
+        self.path = path
+        self._dequantize = gguf.quants.dequantize
+        try:
+            self.reader = gguf.GGUFReader(path)
+        except (ValueError, IndexError) as error:
+            raise UserError(f"{path}: is not a GGUF file that can be read ({error})") from None
+        self.architecture = self.field("general.architecture")
+        family = family_by_architecture(self.architecture)
+        if family is None:
+            known = ", ".join(sorted({each.architecture for each in FAMILIES.values()}))
+            raise UserError(f"{path}: architecture {self.architecture!r}, expected one that ftrun "
+                            f"trains: {known}")
+        self.family = family
+        if self.field("split.count", 1) > 1:
+            raise UserError(f"{path}: is a part of a model in several files; join them: "
+                            f"llama-gguf-split --merge {path} WHOLE.gguf")
+        self.model_shape = self._read_shape()
+        modules = family.module_names(self.count("block_count"))
+        self.by_hf_name = {}
+        for tensor in self.reader.tensors:
+            if tensor.name != ROPE_FACTORS:
+                self.by_hf_name[self._hf_name(tensor.name, modules)] = tensor
+        self.stored_names = {tensor.name for tensor in self.reader.tensors}
+        self._require_all(modules)
+
+    # ---- settings ----
+
+    def field(self, name, default=None):
+        found = self.reader.fields.get(name)
+        return default if found is None else found.contents()
+
+    def setting(self, name, default=None):
+        """A setting of the architecture; one value where the file has the same for each layer."""
+        value = self.field(f"{self.architecture}.{name}", default)
+        if value is None:
+            raise UserError(f"{self.path}: lacks the setting {self.architecture}.{name}; "
+                            "convert the model again with a newer llama.cpp")
+        if isinstance(value, list):
+            if len(set(value)) != 1:
+                raise UserError(f"{self.path}: {self.architecture}.{name} differs between layers, "
+                                "which no family here has")
+            value = value[0]
+        return shortest(value) if isinstance(value, float) else value
+
+    def count(self, name):
+        return int(self.setting(name))
+
+    def _read_shape(self):
+        heads, hidden = self.count("attention.head_count"), self.count("embedding_length")
+        size = int(self.setting("attention.key_length", hidden // heads))
+        kv_heads = int(self.setting("attention.head_count_kv", heads))
+        if int(self.setting("attention.value_length", size)) != size:
+            raise UserError(f"{self.path}: heads of keys and values have other sizes, which no "
+                            "family here has")
+        if not self.family.has_head_dim and size * heads != hidden:
+            raise UserError(f"{self.path}: heads of size {size} do not make up the width {hidden}, "
+                            f"and a {self.family.model_type} has no other heads")
+        return Shape(self.family, heads, kv_heads, size)
+
+    def config(self):
+        """config.json, without the types of its tensors."""
+        family, shape = self.family, self.model_shape
+        layers = self.count("block_count")
+        config = {"architectures": [family.hf_class], "model_type": family.model_type,
+                  "vocab_size": self.shape(self.by_hf_name[f"{family.embedding}.weight"])[0]}
+        silent = DEFAULTS | {"attention.head_count_kv": shape.kv_heads}
+        for name, key in family.setting_keys().items():
+            if key:
+                config[key] = self.setting(name, silent.get(name))
+        if family.has_head_dim:
+            config["head_dim"] = shape.head_size
+        for key, values in family.fixed.items():
+            config[key] = values[0]
+        for key, module in family.bias_flags.items():
+            config[key] = f"blk.0.{module}.bias" in self.stored_names
+        if family.window_period:
+            config["layer_types"] = windowed_layers(family, layers)
+        if family.unrotated_period:
+            config["no_rope_layers"] = rotating_layers(family, layers)
+        if family.wide_score_layers:
+            config["query_pre_attn_scalar"] = score_scalar(family, shape, config["hidden_size"],
+                                                           layers)
+        if family.model_type == "falcon":
+            config["new_decoder_architecture"] = shape.kv_heads > 1
+            config["multi_query"] = shape.kv_heads == 1
+        config["tie_word_embeddings"] = f"{family.head}.weight" not in self.by_hf_name
+        if not family.learned_positions:
+            config["rope_parameters"] = self._rotation()
+        ids = self.special_ids()
+        config |= {f"{name}_token_id": ids.get(name) for name in ("bos", "eos", "pad")}
+        return config
+
+    def special_ids(self):
+        """The ids of bos, eos, pad and unk, as far as the file names them."""
+        found = {ours: self.field(f"tokenizer.ggml.{theirs}_token_id")
+                 for ours, theirs in SPECIAL_TOKENS.items()}
+        return {name: int(i) for name, i in found.items() if i is not None}
+
+    def end_ids(self):
+        """The ids that end an answer."""
+        found = [self.field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+        return sorted({int(i) for i in found if i is not None})
+
+    def _rotation(self):
+        """rope_parameters."""
+        size = self.model_shape.head_size
+        theta = float(self.setting("rope.freq_base", 10000.0))
+        kind, factor = self._scaling()
+        if ROPE_FACTORS in self.stored_names:
+            tensor = next(t for t in self.reader.tensors if t.name == ROPE_FACTORS)
+            rope = llama3_settings(tensor.data.reshape(-1), theta, self.path)
+        elif kind == "linear" and factor != 1:
+            rope = {"rope_type": "linear", "rope_theta": theta, "factor": factor}
+        else:
+            rope = {"rope_type": "default", "rope_theta": theta}
+        turned = int(self.setting("rope.dimension_count", size))
+        if self.family.partial_rotation is not None:
+            rope["partial_rotary_factor"] = turned / size
+        elif turned != size:
+            raise UserError(f"{self.path}: rotates {turned} of {size} numbers of a head, and a "
+                            f"{self.family.model_type} rotates all; {FOLDER_REMEDY}")
+        if not self.family.window_rotation:
+            return rope
+        windowed = float(self.setting("rope.freq_base_swa", 10000.0))
+        return {"full_attention": rope,
+                "sliding_attention": {"rope_type": "default", "rope_theta": windowed}}
+
+    def _scaling(self):
+        kind = self.setting("rope.scaling.type", "linear")
+        if kind not in ("none", "linear"):
+            raise UserError(f"{self.path}: rotation of type {kind!r} is not trained here; default, "
+                            "linear and llama3 are")
+        older = self.setting("rope.scale_linear", 1.0)
+        return kind, float(self.setting("rope.scaling.factor", older))
+
+    # ---- tensors ----
+
+    def _hf_name(self, name, modules):
+        module, _, kind = name.rpartition(".")
+        if module not in modules or kind not in ("weight", "bias"):
+            raise UserError(f"{self.path}: tensor {name!r} has no place in a "
+                            f"{self.family.model_type} model here")
+        return f"{modules[module]}.{kind}"
+
+    def _require_all(self, modules):
+        """UserError naming the first matrix or norm that the file lacks."""
+        optional = {"output"}
+        if self.family.model_type == "stablelm" and self.setting("use_parallel_residual"):
+            optional |= {name for name in modules if name.endswith("ffn_norm")}
+        for name in modules:
+            if f"{name}.weight" not in self.stored_names and name not in optional:
+                raise UserError(f"{self.path}: lacks the tensor '{name}.weight' of a "
+                                f"{self.family.model_type} model; {FOLDER_REMEDY}")
+
+    def shape(self, tensor):
+        stored = [int(n) for n in reversed(tensor.shape)]  # GGUF lists the fastest axis first
+        return stored[::-1] if self.model_shape.turns(tensor.name, len(stored)) else stored
+
+    def values(self, tensor):
+        """fp32, as the folder holds it."""
+        try:
+            values = self._dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError:
+            raise UserError(f"{self.path}: tensor {tensor.name} is of type "
+                            f"{tensor.tensor_type.name}, which the package gguf does not read; "
+                            f"convert it: llama-quantize --allow-requantize {self.path} OTHER.gguf "
+                            "Q8_0") from None
+        values = np.asarray(values, dtype=np.float32)
+        values = values.reshape([int(n) for n in reversed(tensor.shape)])
+        return self.model_shape.convert(tensor.name, values, False)
+
+
+def shortest(value):
+    """The shortest decimal of a fraction that GGUF stores in fp32: 9.99999974e-06 means 1e-05."""
+    return float(str(np.float32(value)))

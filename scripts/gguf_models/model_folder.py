@@ -1,0 +1,218 @@
+"""A Hugging Face model folder as llama.cpp computes it: its settings and tensors.
+
+A model that llama.cpp would compute otherwise is refused: by its family, or by the setting that has
+no counterpart."""
+import json
+import os
+
+import numpy as np
+
+from gguf_models.families import (FAMILIES, config_shape, proven_names, rotating_layers,
+                                  score_scalar, windowed_layers)
+from gguf_models.rotation import llama3_factors, rope_settings
+from script_errors import UserError
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: is not JSON ({error})") from None
+
+
+def read_config(folder):
+    """config.json of a family that is handed over, with what its class takes where it is silent;
+    UserError for any other."""
+    path = os.path.join(folder, "config.json")
+    found = read_json(path).get("model_type")
+    if found not in FAMILIES:
+        raise UserError(f"{path}: model_type {found!r} has no proven way into GGUF here; those "
+                        f"that have: {proven_names()}. transformers and vLLM read the folder as "
+                        "it is")
+    config = completed_config(folder, path)
+    refuse_settings(FAMILIES[found], config, path)
+    return config
+
+
+def completed_config(folder, path):
+    from transformers import AutoConfig
+    try:
+        config = AutoConfig.from_pretrained(folder).to_dict()
+    except Exception as error:  # of many classes, some of them of other packages
+        raise UserError(f"{path}: transformers does not read it ({error})") from None
+    if config["model_type"] == "gpt2":
+        config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
+    return config
+
+
+def refuse_settings(family, config, path):
+    """UserError naming the first setting that llama.cpp does not compute."""
+    def refuse(key, remedy=""):
+        raise UserError(f"{path}: {key} {config[key]!r} is not computed by llama.cpp's "
+                        f"{family.architecture}{remedy}")
+
+    for key, values in family.fixed.items():
+        if config.get(key) not in values:
+            refuse(key)
+    layers, shape = config[family.key("block_count")], config_shape(family, config)
+    if family.window_period:
+        if config["layer_types"] != windowed_layers(family, layers):
+            refuse("layer_types", f": every {family.window_period}th layer alone is without window")
+    elif is_windowed(config, config[family.key("context_length")]):
+        window = config["sliding_window"]
+        refuse("sliding_window", f"; a model that is used for at most {window} tokens may say so: "
+               f"\"max_position_embeddings\": {window}")
+    if family.unrotated_period and config["no_rope_layers"] != rotating_layers(family, layers):
+        refuse("no_rope_layers")
+    if family.wide_score_layers:
+        scalar = score_scalar(family, shape, config["hidden_size"], layers)
+        if config["query_pre_attn_scalar"] != scalar:
+            refuse("query_pre_attn_scalar", f", which takes {scalar} for {layers} layers")
+
+
+def is_windowed(config, positions):
+    window, types = config.get("sliding_window"), config.get("layer_types")
+    used = "sliding_attention" in types if types else config.get("use_sliding_window") is not False
+    return window is not None and used and window < positions
+
+
+def write_settings(writer, config, path):
+    """The architecture's keys."""
+    family = FAMILIES[config["model_type"]]
+    shape = config_shape(family, config)
+    for name, key in family.setting_keys().items():
+        value = shape.kv_heads if name == "attention.head_count_kv" else config[key]
+        add_setting(writer, name, value)
+    add_setting(writer, "vocab_size", config["vocab_size"])
+    add_setting(writer, "attention.key_length", shape.head_size)
+    add_setting(writer, "attention.value_length", shape.head_size)
+    if not family.learned_positions:
+        write_rotation(writer, family, config, shape.head_size, path)
+
+
+def add_setting(writer, name, value):
+    import gguf
+    kinds = gguf.GGUFValueType
+    kind = (kinds.BOOL if isinstance(value, bool) else
+            kinds.FLOAT32 if isinstance(value, float) else kinds.UINT32)
+    if name in FRACTIONS:
+        value, kind = float(value), kinds.FLOAT32
+    writer.add_key_value(f"{writer.arch}.{name}", value, kind)
+
+
+# Settings that config.json may hold as a whole number and GGUF holds as a fraction.
+FRACTIONS = {"attention.scale", "embedding_scale", "residual_scale", "logit_scale",
+             "attn_logit_softcapping", "final_logit_softcapping"}
+
+
+def write_rotation(writer, family, config, size, path):
+    import gguf
+    rope = rope_settings(config)
+    share = rope.get("partial_rotary_factor", family.partial_rotation or 1.0)
+    add_setting(writer, "rope.dimension_count", int(size * share))
+    writer.add_rope_freq_base(float(rope["rope_theta"]))
+    kind = rope["rope_type"]
+    if kind == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(float(rope["factor"]))
+    elif kind not in ("default", "llama3"):  # llama3's factors are a tensor
+        raise UserError(f"{path}: rotation of type {kind!r} has no proven way into GGUF here; "
+                        "default, linear and llama3 have")
+    if family.window_rotation:
+        windowed = rope_settings(config, "sliding_attention")
+        if windowed["rope_type"] != "default":
+            raise UserError(f"{path}: the rotation of layers with a sliding window is of type "
+                            f"{windowed['rope_type']!r}, and llama.cpp has default alone there")
+        add_setting(writer, "rope.freq_base_swa", float(windowed["rope_theta"]))
+
+
+class Tensors:
+    """The tensors of a model folder by GGUF's names, in fp32, one in memory at a time; and the
+    factors of a rotation."""
+
+    def __init__(self, folder, config):
+        self.family = FAMILIES[config["model_type"]]
+        self.architecture = self.family.architecture
+        self.model_shape = config_shape(self.family, config)
+        rope = rope_settings(config)
+        scaled = rope["rope_type"] == "llama3"
+        size = self.model_shape.head_size
+        self.made = {"rope_freqs.weight": llama3_factors(rope, size)} if scaled else {}
+        modules = self.family.module_names(config[self.family.key("block_count")])
+        self.names_by_module = {module: name for name, module in modules.items()}
+        self.places = {}
+        for file in sorted(shard_files(folder)):
+            self._add_file(file, config.get("tie_word_embeddings"))
+        if "token_embd.weight" not in self.places:
+            raise UserError(f"{folder}: holds no embedding ({self.family.embedding}.weight)")
+
+    def _add_file(self, file, tied):
+        from safetensors import safe_open
+        opened = safe_open(file, framework="numpy" if not has_bf16(file) else "pt")
+        for name in opened.keys():
+            module, _, kind = name.rpartition(".")
+            if is_buffer(name) or (tied and module == self.family.head):
+                continue
+            if module not in self.names_by_module or kind not in ("weight", "bias"):
+                raise UserError(f"{file}: tensor {name!r} has no name in llama.cpp's "
+                                f"{self.architecture}")
+            self.places[f"{self.names_by_module[module]}.{kind}"] = (name, opened)
+
+    def names(self):
+        return [*self.made, *self.places]
+
+    def shape(self, name):
+        if name in self.made:
+            return self.made[name].shape
+        source, opened = self.places[name]
+        shape = tuple(opened.get_slice(source).get_shape())
+        return shape[::-1] if self.model_shape.turns(name, len(shape)) else shape
+
+    def source(self, name):
+        """The folder's own values, fp32; None for what is made."""
+        if name in self.made:
+            return None
+        source, opened = self.places[name]
+        values = opened.get_tensor(source)
+        if not isinstance(values, np.ndarray):
+            values = values.float().numpy()
+        return np.asarray(values, dtype=np.float32)
+
+    def values(self, name):
+        """The values for GGUF, fp32."""
+        if name in self.made:
+            return self.made[name]
+        return self.model_shape.convert(name, self.source(name), True)
+
+    def adds_one(self, name):
+        """Whether GGUF holds the folder's values and 1 more."""
+        return self.family.norms_less_one and name.endswith("norm.weight")
+
+    def restored(self, name, values):
+        """The folder's values, made of those in GGUF, fp32."""
+        return self.model_shape.convert(name, values, False)
+
+
+def is_buffer(name):
+    """Buffers that older files hold and no model reads."""
+    return name.endswith(("rotary_emb.inv_freq", ".attn.bias", ".masked_bias", ".attention.bias"))
+
+
+def has_bf16(file):
+    """numpy has no bf16: torch reads such a file."""
+    with open(file, "rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(length))
+    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+    return any(entry.get("dtype") == "BF16" for entry in tensors)
+
+
+def shard_files(folder):
+    single, index = (os.path.join(folder, name)
+                     for name in ("model.safetensors", "model.safetensors.index.json"))
+    if os.path.isfile(single):
+        return {single}
+    if not os.path.isfile(index):
+        raise UserError(f"{folder}: has neither model.safetensors nor model.safetensors.index.json")
+    return {os.path.join(folder, file) for file in read_json(index)["weight_map"].values()}

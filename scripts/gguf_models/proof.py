@@ -1,0 +1,235 @@
+"""Reads a GGUF file back by the programs it is for, before it gets its name.
+
+The package gguf: every tensor is there with the values that its type allows; those in fp32 are the
+model's own, bit for bit, once what GGUF stores otherwise is undone. llama.cpp (the package
+xllamacpp), where it is installed: of eight prompts the token ids, the next token's
+log-probabilities over the whole vocabulary beside transformers', and a conversation laid out by the
+chat template."""
+import importlib.util
+import itertools
+import json
+import secrets
+import urllib.request
+
+import numpy as np
+
+from gguf_models.vocabulary import load_tokenizer
+from script_errors import UserError
+
+PROMPTS = [
+    "The capital of Iceland is",
+    "In 1969, 3 people flew 384,400 km; 2 of them walked.",
+    "def add(a, b):\n    return a + b\n\n\nprint(add(1,\t2))",
+    "  Zwei   Leerzeichen, ein Tabulator\tund\n\n\nZeilen — naïve façade: 日本語, русский, 😀.",
+    "x",
+    "I'm sure they'll say WE'RE late, won't they? CAN'T be!",
+    "{\"key\": [1, 2.5, -3e10], \"text\": \"a\\\\b\"}",
+    "Once upon a time there was a king who had three daughters, and each of them",
+]
+CHAT = [{"role": "user", "content": "Name a prime above ten."},
+        {"role": "assistant", "content": "Eleven."},
+        {"role": "user", "content": "And another?"}]
+# Bounds of what rounding does, by type: the largest difference of a log-probability among the tokens
+# that may come, and the divergence (Kullback-Leibler, nats) of the distributions. llama.cpp rounds
+# activations to the type as well, so both are measured: on SmolLM2-135M the hand-over reaches a
+# third of these at most; rows of q and k in another order reach 0.3 nats and more.
+TOLERANCE = {"f32": (2e-3, 1e-5), "f16": (6e-2, 1e-3), "bf16": (4e-1, 1e-2), "q8_0": (2.0, 5e-2)}
+# llama.cpp reads gelu from a table in f16: small random models in f32 reach a third of these.
+GELU_TOLERANCE = (1e-2, 3e-5)
+LEAST_PROBABILITY = 1e-4
+ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation", "activation_function")
+
+
+def has_llama_cpp():
+    return importlib.util.find_spec("xllamacpp") is not None
+
+
+def has_peft():
+    return importlib.util.find_spec("peft") is not None
+
+
+def tolerance(kind, config):
+    """The largest difference of a log-probability, and the largest divergence."""
+    activations = (config.get(key) for key in ACTIVATION_KEYS)
+    with_gelu = any((activation or "").startswith("gelu") for activation in activations)
+    return tuple(map(max, TOLERANCE[kind], GELU_TOLERANCE if with_gelu else (0, 0)))
+
+
+def compare_tensors(path, tensors, kind_of):
+    """Each tensor's values as the file's type rounds them."""
+    import gguf
+    reader = gguf.GGUFReader(path)
+    found = {tensor.name: tensor for tensor in reader.tensors}
+    for name in tensors.names():
+        if name not in found:
+            raise UserError(f"{path}: tensor {name} is not in the file")
+        stored, kind = found[name], kind_of(name)
+        if stored.tensor_type != kind:
+            raise UserError(f"{path}: tensor {name} is {stored.tensor_type.name}, expected "
+                            f"{kind.name}")
+        expected = tensors.values(name)
+        values = gguf.quants.dequantize(stored.data, stored.tensor_type).reshape(expected.shape)
+        if not (np.all(np.abs(values - expected) <= rounding(expected, kind)) and
+                is_source(tensors, name, values, kind)):
+            raise UserError(f"{path}: tensor {name} has other values than the model")
+
+
+def is_source(tensors, name, values, kind):
+    """Whether a tensor in fp32 is the folder's own, once what GGUF stores otherwise is undone: bit
+    for bit, and as far as fp32 goes where 1 was added."""
+    source = tensors.source(name)
+    if source is None or kind.name != "F32":
+        return True
+    restored = tensors.restored(name, values)
+    if tensors.adds_one(name):
+        return bool(np.all(np.abs(restored - source) <= 2.0 ** -23 * np.abs(values)))
+    return np.array_equal(restored, source)
+
+
+def rounding(values, kind):
+    """How far each value may move in a type. Sources: the formats' significands (10, 7 bits; f16's
+    least step 2^-24); Q8_0 keeps blocks of 32 in steps of their largest value / 127, itself in
+    f16."""
+    import gguf
+    size = np.abs(values)
+    if kind == gguf.GGMLQuantizationType.F32:
+        return np.zeros_like(size)
+    if kind == gguf.GGMLQuantizationType.F16:
+        return np.maximum(size * 2.0 ** -11, 2.0 ** -25)
+    if kind == gguf.GGMLQuantizationType.BF16:
+        return np.maximum(size * 2.0 ** -8, 2.0 ** -133)
+    blocks = size.reshape(-1, 32)
+    step = blocks.max(axis=1, keepdims=True) / 127
+    bound = step * (0.5 + 127 * 2.0 ** -10) + 2.0 ** -24
+    return np.broadcast_to(bound, blocks.shape).reshape(size.shape)
+
+
+class LlamaCpp:
+    """llama.cpp on the processor, with caches in fp32. It listens on a loopback port and answers
+    who has its key alone."""
+
+    def __init__(self, path, context, adapter=None):
+        import xllamacpp
+        params = xllamacpp.CommonParams()
+        params.model.path = path
+        if adapter:
+            params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(adapter, 1.0)]
+        params.n_ctx = params.n_batch = params.n_ubatch = context
+        params.n_parallel = 1
+        params.n_gpu_layers, params.warmup, params.verbosity = 0, False, -1
+        params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+        flash = xllamacpp.llama_flash_attn_type
+        params.flash_attn_type = flash.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.use_jinja, params.ui, params.cache_prompt = True, False, False
+        self.key = secrets.token_hex(16)
+        params.api_keys = [self.key]
+        try:
+            self.server = xllamacpp.Server(params)
+        except RuntimeError as error:
+            raise UserError(f"{adapter or path}: llama.cpp does not load it ({error}); a model that "
+                            "it does not compute is served from its folder: transformers, "
+                            "vLLM") from None
+        self.letter = self.ids("a")[-1]
+
+    def ask(self, path, request):
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
+        message = urllib.request.Request(self.server.listening_address + path,
+                                         json.dumps(request).encode(), headers)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(message, timeout=600) as answer:
+            return json.load(answer)
+
+    def ids(self, text):
+        request = {"content": text, "add_special": True, "parse_special": True}
+        return self.ask("/tokenize", request)["tokens"]
+
+    def layout(self, messages):
+        return self.ask("/apply-template", {"messages": messages})["prompt"]
+
+    def next_token(self, ids, vocabulary):
+        """Log-probabilities of the token after `ids`, fp64 [vocabulary]; minus infinity where none
+        is given. They are those before sampling. What is sampled is a letter: of a part of a
+        character no probabilities are told."""
+        said = self.server.handle_completions({
+            "prompt": ids, "n_predict": 1, "n_probs": vocabulary, "temperature": 0.0,
+            "cache_prompt": False, "logit_bias": [[self.letter, 1e4]]})
+        found = np.full(vocabulary, -np.inf)
+        for each in said["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+            found[each["id"]] = each["logprob"]
+        return found
+
+
+def compare_with_llama_cpp(path, folder, kind, adapter=None):
+    """A line of what was compared. UserError naming the first token or probability that differs.
+    `adapter` is an adapter's GGUF file and its folder."""
+    import torch
+    tokenizer = load_tokenizer(folder)
+    prompts = {text: tokenizer(text).input_ids for text in PROMPTS}
+    context = max(512, 2 * max(map(len, prompts.values())))
+    llama_cpp = LlamaCpp(path, context, adapter[0] if adapter else None)
+    for text, expected in prompts.items():
+        compare_ids(path, text, llama_cpp.ids(text), expected, tokenizer)
+    if tokenizer.chat_template:
+        compare_layout(path, llama_cpp.layout(CHAT), tokenizer)
+    model = load_model(folder, adapter[1] if adapter else None)
+    allowed = tolerance(kind, model.config.to_dict())
+    worst = (0.0, 0.0)
+    for text, ids in prompts.items():
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, -1].double()
+        expected = torch.log_softmax(logits, -1).numpy()
+        found = llama_cpp.next_token(ids, len(expected))
+        off = compare_probabilities(path, text, found, expected, kind, allowed, tokenizer)
+        worst = tuple(map(max, worst, off))
+    template = ", the chat template" if tokenizer.chat_template else ""
+    return (f"llama.cpp has the token ids of {len(PROMPTS)} prompts{template} and the next token's "
+            f"log-probabilities (off by {worst[0]:.1e} at most, {allowed[0]:g} is allowed; "
+            f"divergence {worst[1]:.1e}, {allowed[1]:g})")
+
+
+def load_model(folder, adapter):
+    """transformers' model in fp32, with an adapter's folder by PEFT."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                 attn_implementation="eager")
+    if adapter:
+        from peft import PeftModel
+        model = PeftModel.from_pretrained(model, adapter)
+    return model.eval()
+
+
+def compare_ids(path, text, found, expected, tokenizer):
+    for i, (ours, theirs) in enumerate(itertools.zip_longest(expected, found)):
+        if ours != theirs:
+            shown = [repr(tokenizer.decode([each])) if each is not None else "no token"
+                     for each in (ours, theirs)]
+            raise UserError(f"{path}: token {i} of {text!r} is {shown[0]} ({ours}) and for "
+                            f"llama.cpp {shown[1]} ({theirs})")
+
+
+def compare_layout(path, found, tokenizer):
+    expected = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    bos = tokenizer.bos_token or ""
+    # llama.cpp puts the begin-of-text token by itself.
+    if found.removeprefix(bos) != expected.removeprefix(bos):
+        pairs = enumerate(itertools.zip_longest(found, expected))
+        at = next(i for i, pair in pairs if pair[0] != pair[1])
+        raise UserError(f"{path}: the chat template lays a conversation out in another way in "
+                        f"llama.cpp, from character {at}: {found[at:at + 60]!r} instead of "
+                        f"{expected[at:at + 60]!r}")
+
+
+def compare_probabilities(path, text, found, expected, kind, allowed, tokenizer):
+    """The largest difference over what may come, and the divergence of the distributions."""
+    likely = expected > np.log(LEAST_PROBABILITY)
+    off = np.where(likely, np.abs(found - expected), 0.0)
+    worst = int(off.argmax())
+    divergence = float(np.sum(np.exp(expected[likely]) * (expected[likely] - found[likely])))
+    if not (off[worst] <= allowed[0] and divergence <= allowed[1]):
+        raise UserError(f"{path}: after {text!r} the log-probability of "
+                        f"{tokenizer.decode([worst])!r} is {found[worst]:.4f} for llama.cpp and "
+                        f"{expected[worst]:.4f} for the model; the distributions diverge by "
+                        f"{divergence:.2g} nats, and rounding to {kind} allows {allowed[0]:g} and "
+                        f"{allowed[1]:g}")
+    return float(off[worst]), divergence

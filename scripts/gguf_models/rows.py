@@ -1,0 +1,37 @@
+"""Orders of a matrix' rows that differ between Hugging Face's files and llama.cpp's, both ways."""
+import numpy as np
+
+
+def pairs_from_halves(values, heads):
+    """Puts beside each other the two rows of a head that a rotation turns together; Hugging Face
+    keeps one in each half of the head. values [heads * head_size, ...]."""
+    rows = values.shape[0]
+    halves = values.reshape(heads, 2, rows // heads // 2, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
+
+
+def halves_from_pairs(values, heads):
+    """Undoes pairs_from_halves."""
+    rows = values.shape[0]
+    pairs = values.reshape(heads, rows // heads // 2, 2, *values.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
+
+
+def rows_by_product(values, query_heads, kv_heads):
+    """Sorts the rows of a fused matrix, which stand key head by key head (its query heads, itself,
+    its value head), into those of all queries, all keys and all values."""
+    shared = query_heads // kv_heads
+    groups = values.reshape(kv_heads, shared + 2, -1, *values.shape[1:])
+    parts = groups[:, :shared], groups[:, shared], groups[:, shared + 1]
+    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
+
+
+def rows_by_key_head(values, query_heads, kv_heads):
+    """Undoes rows_by_product."""
+    shared = query_heads // kv_heads
+    size = values.shape[0] // (query_heads + 2 * kv_heads)
+    ends = np.cumsum([query_heads * size, kv_heads * size])
+    parts = np.split(values, ends)
+    groups = [part.reshape(kv_heads, count, size, *values.shape[1:])
+              for part, count in zip(parts, (shared, 1, 1))]
+    return np.concatenate(groups, axis=1).reshape(values.shape)

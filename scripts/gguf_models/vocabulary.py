@@ -1,0 +1,250 @@
+"""A tokenizer.json as GGUF keeps it, both ways: tokens, their types, merges or scores, and the name
+of the rule that cuts a text before merging (tokenizer.ggml.pre), which llama.cpp knows by name
+alone. A tokenizer with another rule is refused."""
+import functools
+import logging
+import os
+import re
+
+from gguf_models.model_folder import read_json
+from script_errors import UserError
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+SPACE = "\u2581"  # SentencePiece's sign for a space
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
+         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def byte_level(cuts):
+    return {"type": "ByteLevel", "use_regex": cuts}
+
+
+def split_by(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+# How a tokenizer.json says it (what cuts, in order), and llama.cpp's name. Settings that do not cut
+# are left out.
+RULES = {
+    "gpt-2": [byte_level(True)],
+    "smollm": [{"type": "Digits", "individual_digits": True}, byte_level(True)],
+    "llama-bpe": [split_by(WORDS % "{1,3}"), byte_level(False)],
+    "qwen2": [split_by(WORDS % ""), byte_level(False)],
+}
+# Other names by which llama.cpp cuts in the same way.
+SAME_RULES = {
+    "gpt2": "gpt-2", "phi-2": "gpt-2", "olmo": "gpt-2", "mpt": "gpt-2", "roberta-bpe": "gpt-2",
+    "starcoder": "smollm", "refact": "smollm", "command-r": "smollm", "codeshell": "smollm",
+    "llama3": "llama-bpe", "llama-v3": "llama-bpe", "dbrx": "llama-bpe", "smaug-bpe": "llama-bpe",
+    "chatglm-bpe": "llama-bpe", "glm4": "llama-bpe",
+    "stablelm2": "qwen2", "deepseek-r1-qwen": "qwen2",
+}
+# Names under which llama.cpp puts a begin-of-text token where a file does not say whether.
+PUTS_BOS = {"llama-bpe", "llama3", "llama-v3"}
+NORMALIZERS = (None, {"type": "NFC"})
+
+
+def cutting(step):
+    """A step of a pre-tokenizer without what does not cut; a space put before the text does."""
+    if step["type"] == "ByteLevel" and step.get("add_prefix_space"):
+        return step
+    silent = ("add_prefix_space", "trim_offsets")
+    return {key: value for key, value in step.items() if key not in silent}
+
+
+def rule_of(tokenizer, path):
+    steps = tokenizer.get("pre_tokenizer") or {}
+    steps = steps.get("pretokenizers", [steps] if steps else [])
+    found = [cutting(step) for step in steps]
+    for name, rule in RULES.items():
+        if found == rule and tokenizer.get("normalizer") in NORMALIZERS:
+            return name
+    raise UserError(f"{path}: cuts texts by a rule that has no proven name in llama.cpp here "
+                    f"(those that have: {', '.join(RULES)}, and SentencePiece's byte fallback)")
+
+
+def is_sentencepiece(tokenizer):
+    return bool(tokenizer["model"].get("byte_fallback"))
+
+
+def token_list(tokenizer, size, path):
+    """(tokens, types) of `size` ids; ids that no token has are unused."""
+    tokens, types = [f"[PAD{i}]" for i in range(size)], [UNUSED] * size
+    known = {i: (token, NORMAL) for token, i in tokenizer["model"]["vocab"].items()}
+    for token in tokenizer.get("added_tokens", []):
+        known[token["id"]] = (token["content"], CONTROL if token["special"] else USER_DEFINED)
+    unknown = tokenizer["model"].get("unk_token")
+    for i, (token, kind) in known.items():
+        if i >= size:
+            raise UserError(f"{path}: token {token!r} has the id {i}, and the model's vocab_size "
+                            f"is {size}")
+        if is_sentencepiece(tokenizer) and BYTE_TOKEN.fullmatch(token):
+            kind = BYTE
+        elif is_sentencepiece(tokenizer) and token == unknown:
+            kind = UNKNOWN
+        tokens[i], types[i] = token, kind
+    return tokens, types
+
+
+def scores_by_merges(tokenizer, tokens):
+    """SentencePiece merges the pair with the best score first: the earlier a merge, the higher the
+    score of what it makes."""
+    ranks = {}
+    for rank, merge in enumerate(tokenizer["model"]["merges"]):
+        left, right = merge if isinstance(merge, list) else merge.split(" ")
+        ranks.setdefault(left + right, rank)
+    last = float(len(tokenizer["model"]["merges"]))
+    return [-float(ranks.get(token, last)) for token in tokens]
+
+
+def puts_space_first(tokenizer):
+    steps = tokenizer.get("normalizer") or {}
+    steps = steps.get("normalizers", [steps])
+    before = tokenizer.get("pre_tokenizer") or {}
+    return (any(step.get("type") == "Prepend" for step in steps) or
+            before.get("prepend_scheme") in ("first", "always"))
+
+
+def write_vocabulary(writer, folder, size):
+    import gguf
+    path = os.path.join(folder, "tokenizer.json")
+    if not os.path.isfile(path):
+        raise UserError(f"{folder}: has no tokenizer.json")
+    tokenizer = read_json(path)
+    if tokenizer["model"].get("type") != "BPE":
+        raise UserError(f"{path}: is a {tokenizer['model'].get('type')} tokenizer; those of type "
+                        "BPE have a proven way into GGUF")
+    tokens, types = token_list(tokenizer, size, path)
+    pieces = is_sentencepiece(tokenizer)
+    writer.add_tokenizer_model("llama" if pieces else "gpt2")
+    writer.add_tokenizer_pre("default" if pieces else rule_of(tokenizer, path))
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    if pieces:
+        writer.add_token_scores(scores_by_merges(tokenizer, tokens))
+        writer.add_add_space_prefix(puts_space_first(tokenizer))
+    logging.getLogger("gguf.vocab").setLevel(logging.ERROR)
+    special = gguf.SpecialVocab(folder, load_merges=not pieces, n_vocab=size)
+    special.add_special_token = {"bos": adds_bos(folder, special), "eos": False}
+    special.add_to_gguf(writer, quiet=True)
+    return special
+
+
+@functools.cache
+def load_tokenizer(folder):
+    """transformers' own, loaded once: what is written, and what that is compared with, ask the same
+    one."""
+    from transformers import AutoTokenizer
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def adds_bos(folder, special):
+    """Whether the tokenizer puts the begin-of-text id before a text: asked of itself, as files say
+    it in many ways."""
+    ids = load_tokenizer(folder)("x").input_ids
+    return bool(ids) and ids[0] == special.special_token_ids.get("bos", -1)
+
+
+# ---- from GGUF ----
+
+
+def read_vocabulary(file):
+    """The tokenizer of a GGUF file, as the package tokenizers has it."""
+    kind = file.field("tokenizer.ggml.model")
+    if kind == "gpt2":
+        tokenizer = byte_level_tokenizer(file)
+    elif kind == "llama":
+        tokenizer = sentencepiece_tokenizer(file)
+    else:
+        raise UserError(f"{file.path}: has a tokenizer of the kind {kind!r}; gpt2 and llama are "
+                        "read here. Take the tokenizer.json of the Hugging Face folder")
+    add_special_tokens(tokenizer, file)
+    return tokenizer
+
+
+def words(file):
+    """(token, id) of all tokens but those that stand for no text, in the order of ids."""
+    tokens = file.field("tokenizer.ggml.tokens")
+    types = file.field("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+    return {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True))
+            if not (kind == UNUSED and token == f"[PAD{i}]")}
+
+
+def byte_level_tokenizer(file):
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    name = file.field("tokenizer.ggml.pre", "gpt-2")
+    rule = SAME_RULES.get(name, name)
+    if rule not in RULES:
+        raise UserError(f"{file.path}: cuts texts by llama.cpp's rule {name!r}, which has no "
+                        f"tokenizer.json here (those that have: {', '.join(RULES)}). Take that of "
+                        "the Hugging Face folder")
+    merges = [tuple(merge.split(" ")) for merge in file.field("tokenizer.ggml.merges", [])]
+    whole = name in PUTS_BOS  # tokens that no merge makes are found whole there
+    tokenizer = Tokenizer(models.BPE(vocab=words(file), merges=merges, ignore_merges=whole))
+    steps = {"ByteLevel": lambda step: pre_tokenizers.ByteLevel(False, use_regex=step["use_regex"]),
+             "Digits": lambda step: pre_tokenizers.Digits(step["individual_digits"]),
+             "Split": lambda step: pre_tokenizers.Split(Regex(step["pattern"]["Regex"]),
+                                                        "isolated")}
+    made = [steps[step["type"]](step) for step in RULES[rule]]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(made) if len(made) > 1 else made[0]
+    if rule == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def sentencepiece_tokenizer(file):
+    from tokenizers import Tokenizer, decoders, models, normalizers
+    known = words(file)
+    types = file.field("tokenizer.ggml.token_type")
+    unknown = next((token for token, i in known.items() if types[i] == UNKNOWN), None)
+    scores = file.field("tokenizer.ggml.scores")
+    merges = merges_by_scores({token: scores[i] for token, i in known.items()
+                               if types[i] in (NORMAL, USER_DEFINED, UNUSED)}, known)
+    tokenizer = Tokenizer(models.BPE(vocab=known, merges=merges, byte_fallback=True, fuse_unk=True,
+                                     unk_token=unknown))
+    replaced = normalizers.Replace(" ", SPACE)
+    spaced = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if file.field("tokenizer.ggml.add_space_prefix", True):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), replaced])
+        spaced.append(decoders.Strip(" ", 1, 0))
+    else:
+        tokenizer.normalizer = replaced
+    tokenizer.decoder = decoders.Sequence(spaced)
+    return tokenizer
+
+
+def merges_by_scores(scores, ids):
+    """The pairs of tokens that make a token, the best score first: SentencePiece merges that pair
+    first; among those of one token, the pair of the earlier tokens."""
+    found = []
+    for token, score in scores.items():
+        for i in range(1, len(token)):
+            left, right = token[:i], token[i:]
+            if left in scores and right in scores:
+                found.append((-score, ids[token], ids[left], ids[right], left, right))
+    found.sort()
+    return [pair[4:] for pair in found]
+
+
+def add_special_tokens(tokenizer, file):
+    from tokenizers import AddedToken, processors
+    tokens = file.field("tokenizer.ggml.tokens")
+    types = file.field("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)
+                                  for token, kind in zip(tokens, types) if kind == CONTROL])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)
+                          for token, kind in zip(tokens, types) if kind == USER_DEFINED])
+    bos = file.special_ids().get("bos")
+    if bos is not None and puts_bos(file):
+        first = tokens[bos]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[first, "$A"], pair=[first, "$A", f"{first}:1", "$B:1"],
+            special_tokens=[(first, bos)])
+
+
+def puts_bos(file):
+    silent = (file.field("tokenizer.ggml.model") == "llama" or
+              file.field("tokenizer.ggml.pre") in PUTS_BOS)
+    return bool(file.field("tokenizer.ggml.add_bos_token", silent))

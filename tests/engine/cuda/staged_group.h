@@ -1,0 +1,73 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/device_communicator.h"
+#include "engine/gpu.h"
+
+namespace ftrun::fixtures {
+
+/// Mailbox is where ranks, threads of this process, leave messages for each other.
+class Mailbox {
+ public:
+  /// Group, sender and receiver.
+  struct Address {
+    std::string group;
+    int from = 0;
+    int to = 0;
+    auto operator<=>(const Address&) const = default;
+  };
+  void post(const Address& address, std::vector<std::byte> message);
+  /// The oldest message that was not taken. Error when none comes in time.
+  std::vector<std::byte> take(const Address& address);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::map<Address, std::deque<std::vector<std::byte>>> waiting_;
+};
+
+/// Collectives of device memory by way of the host: each waits for the device, so ranks may share one GPU, which NCCL does
+/// not do. A send is over when the message lies in the mailbox. Sums are added by the device in rank order.
+class StagedGroup final : public DeviceCommunicator {
+ public:
+  /// All are borrowed; `like` says name, members and rank.
+  StagedGroup(Gpu& gpu, Mailbox& mailbox, const Communicator& like);
+  ~StagedGroup() override;
+
+  std::string_view backend() const override { return "staged"; }
+  void shutdown() override {}
+  void abort(const std::string&) noexcept override { show_given_up(); }
+
+ protected:
+  void enqueue(const Collective& collective) override;
+  void enqueue(std::span<const Exchange> by_rank) override;
+  int64_t mark_begin() override { return 0; }
+  void mark_end(int64_t) override {}
+  bool has_begun(int64_t) override { return true; }
+  bool has_ended(int64_t) override { return true; }
+  void release(int64_t) override {}
+  bool peer_lost() override { return false; }
+  CommBuffer allocate_memory(int64_t bytes) override;
+  std::vector<PeerView> view_peers() override;
+
+ private:
+  DeviceStream here() const { return static_cast<DeviceStream>(stream()); }
+  void send(const void* data, int64_t bytes, int peer);
+  void receive(void* data, int peer);
+
+  Gpu& gpu_;
+  Mailbox& mailbox_;
+  const std::string key_;
+  std::vector<GpuBlock> blocks_;
+};
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,255 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "../rig.h"
+#include "base/text.h"
+#include "checkpoint/manifest.h"
+#include "engine/compare_kernels.h"
+#include "engine/generate.h"
+#include "gpu_under_test.h"
+#include "kernels/kernels.h"
+
+#include <catch2/catch.hpp>
+
+// Whole trainings of a small model with the CUDA kernels against those of the processor.
+
+namespace ftrun {
+namespace {
+
+using fixtures::RankRig;
+
+constexpr int kSteps = 3;
+
+/// Adam divides by the size of a gradient: with its usual epsilon a gradient of rounding errors alone
+/// would move a weight as far as any other.
+Config comparable(Config config) {
+  config.optimizer.eps = 1e-2;
+  return config;
+}
+
+std::vector<float> numbers(const std::vector<std::byte>& bytes, DType dtype) {
+  std::vector<float> all(bytes.size() / static_cast<size_t>(dtype_bytes(dtype)));
+  convert(bytes.data(), dtype, all.data(), DType::kF32, static_cast<int64_t>(all.size()));
+  return all;
+}
+
+/// Lists dtypes by "tensor.kind".
+std::map<std::string, DType> dtypes_of(const ModelState& state) {
+  std::map<std::string, DType> dtypes;
+  for (const StateSlice& slice : state.slices()) dtypes[cat(slice.tensor, ".", slice.kind)] = slice.dtype;
+  return dtypes;
+}
+
+/// Weights and states agree to `tolerance` of what is largest in a tensor.
+void require_close(const ModelState& here, const ModelState& there, double tolerance) {
+  const auto expected = fixtures::contents(here);
+  const auto found = fixtures::contents(there);
+  REQUIRE(found.size() == expected.size());
+  const std::map<std::string, DType> dtypes = dtypes_of(there);
+  for (const auto& [name, bytes] : expected) {
+    const DType dtype = dtypes.at(name);
+    const std::vector<float> a = numbers(bytes, dtype), b = numbers(found.at(name), dtype);
+    double largest = 0, off = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(a[i])));
+      off = std::max(off, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    }
+    INFO(name << ": largest " << largest << ", off by " << off);
+    REQUIRE(off <= tolerance * largest);
+  }
+}
+
+/// Plans the same config for the GPU's kernels.
+Config on_gpu(Config config) {
+  config.device = DeviceKind::kCuda;
+  return config;
+}
+
+void compare(const Config& config, double loss_tolerance, double state_tolerance) {
+  fixtures::Alone alone;
+  const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+  RankRig here(config, fixtures::small_model(), *alone.group);
+  RankRig there(on_gpu(config), fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+  // In fp16 small gradients would else be 0.
+  if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    const StepRun a = here.train(step), b = there.train(step);
+    REQUIRE(b.finite);
+    REQUIRE(b.counted_tokens == a.counted_tokens);
+    REQUIRE(b.loss_sum == Approx(a.loss_sum).epsilon(loss_tolerance));
+    REQUIRE(b.gradient_norm == Approx(a.gradient_norm).epsilon(20 * loss_tolerance));
+  }
+  require_close(here.state, there.state, state_tolerance);
+}
+
+constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu, kNvme = OffloadDevice::kNvme;
+
+// The product of stages and tiers is tests/engine/gpu_test.cc's, with the processor's kernels; here each is met once.
+TEST_CASE("cuda: training in fp32 gives the processor's losses, weights and states at every stage and tier") {
+  set_kernel_threads(1);
+  for (const auto& [stage, device] : {std::pair(0, kNone), {1, kNvme}, {2, kCpu}, {3, kNone}, {3, kCpu}, {3, kNvme}}) {
+    INFO("stage " << stage << ", " << name_of(device));
+    Config config = comparable(fixtures::run_of_stage(stage));
+    fixtures::offload_to(config, device);
+    config.zero.overlap_comm = true;
+    compare(config, 1e-5, 1e-4);
+  }
+}
+
+TEST_CASE("cuda: training in bf16 gives the processor's losses and weights within bf16's precision") {
+  set_kernel_threads(1);
+  for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
+    INFO("stage " << stage << ", " << name_of(device));
+    Config config = comparable(fixtures::run_of_stage(stage));
+    config.bf16.enabled = true;
+    fixtures::offload_to(config, device);
+    compare(config, 5e-3, 5e-2);
+  }
+}
+
+TEST_CASE("cuda: training in fp16 gives the processor's losses and weights within fp16's precision") {
+  set_kernel_threads(1);
+  for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
+    INFO("stage " << stage << ", " << name_of(device));
+    Config config = comparable(fixtures::run_of_stage(stage));
+    config.fp16.enabled = true;
+    fixtures::offload_to(config, device);
+    compare(config, 2e-3, 2e-2);
+  }
+}
+
+TEST_CASE("cuda: training with moments and master weights in bf16 gives the processor's losses") {
+  set_kernel_threads(1);
+  for (const auto& [stage, device] : {std::pair(1, kNone), {3, kCpu}}) {
+    INFO("stage " << stage << ", " << name_of(device));
+    Config config = comparable(fixtures::run_of_stage(stage));
+    config.bf16.enabled = config.bf16.bf16_optimizer_states = true;
+    config.bf16.bf16_master_weights_and_grads = stage == 1;
+    fixtures::offload_to(config, device);
+    compare(config, 5e-3, 5e-2);
+  }
+}
+
+TEST_CASE("cuda: adapters with magnitudes (DoRA) train the processor's losses and weights") {
+  set_kernel_threads(1);
+  for (const bool bf16 : {false, true}) {
+    Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));
+    config.adapter.use_dora = true;
+    config.bf16.enabled = bf16;
+    compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
+  }
+}
+
+TEST_CASE("cuda: training in bf16 on rows of documents, by cuDNN where it is, gives the processor's losses and weights") {
+  set_kernel_threads(1);
+  fixtures::Alone alone;
+  Config config = comparable(fixtures::run_of_stage(0));
+  config.bf16.enabled = true;
+  config.data.sequence_length = 16;
+  ModelConfig model = fixtures::small_model();
+  model.head_size = 128;
+  const std::unique_ptr<Gpu> gpu =
+      fixtures::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
+  RankRig here(config, model, *alone.group);
+  RankRig there(on_gpu(config), model, RankGroups::of_one(*alone.group), gpu.get());
+  for (const LayerGraph& graph : there.plan.train.model.graphs) gpu->kernels().prepare(graph);
+  here.change_batch = there.change_batch = [](int64_t step, Batch& batch) {
+    // Documents of 9, 1 and 6 tokens, and in a step more than the lists of rows of 16 hold.
+    for (size_t i = 0; i < batch.starts.size(); ++i) {
+      const auto t = static_cast<int32_t>(i % 16);
+      batch.starts[i] = step == 2 ? t / 2 * 2 : t < 9 ? 0 : t == 9 ? 9 : 10;
+    }
+  };
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    const double expected = here.train(step).loss_sum;
+    REQUIRE(there.train(step).loss_sum == Approx(expected).epsilon(5e-3));
+  }
+  require_close(here.state, there.state, 5e-2);
+  REQUIRE(gpu->kernels().attention_in_use() == gpu->kernels().attention());
+}
+
+TEST_CASE("cuda: adapters with dropout lose the elements that they lose on the processor") {
+  set_kernel_threads(1);
+  for (const bool bf16 : {false, true}) {
+    Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));
+    config.bf16.enabled = bf16;
+    config.recompute.policy = RecomputeLevel::kFull;
+    compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
+  }
+}
+
+TEST_CASE("cuda: what is computed again and what waits on the host changes no bit of the GPU's") {
+  set_kernel_threads(1);
+  fixtures::Alone alone;
+  const auto trained = [&](const std::function<void(Config&)>& change) {
+    Config config = on_gpu(fixtures::run_of_stage(2));
+    change(config);
+    const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+    for (int64_t step = 1; step <= kSteps; ++step) rig.train(step);
+    return fixtures::contents(rig.state);
+  };
+  const auto expected = trained([](Config&) {});
+  REQUIRE(trained([](Config&) {}) == expected);
+  REQUIRE(trained([](Config& c) {
+            c.recompute.policy = RecomputeLevel::kFull;
+            c.activation_checkpointing.cpu_checkpointing = true;
+            c.zero.overlap_comm = true;
+          }) == expected);
+}
+
+TEST_CASE("cuda: the operations of every kind of program agree with the processor's on a small model") {
+  set_kernel_threads(1);
+  const auto compared = [](const std::function<void(Config&, ModelConfig&)>& change) {
+    Config config = on_gpu(fixtures::run_of_stage(0));
+    ModelConfig model = fixtures::small_model();
+    change(config, model);
+    const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+    const ComparedKernels found = compare_kernels(config, model, 0, *gpu);
+    INFO(found.operation << ", off by " << found.largest_difference);
+    REQUIRE(found.operations > 30);
+    REQUIRE(found.largest_difference > 0);
+    return found;
+  };
+  REQUIRE(compared([](Config&, ModelConfig&) {}).largest_difference < 1e-4);
+  compared([](Config& c, ModelConfig& m) {
+    c.bf16 = {.enabled = true, .bf16_master_weights_and_grads = true, .bf16_optimizer_states = true};
+    c.parallel.tensor = 2;
+    c.data.packing = SequencePacking::kDocuments;
+    m.qk_norm = m.qkv_bias = true;
+  });
+  compared([](Config& c, ModelConfig& m) {
+    c.fp16.enabled = true;
+    c.recompute.policy = RecomputeLevel::kFull;
+    m.tied = true;
+    m.vocab_rows = 33;
+  });
+  const ComparedKernels plain = compared([](Config& c, ModelConfig&) { c = on_gpu(fixtures::with_dropout(c)); });
+  const ComparedKernels dora = compared([](Config& c, ModelConfig&) {
+    c = on_gpu(fixtures::with_dropout(c));
+    c.adapter.use_dora = true;
+    c.bf16.enabled = true;
+    c.quantization.type = QuantizationType::kNf4;
+  });
+  REQUIRE(dora.operations > plain.operations);
+}
+
+TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {
+  set_kernel_threads(1);
+  fixtures::Alone alone;
+  const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+  RankRig rig(on_gpu(fixtures::small_run()), fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+  rig.train(1);
+  const auto before = fixtures::contents(rig.state);
+  StepRun run = rig.prepared(2);
+  run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+  rig.train_executor.run(run);
+  REQUIRE_FALSE(run.finite);
+  REQUIRE_THAT(rig.train_executor.find_nonfinite(run).text, Catch::StartsWith("backward layer 3 mb 0 (head): "));
+  REQUIRE(fixtures::contents(rig.state) == before);
+  REQUIRE(rig.train(2).finite);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,48 @@
+#include "engine/device_times.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using Intervals = std::vector<Interval>;
+
+Program program_of(const std::vector<Lane>& lanes) {
+  Program program;
+  for (const Lane lane : lanes) {
+    Instr& instr = program.instrs.emplace_back();
+    instr.lane = lane;
+    instr.kind = is_communication(lane) ? InstrKind::kAllReduce : InstrKind::kForward;
+  }
+  return program;
+}
+
+TEST_CASE("the union of intervals joins those that overlap or touch, in order of time") {
+  REQUIRE(union_of({}).empty());
+  REQUIRE(union_of({{4, 5}, {0, 1}}) == Intervals{{0, 1}, {4, 5}});
+  REQUIRE(union_of({{0, 2}, {1, 3}, {3, 4}}) == Intervals{{0, 4}});
+  REQUIRE(union_of({{0, 9}, {1, 2}, {5, 6}}) == Intervals{{0, 9}});
+}
+
+TEST_CASE("collectives of several groups at the same time are exposed once") {
+  const Program program = program_of({lane_of(0), lane_of(1), lane_of(2)});
+  const DeviceTimes times = account_times(program, {{0, 4}, {1, 5}, {2, 3}});
+  REQUIRE(times.exposed_communication == 5);
+  // Each has taken its own time all the same.
+  REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kAllReduce)] == 9);
+}
+
+TEST_CASE("what compute works beside is not exposed, whichever group it is of") {
+  const Program program = program_of({Lane::kCompute, Lane::kCompute, lane_of(0), lane_of(1)});
+  REQUIRE(account_times(program, {{0, 2}, {4, 6}, {1, 5}, {1, 7}}).exposed_communication == 3);
+}
+
+TEST_CASE("copies between tiers are no communication") {
+  const Program program = program_of({Lane::kToDevice, Lane::kToHost, Lane::kDisk});
+  const DeviceTimes times = account_times(program, {{0, 1}, {0, 1}, {0, 1}});
+  REQUIRE(times.exposed_communication == 0);
+  REQUIRE(times.copies == 2);
+}
+
+}  // namespace
+}  // namespace ftrun

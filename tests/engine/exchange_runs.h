@@ -1,0 +1,15 @@
+#pragma once
+
+#include "engine/rank_groups.h"
+
+namespace ftrun {
+class Gpu;
+}
+
+namespace ftrun::fixtures {
+
+/// Runs programs of exchanges among the ranks of the first open group, on a GPU where there is one,
+/// and requires that what comes is what was given. Collective.
+void require_exchanges(const RankGroups& groups, Gpu* gpu = nullptr);
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "engine/executor.h"
+#include "exchange_runs.h"
+#include "program/models.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace fixtures {
+namespace {
+
+constexpr int64_t kNumbers = 1024, kRow = 8;
+
+/// A program of one of the instructions of exchanges(), and the memory that it runs on.
+class ExchangeRun {
+ public:
+  ExchangeRun(const RankGroups& groups, Gpu* gpu, size_t which, int by = 1, int64_t room = kNumbers)
+      : groups_(groups),
+        program_(exchanges({groups.open[0]->size(), groups.open[0]->rank()}, by, kRow)),
+        memory_(*groups.host_world, {}, nullptr, gpu) {
+    program_.instrs = {program_.instrs[which]};
+    program_.instrs[0].writes[0].bytes = room * 4;
+    memory_.allocate(program_);
+  }
+
+  template <typename T>
+  void give(BufferId buffer, const std::vector<T>& values) {
+    memory_.write(program_, program_.whole(buffer), values.data());
+  }
+  void run() {
+    Executor executor(program_, model_, memory_, groups_);
+    StepRun step;
+    executor.run(step);
+  }
+  template <typename T>
+  std::vector<T> taken(BufferId buffer) const {
+    std::vector<T> values(static_cast<size_t>(program_.at(buffer).bytes) / sizeof(T));
+    memory_.read(program_, program_.whole(buffer), values.data());
+    return values;
+  }
+
+ private:
+  const RankGroups& groups_;
+  const ModelDescription model_;
+  Program program_;
+  RankMemory memory_;
+};
+
+std::vector<float> numbers_of(int rank) {
+  std::vector<float> numbers(kNumbers);
+  std::iota(numbers.begin(), numbers.end(), static_cast<float>(10'000 * rank));
+  return numbers;
+}
+
+/// Rows that a rank gives another one.
+int32_t rows(int from, int to) {
+  return from == to ? 1 : (3 * from + 5 * to) % 7;
+}
+
+std::vector<int32_t> counts_of(int rank, int ranks, bool given) {
+  std::vector<int32_t> counts;
+  for (int peer = 0; peer < ranks; ++peer)
+    counts.push_back(given ? rows(rank, peer) : rows(peer, rank));
+  return counts;
+}
+
+/// Computes what a rank has when the rows of all have come, and zeros.
+std::vector<float> rows_of_all(int rank, int ranks) {
+  std::vector<float> come;
+  for (int peer = 0; peer < ranks; ++peer) {
+    int64_t begin = 0;
+    for (int before = 0; before < rank; ++before) begin += rows(peer, before) * kRow;
+    const std::vector<float> theirs = numbers_of(peer);
+    come.insert(come.end(), theirs.begin() + begin,
+                theirs.begin() + begin + rows(peer, rank) * kRow);
+  }
+  come.resize(kNumbers, 0.0F);
+  return come;
+}
+
+}  // namespace
+
+void require_exchanges(const RankGroups& groups, Gpu* gpu) {
+  const int ranks = groups.open[0]->size(), rank = groups.open[0]->rank();
+  ExchangeRun all_to_all(groups, gpu, 0);
+  all_to_all.give(0, numbers_of(rank));
+  all_to_all.run();
+  std::vector<float> columns;
+  for (int peer = 0; peer < ranks; ++peer) {
+    const std::vector<float> theirs = numbers_of(peer);
+    const auto block = kNumbers / ranks;
+    columns.insert(columns.end(), theirs.begin() + rank * block,
+                   theirs.begin() + (rank + 1) * block);
+  }
+  require(all_to_all.taken<float>(1) == columns, "blocks of all ranks come");
+  for (int by = 1; by < ranks; ++by) {
+    ExchangeRun shift(groups, gpu, 1, by);
+    shift.give(0, numbers_of(rank));
+    shift.run();
+    require(shift.taken<float>(1) == numbers_of((rank + ranks - by) % ranks),
+            "the numbers of a rank before come");
+  }
+  ExchangeRun counted(groups, gpu, 2);
+  counted.give(0, numbers_of(rank));
+  counted.give(1, std::vector<float>(kNumbers, -1.0F));
+  counted.give(2, counts_of(rank, ranks, true));
+  counted.run();
+  require(counted.taken<int32_t>(3) == counts_of(rank, ranks, false),
+          "ranks know how many rows come");
+  require(counted.taken<float>(1) == rows_of_all(rank, ranks),
+          "rows come in the order of ranks, and zeros behind them");
+}
+
+}  // namespace fixtures
+
+namespace {
+
+using namespace fixtures;
+
+TEST_CASE("programs exchange blocks, shift and exchange counted rows among any number of ranks") {
+  for (const int ranks : {2, 4})
+    require_none(on_ranks(ranks, [](Rendezvous&, Communicator& group) {
+      require_exchanges(RankGroups::of_one(group));
+    }));
+}
+
+TEST_CASE("rows for which there is no room end the step with their number") {
+  const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
+    const RankGroups groups = RankGroups::of_one(group);
+    ExchangeRun counted(groups, nullptr, 2, 1, 4 * kRow);
+    counted.give(0, numbers_of(group.rank()));
+    // Rank 1 gets two rows and three.
+    counted.give(2, group.rank() == 0 ? std::vector<int32_t>{1, 2} : std::vector<int32_t>{0, 3});
+    counted.run();
+  });
+  CHECK_THAT(failures[1],
+             Catch::StartsWith("the other ranks send 5 rows of out to a rank that has room for 4"));
+  CHECK_FALSE(failures[0].empty());
+}
+
+TEST_CASE("counts of more rows than there are is a defect that is told") {
+  const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
+    const RankGroups groups = RankGroups::of_one(group);
+    ExchangeRun counted(groups, nullptr, 2);
+    counted.give(0, numbers_of(group.rank()));
+    counted.give(2, std::vector<int32_t>{100, 29});
+    counted.run();
+  });
+  for (const std::string& failure : failures)
+    CHECK_THAT(failure, Catch::Contains("counted_all_to_all counts 129 rows of 128"));
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,281 @@
+#include "engine/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <limits>
+
+#include "data/counting_new.h"
+#include "rig.h"
+#include "training/stop_signal.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::Alone;
+using fixtures::RankRig;
+
+/// Parameters and states of the whole model, which one rank has at stage 0.
+std::vector<float> floats_of(const RankRig& rig) {
+  std::vector<float> all;
+  for (const auto& [name, bytes] : fixtures::contents(rig.state)) {
+    const auto* begin = reinterpret_cast<const float*>(bytes.data());
+    all.insert(all.end(), begin, begin + bytes.size() / sizeof(float));
+  }
+  return all;
+}
+
+/// Allocations of four steps on all ranks together, after two others: the fewest of three tries, as
+/// other threads of a loaded machine may be late with what they do once.
+int64_t allocations_of_steps(int world, const Config& config, const ModelConfig& model) {
+  int64_t made = -1;
+  fixtures::require_none(fixtures::on_ranks(
+      world,
+      [&](Rendezvous&, Communicator& group) {
+        RankRig rig(config, model, group);
+        for (int64_t step = 1; step <= 2; ++step) rig.train(step);
+        // The batches of the fixture are made anew each step; the step itself is what counts.
+        StepRun run = rig.prepared(3);
+        for (int attempt = 0; attempt < 3; ++attempt) {
+          group.barrier({"begin"});
+          const int64_t before = test::allocations_so_far();
+          for (int step = 0; step < 4; ++step) rig.train_executor.run(run);
+          group.barrier({"end"});
+          const int64_t now = test::allocations_so_far() - before;
+          if (group.rank() == 0) made = attempt == 0 ? now : std::min(made, now);
+        }
+      },
+      std::chrono::hours(1)));
+  return made;
+}
+
+TEST_CASE("after the second step nothing is allocated any more, at any stage and tier") {
+  set_kernel_threads(1);
+  for (const int world : {1, 2})
+    for (const int64_t stage : {0, 1, 2, 3})
+      for (const bool overlap : {false, true})
+        for (const OffloadDevice device :
+             {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+          if (stage == 0 && device != OffloadDevice::kNone) continue;
+          Config config = fixtures::run_of_stage(stage);
+          config.zero.overlap_comm = overlap;
+          config.zero.reduce_bucket_size = 1000;
+          fixtures::offload_to(config, device);
+          INFO(world << " ranks, stage " << stage << ", overlap " << overlap << ", tier "
+                     << name_of(device));
+          REQUIRE(allocations_of_steps(world, config, fixtures::small_model()) == 0);
+        }
+}
+
+TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the second step") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 2, 3}) {
+    for (const bool half : {false, true}) {
+      Config config = fixtures::run_of_stage(stage);
+      (half ? config.fp16.enabled : config.bf16.enabled) = true;
+      config.recompute.policy = RecomputeLevel::kFull;
+      config.activation_checkpointing.cpu_checkpointing = true;
+      fixtures::offload_to(config, OffloadDevice::kCpu);
+      INFO("stage " << stage << (half ? " fp16" : " bf16"));
+      REQUIRE(allocations_of_steps(2, config, fixtures::model_of_many_blocks()) == 0);
+    }
+  }
+}
+
+TEST_CASE("two ranks and one with twice the micro-batches take the same step, to rounding") {
+  set_kernel_threads(1);
+  std::vector<Batch> batches;
+  for (uint64_t i = 0; i < 4; ++i) batches.push_back(fixtures::random_batch({2, 8}, i));
+  const auto step = [&](RankRig& rig, std::span<const Batch> mine) {
+    StepRun run = rig.prepared(1);
+    run.micro_batches = mine;
+    run.scalars.loss_scale = 1.0F / 64;
+    run.decide = step_policy({.clip_norm = 0.1});
+    rig.train_executor.run(run);
+    return run;
+  };
+  Alone alone;
+  Config four = fixtures::small_run();
+  four.gradient_accumulation_steps = 4;
+  RankRig single(four, fixtures::small_model(), *alone.group);
+  const StepRun one = step(single, batches);
+  REQUIRE(one.counted_tokens == 64);
+  REQUIRE(one.finite);
+  const std::vector<float> expected = floats_of(single);
+  fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+    RankRig rig(fixtures::small_run(), fixtures::small_model(), group);
+    const StepRun two = step(
+        rig, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
+    require(two.counted_tokens == 64, "all ranks' tokens are counted");
+    require(std::abs(two.loss_sum - one.loss_sum) < 1e-5 * one.loss_sum,
+            "the loss is that of all ranks");
+    require(std::abs(two.gradient_norm - one.gradient_norm) < 1e-5 * one.gradient_norm,
+            "so is the norm");
+    // Each rank has the whole model and saves a half of it.
+    for (const StatePiece& piece : rig.plan.train.pieces) {
+      const auto* mine = reinterpret_cast<const float*>(rig.memory.at(rig.plan.train.program, piece.range));
+      for (const StatePiece& other : single.plan.train.pieces) {
+        if (other.state != piece.state || other.unit != piece.unit) continue;
+        const auto* theirs =
+            reinterpret_cast<const float*>(single.memory.at(single.plan.train.program, other.range));
+        require(piece.begin == 0 && piece.end == other.end, "stage 0 shares out nothing");
+        for (int64_t i = 0; i < piece.end; ++i)
+          require(std::abs(mine[i] - theirs[i]) < 1e-4F, "and the state");
+      }
+    }
+  }));
+  REQUIRE_FALSE(expected.empty());
+}
+
+TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
+  fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
+    for (const int64_t stage : {0, 3}) {
+      RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
+      rig.train(1);
+      StepRun run = rig.prepared(2);
+      if (group.rank() == 1) add_stop_vote(SIGTERM, run.votes);
+      if (group.rank() == 0) run.votes.add(Vote::kSaveDue);
+      if (group.rank() == 0) run.votes.add(Vote::kEvaluationDue);
+      run.votes.add(Vote::kSaveEnded);
+      rig.train_executor.run(run);
+      require(voted_signal(run.all_votes) == SIGTERM, "every rank stops");
+      require(run.all_votes.of(Vote::kTerminate) == 1 && run.all_votes.of(Vote::kInterrupt) == 0,
+              "one rank was told to");
+      require(run.all_votes.of(Vote::kSaveEnded) == 3, "all saves have ended");
+      require(run.all_votes.of(Vote::kSaveDue) == 1 && run.all_votes.of(Vote::kEvaluationDue) == 1,
+              "both are due");
+      // As many votes for each kind as no other has.
+      run.votes = {};
+      for (int64_t vote = 0; vote < kVotes; ++vote)
+        for (int64_t times = 0; times <= vote; ++times) run.votes.add(static_cast<Vote>(vote));
+      rig.train_executor.run(run);
+      for (int64_t vote = 0; vote < kVotes; ++vote)
+        require(run.all_votes.of(static_cast<Vote>(vote)) == 3 * (vote + 1),
+                "each kind has a slot of its own");
+      require(run.counted_tokens == 3 * 32, "and tokens another one");
+      run.votes = {};
+      rig.train_executor.run(run);
+      for (const double count : run.all_votes.counts())
+        require(count == 0, "the votes of the step before are gone");
+    }
+  }));
+}
+
+TEST_CASE("a rank that leaves ends the step of the others with its loss, not in a hang") {
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    INFO("stage " << stage);
+    const auto failures = fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
+      rig.train(1);
+      if (group.rank() == 1) throw Error(ExitCode::kBadInput, "this rank's data is bad");
+      rig.train(2);
+    });
+    REQUIRE(failures[1] == "this rank's data is bad");
+    const char* waits_in = stage == 3 ? "all_gather" : stage == 0 ? "all_reduce" : "";
+    for (const size_t rank : {0, 2})
+      REQUIRE_THAT(failures[rank], Catch::Contains("lost a peer in ") && Catch::Contains(waits_in));
+  }
+}
+
+TEST_CASE("a rank whose step fails inside ends that of the others") {
+  for (const int64_t stage : {0, 2, 3}) {
+    INFO("stage " << stage);
+    const auto failures = fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
+      rig.train(1);
+      if (group.rank() == 1) rig.batches[1].labels.pop_back();
+      StepRun run = rig.prepared(2);
+      rig.train_executor.run(run);
+    });
+    REQUIRE_THAT(failures[1], Catch::Contains("a batch part has 60 bytes, its buffer 64"));
+    REQUIRE_THAT(failures[0], Catch::Contains("lost a peer in ") || Catch::Contains("gave up"));
+  }
+}
+
+TEST_CASE("a batch of another shape is a defect that is told, and the next step can run") {
+  Alone alone;
+  RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
+  rig.train(1);
+  rig.batches[1].tokens.pop_back();
+  StepRun run = rig.prepared(2);
+  REQUIRE_THROWS_WITH(rig.train_executor.run(run),
+                      Catch::Contains("a batch part has 60 bytes, its buffer 64"));
+  REQUIRE(rig.train(2).finite);
+}
+
+/// Optimizer and parameters on disk: the norms of layers stay on the device.
+Config on_disk(bool overlap) {
+  Config config = fixtures::run_of_stage(3);
+  config.zero.param_persistence_threshold = 64;
+  config.zero.overlap_comm = overlap;
+  fixtures::offload_to(config, OffloadDevice::kNvme);
+  return config;
+}
+
+TEST_CASE("the disk goes on from what one request has written to what another one reads") {
+  set_kernel_threads(1);
+  for (const bool overlap : {false, true}) {
+    Alone alone;
+    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *alone.group);
+    rig.train(1);
+    const Program& program = rig.plan.train.program;
+    int64_t requests = 0;
+    int64_t follow = 0;   // at once: nothing but the order of the lane stands between
+    int64_t returns = 0;  // of these, reads behind a write
+    const Instr* last = nullptr;
+    for (const Instr& instr : program.instrs) {
+      if (instr.lane != Lane::kDisk) continue;
+      const bool reads = program.at(instr.reads[0].buffer).tier == Tier::kNvme;
+      const bool other = last != nullptr && !overlaps(last->reads[0], instr.writes[0]) &&
+                         !overlaps(last->writes[0], instr.reads[0]);
+      ++requests;
+      if (other && instr.waits.empty()) {
+        ++follow;
+        returns += reads && program.at(last->writes[0].buffer).tier == Tier::kNvme;
+      }
+      last = &instr;
+    }
+    INFO(program_text(program));
+    REQUIRE(returns >= 3);
+    const SwapCounters before = rig.memory.swap()->counters();
+    StepRun run = rig.train(2);
+    const SwapCounters& after = rig.memory.swap()->counters();
+    REQUIRE(run.finite);
+    CHECK(after.requests - before.requests == requests);
+    CHECK(after.joined - before.joined >= follow);
+  }
+}
+
+TEST_CASE("a step that is not finite neither reads optimizer state from the disk nor writes any") {
+  set_kernel_threads(1);
+  for (const bool overlap : {false, true}) {
+    Alone alone;
+    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *alone.group);
+    rig.train(1);
+    const Program& program = rig.plan.train.program;
+    const auto decide = std::find_if(program.instrs.begin(), program.instrs.end(), [](const Instr& i) {
+      return i.kind == InstrKind::kDecide;
+    });
+    int64_t read = 0;
+    for (auto instr = program.instrs.begin(); instr != decide; ++instr)
+      if (instr->lane == Lane::kDisk) read += instr->reads[0].bytes;
+    const auto state = fixtures::contents(rig.state);
+    const SwapCounters before = rig.memory.swap()->counters();
+    StepRun run = rig.prepared(2);
+    run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+    rig.train_executor.run(run);
+    const SwapCounters after = rig.memory.swap()->counters();
+    REQUIRE_FALSE(run.finite);
+    CHECK(after.bytes_written == before.bytes_written);
+    CHECK(after.bytes_read - before.bytes_read == read);
+    CHECK(fixtures::contents(rig.state) == state);
+    REQUIRE(rig.train(2).finite);
+    CHECK(fixtures::contents(rig.state) != state);
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

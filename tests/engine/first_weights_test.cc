@@ -1,0 +1,93 @@
+#include "engine/first_weights.h"
+
+#include <cmath>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+TensorInfo tensor_of(const char* name, Initial initial) {
+  TensorInfo tensor(name, Dims{64, 1024});
+  tensor.initial = initial;
+  return tensor;
+}
+
+std::vector<float> made(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end) {
+  std::vector<float> out(static_cast<size_t>(end - begin), -7);
+  make_elements(tensor, seed, begin, end, out);
+  return out;
+}
+
+TEST_CASE("values that are made depend on seed, name and place, not on the pieces they are asked for in") {
+  const TensorInfo tensor = tensor_of("a", {Initial::Kind::kUniform, 0.5});
+  const std::vector<float> whole = made(tensor, 3, 0, tensor.numel());
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {17, 4096}, {65535, 65536}})
+    CHECK(made(tensor, 3, begin, end) == std::vector<float>(whole.begin() + begin, whole.begin() + end));
+  CHECK(made(tensor, 4, 0, tensor.numel()) != whole);
+  CHECK(made(tensor_of("b", tensor.initial), 3, 0, tensor.numel()) != whole);
+}
+
+TEST_CASE("they are spread as asked for") {
+  struct Moments {
+    double mean = 0, deviation = 0, most = 0;
+  };
+  const auto moments = [](const std::vector<float>& values) {
+    Moments m;
+    const auto count = static_cast<double>(values.size());
+    for (const float v : values) m.mean += v / count;
+    for (const float v : values) m.deviation += (v - m.mean) * (v - m.mean) / count;
+    m.deviation = std::sqrt(m.deviation);
+    for (const float v : values) m.most = std::max(m.most, static_cast<double>(std::abs(v)));
+    return m;
+  };
+  const int64_t count = 64 * 1024;
+  const Moments uniform = moments(made(tensor_of("a", {Initial::Kind::kUniform, 0.25}), 1, 0, count));
+  CHECK(std::abs(uniform.mean) < 0.002);
+  CHECK(std::abs(uniform.deviation / (0.25 / std::sqrt(3.0)) - 1) < 0.01);
+  CHECK(uniform.most <= 0.25);
+  CHECK(uniform.most > 0.249);
+  const Moments normal = moments(made(tensor_of("a", {Initial::Kind::kNormal, 0.125}), 1, 0, count));
+  CHECK(std::abs(normal.mean) < 0.002);
+  CHECK(std::abs(normal.deviation / 0.125 - 1) < 0.01);
+  CHECK(normal.most > 3.5 * 0.125);
+  CHECK(normal.most < 6 * 0.125);
+  CHECK(moments(made(tensor_of("a", {Initial::Kind::kZero}), 1, 0, count)).most == 0);
+}
+
+TEST_CASE("an orthogonal beginning: A and B are normal numbers of deviation 0.1 / sqrt(2), and B A is zero") {
+  const int64_t rank = 16, inputs = 300, outputs = 200;
+  TensorInfo a("x.q_proj.lora_A.weight", Dims{rank, inputs}), b("x.q_proj.lora_B.weight", Dims{outputs, rank});
+  a.initial = {Initial::Kind::kOrthogonalA, 0.1};
+  b.initial = {Initial::Kind::kOrthogonalB, 0.1};
+  const std::vector<float> av = made(a, 3, 0, a.numel()), bv = made(b, 3, 0, b.numel());
+  for (const std::vector<float>* values : {&av, &bv}) {
+    double squares = 0;
+    for (const float v : *values) squares += static_cast<double>(v) * v / static_cast<double>(values->size());
+    CHECK(std::sqrt(squares) == Approx(0.1 / std::sqrt(2.0)).epsilon(0.1));
+  }
+  double largest = 0, without_b = 0;
+  for (int64_t o = 0; o < outputs; ++o)
+    for (int64_t j = 0; j < inputs; ++j) {
+      double sum = 0, squares = 0;
+      for (int64_t k = 0; k < rank; ++k) {
+        const double term = static_cast<double>(bv[static_cast<size_t>(o * rank + k)]) * av[static_cast<size_t>(k * inputs + j)];
+        sum += term;
+        squares += term * term;
+      }
+      largest = std::max(largest, std::abs(sum));
+      without_b = std::max(without_b, std::sqrt(squares));
+    }
+  CHECK(largest < 1e-8);
+  CHECK(without_b > 0.01);
+  for (const TensorInfo* tensor : {&a, &b}) {
+    const std::vector<float>& whole = tensor == &a ? av : bv;
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {17, 1000}, {3199, 3200}})
+      CHECK(made(*tensor, 3, begin, end) == std::vector<float>(whole.begin() + begin, whole.begin() + end));
+    CHECK(made(*tensor, 4, 0, tensor->numel()) != whole);
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,140 @@
+#include "engine/generate.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+constexpr int64_t kRoom = 8;  // tokens of a row
+constexpr int32_t kVocabulary = 32;
+
+/// A model with a logits program beside its training and evaluation programs.
+struct GeneratorRig {
+  GeneratorRig()
+      : rig(run_of_one_row(), fixtures::small_model(), *alone.group),
+        plan(plan_logits(fixtures::small_model(), rig.plan, kRoom)),
+        executor(plan.program, plan.model, allocated(), rig.groups) {}
+
+  static Config run_of_one_row() {
+    Config config = fixtures::small_run();
+    config.train_micro_batch_size_per_gpu = 1;
+    return config;
+  }
+  const RankMemory& allocated() {
+    rig.memory.allocate(plan.program);
+    return rig.memory;
+  }
+  std::vector<int32_t> write(const std::vector<int32_t>& prompt, const GenerateOptions& options) {
+    return generate(executor, plan, rig.memory, prompt, options);
+  }
+
+  fixtures::Alone alone;
+  fixtures::RankRig rig;
+  ProgramPlan plan;
+  Executor executor;
+};
+
+/// The loss of `next` after `seen`, by the evaluation program: cross-entropy at one position; and of how many positions `next`
+/// is the likeliest token.
+struct Judged {
+  double loss;
+  double correct;
+};
+Judged judge(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t next) {
+  Batch batch = fixtures::random_batch({1, kRoom}, 3);
+  std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
+  std::fill(batch.labels.begin(), batch.labels.end(), -100);
+  const size_t used = std::min<size_t>(kRoom, seen.size());
+  std::copy(seen.end() - static_cast<std::ptrdiff_t>(used), seen.end(), batch.tokens.begin());
+  batch.labels[used - 1] = next;
+  StepRun run;
+  run.micro_batches = {&batch, 1};
+  generator.rig.evaluate_executor.run(run);
+  return {run.loss_sum, run.correct_tokens};
+}
+
+TEST_CASE(
+    "without a temperature each new token is the one of the lowest loss, also past the row's end") {
+  GeneratorRig generator;
+  const std::vector<int32_t> prompt{3, 1, 4};
+  std::vector<int32_t> seen = prompt;
+  std::vector<int32_t> expected;
+  for (int i = 0; i < 10; ++i) {
+    std::vector<double> losses;
+    std::vector<double> correct;
+    for (int32_t next = 0; next < kVocabulary; ++next) {
+      const Judged judged = judge(generator, seen, next);
+      losses.push_back(judged.loss);
+      correct.push_back(judged.correct);
+    }
+    expected.push_back(
+        static_cast<int32_t>(std::min_element(losses.begin(), losses.end()) - losses.begin()));
+    // A single position counts: it is right for the likeliest token, and for no other.
+    std::vector<double> right(losses.size(), 0.0);
+    right[static_cast<size_t>(expected.back())] = 1.0;
+    REQUIRE(correct == right);
+    seen.push_back(expected.back());
+  }
+  REQUIRE(generator.write(prompt, {.tokens = 10}) == expected);
+  REQUIRE(generator.write(prompt, {.tokens = 4}) ==
+          std::vector<int32_t>(expected.begin(), expected.begin() + 4));
+}
+
+TEST_CASE("a stop id ends the text and is not part of it") {
+  GeneratorRig generator;
+  const std::vector<int32_t> free = generator.write({5, 6}, {.tokens = 6});
+  REQUIRE(free.size() == 6);
+  const auto first = std::find(free.begin(), free.end(), free[3]);
+  REQUIRE(generator.write({5, 6}, {.tokens = 6, .stop_ids = {free[3]}}) ==
+          std::vector<int32_t>(free.begin(), first));
+}
+
+TEST_CASE("with a temperature the seed decides, and a low one takes the likeliest") {
+  GeneratorRig generator;
+  const GenerateOptions warm{.tokens = 12, .temperature = 1.5, .seed = 1};
+  GenerateOptions other = warm;
+  other.seed = 2;
+  REQUIRE(generator.write({7}, warm) == generator.write({7}, warm));
+  REQUIRE(generator.write({7}, warm) != generator.write({7}, other));
+  REQUIRE(generator.write({7}, {.tokens = 12, .temperature = 1e-6, .seed = 3}) ==
+          generator.write({7}, {.tokens = 12}));
+}
+
+TEST_CASE("tensor-parallel ranks write what one process writes, all of them the same") {
+  GeneratorRig one;
+  const std::vector<int32_t> prompt{3, 1, 4};
+  const std::vector<int32_t> expected = one.write(prompt, {.tokens = 10});
+  for (const int degree : {2, 4})
+    for (const int64_t stage : {0, 3}) {
+      INFO("tensor " << degree << ", stage " << stage);
+      StateOptions mesh;
+      mesh.tensor.count = degree;
+      mesh.tensor_copies = degree / 2;
+      mesh.shard.count = stage == 3 ? 2 : 1;
+      std::mutex mutex;
+      std::vector<std::vector<int32_t>> written;
+      fixtures::on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
+        Config config = fixtures::run_of_stage(stage);
+        config.train_micro_batch_size_per_gpu = 1;
+        config.parallel.tensor = degree;
+        fixtures::RankRig rig(config, fixtures::small_model(), groups);
+        const ProgramPlan plan = plan_logits(fixtures::small_model(), rig.plan, kRoom);
+        rig.memory.allocate(plan.program);
+        Executor executor(plan.program, plan.model, rig.memory, rig.groups);
+        const auto tokens =
+            generate(executor, plan, rig.memory, prompt, {.tokens = 10}, groups.host_world);
+        const std::lock_guard lock(mutex);
+        written.push_back(tokens);
+      });
+      REQUIRE(written.size() == static_cast<size_t>(degree * mesh.shard.count));
+      for (const std::vector<int32_t>& tokens : written) REQUIRE(tokens == expected);
+    }
+}
+
+}  // namespace
+}  // namespace ftrun

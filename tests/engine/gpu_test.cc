@@ -1,0 +1,771 @@
+#include "engine/gpu.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/save.h"
+#include "emulated_gpu.h"
+#include "engine/choose_gpu.h"
+#include "engine/device_times.h"
+#include "engine/generate.h"
+#include "engine/gpu_device.h"
+#include "exchange_runs.h"
+#include "rig.h"
+#include "training/describe_step.h"
+
+#include <catch2/catch.hpp>
+
+// Lanes of a GPU, on an emulated one that has the processor's kernels: training gives the processor's
+// bits, in whatever order the streams come forward, and host code touches no device memory (doing so
+// ends these tests).
+
+namespace ftrun {
+namespace {
+
+using fixtures::Alone;
+using fixtures::EmulatedGpu;
+using fixtures::EmulatedLinks;
+using fixtures::EmulatedNccl;
+using fixtures::EmulatorOptions;
+using fixtures::RankRig;
+
+constexpr int kGpuSteps = 3;
+
+/// A Gpu of the emulator, with the emulator at hand.
+struct Emulated {
+  explicit Emulated(uint64_t seed, GpuOptions options = {}) : Emulated(EmulatorOptions{.seed = seed}, options) {}
+  explicit Emulated(const EmulatorOptions& emulator, GpuOptions options = {})
+      : device(new EmulatedGpu(emulator)), gpu(std::unique_ptr<DeviceKernels>(device), options) {}
+  EmulatedGpu* device;
+  Gpu gpu;
+};
+
+/// GpuOutcome is what training leaves.
+struct GpuOutcome {
+  std::map<std::string, std::vector<std::byte>> state;
+  std::vector<double> losses;
+  std::vector<double> norms;
+  double evaluated = 0;
+  bool operator==(const GpuOutcome&) const = default;
+};
+
+void require_same(const GpuOutcome& outcome, const GpuOutcome& expected) {
+  REQUIRE(outcome.losses == expected.losses);
+  REQUIRE(outcome.norms == expected.norms);
+  REQUIRE(outcome.evaluated == expected.evaluated);
+  REQUIRE(outcome.state == expected.state);
+}
+
+double evaluated(RankRig& rig) {
+  StepRun run;
+  run.micro_batches = {rig.batches.data(), 1};
+  rig.evaluate_executor.run(run);
+  return run.loss_sum;
+}
+
+/// Trains and evaluates in between; the last step's gradient is clipped.
+void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
+  const auto note = [&](const StepRun& run) {
+    require(run.finite && run.counted_tokens > 0, "the steps are finite");
+    outcome.losses.push_back(run.loss_sum);
+    outcome.norms.push_back(run.gradient_norm);
+  };
+  for (int64_t step = 1; step <= kGpuSteps; ++step) {
+    note(rig.train(step));
+    if (step == 2) outcome.evaluated = evaluated(rig);
+  }
+  StepRun clipped = rig.prepared(kGpuSteps + 1);
+  constexpr double kClipNorm = 1e-3;
+  clipped.decide = step_policy({.clip_norm = kClipNorm});
+  rig.train_executor.run(clipped);
+  note(clipped);
+  require(clipped.gradient_norm > kClipNorm, "there is something to clip");
+}
+
+GpuOutcome train_alone(const Config& config, Gpu* gpu) {
+  Alone alone;
+  GpuOutcome outcome;
+  RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), gpu);
+  train_on_gpu(rig, outcome);
+  outcome.state = fixtures::contents(rig.state);
+  return outcome;
+}
+
+/// Returns the sums that comm.deterministic gives a communicator.
+SumBlocks sums_of(EmulatedGpu& gpu) {
+  return [&gpu](const BlockSum& sum) {
+    gpu.sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
+                   static_cast<DeviceStream>(sum.stream));
+  };
+}
+
+/// Trains on several ranks; `seed` 0 trains on the processor.
+GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
+                          fixtures::EmulatedSums sums = fixtures::EmulatedSums::kRankOrder,
+                          bool deterministic = false) {
+  GpuOutcome outcome;
+  fixtures::WholeState whole;
+  EmulatedLinks links(ranks, sums);
+  fixtures::on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    std::optional<Emulated> emulated;
+    std::optional<EmulatedNccl> nccl;
+    RankGroups groups = host;
+    if (seed > 0) {
+      emulated.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
+      nccl.emplace(*emulated->device, links, *host.host_world,
+                   fixtures::EmulatedNcclOptions{
+                       .sum_blocks = deterministic ? sums_of(*emulated->device) : SumBlocks{}});
+      groups.open = {&*nccl};
+    }
+    RankRig rig(config, fixtures::model_of_many_blocks(), groups, emulated ? &emulated->gpu : nullptr);
+    GpuOutcome own;
+    train_on_gpu(rig, own);
+    whole.add(rig.state.slices());
+    if (rendezvous.rank() == 0) outcome = own;
+  });
+  outcome.state = whole.take();
+  return outcome;
+}
+
+using Variants = std::vector<std::pair<std::string, Config>>;
+
+/// Tiers, overlap and recompute of a stage.
+Variants gpu_variants(int64_t stage, bool bf16) {
+  Config plain = fixtures::run_of_stage(stage);
+  plain.bf16.enabled = bf16;
+  plain.zero.param_persistence_threshold = 64;
+  Variants all;
+  const auto with = [&](const std::string& name, const std::function<void(Config&)>& change) {
+    all.emplace_back(cat("stage ", stage, bf16 ? " bf16, " : " fp32, ", name), plain);
+    change(all.back().second);
+  };
+  with("plain", [](Config&) {});
+  with("overlap", [](Config& c) { c.zero.overlap_comm = true; });
+  // More than there are slots of pinned memory.
+  with("five micro-batches", [](Config& c) { c.gradient_accumulation_steps = 5; });
+  with("full recompute, inputs on the host", [](Config& c) {
+    c.recompute.policy = RecomputeLevel::kFull;
+    c.activation_checkpointing.cpu_checkpointing = true;
+    c.zero.overlap_comm = true;
+  });
+  with("selective recompute", [](Config& c) { c.recompute.policy = RecomputeLevel::kSelective; });
+  if (bf16)
+    with("gradients in fp32, sent in bf16", [](Config& c) {
+      c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
+      c.reduction.communication_data_type = ConfigDtype::kBf16;
+      fixtures::offload_to(c, OffloadDevice::kCpu);
+    });
+  if (stage == 0) return all;
+  for (const OffloadDevice device : {OffloadDevice::kCpu, OffloadDevice::kNvme})
+    for (const bool overlap : {false, true})
+      with(cat("tier ", name_of(device), overlap ? ", overlap" : ""), [&](Config& c) {
+        fixtures::offload_to(c, device);
+        c.zero.overlap_comm = overlap;
+      });
+  with("half of the optimizer on the host", [](Config& c) {
+    fixtures::offload_to(c, OffloadDevice::kCpu);
+    c.zero.offload_optimizer.ratio = 0.5;
+    c.zero.offload_param.device = OffloadDevice::kNone;
+    c.zero.overlap_comm = true;
+  });
+  if (stage < 3) return all;
+  with("parameters on disk, the optimizer on the host", [](Config& c) {
+    fixtures::offload_to(c, OffloadDevice::kNvme);
+    c.zero.offload_optimizer.device = OffloadDevice::kCpu;
+    c.zero.overlap_comm = true;
+    c.zero.max_reuse_distance = 100'000;
+  });
+  with("parameters on the host, the optimizer on the device", [](Config& c) {
+    fixtures::offload_to(c, OffloadDevice::kCpu);
+    c.zero.offload_optimizer.device = OffloadDevice::kNone;
+    c.zero.overlap_comm = true;
+  });
+  return all;
+}
+
+Variants all_variants() {
+  Variants all;
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const bool bf16 : {false, true})
+      for (auto& variant : gpu_variants(stage, bf16)) all.push_back(std::move(variant));
+  return all;
+}
+
+std::set<Lane> lanes_of(const StepPlan& plan) {
+  std::set<Lane> lanes{Lane::kCompute};
+  for (const Program* program : {&plan.train.program, &plan.evaluate.program})
+    for (const Instr& instr : program->instrs) lanes.insert(instr.lane);
+  return lanes;
+}
+
+TEST_CASE("gpu: the lanes that the programs use have a stream each, and no others do") {
+  Alone alone;
+  for (const bool offloads : {false, true}) {
+    Emulated emulated(3);
+    REQUIRE(emulated.device->streams() == 1);
+    Config config = fixtures::run_of_stage(2);
+    if (offloads) fixtures::offload_to(config, OffloadDevice::kCpu);
+    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*alone.group), &emulated.gpu);
+    rig.train(1);
+    const std::set<Lane> lanes = lanes_of(rig.plan);
+    REQUIRE(lanes.contains(Lane::kToHost) == offloads);
+    REQUIRE(emulated.device->streams() == lanes.size());
+  }
+}
+
+TEST_CASE("gpu: one rank trains the processor's bits at every stage and tier, in any order of the streams") {
+  set_kernel_threads(1);
+  for (const auto& [name, config] : all_variants()) {
+    const GpuOutcome expected = train_alone(config, nullptr);
+    REQUIRE(expected.losses[0] != expected.losses[2]);
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
+      INFO(name << ", seed " << seed);
+      Emulated emulated(seed);
+      require_same(train_alone(config, &emulated.gpu), expected);
+    }
+  }
+}
+
+TEST_CASE("gpu: so do two and three ranks with collectives of device memory") {
+  set_kernel_threads(1);
+  int ranks = 3;
+  for (const auto& [name, config] : all_variants()) {
+    ranks = 5 - ranks;  // 2 and 3 in turn: neighbours differ in little else
+    const GpuOutcome expected = train_together(config, ranks, 0);
+    INFO(name << ", " << ranks << " ranks");
+    require_same(train_together(config, ranks, static_cast<uint64_t>(ranks)), expected);
+  }
+}
+
+TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change nothing either") {
+  set_kernel_threads(1);
+  Config sgd = fixtures::run_of_stage(3);
+  sgd.optimizer.type = OptimizerType::kSgd;
+  sgd.optimizer.momentum = 0.9;
+  sgd.optimizer.weight_decay = 0.1;
+  for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu}) {
+    fixtures::offload_to(sgd, device);
+    Emulated emulated(5, {.pin_memory = false, .timed = true});
+    REQUIRE(train_alone(sgd, &emulated.gpu) == train_alone(sgd, nullptr));
+  }
+  Alone alone;
+  Emulated emulated(6);
+  RankRig there(fixtures::small_run(), fixtures::small_model(true), RankGroups::of_one(*alone.group), &emulated.gpu);
+  RankRig here(fixtures::small_run(), fixtures::small_model(true), *alone.group);
+  for (int64_t step = 1; step <= kGpuSteps; ++step) REQUIRE(there.train(step).loss_sum == here.train(step).loss_sum);
+  REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
+}
+
+/// Everything on the host and beside compute.
+Config offloaded(OffloadDevice device) {
+  Config config = fixtures::run_of_stage(3);
+  fixtures::offload_to(config, device);
+  config.zero.overlap_comm = true;
+  return config;
+}
+
+TEST_CASE("gpu: waits that are missing from a program are found") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  Alone alone;
+  RankRig sound(offloaded(OffloadDevice::kCpu), model, *alone.group);
+  sound.train(1);
+  StepRun expected = sound.prepared(2);
+  sound.train_executor.run(expected);
+  int found = 0;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    Emulated emulated(seed);
+    RankRig rig(offloaded(OffloadDevice::kCpu), model, RankGroups::of_one(*alone.group), &emulated.gpu);
+    Program careless = rig.plan.train.program;
+    for (Instr& instr : careless.instrs)
+      if (instr.kind == InstrKind::kForward || instr.kind == InstrKind::kBackward) instr.waits.clear();
+    Executor executor(careless, rig.plan.train.model, rig.memory, rig.groups);
+    rig.train(1);
+    StepRun run = rig.prepared(2);
+    // Where a micro-batch is read before it has arrived, a kernel may find labels that are none.
+    try {
+      executor.run(run);
+    } catch (const std::exception&) {
+      run.loss_sum = std::numeric_limits<double>::quiet_NaN();
+    }
+    found += run.loss_sum == expected.loss_sum ? 0 : 1;
+  }
+  REQUIRE(found > 0);
+}
+
+/// The second step's norm of two ranks; `careless` programs leave out the waits for collectives.
+double second_norm(const Config& config, uint64_t seed, bool careless) {
+  double norm = 0;
+  EmulatedLinks links(2);
+  fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
+    EmulatedNccl nccl(*emulated.device, links, *host.host_world);
+    const RankGroups groups{{&nccl}, host.host_world, host.host_model};
+    RankRig rig(config, fixtures::model_of_many_blocks(), groups, &emulated.gpu);
+    rig.train(1);
+    Program program = rig.plan.train.program;
+    if (careless)
+      for (Instr& instr : program.instrs)
+        std::erase_if(instr.waits,
+                      [&](InstrId wait) { return program.instr(wait).lane == lane_of(0); });
+    Executor executor(program, rig.plan.train.model, rig.memory, groups);
+    StepRun run = rig.prepared(2);
+    executor.run(run);
+    if (rendezvous.rank() == 0) norm = run.gradient_norm;
+  });
+  return norm;
+}
+
+TEST_CASE("gpu: collectives that nobody waits for are found") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    Config config = fixtures::run_of_stage(stage);
+    config.zero.overlap_comm = true;
+    const double expected = second_norm(config, 1, false);
+    INFO("stage " << stage);
+    REQUIRE(second_norm(config, 2, false) == expected);
+    bool found = false;
+    for (uint64_t seed = 2; seed <= 9 && !found; ++seed) found = second_norm(config, seed, true) != expected;
+    REQUIRE(found);
+  }
+}
+
+/// Losses and state of three ranks whose transport adds as NCCL may.
+GpuOutcome train_hop_by_hop(const Config& config, bool deterministic) {
+  return train_together(config, 3, 4, fixtures::EmulatedSums::kHopByHop, deterministic);
+}
+
+TEST_CASE("gpu: with sums in rank order, ranks train the processor's bits over a transport that adds otherwise") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const bool bf16 : {false, true}) {
+      INFO("stage " << stage << (bf16 ? " bf16" : " fp32"));
+      Config config = fixtures::run_of_stage(stage);
+      config.bf16.enabled = bf16;
+      config.zero.overlap_comm = true;
+      const GpuOutcome expected = train_together(config, 3, 0);
+      require_same(train_hop_by_hop(config, true), expected);
+      REQUIRE(train_hop_by_hop(config, false).state != expected.state);
+    }
+}
+
+/// Numbers on a device of its own, and what a collective makes of them.
+struct OrderedSumRig {
+  OrderedSumRig(Rendezvous& rendezvous, EmulatedLinks& links, const RankGroups& host)
+      : emulated(11 + static_cast<uint64_t>(rendezvous.rank())),
+        nccl(*emulated.device, links, *host.host_world, {.sum_blocks = sums_of(*emulated.device)}) {
+    nccl.use_stream(emulated.gpu.stream(Lane::kCompute));
+  }
+  Emulated emulated;
+  EmulatedNccl nccl;
+};
+
+template <typename T>
+T number_of(int rank, int64_t i) {
+  return static_cast<T>(std::sin(static_cast<double>(i % 1009 * 7 + rank * 13)) * 1e3);
+}
+template <typename T>
+std::vector<T> given_by(int rank, int64_t count) {
+  std::vector<T> numbers;
+  for (int64_t i = 0; i < count; ++i) numbers.push_back(number_of<T>(rank, i));
+  return numbers;
+}
+
+template <typename T>
+void check_ordered_sums(DType dtype, int64_t count) {
+  constexpr int kRanks = 3;
+  const auto expected = [&](int64_t i) {
+    T sum = number_of<T>(0, i);
+    for (int rank = 1; rank < kRanks; ++rank) sum += number_of<T>(rank, i);
+    return sum;
+  };
+  EmulatedLinks links(kRanks, fixtures::EmulatedSums::kHopByHop);
+  fixtures::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    OrderedSumRig rig(rendezvous, links, host);
+    const std::vector<T> given = given_by<T>(rendezvous.rank(), count);
+    const auto bytes = static_cast<int64_t>(given.size() * sizeof(T));
+    std::vector<T> taken(given.size());
+    const GpuBlock data = GpuBlock::on_device(rig.emulated.gpu, bytes);
+    const auto check_at = [&](int64_t i) {
+      if (taken[static_cast<size_t>(i)] != expected(i)) bug(cat("element ", i, " is not the sum in rank order"));
+    };
+    rig.emulated.gpu.upload(data.data(), given.data(), bytes);
+    rig.nccl.all_reduce(data.data(), count, dtype, ReduceOp::kSum, {"sums"}).wait();
+    rig.emulated.gpu.download(taken.data(), data.data(), bytes);
+    for (int64_t i = 0; i < count; i += std::max<int64_t>(1, count / 97)) check_at(i);
+    check_at(count - 1);
+    // Each rank's third of the same numbers, in place.
+    const int64_t third = count / kRanks;
+    if (third == 0) return;
+    rig.emulated.gpu.upload(data.data(), given.data(), bytes);
+    const int64_t own = third * rendezvous.rank();
+    T* const out = data.as<T>() + own;
+    rig.nccl.reduce_scatter(data.data(), out, third, dtype, ReduceOp::kSum, {"sums"}).wait();
+    rig.emulated.gpu.download(taken.data() + own, out, third * static_cast<int64_t>(sizeof(T)));
+    for (int64_t i = own; i < own + third; i += std::max<int64_t>(1, third / 97)) check_at(i);
+  });
+}
+
+TEST_CASE("gpu: sums in rank order are exact for few numbers, for uneven parts, and for more than the scratch holds") {
+  for (const int64_t count : {int64_t{1}, int64_t{3}, int64_t{5001}, int64_t{50'003}}) {
+    check_ordered_sums<float>(DType::kF32, count);
+    check_ordered_sums<double>(DType::kF64, count);
+  }
+  check_ordered_sums<float>(DType::kF32, DeviceCommunicator::kScratchBytes / 4 + 77);
+}
+
+/// LostPeer is what rank 0 says when rank 1 does not come to the second step; and what its host,
+/// which waits for the device then, shows of itself.
+struct LostPeer {
+  std::string message;
+  RankState waiting;
+};
+
+bool is_deciding(const RankState& state) {
+  return std::ranges::any_of(state.lanes, [](const Activity& lane) { return std::string_view(lane.what).find("decide") != std::string_view::npos; });
+}
+
+LostPeer lose_peer() {
+  LostPeer found;
+  EmulatedLinks links(2);
+  Communicator* waits = nullptr;
+  fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    Emulated emulated(20 + static_cast<uint64_t>(rendezvous.rank()));
+    EmulatedNccl nccl(*emulated.device, links, *host.host_world, {.rendezvous = &rendezvous});
+    RankGroups groups{{&nccl}, host.host_world, host.host_model};
+    groups.board = &rendezvous.board();
+    RankRig rig(fixtures::run_of_stage(2), fixtures::model_of_many_blocks(), groups, &emulated.gpu);
+    const auto shown = [&](int rank) { return rendezvous.view({rank}, nccl.name())[0]; };
+    rig.train(1);
+    emulated.gpu.drain();
+    if (rendezvous.rank() == 0) {
+      waits = &nccl;
+      rendezvous.exchange_text("away", "");
+      found.message = fixtures::message_of([&] { rig.train(2); });
+      rendezvous.exchange_text("noticed", "");
+      return;
+    }
+    // The watches show what has ended a little later.
+    const auto last = [&] { return shown(1).record; };
+    while (last().sequence < nccl.stats().total().calls || last().state != CollectiveRecord::State::kFinished) continue;
+    rendezvous.exchange_text("away", "");
+    while (shown(0).record.state != CollectiveRecord::State::kEntered || !is_deciding(shown(0).state)) continue;
+    found.waiting = shown(0).state;
+    waits->set_timeout(std::chrono::milliseconds(1));
+    rendezvous.exchange_text("noticed", "");
+  });
+  return found;
+}
+
+TEST_CASE("gpu: programs exchange blocks, shift and exchange counted rows of device memory") {
+  constexpr int kRanks = 4;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    EmulatedLinks links(kRanks);
+    fixtures::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+      Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
+      EmulatedNccl nccl(*emulated.device, links, *host.host_world);
+      fixtures::require_exchanges({{&nccl}, host.host_world, host.host_model, nullptr},
+                                  &emulated.gpu);
+    });
+  }
+}
+
+TEST_CASE("gpu: a peer that is lost is named within the time limit, with the collective that the device stands in") {
+  set_kernel_threads(1);
+  const auto [message, waiting] = lose_peer();
+  REQUIRE_THAT(message, Catch::StartsWith("rank 0 waited ") && Catch::Contains(" in reduce_scatter #") &&
+                            Catch::Contains(" of GPUs: rank 1 (process ") &&
+                            Catch::Contains(" has not entered it; its last was all_gather #") &&
+                            Catch::Contains(", finished ") && Catch::Contains("raise comm.timeout"));
+  // It does nothing by itself: whoever waits for it is led on to the one that it waits for.
+  REQUIRE_FALSE(own_work(waiting).has_value());
+}
+
+TEST_CASE("gpu: steps that are recorded once and started as a whole train the same bits, with new batches and scalars") {
+  set_kernel_threads(1);
+  Config sgd = fixtures::run_of_stage(0);
+  sgd.optimizer.type = OptimizerType::kSgd;
+  sgd.optimizer.momentum = 0.9;
+  Config five = fixtures::run_of_stage(1);
+  five.gradient_accumulation_steps = 5;
+  Config bf16 = fixtures::run_of_stage(2);
+  bf16.bf16.enabled = true;
+  Config again = fixtures::run_of_stage(3);
+  again.recompute.policy = RecomputeLevel::kFull;
+  Config dropping = fixtures::with_dropout(fixtures::run_of_stage(2));
+  dropping.recompute.policy = RecomputeLevel::kSelective;
+  for (const Config& config : {sgd, five, bf16, again, dropping}) {
+    const GpuOutcome expected = train_alone(config, nullptr);
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      Emulated emulated(seed, {.step_graph = true});
+      require_same(train_alone(config, &emulated.gpu), expected);
+      // Of four steps the second and later ones, in two parts: before and after the decision.
+      REQUIRE(emulated.device->counters().launches == 6);
+    }
+  }
+}
+
+TEST_CASE("gpu: micro-batches of other places in the global batch than the recorded ones have their own masks of dropout") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(4, {.step_graph = true});
+  const Config config = fixtures::with_dropout(fixtures::run_of_stage(1));
+  RankRig recorded(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+  RankRig plain(config, fixtures::model_of_many_blocks(), *alone.group);
+  for (int64_t step = 1; step <= 3; ++step) REQUIRE(recorded.train(step).loss_sum == plain.train(step).loss_sum);
+  for (RankRig* rig : {&recorded, &plain}) rig->batches[1].first_token += 1000;
+  StepRun moved = recorded.prepared(4), expected = plain.prepared(4);
+  recorded.train_executor.run(moved);
+  plain.train_executor.run(expected);
+  REQUIRE(moved.loss_sum == expected.loss_sum);
+  REQUIRE(fixtures::contents(recorded.state) == fixtures::contents(plain.state));
+}
+
+TEST_CASE("gpu: a recorded step that is not finite updates nothing and is placed; programs with work of the host are not recorded") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(5, {.step_graph = true});
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+  rig.train(1);
+  rig.train(2);
+  const auto before = fixtures::contents(rig.state);
+  StepRun run = rig.prepared(3);
+  run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+  rig.train_executor.run(run);
+  REQUIRE_FALSE(run.finite);
+  REQUIRE(fixtures::contents(rig.state) == before);
+  REQUIRE(rig.train_executor.find_nonfinite(run).text.find("mb 0") != std::string::npos);
+  REQUIRE(rig.train(3).finite);
+  REQUIRE(fixtures::contents(rig.state) != before);
+  Emulated offloading(6, {.step_graph = true});
+  const Config host = offloaded(OffloadDevice::kCpu);
+  require_same(train_alone(host, &offloading.gpu), train_alone(host, nullptr));
+  REQUIRE(offloading.device->counters().launches == 0);
+}
+
+TEST_CASE("gpu: a profiler sees each instruction of a step by its name") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(3);
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+              &emulated.gpu);
+  rig.train(1);
+  std::vector<std::string> expected;
+  for (const Instr& instr : rig.plan.train.program.instrs) expected.push_back(instr_label(instr));
+  std::vector<std::string> found = emulated.device->ranges();
+  std::sort(expected.begin(), expected.end());
+  std::sort(found.begin(), found.end());
+  REQUIRE(found == expected);
+  REQUIRE(std::count(found.begin(), found.end(), "forward layer 2 mb 1") == 1);
+}
+
+TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the device once") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(3);
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+              &emulated.gpu);
+  rig.train(1);
+  const EmulatedGpu::Counters before = emulated.device->counters();
+  rig.train(2);
+  const EmulatedGpu::Counters after = emulated.device->counters();
+  REQUIRE(after.operations > before.operations);
+  REQUIRE(after.made == before.made);
+  // The decision; and marks of pinned slots, which have long been reached: two of scalars, one of the vote,
+  // one a micro-batch.
+  REQUIRE(after.host_waits - before.host_waits == 1);
+}
+
+TEST_CASE("gpu: a step that is not finite changes nothing and is placed where the processor places it") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 2, 3})
+    for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+      INFO("stage " << stage << ", " << name_of(device));
+      Config config = fixtures::run_of_stage(stage);
+      fixtures::offload_to(config, device);
+      std::vector<std::string> places;
+      for (const bool on_gpu : {false, true}) {
+        Alone alone;
+        Emulated emulated(7);
+        RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+                    on_gpu ? &emulated.gpu : nullptr);
+        rig.train(1);
+        const auto before = fixtures::contents(rig.state);
+        StepRun run = rig.prepared(2);
+        run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+        rig.train_executor.run(run);
+        REQUIRE_FALSE(run.finite);
+        places.push_back(rig.train_executor.find_nonfinite(run).text);
+        REQUIRE(fixtures::contents(rig.state) == before);
+        REQUIRE(rig.train(2).finite);
+        REQUIRE(fixtures::contents(rig.state) != before);
+      }
+      REQUIRE(places[0].find("mb 0") != std::string::npos);
+      REQUIRE(places[1] == places[0]);
+    }
+}
+
+TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other way round") {
+  set_kernel_threads(1);
+  for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
+    for (const bool bf16 : {false, true})
+      for (const bool from_gpu : {false, true}) {
+        INFO(name_of(device) << (bf16 ? " bf16" : " fp32") << (from_gpu ? " from the GPU" : " from the processor"));
+        Config config = fixtures::run_of_stage(2);
+        config.bf16.enabled = bf16;
+        fixtures::offload_to(config, device);
+        Alone alone;
+        Emulated emulated(8);
+        const auto rig_on = [&](bool gpu) {
+          return std::make_unique<RankRig>(config, fixtures::model_of_many_blocks(),
+                                           RankGroups::of_one(*alone.group), gpu ? &emulated.gpu : nullptr);
+        };
+        const auto first = rig_on(from_gpu);
+        first->train(1);
+        const fixtures::Scratch scratch;
+        save_checkpoint(posix_files(), {scratch.path}, {}, first->state.slices(), {});
+        const auto second = rig_on(!from_gpu);
+        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        second->load(checkpoint);
+        REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));
+        REQUIRE(second->train(2).loss_sum == first->train(2).loss_sum);
+        REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));
+      }
+}
+
+TEST_CASE("gpu: parameters are collected for export, and text is continued, as on the processor") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::small_model();
+  std::vector<std::vector<int32_t>> texts;
+  std::vector<std::vector<float>> heads;
+  for (const bool on_gpu : {false, true}) {
+    Alone alone;
+    Emulated emulated(9);
+    RankRig rig(fixtures::small_run(), model, RankGroups::of_one(*alone.group), on_gpu ? &emulated.gpu : nullptr);
+    rig.train(1);
+    const ProgramPlan writes = plan_logits(model, rig.plan, 8);
+    rig.memory.allocate(writes.program);
+    Executor writer(writes.program, writes.model, rig.memory, rig.groups);
+    texts.push_back(generate(writer, writes, rig.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
+    heads.emplace_back(static_cast<size_t>(32 * 16));
+    rig.state.collect("lm_head.weight", 0, 32 * 16, true, *alone.group, heads.back());
+  }
+  REQUIRE(texts[0].size() == 12);
+  REQUIRE(texts[1] == texts[0]);
+  REQUIRE(heads[1] == heads[0]);
+}
+
+TEST_CASE("gpu: the host cannot reach device memory; uploads and downloads can, of any size") {
+  Emulated emulated(10);
+  const int64_t bytes = (int64_t{20} << 20) + 5;
+  const GpuBlock block = GpuBlock::on_device(emulated.gpu, bytes);
+  const int sink = ::open("/dev/null", O_WRONLY);
+  int pipe_ends[2];
+  REQUIRE(::pipe(pipe_ends) == 0);
+  REQUIRE(::write(pipe_ends[1], block.data(), 1) == -1);
+  REQUIRE(errno == EFAULT);
+  for (const int end : {sink, pipe_ends[0], pipe_ends[1]}) ::close(end);
+  std::vector<char> given(static_cast<size_t>(bytes)), taken(static_cast<size_t>(bytes), 1);
+  emulated.gpu.download(taken.data(), block.data(), bytes);
+  REQUIRE(taken == given);  // zero at first
+  std::iota(given.begin(), given.end(), 0);
+  emulated.gpu.upload(block.data(), given.data(), bytes);
+  emulated.gpu.download(taken.data(), block.data(), bytes);
+  REQUIRE(taken == given);
+}
+
+TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusals say what for") {
+  Alone alone;
+  const auto allocate = [&](const EmulatorOptions& options, const GpuOptions& gpu) {
+    return fixtures::message_of([&] {
+      Emulated emulated(options, gpu);
+      Config config = fixtures::run_of_stage(1);
+      fixtures::offload_to(config, OffloadDevice::kCpu);
+      RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+      require(rig.train(1).finite, "it trains");
+    });
+  };
+  REQUIRE(allocate({}, {}) == "");
+  // What passes to and from the GPU is pinned in any case.
+  const int64_t staging = (int64_t{16} << 20) + (int64_t{64} << 10);
+  REQUIRE(allocate({.most_pinned = staging}, {.pin_memory = false}) == "");
+  REQUIRE_THAT(allocate({.most_pinned = staging}, {}),
+               Catch::StartsWith("out of memory: optimizer (buffer ") &&
+                   Catch::Contains(".host) needs ") && Catch::Contains(" in the host tier, ") && Catch::Contains(": cannot pin ") &&
+                   Catch::Contains("raise the limit; or set \"pin_memory\": false for what is offloaded"));
+  REQUIRE_THAT(allocate({.bytes = int64_t{1} << 20}, {}),
+               Catch::StartsWith("out of memory: the arena of temporary buffers (most at ") && Catch::Contains("gradients ") &&
+                   Catch::Contains(" in the device tier, the rank has ") &&
+                   Catch::Contains(" already: GPU 0 (the emulator) cannot give "));
+}
+
+TEST_CASE("gpu: seconds on the device are counted by kind when they are asked for") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(11, {.timed = true});
+  RankRig rig(offloaded(OffloadDevice::kCpu), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+              &emulated.gpu);
+  rig.train(1);
+  const auto seconds = rig.train_executor.seconds();
+  REQUIRE(seconds[static_cast<size_t>(InstrKind::kForward)] > 0);
+  REQUIRE(seconds[static_cast<size_t>(InstrKind::kBackward)] > 0);
+  REQUIRE(seconds[static_cast<size_t>(InstrKind::kCopy)] > 0);
+  REQUIRE(seconds[static_cast<size_t>(InstrKind::kAllReduce)] == 0);
+  REQUIRE(rig.train_executor.device_times()->copies > 0);
+}
+
+TEST_CASE("gpu: what runs beside computation is told from what does not") {
+  Program program;
+  const auto add = [&](Lane lane, InstrKind kind) {
+    program.instrs.emplace_back().lane = lane;
+    program.instrs.back().kind = kind;
+  };
+  add(Lane::kCompute, InstrKind::kForward);        // 0 to 2
+  add(Lane::kCompute, InstrKind::kBackward);       // 3 to 6
+  add(Lane::kToDevice, InstrKind::kCopy);          // 1 to 4: one second between the two
+  add(Lane::kToHost, InstrKind::kCopy);            // 6 to 7: behind both
+  add(lane_of(0), InstrKind::kAllReduce);  // 5 to 8
+  add(Lane::kDisk, InstrKind::kCopy);              // is no copy between device and host
+  const DeviceTimes times = account_times(program, {{0, 2}, {3, 6}, {1, 4}, {6, 7}, {5, 8}, {0, 9}});
+  REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kCopy)] == 13);
+  REQUIRE(times.copies == 4);
+  REQUIRE(times.hidden_copies == 2);
+  REQUIRE(times.exposed_communication == 2);
+  REQUIRE(overlap_text(times) == "copies between device and host: 4000.00 ms, 50 % of it beside computation");
+}
+
+TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
+  REQUIRE(gpu_of_rank(0, 1) == 0);
+  REQUIRE(gpu_of_rank(3, 8) == 3);
+  REQUIRE(gpu_of_rank(3, 1) == 0);
+  REQUIRE(gpu_of_rank(2, 0) == 2);
+  REQUIRE(fixtures::message_of([] { gpu_of_rank(4, 4); }) ==
+          "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
+          "  remedy: start one rank a GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
+  // Slices of one GPU (MIG) share its place, and hosts may share a name.
+  const auto place = [](const char* uuid, const char* bus) {
+    DeviceInfo gpu;
+    gpu.uuid = uuid;
+    gpu.bus_id = bus;
+    return gpu_place(gpu, "node");
+  };
+  require_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"), place("GPU-3", "0000:1C:00.0")});
+  REQUIRE(fixtures::message_of([&] { require_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")}); }) ==
+          "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"
+          "  remedy: start one rank a GPU; a launcher that shows every process one GPU must show each another one "
+          "(CUDA_VISIBLE_DEVICES)");
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,397 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/save.h"
+#include "kernels/kernels.h"
+#include "mesh_runs.h"
+#include "training/prepare_step.h"
+#include "training/training_progress.h"
+
+#include <catch2/catch.hpp>
+
+// Training in 16 bits on tensor ranks and on stages of a pipeline: as one process trains in the same precision, as far as
+// rounding lets them, and with one loss scale on all ranks, whichever of them overflows.
+
+namespace ftrun {
+namespace {
+
+using fixtures::own_slices;
+using fixtures::RankRig;
+using fixtures::saved_on;
+using fixtures::TrainingMesh;
+using fixtures::TrainingOutcome;
+
+using enum PipelineSchedule;
+
+/// NarrowPlace is where a run takes place.
+struct NarrowPlace {
+  TrainingMesh mesh;
+  int64_t stage = 0;
+  PipelineSchedule schedule = k1F1B;
+  bool tied = false;
+  bool sequence = true;
+
+  std::string text() const {
+    return cat("stage ", stage, ", ", name_of(schedule), ", ", mesh.text(), tied ? ", tied" : "", sequence ? "" : ", whole norms");
+  }
+};
+
+Config narrow_run(ConfigDtype precision, const NarrowPlace& place = {}) {
+  Config config = fixtures::run_of_stage(place.stage);
+  config.bf16.enabled = precision == ConfigDtype::kBf16;
+  config.fp16.enabled = precision == ConfigDtype::kFp16;
+  config.parallel.schedule = place.schedule;
+  config.parallel.virtual_stages = place.schedule == kInterleaved || place.schedule == kZbV ? 2 : 1;
+  config.parallel.sequence = place.sequence;
+  return config;
+}
+
+ModelConfig narrow_model(bool tied = false) { return fixtures::with_layers(fixtures::model_of_many_blocks(tied), 4); }
+
+/// The step after `progress` on the mesh's batches, as the trainer takes and counts it.
+StepRun take_step(RankRig& rig, TrainingProgress& progress) {
+  fixtures::give_batches(rig, progress.step + 1);
+  StepBatch batch;
+  batch.counted_tokens_global = static_cast<int64_t>(rig.batches.size()) * data_ranks(rig.plan.options.state) *
+                                rig.plan.train.model.batch.tokens();
+  StepRun run = prepare_step(rig.config, rig.config.scheduler, progress, batch);
+  run.micro_batches = rig.batches;
+  rig.train_executor.run(run);
+  ++progress.step;
+  progress.skipped.count(progress.step, run.finite, std::nullopt);
+  return run;
+}
+
+// Beside one process.
+
+constexpr int64_t kNarrowSteps = 3;
+
+TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model, const TrainingMesh& mesh) {
+  TrainingOutcome outcome;
+  outcome.state = saved_on(config, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+    TrainingProgress progress(rig.config);
+    for (int64_t step = 1; step <= kNarrowSteps; ++step) {
+      const StepRun run = take_step(rig, progress);
+      require(run.finite, "the steps are finite");
+      if (rendezvous.rank() > 0) continue;
+      outcome.losses.push_back(run.loss_sum);
+      outcome.norms.push_back(run.gradient_norm);
+    }
+  });
+  return outcome;
+}
+
+/// Sets an optimizer whose updates are in proportion to the gradients: what a weight is off by says
+/// how far its gradients are off. (AdamW divides by their size, as clipping does: a wrong scale
+/// would not show, and where a gradient is next to nothing a rounding would show as a whole step.)
+Config in_proportion(Config config) {
+  config.gradient_clipping = 0;
+  config.optimizer.type = OptimizerType::kSgd;
+  config.optimizer.momentum = 0.9;
+  config.optimizer.lr = 0.1;
+  return config;
+}
+
+/// Computes for each parameter ||found - expected|| / ||expected - begun||: what it is off by, of
+/// the way that training moved it.
+std::map<std::string, double> ways_off(const TrainingOutcome& found, const TrainingOutcome& expected) {
+  std::map<std::string, double> off;
+  for (const auto& [name, bytes] : expected.state) {
+    if (!name.ends_with(".param")) continue;
+    const std::string tensor = name.substr(0, name.size() - std::string(".param").size());
+    const auto* a = reinterpret_cast<const float*>(found.state.at(name).data());
+    const auto* b = reinterpret_cast<const float*>(bytes.data());
+    double difference = 0, way = 0;
+    for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+      difference += std::pow(double{a[i]} - b[i], 2);
+      way += std::pow(double{b[i]} - fixtures::weight_of(tensor, static_cast<int64_t>(i)), 2);
+    }
+    off[tensor] = std::sqrt(difference / way);
+  }
+  return off;
+}
+
+/// Trains one process in fp32 with the gradients of the mean over all tokens as they are: what
+/// prepares and decides the steps of the others has no part in it.
+TrainingOutcome trained_plainly(const ModelConfig& model) {
+  TrainingOutcome outcome;
+  outcome.state = saved_on(in_proportion(narrow_run(ConfigDtype::kFp32)), model, {}, [&](Rendezvous&, RankRig& rig) {
+    for (int64_t step = 1; step <= kNarrowSteps; ++step) {
+      fixtures::give_batches(rig, step);
+      StepRun run = rig.prepared(step);
+      const int64_t tokens = static_cast<int64_t>(rig.batches.size()) * rig.plan.train.model.batch.tokens();
+      run.scalars.loss_scale = 1 / static_cast<float>(tokens);
+      run.decide = [](const StepSums& sums) { return StepDecision{.gradient_norm = sums.gradient_norm}; };
+      run.scalars.update = step;
+      rig.train_executor.run(run);
+      outcome.losses.push_back(run.loss_sum);
+      outcome.norms.push_back(run.gradient_norm);
+    }
+  });
+  return outcome;
+}
+
+/// OneProcess is one process in 16 bits, and what rounding to them does to it: how far it is from
+/// one in fp32.
+struct OneProcess {
+  OneProcess(ConfigDtype precision, bool tied)
+      : narrow(trained_narrow(in_proportion(narrow_run(precision)), narrow_model(tied), {})),
+        plain(trained_plainly(narrow_model(tied))),
+        rounding(ways_off(narrow, plain)) {}
+  TrainingOutcome narrow;
+  TrainingOutcome plain;
+  std::map<std::string, double> rounding;
+};
+
+/// The share of itself by which rounding changes a number at most: half of the last of 8 or 11
+/// bits.
+double unit_of(ConfigDtype precision) { return precision == ConfigDtype::kBf16 ? 0x1p-8 : 0x1p-11; }
+
+/// Bounds.
+/// Weights: another layout rounds at other places, and so may be as far from the exact run as one process is, on its other
+/// side: tensor by tensor twice what rounding does to one process.
+/// Norms: roundings go up and down, so that what the gradient is off by stands nearly at a right angle to it: the gradient is
+/// off by a few units of its length, and its length by less than one.
+/// Losses: logits here are of size 0.1, and some twenty roundings one after the other leave them off by about 0.5 units; of
+/// the mean over 192 tokens that is 0.04 units, in a loss of 5.3 less than a hundredth of one. Three times that.
+void require_near(const TrainingOutcome& found, const TrainingOutcome& expected, double unit) {
+  const fixtures::Differences differences = fixtures::differences(found, expected);
+  CHECK(differences.loss < unit / 32);
+  CHECK(differences.norm < unit);
+}
+
+/// Requires that an error is rounding alone. For one process rounding is some units of the way: two
+/// to three were found, of queries and keys up to ten in fp16, whose smallest numbers hold fewer
+/// bits of what comes out of the softmax. Twice that.
+void require_rounding_alone(const OneProcess& one, double unit) {
+  require_near(one.narrow, one.plain, unit);
+  for (const auto& [tensor, rounding] : one.rounding) {
+    INFO(tensor);
+    const bool from_softmax = tensor.find("q_proj") != std::string::npos || tensor.find("k_proj") != std::string::npos;
+    CHECK(rounding < (from_softmax ? 20 : 6.5) * unit);
+  }
+}
+
+void require_as_one_process(const TrainingOutcome& found, const OneProcess& one, double unit) {
+  require_near(found, one.narrow, unit);
+  const auto off = ways_off(found, one.narrow);
+  CHECK(off.size() == one.rounding.size());
+  for (const auto& [tensor, rounding] : one.rounding) {
+    INFO(tensor);
+    CHECK(off.at(tensor) < 2 * rounding);
+  }
+}
+
+TEST_CASE("in 16 bits tensor ranks and stages train what one process trains in them, as far as rounding lets them") {
+  set_kernel_threads(1);
+  const std::vector<NarrowPlace> places{
+      {{.stages = 2}, 0, kGpipe},
+      {{.stages = 2}, 1, k1F1B, true},
+      {{.shards = 2, .stages = 2}, 3, kInterleaved},
+      {{.shards = 2, .stages = 2}, 0, kZbH1, true},
+      {{.shards = 2, .stages = 2}, 1, kZbV},
+      {{.shards = 2, .stages = 2}, 3, k1F1B, true},
+      {{.stages = 4}, 0, k1F1B},
+      {{.shards = 2, .stages = 2}, 1, kGpipe, true},
+      {{.shards = 2, .stages = 2}, 3, kZbH1},
+      {{.stages = 2}, 0, kInterleaved, true},
+      {{.stages = 2}, 3, kZbV, true},
+      {{.tensor = 2, .shards = 2}, 1, k1F1B, true},
+      {{.tensor = 2}, 0},
+      {{.tensor = 2}, 0, k1F1B, true, false},
+      {{.tensor = 2, .shards = 2}, 1, k1F1B, false, false},
+      {{.tensor = 2}, 3, k1F1B, true, false},
+      {{.tensor = 2, .shards = 2}, 3},
+      {{.tensor = 2, .stages = 2}, 1, kZbV, true},
+      {{.tensor = 2, .shards = 2, .stages = 2}, 3, kInterleaved, false, false},
+  };
+  for (const ConfigDtype precision : {ConfigDtype::kBf16, ConfigDtype::kFp16}) {
+    std::map<bool, OneProcess> one;
+    for (const bool tied : {false, true}) {
+      one.try_emplace(tied, precision, tied);
+      INFO(name_of(precision) << " in one process" << (tied ? ", tied" : ""));
+      require_rounding_alone(one.at(tied), unit_of(precision));
+    }
+    size_t turn = 0;
+    for (const NarrowPlace& place : places) {
+      // The same is moved and summed: of fp16 every other one, in which there is each schedule and each stage.
+      if (precision == ConfigDtype::kFp16 && turn++ % 2 == 1) continue;
+      INFO(name_of(precision) << ", " << place.text());
+      require_as_one_process(trained_narrow(in_proportion(narrow_run(precision, place)), narrow_model(place.tied), place.mesh),
+                             one.at(place.tied), unit_of(precision));
+    }
+  }
+}
+
+// Overflows.
+
+/// A neuron of a layer, of one tensor rank: large, and read by nothing. Of all gradients that of its column in the down
+/// projection alone is large too.
+void plant_loud_neuron(RankRig& rig, int layer, int tensor_rank) {
+  const StateOptions& place = rig.plan.options.state;
+  if (place.tensor.index != tensor_rank) return;
+  const ModelConfig model = narrow_model();
+  const int64_t neurons = model.feed_forward / place.tensor.count;
+  const std::string mlp = cat("model.layers.", layer, ".mlp.");
+  for (int64_t i = 0; i < model.hidden; ++i) {
+    fixtures::plant(rig, mlp + "gate_proj.weight", i, 60);
+    fixtures::plant(rig, mlp + "up_proj.weight", i, 60);
+    fixtures::plant(rig, mlp + "down_proj.weight", i * neurons, 0);
+  }
+}
+
+Config scaled_run(const NarrowPlace& place) {
+  Config config = narrow_run(ConfigDtype::kFp16, place);
+  config.fp16.hysteresis = 1;
+  return config;
+}
+
+/// Account is what a rank saw of a run.
+struct Account {
+  std::vector<bool> finite;
+  std::vector<double> scales;
+  /// The place of the first step that was not finite.
+  std::string place;
+};
+
+constexpr size_t kMostSteps = 16;
+
+/// Trains one step, then those in which a layer's neuron is loud on one tensor rank until the scale
+/// is small enough for it, and one after them.
+std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor_rank) {
+  std::vector<Account> accounts(static_cast<size_t>(place.mesh.ranks()));
+  saved_on(scaled_run(place), narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+    Account& account = accounts[static_cast<size_t>(rendezvous.rank())];
+    TrainingProgress progress(rig.config);
+    const auto step = [&] {
+      const auto before = own_slices(rig.state);
+      const StepRun run = take_step(rig, progress);
+      account.finite.push_back(run.finite);
+      account.scales.push_back(progress.skipped.loss_scale());
+      require((own_slices(rig.state) == before) != run.finite, "finite steps change the weights, others nothing");
+      return run;
+    };
+    step();
+    // In what layers compute with: the next update makes it anew of the masters.
+    plant_loud_neuron(rig, layer, tensor_rank);
+    StepRun run = step();
+    account.place = rig.train_executor.find_nonfinite(run).text;
+    while (!account.finite.back() && account.finite.size() < kMostSteps) step();
+    step();
+  });
+  return accounts;
+}
+
+TEST_CASE("an fp16 overflow of one stage or tensor rank skips the step and halves the scale on all ranks") {
+  set_kernel_threads(1);
+  struct Overflow {
+    NarrowPlace place;
+    int layer;
+    int tensor_rank = 0;
+  };
+  const std::vector<Overflow> overflows{
+      {{{.stages = 2}, 0, kGpipe}, 0},
+      {{{.shards = 2, .stages = 2}, 1, k1F1B}, 3},
+      {{{.shards = 2, .stages = 2}, 3, kInterleaved}, 1},
+      {{{.stages = 4}, 0, kZbH1}, 2},
+      {{{.shards = 2, .stages = 2}, 1, kZbV}, 2},
+      {{{.stages = 2}, 3, kZbV}, 3},
+      {{{.tensor = 2}, 0}, 1, 0},
+      {{{.tensor = 2, .shards = 2}, 1, k1F1B, false, false}, 0, 1},
+      {{{.tensor = 2, .shards = 2}, 3}, 3, 1},
+      {{{.tensor = 2, .stages = 2}, 0, k1F1B}, 3, 1},
+  };
+  for (const auto& [place, layer, tensor_rank] : overflows) {
+    INFO(place.text() << ", layer " << layer << " of tensor rank " << tensor_rank);
+    const auto layout = fixtures::options_of(place.mesh, scaled_run(place), narrow_model()).pipeline;
+    const std::vector<Account> accounts = overflow_on(place, layer, tensor_rank);
+    const Account& first = accounts.front();
+    CHECK(first.finite[0]);
+    CHECK_FALSE(first.finite[1]);
+    CHECK(first.finite[first.finite.size() - 2]);
+    CHECK(first.finite.back());
+    double scale = 0x1p16;
+    for (size_t i = 0; i < first.finite.size(); ++i) {
+      if (!first.finite[i]) scale /= 2;
+      CHECK(first.scales[i] == scale);
+    }
+    bool met = false;
+    for (size_t rank = 0; rank < accounts.size(); ++rank) {
+      const Account& account = accounts[rank];
+      INFO("rank " << rank << ": " << account.place);
+      CHECK(account.finite == first.finite);
+      CHECK(account.scales == first.scales);
+      if (account.place.empty()) continue;
+      met = true;
+      const int ranks_a_stage = place.mesh.ranks() / place.mesh.stages;
+      // Layer 0 is the embedding.
+      CHECK(layout.holds(static_cast<int>(rank) / ranks_a_stage, layer + 1));
+      CHECK(static_cast<int>(rank) % place.mesh.tensor == tensor_rank);
+      CHECK(account.place.find(cat("(layers.", layer, "): d_")) != std::string::npos);
+    }
+    CHECK(met);
+  }
+}
+
+TEST_CASE("an fp16 run on stages goes on bit by bit from a checkpoint, and so does its loss scale") {
+  set_kernel_threads(1);
+  struct Tail {
+    std::vector<double> losses, norms, scales;
+  };
+  constexpr int kTail = 6;
+  const NarrowPlace place{{.shards = 2, .stages = 2}, 1, kInterleaved};
+  Config config = narrow_run(ConfigDtype::kFp16, place);
+  // Soon after an overflow it doubles again: at which step depends on all that the scaler counts.
+  config.fp16.loss_scale_window = 3;
+  const auto train_tail = [&](Rendezvous& rendezvous, RankRig& rig, TrainingProgress& progress, Tail& tail) {
+    for (int step = 0; step < kTail; ++step) {
+      const StepRun run = take_step(rig, progress);
+      if (rendezvous.rank() > 0) continue;
+      tail.losses.push_back(run.loss_sum);
+      tail.norms.push_back(run.finite ? run.gradient_norm : -1);
+      tail.scales.push_back(progress.skipped.loss_scale());
+    }
+  };
+  const fixtures::Scratch scratch;
+  Tail straight, resumed;
+  const auto straight_state = saved_on(config, narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+    TrainingProgress progress(rig.config);
+    take_step(rig, progress);
+    plant_loud_neuron(rig, 1, 0);
+    require(!take_step(rig, progress).finite, "the neuron is too loud");
+    for (size_t tries = 0; !take_step(rig, progress).finite; ++tries) require(tries < kMostSteps, "the scale fits in the end");
+    CheckpointMeta meta;
+    meta.step = progress.step;
+    meta.skipped_steps = progress.skipped.total();
+    meta.loss_scaler = progress.skipped.scaler_state();
+    save_checkpoint(posix_files(), {scratch.path}, meta, rig.state.slices(),
+                    {rendezvous.rank(), rendezvous.world(),
+                     [&](const std::string& text) { return rendezvous.exchange_text("save", text); }});
+    train_tail(rendezvous, rig, progress, straight);
+  });
+  const auto resumed_state = saved_on(config, narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+    Checkpoint checkpoint(list_checkpoints(scratch.path).front().folder);
+    rig.load(checkpoint);
+    TrainingProgress progress(rig.config);
+    progress.step = checkpoint.meta().step;
+    progress.skipped.restore(checkpoint.meta().skipped_steps, checkpoint.meta().loss_scaler);
+    train_tail(rendezvous, rig, progress, resumed);
+  });
+  CHECK(straight.scales.front() < 0x1p16);
+  CHECK(straight.scales.back() > straight.scales.front());
+  CHECK(resumed.scales == straight.scales);
+  CHECK(resumed.losses == straight.losses);
+  CHECK(resumed.norms == straight.norms);
+  CHECK(resumed_state == straight_state);
+}
+
+}  // namespace
+}  // namespace ftrun

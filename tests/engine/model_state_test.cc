@@ -1,0 +1,629 @@
+#include "engine/model_state.h"
+
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "checkpoint/save.h"
+#include "kernels/kernels.h"
+#include "model/families.h"
+#include "optimizers/optimizers.h"
+#include "program/memory_plan.h"
+#include "program/unit_store.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::Alone;
+using fixtures::RankRig;
+using Contents = std::map<std::string, std::vector<std::byte>>;
+
+enum class Numbers { kFp32, kFp16, kBf16, kBf16Master };
+
+Config layout(int64_t stage, OffloadDevice device, Numbers numbers = Numbers::kFp32,
+              int64_t small = 0) {
+  Config config = fixtures::run_of_stage(stage);
+  config.zero.param_persistence_threshold = small;
+  config.fp16.enabled = numbers == Numbers::kFp16;
+  config.bf16.enabled = numbers == Numbers::kBf16 || numbers == Numbers::kBf16Master;
+  config.bf16.bf16_master_weights_and_grads = numbers == Numbers::kBf16Master;
+  config.bf16.bf16_optimizer_states = numbers == Numbers::kBf16Master;
+  fixtures::offload_to(config, device);
+  return config;
+}
+
+struct Layout {
+  int replicas;
+  int shards;
+  int64_t stage;
+  OffloadDevice device;
+  Numbers numbers;
+  int64_t small;
+};
+
+std::string name_of_layout(const Layout& l) {
+  return cat(l.replicas, "x", l.shards, " ranks, stage ", l.stage, ", tier ", name_of(l.device),
+             ", numbers ", static_cast<int>(l.numbers), ", small up to ", l.small);
+}
+
+/// Every stage and tier in fp32, the other dtypes at the corners, small tensors or none, hybrid.
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const OffloadDevice device :
+         {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+      if (stage == 0 && device != OffloadDevice::kNone) continue;
+      for (const Numbers numbers :
+           {Numbers::kFp32, Numbers::kFp16, Numbers::kBf16, Numbers::kBf16Master}) {
+        if (stage == 0 && numbers == Numbers::kBf16Master) continue;
+        all.push_back({1, 3, stage, device, numbers, numbers == Numbers::kFp16 ? 64 : 0});
+      }
+    }
+  all.push_back({1, 1, 3, OffloadDevice::kNone, Numbers::kFp32, 0});
+  all.push_back({1, 1, 3, OffloadDevice::kNvme, Numbers::kBf16, 64});
+  for (const int64_t stage : {1, 2, 3}) {
+    all.push_back({2, 2, stage, OffloadDevice::kNone, Numbers::kFp32, 64});
+    all.push_back({2, 2, stage, OffloadDevice::kCpu, Numbers::kBf16, 0});
+    all.push_back({3, 1, stage, OffloadDevice::kNone, Numbers::kBf16, 64});
+  }
+  all.push_back({2, 2, 3, OffloadDevice::kNvme, Numbers::kFp16, 64});
+  return all;
+}
+
+Config config_of(const Layout& l) {
+  Config config = layout(l.stage, l.device, l.numbers, l.small);
+  config.parallel.data_replicate = l.replicas;
+  return config;
+}
+
+/// Returns what all ranks of a layout save, after `work` on each.
+Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankRig&)>& work) {
+  fixtures::WholeState whole;
+  fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    RankRig rig(config_of(l), fixtures::model_of_many_blocks(), groups);
+    work(rendezvous, rig);
+    whole.add(rig.state.slices());
+  });
+  return whole.take();
+}
+
+std::vector<std::byte> folder_weights(const std::string& tensor, size_t elements, DType dtype) {
+  std::vector<float> weights(elements);
+  for (size_t i = 0; i < elements; ++i)
+    weights[i] = fixtures::weight_of(tensor, static_cast<int64_t>(i));
+  std::vector<std::byte> bytes(elements * static_cast<size_t>(dtype_bytes(dtype)));
+  convert(weights.data(), DType::kF32, bytes.data(), dtype, static_cast<int64_t>(elements));
+  return bytes;
+}
+
+CheckpointGroup together(Rendezvous& rendezvous) {
+  return {rendezvous.rank(), rendezvous.world(),
+          [&rendezvous](const std::string& text) { return rendezvous.exchange_text("save", text); }};
+}
+
+TEST_CASE("loaded from a folder, all ranks' slices are the model, each element once") {
+  set_kernel_threads(1);
+  for (const Layout& l : layouts()) {
+    INFO(name_of_layout(l));
+    std::vector<StateInfo> states;
+    const Contents saved = saved_by(l, [&](Rendezvous& rendezvous, RankRig& rig) {
+      if (rendezvous.rank() == 0) states = rig.state.states();
+    });
+    REQUIRE(states.size() == saved.size());
+    const DType wanted = l.numbers == Numbers::kBf16Master ? DType::kBF16 : DType::kF32;
+    for (const StateInfo& state : states) {
+      INFO(state.tensor << "." << state.kind);
+      REQUIRE(state.dtype == wanted);
+      size_t elements = 1;
+      for (const int64_t dim : state.shape) elements *= static_cast<size_t>(dim);
+      const std::vector<std::byte>& bytes = saved.at(state.tensor + "." + state.kind);
+      if (state.kind == "param")
+        REQUIRE(bytes == folder_weights(state.tensor, elements, wanted));
+      else
+        REQUIRE(bytes == std::vector<std::byte>(elements * static_cast<size_t>(dtype_bytes(wanted))));
+    }
+  }
+}
+
+/// Makes the same run with checkpoints in the background.
+Config saving_config_of(const Layout& l) {
+  Config config = config_of(l);
+  config.train.steps = 10;
+  config.checkpoint.every = 2;
+  config.checkpoint.background = true;
+  return config;
+}
+
+void train(RankRig& rig, int64_t first, int64_t last) {
+  for (int64_t step = first; step <= last; ++step) rig.train(step);
+}
+
+TEST_CASE("a snapshot stays as it was while training goes on, whose numbers it does not change") {
+  set_kernel_threads(1);
+  for (const Layout& l : layouts()) {
+    INFO(name_of_layout(l));
+    const Contents second = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 2); });
+    const Contents sixth = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 6); });
+    REQUIRE(second != sixth);
+    fixtures::WholeState kept, kept_again, last;
+    fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+      RankRig rig(saving_config_of(l), fixtures::model_of_many_blocks(), groups);
+      train(rig, 1, 2);
+      std::thread reader([&, slices = rig.state.snapshot()] { kept.add(slices); });
+      train(rig, 3, 4);
+      reader.join();
+      rig.state.release_snapshot();
+      train(rig, 5, 5);
+      // What is on disk lies in its other place by now.
+      train(rig, 6, 6);
+      const std::vector<StateSlice> slices = rig.state.snapshot();
+      last.add(rig.state.slices());
+      train(rig, 7, 8);
+      kept_again.add(slices);
+      rig.state.release_snapshot();
+    });
+    REQUIRE(kept.take() == second);
+    REQUIRE(last.take() == sixth);
+    REQUIRE(kept_again.take() == sixth);
+  }
+}
+
+TEST_CASE("the place of a snapshot is planned: what a rank saves, in memory and on disk") {
+  const auto planned = [](const Config& config, Tier tier) {
+    const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
+    return memory_plan(plan).at(tier).persistent[static_cast<size_t>(Category::kSnapshot)];
+  };
+  Config config = saving_config_of({1, 1, 1, OffloadDevice::kNone, Numbers::kBf16, 0});
+  config.parallel.data = 1;
+  const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
+  int64_t padded = 0;
+  for (const Unit& unit : plan.partition.units) padded += unit.padded;
+  // Master weights and two moments.
+  REQUIRE(planned(config, Tier::kHost) == 12 * padded);
+  REQUIRE(planned(config, Tier::kNvme) == 0);
+  fixtures::offload_to(config, OffloadDevice::kNvme);
+  REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kNvme) == 12 * padded);
+  REQUIRE(planned(config, Tier::kNvme) > 0);
+  config.checkpoint.background = false;
+  REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kNvme) == 0);
+  config.checkpoint.background = true;
+  config.checkpoint.every = 10;  // the last step
+  REQUIRE(planned(config, Tier::kNvme) == 0);
+  config.checkpoint.every_minutes = 0.5;
+  REQUIRE(planned(config, Tier::kNvme) > 0);
+}
+
+TEST_CASE("ranks share out what they save: none writes all of a state that all of them hold") {
+  fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+    RankRig rig(layout(0, OffloadDevice::kNone), fixtures::model_of_many_blocks(), groups);
+    int64_t saved = 0;
+    for (const StateSlice& slice : rig.state.slices()) saved += slice.box.numel();
+    int64_t held = 0;
+    for (const StatePiece& piece : rig.plan.train.pieces) held += piece.end - piece.begin;
+    require(saved > held / 6 && saved < held / 2, "about a third of it");
+  });
+}
+
+TEST_CASE("what any layout saves any other reads back bit by bit, and trains on alike") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  // The fp32 state of other dtypes is the same, so these read each other's checkpoints, too.
+  const std::vector<Layout> chosen{{1, 3, 0, OffloadDevice::kNone, Numbers::kFp32, 0},
+                                   {1, 3, 1, OffloadDevice::kCpu, Numbers::kFp32, 0},
+                                   {1, 3, 2, OffloadDevice::kNvme, Numbers::kFp32, 0},
+                                   {1, 3, 3, OffloadDevice::kNone, Numbers::kFp32, 64},
+                                   {1, 3, 3, OffloadDevice::kNvme, Numbers::kFp32, 0},
+                                   {2, 2, 3, OffloadDevice::kCpu, Numbers::kFp32, 0},
+                                   {1, 1, 3, OffloadDevice::kCpu, Numbers::kFp32, 0},
+                                   {1, 3, 3, OffloadDevice::kCpu, Numbers::kBf16, 0},
+                                   {1, 3, 0, OffloadDevice::kNone, Numbers::kBf16, 0},
+                                   {1, 3, 2, OffloadDevice::kNone, Numbers::kFp16, 64}};
+  for (const Layout& writer : {chosen[0], chosen[2], chosen[4], chosen[5], chosen[7]}) {
+    const fixtures::Scratch scratch;
+    const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
+      rig.train(1);
+      rig.train(2);
+      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), together(rendezvous));
+    });
+    for (const Layout& reader : chosen) {
+      INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
+      const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
+        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        rig.load(checkpoint);
+      });
+      REQUIRE(read == saved);
+    }
+    // Layouts of the same ranks, micro-batches and dtype go on with the same bits, so what layers
+    // read (a 16-bit copy, another tier) was loaded as well.
+    for (const Numbers numbers : {Numbers::kFp32, Numbers::kBf16, Numbers::kFp16}) {
+      std::vector<Contents> next;
+      for (const int64_t stage : {0, 3})
+        for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kNvme}) {
+          if (stage == 0 && device != OffloadDevice::kNone) continue;
+          fixtures::WholeState whole;
+          fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+            Config config = layout(stage, device, numbers);
+            config.gradient_accumulation_steps = 1;
+            RankRig rig(config, model, groups);
+            Checkpoint checkpoint(scratch.path + "/step-00000000");
+            rig.load(checkpoint);
+            rig.train(3);
+            whole.add(rig.state.slices());
+          });
+          next.push_back(whole.take());
+        }
+      REQUIRE(next[0] != saved);
+      REQUIRE(next[1] == next[0]);
+      REQUIRE(next[2] == next[0]);
+    }
+  }
+}
+
+/// Converts the same states to another precision: to the nearest, ties to even, or exact.
+Contents converted(const Contents& states, DType from, DType to) {
+  Contents all;
+  for (const auto& [name, bytes] : states) {
+    const auto elements = static_cast<int64_t>(bytes.size()) / dtype_bytes(from);
+    std::vector<std::byte>& out = all[name];
+    out.resize(static_cast<size_t>(elements * dtype_bytes(to)));
+    convert(bytes.data(), from, out.data(), to, elements);
+  }
+  return all;
+}
+
+TEST_CASE("a checkpoint whose states have another precision is read by any layout, and trains on alike on all") {
+  set_kernel_threads(1);
+  const std::vector<Layout> wide{{1, 3, 0, OffloadDevice::kNone, Numbers::kBf16, 0},
+                                 {1, 3, 2, OffloadDevice::kCpu, Numbers::kBf16, 0},
+                                 {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16, 0},
+                                 {2, 2, 3, OffloadDevice::kCpu, Numbers::kFp32, 64}};
+  const std::vector<Layout> narrow{{1, 3, 1, OffloadDevice::kNone, Numbers::kBf16Master, 0},
+                                   {1, 3, 2, OffloadDevice::kCpu, Numbers::kBf16Master, 0},
+                                   {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16Master, 0},
+                                   {2, 2, 3, OffloadDevice::kCpu, Numbers::kBf16Master, 64}};
+  for (const bool narrows : {true, false}) {
+    const DType from = narrows ? DType::kF32 : DType::kBF16, to = narrows ? DType::kBF16 : DType::kF32;
+    for (const Layout& writer : narrows ? wide : narrow) {
+      const fixtures::Scratch scratch;
+      const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
+        train(rig, 1, 2);
+        save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), together(rendezvous));
+      });
+      std::vector<Contents> next;
+      for (const Layout& reader : narrows ? narrow : wide) {
+        INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
+        fixtures::WholeState trained;
+        const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
+          Checkpoint checkpoint(scratch.path + "/step-00000000");
+          const std::vector<StateConversion> conversions = rig.load(checkpoint);
+          require(conversions.size() == 1 && conversions[0].stored == from && conversions[0].wanted == to, "one conversion");
+          require(conversions[0].kinds == std::vector<std::string>{"exp_avg", "exp_avg_sq", "param"}, "of all states");
+        });
+        REQUIRE(read == converted(saved, from, to));
+        // Ranks of as many data shards whose layers compute in bf16.
+        if (reader.replicas > 1) continue;
+        fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+          Config config = config_of(reader);
+          config.gradient_accumulation_steps = 1;
+          RankRig rig(config, fixtures::model_of_many_blocks(), groups);
+          Checkpoint checkpoint(scratch.path + "/step-00000000");
+          rig.load(checkpoint);
+          rig.train(3);
+          trained.add(rig.state.slices());
+        });
+        next.push_back(trained.take());
+        REQUIRE(next.back() == next.front());
+        REQUIRE(next.back() != read);
+      }
+    }
+  }
+}
+
+TEST_CASE("a snapshot of codes and their scales stays as it was, in memory and on disk") {
+  set_kernel_threads(1);
+  for (const OffloadDevice device :
+       {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+    INFO(name_of(device));
+    // q, k and v, which lie without gaps, begin within blocks where tensors of 30 elements are
+    // coded too.
+    const Layout l{1, 3, 2, device, Numbers::kFp32, 0};
+    const auto run = [&](const std::function<void(RankRig&)>& work) {
+      fixtures::WholeState whole;
+      fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+        Config config = saving_config_of(l);
+        config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+        config.optimizer.type = OptimizerType::kAdamW8bit;
+        config.optimizer.min_8bit_size = 30;
+        RankRig rig(config, fixtures::small_model(), groups);
+        work(rig);
+        whole.add(rig.state.slices());
+      });
+      return whole.take();
+    };
+    const Contents second = run([](RankRig& rig) { train(rig, 1, 2); });
+    const Contents fourth = run([](RankRig& rig) { train(rig, 1, 4); });
+    REQUIRE(second != fourth);
+    fixtures::WholeState kept;
+    const Contents last = run([&](RankRig& rig) {
+      train(rig, 1, 2);
+      const std::vector<StateSlice> slices = rig.state.snapshot();
+      train(rig, 3, 4);
+      kept.add(slices);
+      rig.state.release_snapshot();
+    });
+    REQUIRE(kept.take() == second);
+    REQUIRE(last == fourth);
+  }
+}
+
+TEST_CASE("codes are no numbers of another precision") {
+  const fixtures::Scratch scratch;
+  Alone alone;
+  RankRig wide(layout(1, OffloadDevice::kNone), fixtures::small_model(), *alone.group);
+  save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
+  Config config = layout(1, OffloadDevice::kNone);
+  config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
+  config.optimizer.type = OptimizerType::kAdamW8bit;
+  config.optimizer.min_8bit_size = 1;
+  RankRig coded(config, fixtures::small_model(), *alone.group);
+  Checkpoint checkpoint(scratch.path + "/step-00000000");
+  REQUIRE_THROWS_WITH(coded.load(checkpoint),
+                      Catch::Matchers::Contains(" is F32, the run needs U8"));
+}
+
+TEST_CASE("moments alone are kept in another precision") {
+  const fixtures::Scratch scratch;
+  Alone alone;
+  RankRig wide(layout(1, OffloadDevice::kNone, Numbers::kBf16), fixtures::small_model(), *alone.group);
+  train(wide, 1, 2);
+  Contents expected = fixtures::contents(wide.state);
+  save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
+  Config config = layout(1, OffloadDevice::kNone, Numbers::kBf16);
+  config.bf16.bf16_optimizer_states = true;
+  RankRig narrow(config, fixtures::small_model(), *alone.group);
+  Checkpoint checkpoint(scratch.path + "/step-00000000");
+  const std::vector<StateConversion> conversions = narrow.load(checkpoint);
+  REQUIRE(conversions.size() == 1);
+  REQUIRE(conversions[0].kinds == std::vector<std::string>{"exp_avg", "exp_avg_sq"});
+  const Contents rounded = converted(expected, DType::kF32, DType::kBF16);
+  for (auto& [name, bytes] : expected)
+    if (!name.ends_with(".param")) bytes = rounded.at(name);
+  REQUIRE(fixtures::contents(narrow.state) == expected);
+}
+
+TEST_CASE("another partition reads a checkpoint back bit by bit") {
+  const fixtures::Scratch scratch;
+  Contents saved;
+  Alone alone;
+  {
+    RankRig rig(layout(0, OffloadDevice::kNone), fixtures::small_model(), *alone.group);
+    rig.train(1);
+    saved = fixtures::contents(rig.state);
+    save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), {});
+  }
+  for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel}) {
+    Config config = layout(3, OffloadDevice::kNone, Numbers::kFp32, 64);
+    config.partition.unit = unit;
+    RankRig other(config, fixtures::small_model(), *alone.group);
+    REQUIRE(fixtures::contents(other.state) != saved);
+    Checkpoint checkpoint(scratch.path + "/step-00000000");
+    other.load(checkpoint);
+    REQUIRE(fixtures::contents(other.state) == saved);
+  }
+}
+
+/// A layout of `degree` tensor-parallel ranks, each of which shares its part with `layout.shards`.
+struct SplitLayout {
+  int degree;
+  Layout layout;
+};
+
+/// The part of a tensor of model_of_many_blocks() that a tensor-parallel rank uses: columns of what
+/// ends a block, all of norms, rows of the rest. Of key and value heads there are two, so that
+/// more ranks use copies.
+void split_tensor(TensorInfo& tensor, int degree, int index) {
+  const auto is = [&](const char* word) { return tensor.name.find(word) != std::string::npos; };
+  if (is("norm")) {
+    tensor.copies = degree;
+    return;
+  }
+  tensor.copies = is("k_proj") || is("v_proj") ? std::max(1, degree / 2) : 1;
+  const size_t dimension = is("o_proj") || is("down_proj") ? 1 : 0;
+  tensor.local.extent[dimension] /= degree / tensor.copies;
+  tensor.local.offset[dimension] = tensor.local.extent[dimension] * (index / tensor.copies);
+}
+
+/// The state of one rank of a layout, where programs of all stages keep it; nothing runs.
+struct SplitRank {
+  SplitRank(const SplitLayout& split, int index, int shard, Communicator& alone)
+      : memory(alone,
+               {.folder = fixtures::swap_folder(), .name = cat("split", index, "-", shard)}) {
+    const Layout& l = split.layout;
+    const bool narrow = l.numbers == Numbers::kBf16;
+    const DType compute = narrow ? DType::kBF16 : DType::kF32;
+    plan.train.model =
+        build_model(fixtures::model_of_many_blocks(), {1, 8}, Mode::kTrain, {compute, compute});
+    plan.train.model.split = {.degree = split.degree, .index = index};
+    for (TensorInfo& tensor : plan.train.model.tensors) split_tensor(tensor, split.degree, index);
+    plan.partition = build_units(plan.train.model, UnitGranularity::kLayer, {l.small, INT64_MAX});
+    StateOptions& options = plan.options.state;
+    options.stage = static_cast<int>(l.stage);
+    options.shard = {l.shards, shard};
+    options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
+                             : l.device == OffloadDevice::kCpu ? Tier::kHost
+                                                               : Tier::kDevice;
+    plan.train.pieces = UnitStore(plan.train.program, plan.train.model, plan.partition, options, 1).pieces();
+    memory.allocate(plan.train.program);
+    state.emplace(plan, memory, std::vector<std::string>{"exp_avg", "exp_avg_sq"});
+  }
+
+  StepPlan plan;
+  RankMemory memory;
+  std::optional<ModelState> state;
+};
+
+std::vector<std::unique_ptr<SplitRank>> ranks_of(const SplitLayout& split, Communicator& alone) {
+  std::vector<std::unique_ptr<SplitRank>> ranks;
+  for (int index = 0; index < split.degree; ++index)
+    for (int shard = 0; shard < split.layout.shards; ++shard)
+      ranks.push_back(std::make_unique<SplitRank>(split, index, shard, alone));
+  return ranks;
+}
+
+/// Lists the slices of all ranks, each element once.
+std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>& ranks) {
+  std::vector<StateSlice> all;
+  for (const auto& rank : ranks)
+    for (StateSlice& slice : rank->state->slices()) all.push_back(std::move(slice));
+  return all;
+}
+
+Contents contents_of(const std::vector<StateSlice>& slices) {
+  fixtures::WholeState whole;
+  whole.add(slices);
+  return whole.take();
+}
+
+const std::vector<SplitLayout> kSplits{
+    {1, {1, 1, 0, OffloadDevice::kNone, Numbers::kFp32, 0}},
+    {2, {1, 1, 0, OffloadDevice::kNone, Numbers::kFp32, 0}},
+    {4, {1, 1, 1, OffloadDevice::kNone, Numbers::kBf16, 0}},
+    {2, {1, 2, 1, OffloadDevice::kCpu, Numbers::kFp32, 64}},
+    {4, {1, 3, 3, OffloadDevice::kNone, Numbers::kFp32, 0}},
+    {2, {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16, 64}},
+};
+
+TEST_CASE("units hold what a rank uses of tensors, and all ranks' parts come from the folder") {
+  Alone alone;
+  for (const SplitLayout& split : kSplits) {
+    INFO(split.degree << " tensor-parallel, " << name_of_layout(split.layout));
+    const auto ranks = ranks_of(split, *alone.group);
+    int64_t local = 0, in_units = 0;
+    for (const TensorInfo& tensor : ranks[0]->plan.train.model.tensors) local += tensor.local_numel();
+    for (const Unit& unit : ranks[0]->plan.partition.units) in_units += unit.numel;
+    REQUIRE(in_units == local);
+    for (const auto& rank : ranks)
+      rank->state->load(fixtures::model_folder(fixtures::model_of_many_blocks()));
+    const Contents loaded = contents_of(slices_of(ranks));
+    for (const TensorInfo& tensor : ranks[0]->plan.train.model.tensors)
+      REQUIRE(loaded.at(tensor.name + ".param") ==
+              folder_weights(tensor.name, static_cast<size_t>(tensor.numel()), DType::kF32));
+  }
+}
+
+/// Saves whole states whose values are each of their own, and returns them.
+Contents save_whole(const std::string& root, const std::vector<StateInfo>& states) {
+  std::vector<StateSlice> whole;
+  std::vector<std::vector<std::byte>> values;
+  for (const StateInfo& state : states) {
+    const Box box = whole_box(state.shape);
+    values.push_back(
+        folder_weights(state.tensor + state.kind, static_cast<size_t>(box.numel()), state.dtype));
+    whole.push_back(
+        {state.tensor, state.kind, state.dtype, state.shape, box, values.back().data(), nullptr});
+  }
+  save_checkpoint(posix_files(), {root}, {}, whole, {});
+  return contents_of(whole);
+}
+
+TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back bit by bit") {
+  Alone alone;
+  const fixtures::Scratch first;
+  const Contents expected =
+      save_whole(first.path, ranks_of(kSplits[0], *alone.group)[0]->state->states());
+  for (const SplitLayout& writer : kSplits) {
+    const fixtures::Scratch scratch;
+    {
+      const auto ranks = ranks_of(writer, *alone.group);
+      Checkpoint checkpoint(first.path + "/step-00000000");
+      for (const auto& rank : ranks) rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
+      save_checkpoint(posix_files(), {scratch.path}, {}, slices_of(ranks), {});
+    }
+    Checkpoint checkpoint(scratch.path + "/step-00000000");
+    checkpoint.require_complete();
+    for (const SplitLayout& reader : kSplits) {
+      INFO(writer.degree << " tensor-parallel, " << name_of_layout(writer.layout) << " -> "
+                         << reader.degree << ", " << name_of_layout(reader.layout));
+      const auto ranks = ranks_of(reader, *alone.group);
+      for (const auto& rank : ranks) rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
+      REQUIRE(contents_of(slices_of(ranks)) == expected);
+    }
+  }
+}
+
+TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another precision") {
+  Alone alone;
+  const fixtures::Scratch scratch;
+  std::vector<StateInfo> states = ranks_of(kSplits[0], *alone.group)[0]->state->states();
+  for (StateInfo& state : states) state.dtype = DType::kBF16;
+  const Contents expected = converted(save_whole(scratch.path, states), DType::kBF16, DType::kF32);
+  for (const SplitLayout& reader : kSplits) {
+    INFO(reader.degree << " tensor-parallel, " << name_of_layout(reader.layout));
+    const auto ranks = ranks_of(reader, *alone.group);
+    Checkpoint checkpoint(scratch.path + "/step-00000000");
+    for (const auto& rank : ranks) rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
+    REQUIRE(contents_of(slices_of(ranks)) == expected);
+  }
+}
+
+TEST_CASE("a checkpoint of another optimizer is refused") {
+  const fixtures::Scratch scratch;
+  Alone alone;
+  Config sgd = fixtures::small_run();
+  sgd.optimizer.type = OptimizerType::kSgd;
+  sgd.optimizer.momentum = 0.9;
+  RankRig saver(sgd, fixtures::small_model(), *alone.group);
+  save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(), {});
+  RankRig adam(fixtures::small_run(), fixtures::small_model(), *alone.group);
+  Checkpoint checkpoint(scratch.path + "/step-00000000");
+  REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
+}
+
+TEST_CASE("a folder of another model is refused with its tensors") {
+  Alone alone;
+  RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
+  REQUIRE_THROWS_WITH(rig.state.load(fixtures::model_folder(fixtures::model_of_many_blocks())),
+                      Catch::Contains("the weights are not those of its config.json") &&
+                          Catch::Contains("model.layers.2.mlp.up_proj.weight"));
+}
+
+TEST_CASE("pieces of a parameter are collected as they lie in its tensor, whoever holds them") {
+  set_kernel_threads(1);
+  for (const Layout& l : layouts()) {
+    INFO(name_of_layout(l));
+    std::map<std::string, std::vector<float>> collected;
+    const Contents saved = saved_by(l, [&](Rendezvous&, RankRig& rig) {
+      rig.train(1);
+      if (rig.plan.options.state.replica > 0) return;
+      const bool receives = rig.rank == 0;
+      for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
+        int64_t size = 1;
+        for (const int64_t dim : tensor.shape) size *= dim;
+        std::vector<float> whole(receives ? static_cast<size_t>(size) : 0);
+        const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
+        for (size_t i = 0; i + 1 < std::size(cuts); ++i)
+          rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.host_model,
+                            receives ? std::span(whole).subspan(
+                                           static_cast<size_t>(cuts[i]),
+                                           static_cast<size_t>(cuts[i + 1] - cuts[i]))
+                                     : std::span<float>());
+        if (receives) collected[tensor.name] = std::move(whole);
+      }
+    });
+    REQUIRE_FALSE(collected.empty());
+    for (const auto& [name, values] : collected) {
+      const std::vector<std::byte>& bytes = saved.at(name + ".param");
+      const DType dtype = l.numbers == Numbers::kBf16Master ? DType::kBF16 : DType::kF32;
+      std::vector<float> expected(values.size());
+      convert(bytes.data(), dtype, expected.data(), DType::kF32,
+              static_cast<int64_t>(values.size()));
+      REQUIRE(values == expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

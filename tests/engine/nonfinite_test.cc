@@ -1,0 +1,255 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "engine/executor.h"
+#include "kernels/kernels.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::plant;
+using fixtures::RankRig;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// Runs the step of `rig`'s batches, which must not be finite and must change nothing, and says
+/// where this rank met it.
+std::string place_of(RankRig& rig, StepRun run) {
+  const auto before = fixtures::contents(rig.state);
+  rig.train_executor.run(run);
+  require(!run.finite, "the step is not finite");
+  const std::string place = rig.train_executor.find_nonfinite(run).text;
+  require(!run.finite, "nor is it when it is run again");
+  require(fixtures::contents(rig.state) == before, "no state has changed");
+  return place;
+}
+
+Config run_nonfinite_in(int64_t stage, bool bf16 = false) {
+  Config config = fixtures::run_of_stage(stage);
+  config.bf16.enabled = bf16;
+  return config;
+}
+
+TEST_CASE("a weight that is not a number is met where its layer first computes with it") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const bool bf16 : {false, true})
+      for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
+        INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << " recompute " << name_of(recompute));
+        Config config = run_nonfinite_in(stage, bf16);
+        config.recompute.policy = recompute;
+        fixtures::Alone alone;
+        RankRig rig(config, fixtures::small_model(), *alone.group);
+        rig.train(1);
+        const std::string name = "model.layers.1.mlp.up_proj.weight";
+        plant(rig, name, 7, kNan);
+        REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 2 mb 0 (layers.1): sum; the weight " + name + " is not finite");
+        plant(rig, name, 7, 0.0F);
+        REQUIRE(rig.train(3).finite);
+      }
+}
+
+TEST_CASE("the embedding and the head are named, too") {
+  fixtures::Alone alone;
+  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *alone.group);
+  rig.train(1);
+  const int32_t token = rig.batches[1].tokens[3];
+  plant(rig, "lm_head.weight", 5, kNan);
+  REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
+  plant(rig, "lm_head.weight", 5, 0.1F);
+  // Only rows whose tokens occur are read: the first micro-batch that has the token meets it.
+  for (Batch& batch : rig.batches)
+    for (int32_t& id : batch.tokens)
+      if (id == token) id = token == 0 ? 1 : 0;
+  rig.batches[1].tokens[3] = token;
+  plant(rig, "model.embed_tokens.weight", token * 16, kNan);
+  REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 0 mb 1 (embed): embedding; the weight model.embed_tokens.weight is not finite");
+}
+
+TEST_CASE("an infinity in the loss is the head's") {
+  fixtures::Alone alone;
+  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *alone.group);
+  rig.train(1);
+  for (int64_t i = 0; i < 16; ++i)
+    plant(rig, "lm_head.weight", i, std::numeric_limits<float>::infinity());
+  REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
+}
+
+TEST_CASE("a gradient that overflows in backward is named with its layer and micro-batch") {
+  for (const int64_t stage : {0, 2, 3}) {
+    INFO("stage " << stage);
+    fixtures::Alone alone;
+    Config config = run_nonfinite_in(stage);
+    RankRig rig(config, fixtures::small_model(), *alone.group);
+    rig.train(1);
+    // The loss is finite whatever its scale. The first norm divides gradients by the size of what it
+    // normed, so the smallest scale that overflows does so there.
+    for (int64_t i = 0; i < 32 * 16; ++i)
+      plant(rig, "model.embed_tokens.weight", i, 1e-4F * fixtures::weight_of("model.embed_tokens.weight", i));
+    StepRun run = rig.prepared(2);
+    run.scalars.learning_rate = 0;
+    for (run.scalars.loss_scale = 1e28F; run.finite; run.scalars.loss_scale *= 4) {
+      REQUIRE(run.scalars.loss_scale < 1e37F);
+      rig.train_executor.run(run);
+    }
+    run.scalars.loss_scale /= 4;
+    const std::string place = place_of(rig, run);
+    REQUIRE_THAT(place, Catch::StartsWith("backward layer 1 mb ") &&
+                            Catch::Contains(" (layers.0): d_"));
+    run = rig.prepared(2);
+    rig.train_executor.run(run);
+    REQUIRE(run.finite);
+  }
+}
+
+TEST_CASE("an fp16 step at too large a loss scale is named in backward; at a smaller one it trains") {
+  fixtures::Alone alone;
+  Config config = fixtures::run_of_stage(2);
+  config.fp16.enabled = true;
+  RankRig rig(config, fixtures::small_model(), *alone.group);
+  rig.train(1);
+  StepRun run = rig.prepared(2);
+  run.scalars.loss_scale = 1e9F;
+  run.decide = step_policy({.gradient_multiple = 1e11, .clip_norm = 1.0});
+  // The head makes the first gradients while it goes forward.
+  REQUIRE_THAT(place_of(rig, run), Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
+  run = rig.prepared(2);
+  run.scalars.loss_scale = 10.0F;
+  run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});
+  const auto before = fixtures::contents(rig.state);
+  rig.train_executor.run(run);
+  REQUIRE(run.finite);
+  REQUIRE(fixtures::contents(rig.state) != before);
+}
+
+TEST_CASE("a step that comes out finite when it is run again changes nothing") {
+  for (const int64_t stage : {0, 2, 3}) {
+    INFO("stage " << stage);
+    fixtures::Alone alone;
+    RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), *alone.group);
+    rig.train(1);
+    const std::string name = "model.layers.1.mlp.up_proj.weight";
+    plant(rig, name, 7, kNan);
+    StepRun run = rig.prepared(2);
+    rig.train_executor.run(run);
+    REQUIRE_FALSE(run.finite);
+    plant(rig, name, 7, 0.0F);
+    const auto before = fixtures::contents(rig.state);
+    REQUIRE(rig.train_executor.find_nonfinite(run).text == "");
+    REQUIRE(run.finite);
+    REQUIRE(fixtures::contents(rig.state) == before);
+    // The step after it trains again.
+    REQUIRE(rig.train(3).finite);
+    REQUIRE(fixtures::contents(rig.state) != before);
+  }
+}
+
+TEST_CASE("a step that is run again drops the elements that it dropped before") {
+  fixtures::Alone alone;
+  fixtures::RankRig rig(fixtures::with_dropout(fixtures::run_of_stage(2)), fixtures::small_model(), *alone.group);
+  rig.train(1);
+  const auto before = fixtures::contents(rig.state);
+  StepRun again = rig.prepared(2), first = rig.prepared(2), other = rig.prepared(3);
+  REQUIRE(rig.train_executor.find_nonfinite(again).instr == -1);
+  REQUIRE(rig.train_executor.find_nonfinite(other).instr == -1);
+  REQUIRE(fixtures::contents(rig.state) == before);
+  rig.train_executor.run(first);
+  REQUIRE(again.loss_sum == first.loss_sum);
+  REQUIRE(again.gradient_norm == first.gradient_norm);
+  REQUIRE(other.loss_sum != first.loss_sum);
+}
+
+TEST_CASE("only the rank that met it names it, and all ranks leave the step out") {
+  for (const int64_t stage : {0, 1, 2}) {
+    INFO("stage " << stage);
+    std::vector<std::string> places(3);
+    fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), group);
+      rig.train(1);
+      // Whole parameters are each rank's own.
+      if (group.rank() == 1) plant(rig, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
+      const auto before = fixtures::own_slices(rig.state);
+      StepRun run = rig.prepared(2);
+      rig.train_executor.run(run);
+      require(!run.finite, "every rank decides alike");
+      places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
+      require(fixtures::own_slices(rig.state) == before, "no state has changed");
+    }));
+    REQUIRE(places[0] == "");
+    REQUIRE(places[1] == "forward layer 1 mb 0 (layers.0): sum; "
+                         "the weight model.layers.0.self_attn.q_proj.weight is not finite");
+    REQUIRE(places[2] == "");
+  }
+}
+
+TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
+  std::vector<std::string> places(2);
+  fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+    RankRig rig(run_nonfinite_in(3), fixtures::model_of_many_blocks(), group);
+    rig.train(1);
+    plant(rig, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
+    StepRun run = rig.prepared(2);
+    rig.train_executor.run(run);
+    require(!run.finite, "every rank decides alike");
+    places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
+  }));
+  for (const std::string& place : places)
+    REQUIRE(place == "forward layer 3 mb 0 (layers.2): sum; "
+                     "the weight model.layers.2.mlp.down_proj.weight is not finite");
+}
+
+/// A step on two tensor-parallel ranks, of which one has a weight that is not a number.
+std::vector<NonfinitePlace> places_on_tensor_ranks(const std::string& name, int64_t index, int poisoned,
+                                                   bool sequence) {
+  std::vector<NonfinitePlace> places(2);
+  StateOptions mesh;
+  mesh.tensor.count = 2;
+  fixtures::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    Config config = run_nonfinite_in(0);
+    config.parallel.tensor = 2;
+    config.parallel.sequence = sequence;
+    RankRig rig(config, fixtures::small_model(), groups);
+    rig.train(1);
+    if (rendezvous.rank() == poisoned) plant(rig, name, index, kNan);
+    StepRun run = rig.prepared(2);
+    rig.train_executor.run(run);
+    require(!run.finite, "every rank decides alike");
+    places[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run);
+  });
+  return places;
+}
+
+TEST_CASE("a tensor-parallel rank names a weight of its own before the others get the sum") {
+  set_kernel_threads(1);
+  struct Weight {
+    std::string tensor;
+    std::string layer;
+  };
+  const std::vector<Weight> weights{
+      {"model.layers.0.self_attn.q_proj.weight", "forward layer 1 mb 0 (layers.0): "},
+      {"model.layers.0.self_attn.o_proj.weight", "forward layer 1 mb 0 (layers.0): "},
+      {"model.layers.1.input_layernorm.weight", "forward layer 2 mb 0 (layers.1): "},
+      {"model.layers.1.mlp.up_proj.weight", "forward layer 2 mb 0 (layers.1): "},
+      {"model.layers.1.mlp.down_proj.weight", "forward layer 2 mb 0 (layers.1): "},
+      {"lm_head.weight", "forward layer 3 mb 0 (head): "}};
+  for (const bool sequence : {true, false})
+    for (const int poisoned : {0, 1})
+      for (const Weight& weight : weights) {
+        INFO(weight.tensor << " of rank " << poisoned << (sequence ? "" : ", whole norms"));
+        const auto places = places_on_tensor_ranks(weight.tensor, 5, poisoned, sequence);
+        const NonfinitePlace& own = places[static_cast<size_t>(poisoned)];
+        REQUIRE_THAT(own.text, Catch::StartsWith(weight.layer) &&
+                                   Catch::EndsWith("; the weight " + weight.tensor + " is not finite"));
+        // The other one meets it when it has the sum, if its own layers still compute with that.
+        const NonfinitePlace& other = places[static_cast<size_t>(1 - poisoned)];
+        REQUIRE((other.instr < 0 || other.instr > own.instr));
+        REQUIRE(other.text.find("the weight") == std::string::npos);
+      }
+}
+
+}  // namespace
+}  // namespace ftrun

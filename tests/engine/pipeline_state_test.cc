@@ -1,0 +1,357 @@
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <mutex>
+#include <set>
+
+#include "checkpoint/save.h"
+#include "engine/generate.h"
+#include "kernels/kernels.h"
+#include "mesh_runs.h"
+
+#include <catch2/catch.hpp>
+
+// These tests follow what a run on stages saves, exports, evaluates and writes, and how it leaves
+// steps out.
+
+namespace ftrun {
+namespace {
+
+using fixtures::own_slices;
+using fixtures::RankRig;
+using fixtures::saved_on;
+using fixtures::SavedState;
+using fixtures::train_step;
+using fixtures::TrainingMesh;
+
+/// A place is where a run of the same model takes place.
+struct Place {
+  TrainingMesh mesh;
+  int64_t stage = 0;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  bool bf16 = false;
+  /// Expressions of what trains; empty: all.
+  std::vector<std::string> only = {};
+
+  Config config() const {
+    Config config = fixtures::run_of_stage(stage);
+    config.bf16.enabled = bf16;
+    config.train.only = only;
+    config.parallel.schedule = schedule;
+    const bool chunks = schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
+    config.parallel.virtual_stages = chunks ? 2 : 1;
+    return config;
+  }
+  std::string text() const {
+    return cat("stage ", stage, ", ", name_of(schedule), ", ", mesh.text(), bf16 ? ", bf16" : "");
+  }
+};
+
+/// Checks that what each saves, each reads back bit by bit, and its writer goes on as if nothing
+/// was.
+void check_all_pairs(const std::vector<Place>& places) {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
+  for (const Place& writer : places) {
+    const fixtures::Scratch scratch;
+    const SavedState saved = saved_on(writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+      for (const int64_t number : {1, 2}) train_step(rig, number);
+      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
+                      {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
+                         return rendezvous.exchange_text("save", text);
+                       }});
+    });
+    const auto resumed = [&](const Place& place, bool trains) {
+      return saved_on(place.config(), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
+        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        rig.load(checkpoint);
+        if (trains) train_step(rig, 3);
+      });
+    };
+    for (const Place& reader : places) {
+      INFO(writer.text() << " -> " << reader.text());
+      REQUIRE(resumed(reader, false) == saved);
+    }
+    INFO(writer.text());
+    const SavedState straight = saved_on(writer.config(), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
+      for (const int64_t number : {1, 2, 3}) train_step(rig, number);
+    });
+    REQUIRE(straight != saved);
+    REQUIRE(resumed(writer, true) == straight);
+  }
+}
+
+TEST_CASE("what any layout saves, any other reads back bit by bit, and its own goes on as if nothing was") {
+  check_all_pairs({
+      {{}, 0},
+      {{.stages = 4}, 0, PipelineSchedule::kZbH1},
+      {{.shards = 2, .stages = 2}, 3, PipelineSchedule::kInterleaved},
+      {{.tensor = 2, .stages = 2}, 1, PipelineSchedule::kZbV},
+      {{.tensor = 2, .shards = 2, .stages = 2}, 2},
+      {{.shards = 3, .replicas = 2}, 3},
+      {{.tensor = 4, .shards = 2}, 1},
+  });
+}
+
+TEST_CASE("stages that train nothing go on from what the others save") {
+  const std::vector<std::string> only{R"(layers\.1\.)"};
+  check_all_pairs({{.only = only}, {.mesh = {.stages = 4}, .only = only}, {.mesh = {.shards = 2, .stages = 2}, .stage = 2, .bf16 = false, .only = only}});
+}
+
+TEST_CASE("an export collects the tensors of all stages whole") {
+  set_kernel_threads(1);
+  for (const bool tied : {false, true})
+    for (const Place& place : {Place{{.stages = 4}, 0}, Place{{.tensor = 2, .shards = 2, .stages = 2}, 1, PipelineSchedule::kZbV},
+                               Place{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
+      INFO(place.text() << (tied ? ", tied" : ""));
+      const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(tied), 5);
+      const auto collected = fixtures::collected_on(place.config(), model, place.mesh);
+      // Nine of each layer; embedding, last norm and head.
+      REQUIRE(collected.size() == (tied ? 47 : 48));
+      for (const auto& [tensor, values] : collected)
+        for (size_t i = 0; i < values.size(); ++i)
+          REQUIRE(values[i] == fixtures::weight_of(tensor, static_cast<int64_t>(i)));
+    }
+}
+
+TEST_CASE("ranks of all stages agree who holds what, wherever the optimizer's state lies") {
+  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
+  for (const int64_t zero : {1, 2, 3})
+    for (const double ratio : {0.4, 1.0}) {
+      Config config = Place{{.shards = 2, .stages = 3}, zero}.config();
+      fixtures::offload_to(config, OffloadDevice::kCpu);
+      config.zero.offload_optimizer.ratio = ratio;
+      config = fixtures::meshed(config, {.shards = 2, .stages = 3});
+      const ParameterHolders first = plan_steps(config, model, 0).train.holders;
+      REQUIRE(std::any_of(first.units.begin(), first.units.end(), [](const auto& unit) { return unit.cut; }));
+      for (int rank = 1; rank < 6; ++rank) {
+        INFO("stage " << zero << ", ratio " << ratio << ", rank " << rank);
+        const ParameterHolders other = plan_steps(config, model, rank).train.holders;
+        REQUIRE(other.units.size() == first.units.size());
+        for (size_t u = 0; u < first.units.size(); ++u) {
+          REQUIRE(other.units[u].stage == first.units[u].stage);
+          REQUIRE(other.units[u].cut == first.units[u].cut);
+        }
+      }
+    }
+}
+
+TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 5);
+  const auto loss_of = [&](const Place& place) {
+    std::mutex mutex;
+    std::vector<double> losses;
+    saved_on(place.config(), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
+      fixtures::give_batches(rig, 1);
+      double sum = 0;
+      int64_t tokens = 0;
+      for (const Batch& batch : rig.batches) {
+        StepRun run;
+        run.micro_batches = {&batch, 1};
+        rig.evaluate_executor.run(run);
+        sum += run.loss_sum;
+        tokens += run.counted_tokens;
+      }
+      const std::lock_guard lock(mutex);
+      losses.push_back(sum / static_cast<double>(tokens));
+    });
+    REQUIRE(losses.size() == static_cast<size_t>(place.mesh.ranks()));
+    for (const double loss : losses) REQUIRE(loss == losses.front());
+    return losses.front();
+  };
+  const double expected = loss_of({});
+  for (const Place& place :
+       {Place{{.stages = 4}, 0, PipelineSchedule::kZbH1}, Place{{.stages = 2}, 1, PipelineSchedule::kZbV},
+        Place{{.tensor = 2, .stages = 2}, 2, PipelineSchedule::kInterleaved},
+        Place{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
+    INFO(place.text());
+    REQUIRE(loss_of(place) == Approx(expected).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
+  set_kernel_threads(1);
+  constexpr int64_t kRoom = 8;
+  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 5);
+  const auto written_on = [&](const Place& place) {
+    Config config = place.config();
+    config.train_micro_batch_size_per_gpu = 1;
+    std::mutex mutex;
+    std::vector<std::vector<int32_t>> written;
+    saved_on(config, model, place.mesh, [&](Rendezvous&, RankRig& rig) {
+      const ProgramPlan plan = plan_logits(model, rig.plan, kRoom);
+      rig.memory.allocate(plan.program);
+      Executor executor(plan.program, plan.model, rig.memory, rig.groups);
+      const bool has_logits = find_result(plan.program) >= 0;
+      const bool last = rig.plan.options.state.pipeline_stage ==
+                        rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
+      require(has_logits == last, "the stage with the head has logits");
+      // The first rank of the stage with the head.
+      const int head = rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
+      const int chooser = head * place.mesh.ranks() / place.mesh.stages;
+      const auto tokens = generate(executor, plan, rig.memory, std::vector<int32_t>{3, 1, 4},
+                                   {.tokens = 10, .chooser = chooser, .has_logits = has_logits}, rig.groups.host_world);
+      const std::lock_guard lock(mutex);
+      written.push_back(tokens);
+    });
+    REQUIRE(written.size() == static_cast<size_t>(place.mesh.ranks()));
+    for (const std::vector<int32_t>& tokens : written) REQUIRE(tokens == written.front());
+    return written.front();
+  };
+  const std::vector<int32_t> expected = written_on({});
+  REQUIRE(expected.size() == 10);
+  for (const Place& place :
+       {Place{{.stages = 2}, 0}, Place{{.stages = 2}, 3, PipelineSchedule::kZbV},
+        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved}, Place{{.tensor = 2, .stages = 4}, 0},
+        Place{{.tensor = 2, .shards = 2, .stages = 2}, 3}}) {
+    INFO(place.text());
+    REQUIRE(written_on(place) == expected);
+  }
+}
+
+// Steps that are not finite.
+
+/// Returns what each rank says of a step with a weight that is not a number.
+std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& model, const std::string& weight) {
+  std::vector<std::string> found(static_cast<size_t>(place.mesh.ranks()));
+  saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+    train_step(rig, 1);
+    fixtures::plant(rig, weight, 5, std::numeric_limits<float>::quiet_NaN());
+    const auto before = own_slices(rig.state);
+    fixtures::give_batches(rig, 2);
+    StepRun run = rig.prepared(2);
+    rig.train_executor.run(run);
+    require(!run.finite, "every rank decides alike");
+    found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
+    require(!run.finite, "nor is it finite when it is run again");
+    require(own_slices(rig.state) == before, "no state has changed");
+    fixtures::plant(rig, weight, 5, 0.1F);
+    train_step(rig, 3);
+    require(own_slices(rig.state) != before, "the step after it trains");
+  });
+  return found;
+}
+
+TEST_CASE("a step that is not finite changes nothing on any stage, and the one that met it names the layer") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
+  const std::string weight = "model.layers.2.mlp.up_proj.weight";
+  const std::string expected = cat("(layers.2): sum; the weight ", weight, " is not finite");
+  for (const Place& place :
+       {Place{{.stages = 2}, 0}, Place{{.stages = 4}, 1, PipelineSchedule::kGpipe},
+        Place{{.shards = 2, .stages = 2}, 2, PipelineSchedule::kZbH1}, Place{{.stages = 2}, 0, PipelineSchedule::kZbV},
+        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved}, Place{{.shards = 2, .stages = 2}, 3},
+        Place{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kGpipe, true}, Place{{.stages = 2}, 1, PipelineSchedule::k1F1B, true},
+        Place{{.stages = 2}, 0, PipelineSchedule::kInterleaved, true}, Place{{.stages = 4}, 1, PipelineSchedule::kZbH1, true},
+        Place{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kZbV, true}}) {
+    INFO(place.text());
+    const auto of_stage = fixtures::options_of(place.mesh, place.config(), model).pipeline;
+    const std::vector<std::string> found = nonfinite_on(place, model, weight);
+    const int ranks_a_stage = place.mesh.ranks() / place.mesh.stages;
+    for (size_t rank = 0; rank < found.size(); ++rank) {
+      INFO("rank " << rank << ": " << found[rank]);
+      // Layer 0 is the embedding.
+      const bool holds = of_stage.holds(static_cast<int>(rank) / ranks_a_stage, 3);
+      CHECK((found[rank].find(expected) != std::string::npos) == holds);
+    }
+  }
+}
+
+/// Leaves a token in one micro-batch of the rank's alone, or with `micro_batch` -1 in none.
+void leave_token_in(RankRig& rig, int32_t token, int micro_batch) {
+  for (Batch& batch : rig.batches)
+    for (int32_t& id : batch.tokens)
+      if (id == token) id = token + 1;
+  if (micro_batch >= 0) rig.batches[static_cast<size_t>(micro_batch)].tokens[3] = token;
+}
+
+TEST_CASE("the micro-batch that first reads what is not finite is named by the stage that reads it, in bf16 too") {
+  set_kernel_threads(1);
+  constexpr int32_t kToken = 7;
+  constexpr int kPoisonedData = 1;
+  constexpr int kPoisonedMicroBatch = 3;
+  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
+  const std::string weight = "model.embed_tokens.weight";
+  const std::string expected =
+      cat("forward layer 0 mb ", kPoisonedMicroBatch, " (embed): embedding; the weight ", weight, " is not finite");
+  size_t turn = 0;
+  for (const PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
+                                          PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
+    const Place place{{.shards = 2, .stages = 2}, std::array{0, 1, 3}[turn++ % 3], schedule, true};
+    INFO(place.text());
+    std::vector<std::string> found(4);
+    saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+      train_step(rig, 1);
+      fixtures::plant(rig, weight, kToken * model.hidden, std::numeric_limits<float>::quiet_NaN());
+      fixtures::give_batches(rig, 2);
+      leave_token_in(rig, kToken, data_index(rig.plan.options.state) == kPoisonedData ? kPoisonedMicroBatch : -1);
+      StepRun run = rig.prepared(2);
+      rig.train_executor.run(run);
+      require(!run.finite, "every rank decides alike");
+      found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
+    });
+    // Ranks of the first stage, then those of the second; of each the one without the token first.
+    CHECK(found[0] == "");
+    CHECK(found[1] == expected);
+    CHECK(found[2] == "");
+    CHECK(found[3].find(cat(" mb ", kPoisonedMicroBatch, " (")) != std::string::npos);
+    CHECK(found[3].find("the weight") == std::string::npos);
+  }
+}
+
+// Two copies of one matrix.
+
+/// Returns what a rank holds of the embedding's parameters and moments: by kind and place.
+std::map<std::string, std::vector<std::byte>> tied_state(const RankRig& rig) {
+  std::map<std::string, std::vector<std::byte>> all;
+  const ProgramPlan& train = rig.plan.train;
+  for (const StatePiece& piece : train.pieces)
+    for (const Slice& slice : slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+      const TensorInfo& tensor = train.model.tensor(slice.tensor);
+      if (tensor.name != "model.embed_tokens.weight") continue;
+      const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).dtype);
+      const std::byte* at =
+          rig.memory.at(train.program, piece.range) + (slice.position_in_unit - piece.begin) * size;
+      all[cat(piece.state, " ", tensor.local.offset[0], " ", slice.offset)] = {at, at + slice.extent * size};
+    }
+  return all;
+}
+
+TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once in the norm") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
+  const auto trained = fixtures::train_on(fixtures::run_of_stage(0), model, {}, 4);
+  for (const Place& place :
+       {Place{{.stages = 2}, 0}, Place{{.shards = 2, .stages = 4}, 0, PipelineSchedule::kZbH1},
+        Place{{.tensor = 2, .shards = 2, .stages = 2}, 1}, Place{{.shards = 3, .stages = 2}, 2, PipelineSchedule::kInterleaved},
+        Place{{.shards = 2, .replicas = 2, .stages = 2}, 3, PipelineSchedule::kGpipe}}) {
+    INFO(place.text());
+    std::mutex mutex;
+    std::map<std::string, std::vector<std::byte>> held;
+    std::map<std::string, std::set<int>> holders;
+    std::vector<double> norms;
+    saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+      for (int64_t step = 1; step <= 4; ++step) {
+        const double norm = train_step(rig, step).gradient_norm;
+        const std::lock_guard lock(mutex);
+        if (rendezvous.rank() == 0) norms.push_back(norm);
+        for (const auto& [name, bytes] : tied_state(rig)) {
+          const auto [known, is_new] = held.emplace(cat(step, " ", name), bytes);
+          require(is_new || known->second == bytes, cat("both stages hold the same ", name).c_str());
+          holders[name].insert(rig.plan.options.state.pipeline_stage);
+        }
+      }
+    });
+    REQUIRE_FALSE(holders.empty());
+    for (const auto& [name, stages] : holders) {
+      INFO(name);
+      REQUIRE(stages == std::set<int>{0, place.mesh.stages - 1});
+    }
+    for (size_t step = 0; step < norms.size(); ++step)
+      REQUIRE(norms[step] == Approx(trained.norms[step]).epsilon(fixtures::kNormBound));
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

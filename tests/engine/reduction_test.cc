@@ -1,0 +1,243 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "program/step_builder.h"
+#include "rig.h"
+#include "training/gradient_scale.h"
+
+#include <catch2/catch.hpp>
+
+// Keys that say how gradients are divided on their way, by numbers: what four ranks send and sum in
+// fp32, bf16 and fp16 against sums written by hand over what each rank makes alone.
+
+namespace ftrun {
+namespace {
+
+using fixtures::Alone;
+using fixtures::RankRig;
+
+constexpr int kReducingRanks = 4;
+/// Tokens of the global batch: 4 ranks, 2 micro-batches, 2 rows of 8.
+constexpr double kTokens = 128;
+using Floats = std::vector<float>;
+
+/// Rounds to a number of `bits` bits, of which the last is worth at least 2^least; ties to even.
+float rounded(float value, int bits, int least, float most) {
+  if (value == 0 || !std::isfinite(value)) return value;
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  const int last = std::max(exponent - bits, least);
+  const auto near = static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(double{value}, -last)), last));
+  return std::fabs(near) > most ? std::copysign(std::numeric_limits<float>::infinity(), near) : near;
+}
+
+float as(ConfigDtype wire, float value) {
+  if (wire == ConfigDtype::kFp16) return rounded(value, 11, -24, 65504.0F);
+  if (wire == ConfigDtype::kBf16) return rounded(value, 8, -133, std::numeric_limits<float>::max());
+  return value;
+}
+
+/// A setting of the three keys, and by what DeepSpeed divides a rank's gradient before the sum, and
+/// the sum after it. Without a factor it is divided by the number of ranks before it here.
+struct Setting {
+  std::string name;
+  std::function<void(ReductionConfig&)> set;
+  double before = 1;
+  double after = 1;
+};
+
+std::vector<Setting> settings() {
+  constexpr auto kSum = AllreduceOp::kSum;
+  return {
+      {"default", [](ReductionConfig&) {}, 4, 1},
+      {"prescaled", [](ReductionConfig& r) { r.prescale_gradients = true; }, 4, 1},
+      {"prescaled, which makes the factor void",
+       [](ReductionConfig& r) {
+         r.prescale_gradients = true;
+         r.gradient_predivide_factor = 2;
+       },
+       4, 1},
+      {"factor 2", [](ReductionConfig& r) { r.gradient_predivide_factor = 2; }, 2, 2},
+      {"factor 16", [](ReductionConfig& r) { r.gradient_predivide_factor = 16; }, 16, 0.25},
+      {"factor 0.5", [](ReductionConfig& r) { r.gradient_predivide_factor = 0.5; }, 0.5, 8},
+      {"sum", [](ReductionConfig& r) { r.gradient_allreduce_op = kSum; }, 4, 0.25},
+      {"sum, factor 2",
+       [](ReductionConfig& r) {
+         r.gradient_allreduce_op = kSum;
+         r.gradient_predivide_factor = 2;
+       },
+       2, 0.5},
+  };
+}
+
+Config run_with(const Setting& setting, ConfigDtype wire) {
+  Config config = fixtures::run_of_stage(0);
+  config.parallel.data = kReducingRanks;
+  config.optimizer.type = OptimizerType::kSgd;
+  config.optimizer.momentum = 0;
+  config.optimizer.weight_decay = 0;
+  config.optimizer.lr = 1;
+  config.reduction.communication_data_type = wire;
+  setting.set(config.reduction);
+  return config;
+}
+
+/// All of a rank's parameters, or all of its gradients: nothing in the step lies where those were once they are there.
+Floats values_of(const RankRig& rig, Category category) {
+  const Program& program = rig.plan.train.program;
+  Floats values;
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    if (program.buffers[b].category != category) continue;
+    const int64_t bytes = program.buffers[b].bytes;
+    const auto* from = reinterpret_cast<const float*>(rig.memory.at(program, {static_cast<BufferId>(b), 0, bytes}));
+    values.insert(values.end(), from, from + bytes / 4);
+  }
+  return values;
+}
+
+struct Result {
+  Floats gradients, weights_before, weights_after;
+  double norm = 0;
+  bool finite = true;
+};
+
+/// Trains one step on the batches of `rank` (of those of the rig when there are several).
+Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
+  rig.rank = rank;
+  rig.batches.resize(2);
+  for (size_t slot = 0; slot < 2; ++slot)
+    rig.batches[slot] = fixtures::random_batch(rig.plan.train.model.batch, 10 * static_cast<uint64_t>(rank) + slot);
+  StepRun run = rig.prepared(1);
+  const GradientScale scale = gradient_scale(config, loss_scale, kTokens);
+  run.scalars.loss_scale = scale.loss_scale;
+  run.decide = step_policy({.gradient_multiple = scale.multiple});
+  Result result;
+  result.weights_before = values_of(rig, Category::kParameters);
+  rig.train_executor.run(run);
+  result.gradients = values_of(rig, Category::kGradients);
+  result.weights_after = values_of(rig, Category::kParameters);
+  result.norm = run.gradient_norm;
+  result.finite = run.finite;
+  return result;
+}
+
+/// Makes the gradients that the loss of a rank's own tokens has (their mean), which no setting
+/// changes.
+const std::vector<Floats>& gradients_of_ranks() {
+  static const std::vector<Floats> all = [] {
+    std::vector<Floats> made;
+    for (int rank = 0; rank < kReducingRanks; ++rank) {
+      Alone alone;
+      RankRig rig(run_with(settings()[0], ConfigDtype::kModel), fixtures::small_model(), *alone.group);
+      Config config = rig.config;
+      config.parallel.data = kReducingRanks;
+      made.push_back(step(rig, config, kReducingRanks, rank).gradients);
+    }
+    return made;
+  }();
+  return all;
+}
+
+Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_scale) {
+  const Config config = run_with(setting, wire);
+  Result first;
+  fixtures::require_none(fixtures::on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
+    RankRig rig(config, fixtures::small_model(), group);
+    const Result own = step(rig, config, loss_scale, rendezvous.rank());
+    if (rendezvous.rank() == 0) first = own;
+  }));
+  return first;
+}
+
+/// The sums that come off the wire: each rank's gradient is rounded for it, and so is their sum.
+Floats sums(const Setting& setting, ConfigDtype wire, double loss_scale) {
+  const std::vector<Floats>& ranks = gradients_of_ranks();
+  Floats out(ranks[0].size());
+  for (size_t e = 0; e < out.size(); ++e) {
+    float sum = 0;
+    for (const Floats& own : ranks)
+      sum += as(wire, static_cast<float>(double{own[e]} * loss_scale / setting.before));
+    out[e] = as(wire, sum);
+  }
+  return out;
+}
+
+constexpr ConfigDtype kWires[] = {ConfigDtype::kFp32, ConfigDtype::kBf16, ConfigDtype::kFp16};
+
+TEST_CASE("what is summed over ranks is divided and rounded as the keys of the reduction say") {
+  set_kernel_threads(1);
+  std::map<ConfigDtype, std::vector<Floats>> weights;
+  for (const ConfigDtype wire : kWires)
+    for (const Setting& setting : settings()) {
+      INFO(setting.name << ", sent in " << name_of(wire));
+      constexpr double kLossScale = 64;
+      const Floats expected = sums(setting, wire, kLossScale);
+      const Result found = reduced_together(setting, wire, kLossScale);
+      REQUIRE(found.finite);
+      REQUIRE(found.gradients == expected);
+      double squares = 0;
+      for (size_t e = 0; e < expected.size(); ++e) {
+        const double own = expected[e] / kLossScale / setting.after;
+        squares += own * own;
+      }
+      REQUIRE(found.norm > 0.01);
+      REQUIRE(found.norm == Approx(std::sqrt(squares)).epsilon(1e-12));
+      weights[wire].push_back(found.weights_after);
+    }
+  // The sum is four times the mean, whatever it was divided by on its way, where nothing is rounded.
+  const auto& fp32 = weights[ConfigDtype::kFp32];
+  for (const size_t same : {1, 2, 3, 4, 5}) REQUIRE(fp32[same] == fp32[0]);
+  REQUIRE(fp32[7] == fp32[6]);
+  REQUIRE(fp32[6] != fp32[0]);
+  // Powers of two are lost in fp16 alone, where small numbers have fewer bits.
+  for (const size_t same : {3, 4, 5}) REQUIRE(weights[ConfigDtype::kBf16][same] == weights[ConfigDtype::kBf16][0]);
+  REQUIRE(weights[ConfigDtype::kFp16][4] != weights[ConfigDtype::kFp16][5]);
+}
+
+TEST_CASE("the update takes the mean of the ranks' gradients, or their sum") {
+  set_kernel_threads(1);
+  const std::vector<Floats>& ranks = gradients_of_ranks();
+  for (const Setting& setting : settings()) {
+    INFO(setting.name);
+    const bool sum = setting.name.starts_with("sum");
+    const Result found = reduced_together(setting, ConfigDtype::kFp32, 1);
+    REQUIRE(found.weights_after.size() == found.weights_before.size());
+    // By unit, forward there and backward here: what has changed by how much is the same.
+    double moved = 0, wanted = 0;
+    for (size_t e = 0; e < found.weights_after.size(); ++e)
+      moved += std::fabs(double{found.weights_after[e]} - found.weights_before[e]);
+    for (size_t e = 0; e < ranks[0].size(); ++e) {
+      double all = 0;
+      for (const Floats& own : ranks) all += own[e];
+      wanted += std::fabs(sum ? all : all / kReducingRanks);
+    }
+    REQUIRE(moved == Approx(wanted).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("in fp16 the sum of what is divided by too little overflows on the wire, and only there") {
+  set_kernel_threads(1);
+  // Sums divided by four fit in fp16, those divided by two do not.
+  float largest = 0;
+  for (const float sum : sums(settings()[0], ConfigDtype::kFp32, 1)) largest = std::max(largest, std::fabs(sum));
+  for (const Floats& own : gradients_of_ranks())
+    for (const float part : own) largest = std::max(largest, std::fabs(part) / kReducingRanks);
+  const double loss_scale = std::exp2(std::floor(std::log2(65504.0 / largest)));
+  for (const ConfigDtype wire : kWires)
+    for (const Setting& setting : settings()) {
+      const bool overflows = wire == ConfigDtype::kFp16 && setting.before < 4;
+      INFO(setting.name << ", sent in " << name_of(wire));
+      const Floats expected = sums(setting, wire, loss_scale);
+      const bool any = std::any_of(expected.begin(), expected.end(), [](float x) { return !std::isfinite(x); });
+      REQUIRE(any == overflows);
+      const Result found = reduced_together(setting, wire, loss_scale);
+      REQUIRE(found.finite == !overflows);
+      REQUIRE((found.weights_after == found.weights_before) == overflows);
+    }
+}
+
+}  // namespace
+}  // namespace ftrun

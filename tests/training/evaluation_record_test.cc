@@ -1,0 +1,183 @@
+#include "training/evaluation_record.h"
+
+#include <cmath>
+#include <limits>
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::quiet_NaN();
+
+Config wishing(BestMode mode = BestMode::kAuto, const std::string& metric = "b.loss") {
+  Config config;
+  config.data.validation = {"x", "y"};
+  config.data.validation_names = {"a", "b"};
+  config.checkpoint.keep_best = {metric, mode};
+  config.train.early_stopping = {"b.loss", 2, 0.5};
+  return config;
+}
+
+std::vector<EvaluationResult> found(double loss, double accuracy = 0) {
+  return {{.set = "a", .loss = 0, .tokens = 8},
+          {.set = "b", .loss = loss, .accuracy = accuracy, .tokens = 8}};
+}
+
+/// "step value" of the best after each of the losses.
+std::vector<std::string> bests(EvaluationRecord record, const std::vector<double>& losses) {
+  std::vector<std::string> all;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    record.add(static_cast<int64_t>(i), found(losses[i], losses[i]));
+    all.push_back(record.best() ? std::to_string(record.best()->step) : "-");
+  }
+  return all;
+}
+
+using Steps = std::vector<std::string>;
+
+TEST_CASE("the best is strictly better than all before it, after a step, and finite") {
+  const std::vector<double> losses{0, 5, 5, kNever, 4, std::numeric_limits<double>::infinity(), 4.5};
+  REQUIRE(bests(EvaluationRecord(wishing()), losses) == Steps{"-", "1", "1", "1", "4", "4", "4"});
+  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kMax)), {9, 1, kNever, 1, 2}) == Steps{"-", "1", "1", "1", "4"});
+  REQUIRE(bests(EvaluationRecord(wishing(BestMode::kAuto, "b.accuracy")), {9, 1, 2, 1}) == Steps{"-", "1", "2", "2"});
+  REQUIRE(bests(EvaluationRecord(Config{}), {1, 0}) == Steps{"-", "-"});
+}
+
+TEST_CASE(
+    "an evaluation of which any loss is not finite is never the best, by whatever metric and set") {
+  for (const double loss : {kNever, std::copysign(kNever, -1.0), HUGE_VAL, -HUGE_VAL})
+    for (const std::string metric :
+         {"a.loss", "a.accuracy", "b.loss", "b.perplexity", "b.accuracy"})
+      for (const BestMode mode : {BestMode::kAuto, BestMode::kMin, BestMode::kMax}) {
+        CAPTURE(loss, metric);
+        EvaluationRecord record(wishing(mode, metric));
+        std::vector<EvaluationResult> destroyed = found(loss, 0.9);
+        destroyed[0].accuracy = 0.9;
+        record.add(1, destroyed);
+        REQUIRE_FALSE(record.best());
+        REQUIRE(record.problem_after(1) == "the loss on b after step 1 is not finite");
+        std::vector<EvaluationResult> good = found(1, 0.1);
+        good[0].accuracy = 0.1;
+        record.add(2, good);
+        REQUIRE(record.is_best(2));
+        REQUIRE(record.problem_after(2).empty());
+        record.add(3, destroyed);
+        REQUIRE(record.is_best(2));
+        REQUIRE_FALSE(record.stops());
+        record.add(4, destroyed);
+        REQUIRE(record.stops());
+      }
+}
+
+TEST_CASE(
+    "a set of which no token counts has no value: never the best, no failure, and nothing that "
+    "patience counts") {
+  const std::vector<EvaluationResult> none{{.set = "a", .loss = 1, .accuracy = 0.5, .tokens = 8},
+                                           {.set = "b", .loss = kNever}};
+  for (const std::string metric : {"b.loss", "b.perplexity", "b.accuracy"}) {
+    EvaluationRecord record(wishing(BestMode::kAuto, metric));
+    for (int64_t step = 1; step <= 4; ++step) record.add(step, none);
+    REQUIRE_FALSE(record.best());
+    REQUIRE_FALSE(record.stops());
+    REQUIRE(record.problem_after(4).empty());
+  }
+  EvaluationRecord by_the_other(wishing(BestMode::kAuto, "a.accuracy"));
+  by_the_other.add(1, none);
+  REQUIRE(by_the_other.is_best(1));
+}
+
+TEST_CASE("where the last step was not evaluated its loss says whether the weights are good") {
+  EvaluationRecord record(wishing());
+  record.add(1, found(kNever));
+  record.note_loss(1, 8);
+  REQUIRE(record.problem_after(2).empty());
+  record.note_loss(kNever, 8);
+  record.note_loss(kNever, 0);  // no token counts
+  REQUIRE(record.problem_after(4) == "the loss of step 4, the last one, is not finite");
+  EvaluationRecord same(wishing());
+  same.restore(record.text());
+  REQUIRE(same.problem_after(4) == record.problem_after(4));
+  REQUIRE(same.problem_after(1) == "the loss on b after step 1 is not finite");
+  record.note_loss(1, 8);
+  record.note_loss(kNever, 0);
+  REQUIRE(record.problem_after(6).empty());
+}
+
+TEST_CASE("what a record of an older version took for the best is forgotten") {
+  EvaluationRecord record(wishing(BestMode::kAuto, "b.accuracy"));
+  record.restore(
+      R"({"last_step":3,"best":{"metric":"b.accuracy","more":true,"now":{"step":3,"value":0.965},"before":{"step":2,"value":0.9}},)"
+      R"("stopping":{"metric":"b.loss","improved":{"step":3,"value":0.1},"without":0}})");
+  REQUIRE(record.is_of_older_version());
+  REQUIRE(record.is_best(3));
+  record.forget(2, "b");
+  record.forget(3, "b");
+  REQUIRE_FALSE(record.best());
+  REQUIRE(record.problem_after(3) == "the loss on b after step 3 is not finite");
+  record.add(4, found(5, 0.1));
+  REQUIRE(record.is_best(4));
+  EvaluationRecord written(wishing());
+  written.restore(
+      R"({"last_step":3,"best":{"metric":"b.loss","more":false,"now":{"step":3,"value":null},"before":null}})");
+  REQUIRE_FALSE(written.best());
+  written.restore(record.text());
+  REQUIRE_FALSE(written.is_of_older_version());
+}
+
+TEST_CASE("a best checkpoint that is lost leaves the one before it the best") {
+  EvaluationRecord record(wishing());
+  for (int64_t step = 1; step <= 3; ++step) record.add(step, found(10.0 - static_cast<double>(step)));
+  record.lose_best(1);
+  record.lose_best(3);
+  REQUIRE(record.is_best(2));
+  record.lose_best(2);
+  REQUIRE_FALSE(record.best());
+}
+
+TEST_CASE("evaluations that do not beat the last improvement by more than min_delta are counted") {
+  EvaluationRecord record(wishing());
+  record.add(0, found(1));
+  record.add(1, found(5));
+  record.add(2, found(4.5));  // by exactly 0.5
+  REQUIRE_FALSE(record.stops());
+  record.add(3, found(4.25));
+  REQUIRE_FALSE(record.stops());
+  record.add(4, found(kNever));
+  record.add(5, found(4));
+  REQUIRE(record.stops());
+  REQUIRE(record.stop_reason() == "b.loss has not improved by more than 0.5 in 2 evaluations (best 4.25 after step 3)");
+}
+
+TEST_CASE("a run that never has a finite value stops too") {
+  EvaluationRecord record(wishing());
+  for (int64_t step = 1; step <= 2; ++step) record.add(step, found(kNever));
+  REQUIRE(record.stops());
+  REQUIRE(record.stop_reason() == "b.loss has not improved by more than 0.5 in 2 evaluations (it never was finite)");
+}
+
+TEST_CASE("a checkpoint keeps the record, but for what another metric or mode said") {
+  EvaluationRecord record(wishing());
+  record.add(1, found(1.0 / 3));
+  record.add(2, found(0.1));
+  record.add(3, found(9));
+  const std::string text = record.text();
+  EvaluationRecord same(wishing());
+  same.restore(text);
+  REQUIRE(same.text() == text);
+  REQUIRE(same.last_step() == 3);
+  REQUIRE(same.best()->value == 0.1);
+  same.add(4, found(9));
+  REQUIRE(same.stops());
+  Config other = wishing(BestMode::kMax);
+  other.train.early_stopping.metric = "a.loss";
+  EvaluationRecord changed(other);
+  changed.restore(text);
+  REQUIRE(changed.last_step() == 3);
+  REQUIRE_FALSE(changed.best());
+  changed.add(4, found(9));
+  REQUIRE_FALSE(changed.stops());
+}
+
+}  // namespace
+}  // namespace ftrun

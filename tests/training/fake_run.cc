@@ -1,0 +1,121 @@
+#include "fake_run.h"
+
+#include "base/error.h"
+
+namespace ftrun::fixtures {
+
+FakeRun::FakeRun(const Config& given, int64_t total_steps)
+    : config(given),
+      plan{.lr_schedule = given.scheduler, .total_steps = total_steps},
+      progress(config),
+      stop([this] { return own_signal; },
+           [this](int signal) {
+             calls.push_back("vote");
+             return voted == 0 ? signal : voted;
+           }) {
+  batch_.counted_tokens_local = batch_.counted_tokens_global = 10;
+  next_batch = [this] {
+    calls.push_back(cat("next ", progress.step + 1));
+    return Loader::Fetched{batch_, 0.25};
+  };
+}
+
+TrainingLoop FakeRun::loop() {
+  return TrainingLoop(config, plan, progress,
+                      {.next_batch = next_batch,
+                       .stepper = *this,
+                       .saver = *this,
+                       .evaluator = *this,
+                       .journal = *this,
+                       .data = *this,
+                       .stop = stop,
+                       .stop_lead = stop_lead,
+                       .clock = [this] { return time; }});
+}
+
+void FakeRun::run(StepRun& step) {
+  const int64_t number = progress.step + 1;
+  calls.push_back(cat("run ", number));
+  updates.push_back(step.scalars.update);
+  scales.push_back(step.scalars.loss_scale);
+  time += seconds_of_step;
+  step.loss_sum = 20;
+  step.counted_tokens = 10;
+  step.gradient_norm = 1;
+  step.all_votes = step.votes;
+  if (const auto found = at.find(number); found != at.end()) found->second(step);
+  step.finite = step.decide({step.loss_sum, step.counted_tokens, step.gradient_norm}).finite;
+}
+
+void FakeRun::note(const StepMetrics& of_step) { calls.push_back(cat("note ", of_step.step)); }
+
+NonfiniteSearch FakeRun::find_nonfinite(const StepRun&) {
+  calls.push_back(cat("find ", progress.step));
+  return {"rank 1, forward layer 2", false};
+}
+
+std::vector<std::string> FakeRun::find_slow_ranks(const StepMetrics& of_step) {
+  calls.push_back(cat("slow ", of_step.step));
+  return slow_ranks;
+}
+
+void FakeRun::check_replicas(int64_t step) { calls.push_back(cat("check ", step)); }
+
+bool FakeRun::will_save(const TrainingProgress& now) const {
+  return now.evaluations.is_best(now.step) || (config.checkpoint.every > 0 && now.step % config.checkpoint.every == 0);
+}
+
+bool FakeRun::save_if_due(TrainingProgress& now, const std::string& data_fingerprint) {
+  if (!will_save(now)) return false;
+  save(now, data_fingerprint);
+  return slow_saves;
+}
+
+void FakeRun::save(TrainingProgress& now, const std::string& data_fingerprint) {
+  calls.push_back(cat("save ", now.step, data_fingerprint.empty() ? " of unknown data" : ""));
+  saved_step_ = now.step;
+}
+
+std::vector<EvaluationResult> FakeRun::results_of(double loss) const {
+  return {{.set = "validation", .loss = loss, .accuracy = std::nullopt, .tokens = 8}};
+}
+
+std::optional<std::vector<EvaluationResult>> FakeRun::evaluate(StopAgreement& agreement) {
+  calls.push_back(cat("evaluate ", progress.step));
+  if (stopped_evaluation == progress.step) {
+    agreement.vote();
+    return std::nullopt;
+  }
+  const auto loss = losses.find(progress.step);
+  return results_of(loss == losses.end() ? 1 : loss->second);
+}
+
+std::vector<EvaluationResult> FakeRun::recorded(int64_t step) {
+  calls.push_back(cat("recorded ", step));
+  const auto loss = recorded_losses.find(step);
+  return loss == recorded_losses.end() ? std::vector<EvaluationResult>{} : results_of(loss->second);
+}
+
+void FakeRun::write_texts(int64_t step) { calls.push_back(cat("texts ", step)); }
+
+void FakeRun::update(const std::function<void(RunManifest&)>& change) {
+  if (updates_fail) throw Error(ExitCode::kEnvironment, "run.json: no space is left", "make room");
+  change(manifest);
+}
+
+void FakeRun::update_together(const std::string&, const std::function<void(RunManifest&)>& change) { update(change); }
+
+void FakeRun::record(const StepMetrics& of_step) {
+  calls.push_back(cat("record ", of_step.step));
+  metrics.push_back(of_step);
+}
+
+void FakeRun::show_step(const TrainingProgress& now, const StepRun&, const StepMetrics&) {
+  calls.push_back(cat("show ", now.step));
+}
+
+void FakeRun::await(StopAgreement&) { calls.push_back("await"); }
+
+void FakeRun::await_before_saving(StopAgreement&) { calls.push_back("await before saving"); }
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "training/training_loop.h"
+
+namespace ftrun::fixtures {
+
+/// FakeRun is all that the loop of a run calls: every call is written down, time passes in steps
+/// alone, and nothing is trained. What a test wants otherwise it sets, or overrides.
+class FakeRun : public Stepper, public Saver, public Evaluator, public Journal, public DataWatch {
+ public:
+  FakeRun(const Config& config, int64_t total_steps);
+  FakeRun(const FakeRun&) = delete;
+  FakeRun& operator=(const FakeRun&) = delete;
+
+  /// The loop over these parts, which borrows them.
+  TrainingLoop loop();
+
+  void run(StepRun& step) override;
+  void add_use(StepMetrics&) const override {}
+  void note(const StepMetrics& metrics) override;
+  NonfiniteSearch find_nonfinite(const StepRun& step) override;
+  std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
+  void check_replicas(int64_t step) override;
+
+  void add_votes(Votes&) const override {}
+  void read_votes(const Votes&) override {}
+  bool will_save(const TrainingProgress& now) const override;
+  bool save_if_due(TrainingProgress& now, const std::string& data_fingerprint) override;
+  void save(TrainingProgress& now, const std::string& data_fingerprint) override;
+  double longest_save() const override { return save_seconds; }
+  bool has_saved(int64_t step) const override { return saved_step_ == step; }
+
+  bool has_sets() const override { return !config.data.validation.empty(); }
+  std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement& agreement) override;
+  std::vector<EvaluationResult> recorded(int64_t step) override;
+  void write_texts(int64_t step) override;
+
+  void say(const std::string& line) override { said.push_back(line); }
+  void warn(const std::string& line) override { warnings.push_back(line); }
+  void update(const std::function<void(RunManifest&)>& change) override;
+  void update_together(const std::string& what, const std::function<void(RunManifest&)>& change) override;
+  void record(const StepMetrics& metrics) override;
+  void note_ready() override {}
+  void show_step(const TrainingProgress& now, const StepRun& step, const StepMetrics& metrics) override;
+  void show_phase(const std::string&) override {}
+
+  bool is_resumed() const override { return resumed; }
+  void record() override { calls.push_back("data"); }
+  void await(StopAgreement& agreement) override;
+  void await_before_saving(StopAgreement& agreement) override;
+  const std::string& train() const override { return fingerprint; }
+
+  const Config config;
+  LoopPlan plan;
+  TrainingProgress progress;
+  /// Where the batches come from; batches of 10 counted tokens unless a test has others.
+  std::function<Loader::Fetched()> next_batch;
+
+  /// Changes what a step finds: loss, norm, tokens, the votes of all ranks.
+  std::map<int64_t, std::function<void(StepRun&)>> at;
+  double seconds_of_step = 1;
+  double save_seconds = 0;
+  /// Seconds of the fake clock.
+  double time = 0;
+  /// The signal that has reached this rank, and what the ranks agree on in a vote by itself; 0: on
+  /// this rank's own.
+  int own_signal = 0;
+  int voted = 0;
+  /// Losses of evaluations by step; 1 where none is given.
+  std::map<int64_t, double> losses;
+  /// The step whose evaluation a signal ends.
+  int64_t stopped_evaluation = -1;
+  /// What an earlier start recorded.
+  std::map<int64_t, double> recorded_losses;
+  bool resumed = false;
+  /// A save takes longer than a copy.
+  bool slow_saves = false;
+  std::string fingerprint = "data";
+  std::vector<std::string> slow_ranks;
+  bool updates_fail = false;
+
+  std::vector<std::string> calls;
+  std::vector<std::string> said, warnings;
+  std::vector<StepMetrics> metrics;
+  /// StepScalars::update of the steps that ran, and the loss scales.
+  std::vector<int64_t> updates;
+  std::vector<double> scales;
+  RunManifest manifest;
+  StopLead stop_lead{0, false};
+  StopAgreement stop;
+
+ private:
+  std::vector<EvaluationResult> results_of(double loss) const;
+
+  StepBatch batch_;
+  int64_t saved_step_ = -1;
+};
+
+}  // namespace ftrun::fixtures

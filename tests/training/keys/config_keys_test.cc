@@ -1,0 +1,474 @@
+// Every key that the reference calls honoured has an effect. The whole schema is walked: each key is
+// written with other values into configs in which it matters, and something other than the key itself
+// must change: what is resolved, the programs of all ranks, or what a run computes from the config. A
+// key whose effect is only in what a run does is named below, with the line that reads it.
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/capability.h"
+#include "config/effective_json.h"
+#include "config/load.h"
+#include "config/resolve.h"
+#include "config/schema.h"
+#include "config/write.h"
+#include "optimizers/optimizers.h"
+#include "places.h"
+#include "plan/sample_options.h"
+#include "program/step_plan.h"
+#include "training/loss_scaler.h"
+#include "training/optimizer_plan.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// A config in which some keys matter.
+struct Base {
+  const char* name;
+  std::string text;
+  int64_t ranks = 2;
+};
+
+const std::string kBatch = "train_micro_batch_size_per_gpu: 2\ngradient_accumulation_steps: 2\n";
+const std::string kStage3 = "zero_optimization: {stage: 3, stage3_param_persistence_threshold: 40, ";
+
+std::string scheduler(const char* type, const char* params) {
+  return kBatch + cat("optimizer: {type: AdamW, params: {lr: 0.5}}\n",
+                      "train: {steps: 40}\nscheduler: {type: ", type, ", params: {", params, "}}\n");
+}
+
+std::string optimizer(const char* type, const char* params) {
+  return kBatch + cat("optimizer: {type: ", type, ", params: {", params, "}}\n");
+}
+
+std::string elastic(const char* keys) {
+  return cat("elasticity: {enabled: true, micro_batch_sizes: [2, 3], ", keys, "}\n");
+}
+
+const std::vector<Base>& bases() {
+  static const std::vector<Base> all{
+      {"plain", kBatch},
+      {"batch", "train_batch_size: 8\n"},
+      {"micro-batch", "train_micro_batch_size_per_gpu: 2\n"},
+      {"four ranks", kBatch, 4},
+      {"tensor ranks", kBatch + "parallel: {tensor: 2}\n"},
+      {"stage 1", kBatch + "zero_optimization: {stage: 1}\n"},
+      {"stage 3", kBatch + kStage3 + "overlap_comm: true}\n"},
+      {"stage 3, four ranks", kBatch + kStage3 + "overlap_comm: true}\n", 4},
+      {"reuse", kBatch + kStage3 + "stage3_max_reuse_distance: 1000000}\n"},
+      {"host", kBatch + kStage3 + "offload_optimizer: {device: cpu}}\n"},
+      {"disk", kBatch + kStage3 +
+                   "offload_param: {device: nvme, nvme_path: /n}, "
+                   "offload_optimizer: {device: nvme, nvme_path: /n}}\n"},
+      {"recompute", kBatch + "recompute: full\n"},
+      {"bf16", kBatch + "bf16: {enabled: true}\nzero_optimization: {stage: 1}\n"},
+      {"fp16", kBatch + "fp16: {enabled: true, loss_scale_window: 4, hysteresis: 3}\n"
+                        "zero_optimization: {stage: 1}\n"},
+      {"adapter",
+       kBatch +
+           "adapter: {r: 4, target_modules: [q_proj, k_proj, v_proj], rank_pattern: {v_proj: 2}, "
+           "alpha_pattern: {q_proj: 3}}\n"},
+      {"quantized", kBatch + "adapter: {r: 4}\nquantization: {type: nf4, double: false}\n"},
+      {"AdamW", optimizer("AdamW", "weight_decay: 0.5")},
+      {"Adam", optimizer("Adam", "weight_decay: 0.5")},
+      {"SGD", optimizer("SGD", "momentum: 0.5")},
+      {"Lion", optimizer("Lion", "weight_decay: 0.5")},
+      {"Adagrad", optimizer("Adagrad", "weight_decay: 0.5")},
+      {"AdamW8bit", optimizer("AdamW8bit", "weight_decay: 0.5")},
+      {"own optimizer", kBatch + "train: {learning_rate: 0.5, weight_decay: 0.5, steps: 40}\n"},
+      {"constant", scheduler("constant", "")},
+      {"linear over the run", scheduler("linear", "")},
+      {"linear", scheduler("linear", "total_num_steps: 30")},
+      {"cosine_with_restarts", scheduler("cosine_with_restarts", "")},
+      {"polynomial", scheduler("polynomial", "power: 2")},
+      {"inverse_sqrt", scheduler("inverse_sqrt", "")},
+      {"cosine_with_min_lr", scheduler("cosine_with_min_lr", "min_lr: 0.125")},
+      {"cosine_with_min_lr, a share", scheduler("cosine_with_min_lr", "min_lr_rate: 0.125")},
+      {"warmup_stable_decay",
+       scheduler("warmup_stable_decay", "warmup_num_steps: 9, num_decay_steps: 8")},
+      {"WarmupLR", scheduler("WarmupLR", "warmup_num_steps: 20")},
+      {"WarmupDecayLR", scheduler("WarmupDecayLR", "warmup_num_steps: 20, total_num_steps: 30")},
+      {"WarmupCosineLR", scheduler("WarmupCosineLR", "warmup_num_steps: 20, total_num_steps: 30")},
+      {"OneCycle", scheduler("OneCycle",
+                             "cycle_min_lr: 0.25, cycle_max_lr: 0.5, decay_step_size: 2, "
+                             "decay_lr_rate: 0.5, decay_mom_rate: 0.5, "
+                             "cycle_first_step_size: 10")},
+      {"LRRangeTest", scheduler("LRRangeTest", "lr_range_test_step_size: 4")},
+      {"elastic",
+       elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 4, prefer_larger_batch: false"),
+       4},
+      {"elastic, many ranks",
+       elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 16, prefer_larger_batch: false"),
+       12},
+      {"elastic machines", elastic("max_train_batch_size: 40, num_gpus_per_node: 4"), 4},
+      {"elastic beside batch keys",
+       "elasticity: {enabled: true, max_train_batch_size: 50, micro_batch_sizes: [2, 3], "
+       "ignore_non_elastic_batch_info: true}\ntrain_batch_size: 8\n",
+       4},
+  };
+  return all;
+}
+
+/// Eight small layers: every key of ZeRO has units to work on.
+ModelConfig model() {
+  ModelConfig c;
+  c.family = "llama";
+  c.vocab_rows = 400;
+  c.hidden = 64;
+  c.feed_forward = 128;
+  c.layers = 8;
+  c.query_heads = 4;
+  c.kv_heads = 2;
+  c.head_size = 16;
+  c.qkv_bias = true;
+  c.windows.assign(8, 0);
+  return c;
+}
+
+std::string optimizer_text(const OptimizerConfig& config) {
+  if (!optimizer_of(config.type).offered()) return "";
+  // Gradients and states so small that eps shows, and a parameter that each term shows in.
+  std::string text;
+  const auto states = optimizer_states(config);
+  for (const float begin : {0.75F, 3e-8F})
+    for (int64_t k = 1; k < 4; ++k) {
+      float parameter = begin, gradient = 3e-8F, first = 2e-8F, second = 1e-16F;
+      if (!states.empty() && states[0].first != nullptr)
+        first = static_cast<float>(config.*states[0].first);
+      StepScalars scalars;
+      scalars.learning_rate = 0.01F;
+      scalars.update = k;
+      optimizer_update({.parameters = &parameter,
+                        .gradients = &gradient,
+                        .states = {&first, &second},
+                        .count = 1},
+                       config, scalars);
+      for (const float number : {parameter, first, second})
+        text += number_text(static_cast<double>(number)) + " ";
+    }
+  return text;
+}
+
+/// The scalars of steps all along a run.
+std::string schedule_text(const Config& config) {
+  std::ostringstream out;
+  out.precision(9);
+  for (int64_t k = 1; k < 60; ++k) {
+    const StepScalars s = step_scalars_of(config.optimizer, config.scheduler, k);
+    out << s.learning_rate << ' ' << s.beta1 << ' ' << s.beta2 << ' ' << s.bias_correction1 << ' '
+        << s.bias_correction2 << '\n';
+  }
+  return out.str();
+}
+
+/// The loss scale over finite steps and rows of overflows.
+std::string scale_text(const Config& config) {
+  std::string text;
+  LossScaler scaler(config);
+  for (const char step : std::string("....x....xx.xxx....x.x.x.....xxxxxxxxxxxxxxxxxxxxxxxx")) {
+    text += number_text(scaler.scale()) + " ";
+    scaler.update(step == 'x');
+  }
+  return text;
+}
+
+std::string samples_text(const Config& config) {
+  const SampleSetOptions options = sample_options(config);
+  return cat(options.sequence_length, " ", static_cast<int>(options.packing), " ",
+             static_cast<int>(options.format), " ", options.dtype ? static_cast<int>(*options.dtype) : -1);
+}
+
+/// Lists what a run computes from a resolved config beside its programs.
+std::string scalars(const Config& config) {
+  return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config),
+             "\n", samples_text(config), "\n");
+}
+
+/// Tells what a program does not show of adapters: how they are scaled, and how they begin.
+std::string adapter_text(const ModelDescription& model) {
+  std::string text;
+  for (const BlockAdapter& block : model.adapter.blocks)
+    for (const LowRank& low : block.of) text += cat(low.rank, "*", low.scale, " ");
+  for (const TensorInfo& tensor : model.tensors) text += cat(static_cast<int>(tensor.initial.kind), tensor.trainable ? "t" : "f");
+  return text;
+}
+
+/// The programs of the first and the last rank.
+std::string programs(const Config& config) {
+  std::string text;
+  for (const int64_t rank : {int64_t{0}, config.parallel.data * config.parallel.tensor - 1}) {
+    const StepPlan plan = plan_steps(config, model(), static_cast<int>(rank));
+    text += adapter_text(plan.train.model);
+    for (const Program* program : {&plan.train.program, &plan.evaluate.program}) {
+      text += program_text(*program);
+      for (const int64_t bytes : program->arena_bytes) text += cat(bytes, " ");
+      for (const Instr& instr : program->instrs) text += instr.kind == InstrKind::kUpdate && instr.update().decay ? 'd' : '-';
+    }
+  }
+  return text;
+}
+
+/// A config that was read and resolved, or nothing where it is refused or cannot run yet.
+std::optional<Resolution> resolved(const Base& base, const std::vector<std::string>& overrides) {
+  const LoadResult loaded = load_config_text("c.yaml", base.text, overrides);
+  if (!loaded.ok()) return std::nullopt;
+  Resolution resolution = resolve(loaded.config, {.world_size = base.ranks});
+  if (!resolution.ok() || !resolution.not_yet.empty()) return std::nullopt;
+  return resolution;
+}
+
+/// An outcome is what each base leads to, made once.
+struct Outcome {
+  Resolution resolution;
+  std::string scalars, programs;
+};
+
+const Outcome& outcome(const Base& base) {
+  static std::map<std::string, Outcome> known;
+  const auto found = known.find(base.name);
+  if (found != known.end()) return found->second;
+  std::optional<Resolution> plain = resolved(base, {});
+  REQUIRE(plain.has_value());
+  Outcome made{std::move(*plain), "", ""};
+  made.scalars = scalars(made.resolution.config);
+  made.programs = programs(made.resolution.config);
+  return known.emplace(base.name, std::move(made)).first->second;
+}
+
+/// Says whether something other than the key itself differs; what is cheap to tell comes first. A
+/// value that does not fit the model tells nothing.
+bool differs(const Field& field, const Outcome& before, const Config& after) try {
+  Config others = after;
+  if (field.store) field.store(others, field.load(before.resolution.config));
+  return effective_json(others) != effective_json(before.resolution.config) ||
+         scalars(after) != before.scalars || programs(after) != before.programs;
+} catch (const Error& error) {
+  if (error.code() != ExitCode::kUsage) throw;
+  return false;
+}
+
+template <typename T>
+void add_numbers(std::vector<std::string>& out, double now, std::initializer_list<T> more) {
+  for (const T value : more)
+    if (static_cast<double>(value) != now) out.push_back(number_text(static_cast<double>(value)));
+}
+
+std::vector<std::string> other_values(const Field& field, const FieldValue& now) {
+  std::vector<std::string> out;
+  switch (field.type) {
+    case FieldType::kBool:
+      return {std::get<bool>(now) ? "false" : "true"};
+    case FieldType::kInt:
+      add_numbers<int64_t>(out, static_cast<double>(std::get<int64_t>(now)),
+                           {0, 1, 2, 3, 4, 8, 9, 20, 100, 128, 4096, 10000, 1000000000});
+      return out;
+    case FieldType::kFloat:
+      add_numbers<double>(out, std::get<double>(now), {0, 0.1, 0.2, 0.25, 0.75, 1, 2, 512});
+      return out;
+    case FieldType::kChoice:
+      for (const std::string& choice : field.choices)
+        if (yaml_text(now) != choice) out.push_back(choice);
+      return out;
+    case FieldType::kText:
+      return {"/elsewhere", "debug", ".*k_proj"};
+    case FieldType::kTextList:
+      return {"[other.bin]", "[norm]", "[k_proj]"};
+    case FieldType::kIntList:
+      return {"[1]", "[4, 5]"};
+    case FieldType::kFloatList:
+      return {"[0.25, 0.5]"};
+    case FieldType::kNumberList:
+      return {"[0.5]", "[0.25, 0.5]"};
+    case FieldType::kFree:
+      break;
+  }
+  return out;
+}
+
+bool has_effect(const Field& field) {
+  const bool kept = static_cast<bool>(field.load);
+  for (const Base& base : bases()) {
+    const Outcome& before = outcome(base);
+    const FieldValue now = kept ? field.load(before.resolution.config) : field.default_value;
+    for (const std::string& value : other_values(field, now)) {
+      const auto changed = resolved(base, {cat(field.path(), "=", value)});
+      if (changed && differs(field, before, changed->config)) return true;
+    }
+  }
+  return false;
+}
+
+/// A key whose effect is in what a run reads, writes, waits for or prints: where it is read.
+struct RunKey {
+  const char* file;
+  const char* line;
+};
+
+const std::map<std::string, RunKey>& run_keys() {
+  static const std::map<std::string, RunKey> keys{
+      // What is read.
+      {"model.path", {"lib/engine/setup.cc", "folder(folder_of(from.model))"}},
+      {"adapter.path", {"lib/training/checkpointer.cc", "config_.adapter.path"}},
+      {"data.train", {"lib/plan/run_data.cc", "(config.data.train, training_options(config))"}},
+      {"data.train_weights",
+       {"lib/plan/sample_options.cc", "options.weights = config.data.train_weights"}},
+      {"data.validation", {"lib/plan/run_data.cc", "evaluation_sets(config.data)"}},
+      {"data.validation_names", {"lib/config/evaluation_sets.cc", "data.validation_names[i]"}},
+      {"data.shuffle", {"lib/plan/run_data.cc", "options.shuffle = config.data.shuffle"}},
+      {"data.prefetch",
+       {"lib/plan/run_data.cc", "options.depth = static_cast<int>(config.data.prefetch)"}},
+      {"dataloader_drop_last",
+       {"lib/plan/run_data.cc", "options.drop_last = config.data.drop_last"}},
+      {"train.seed",
+       {"lib/plan/run_data.cc", "options.seed = static_cast<uint64_t>(config.train.seed)"}},
+      // How long, and what else is computed.
+      {"train.check_replicas", {"lib/training/training_loop.cc", "config_.train.check_replicas"}},
+      {"train.max_nonfinite_steps",
+       {"lib/training/skipped_steps.cc", "config.train.max_nonfinite_steps"}},
+      {"train.evaluation.every", {"lib/training/evaluation_clock.cc", "config_.every > 0"}},
+      {"train.evaluation.every_minutes", {"lib/training/evaluation_clock.cc", "config_.every_minutes"}},
+      {"train.early_stopping.metric", {"lib/training/evaluation_record.cc", "stopping_.metric"}},
+      {"train.early_stopping.patience", {"lib/training/evaluation_record.cc", "stopping_.patience"}},
+      {"train.early_stopping.min_delta", {"lib/training/evaluation_record.cc", "stopping_.min_delta"}},
+      {"train.evaluation.samples", {"lib/training/evaluation.cc", "config.train.evaluation.samples"}},
+      {"train.generate.prompt_tokens",
+       {"lib/training/results.cc", "config.train.generate.prompt_tokens"}},
+      {"train.generate.prompts", {"lib/training/results.cc", "config.train.generate.prompts"}},
+      {"train.generate.tokens", {"lib/training/results.cc", "wanted.tokens"}},
+      {"train.generate.temperature", {"lib/training/results.cc", "wanted.temperature"}},
+      {"gradient_clipping", {"lib/training/prepare_step.cc", ".clip_norm = config.gradient_clipping"}},
+      // Scales of the loss, which the optimizer never sees: numbers change where they are rounded.
+      {"prescale_gradients", {"lib/training/gradient_scale.cc", "reduction.prescale_gradients"}},
+      {"gradient_predivide_factor",
+       {"lib/training/gradient_scale.cc", "reduction.gradient_predivide_factor"}},
+      {"gradient_allreduce_op", {"lib/training/gradient_scale.cc", "reduction.gradient_allreduce_op"}},
+      // What is written and printed.
+      {"output_dir", {"lib/training/recorder.cc", "config.output_dir"}},
+      {"train.log.every", {"lib/training/recorder.cc", "config.train.log.every"}},
+      {"train.log.tensorboard", {"lib/training/recorder.cc", "config.train.log.tensorboard"}},
+      {"steps_per_print", {"lib/training/run_journal.cc", "config.steps_per_print"}},
+      {"wall_clock_breakdown", {"lib/training/run_journal.cc", "config.wall_clock_breakdown"}},
+      {"log_level", {"lib/training/run_journal.cc", "log_level(config.log_level)"}},
+      {"csv_monitor.enabled", {"lib/training/recorder.cc", "config.csv_monitor.enabled"}},
+      {"csv_monitor.output_path", {"lib/training/recorder.cc", "csv.output_path"}},
+      {"csv_monitor.job_name", {"lib/training/recorder.cc", "csv.job_name"}},
+      {"wandb.enabled", {"lib/training/recorder.cc", "wandb.enabled"}},
+      {"wandb.project", {"lib/training/recorder.cc", "wandb.project"}},
+      {"wandb.group", {"lib/training/recorder.cc", "wandb.group"}},
+      {"wandb.team", {"lib/training/recorder.cc", "wandb.team"}},
+      {"checkpoint.every", {"lib/training/checkpointer.cc", "config_.checkpoint.every"}},
+      {"checkpoint.every_minutes",
+       {"lib/training/checkpointer.cc", "config_.checkpoint.every_minutes"}},
+      {"checkpoint.if_busy", {"lib/training/checkpointer.cc", "config_.checkpoint.if_busy"}},
+      {"checkpoint.keep_best.metric", {"lib/training/evaluation_record.cc", "keep_best_.metric"}},
+      {"checkpoint.keep_best.mode", {"lib/training/evaluation_record.cc", "keep_best_.mode"}},
+      {"export.which", {"lib/training/trainer.cc", "config_.model_export.which"}},
+      {"checkpoint.keep_last", {"lib/training/checkpointer.cc", "config_.checkpoint.keep_last"}},
+      {"export.enabled", {"lib/training/trainer.cc", "config_.model_export.enabled"}},
+      {"export.dtype", {"lib/plan/export_options.cc", "config.model_export.dtype"}},
+      // How a pipeline is cut and run.
+      {"parallel.schedule", {"lib/program/pipeline_plan.cc", ": config.parallel.schedule;"}},
+      {"parallel.virtual_stages",
+       {"lib/program/pipeline_plan.cc", "config.parallel.virtual_stages"}},
+      {"parallel.pipeline_layers",
+       {"lib/program/pipeline_plan.cc", "config.parallel.pipeline_layers"}},
+      {"pipeline.partition",
+       {"lib/program/pipeline_plan.cc", "pipeline_partition(config.pipeline.partition)"}},
+      // Where and how it is computed.
+      {"device", {"lib/training/session.cc", "request.config.device"}},
+      {"threads", {"lib/training/trainer.cc", "config_.threads"}},
+      {"kernels.products", {"lib/training/trainer.cc", "pinned_products(config_.kernels)"}},
+      {"kernels.attention", {"lib/engine/choose_gpu.cc", "config.kernels.attention"}},
+      {"kernels.step_graph", {"lib/engine/choose_gpu.cc", "config.kernels.step_graph"}},
+      {"comm.backend", {"lib/training/session.cc", "backend_of(config.comm)"}},
+      {"comm.timeout", {"lib/training/session.cc", "config.comm.timeout"}},
+      {"comm.deterministic", {"lib/training/session.cc", "config.comm.deterministic"}},
+      {"model.padding_row_gradient",
+       {"lib/program/training_model.cc", "model.padding_row_gradient"}},
+      {"zero_optimization.offload_param.nvme_path",
+       {"lib/config/config.cc", "zero.offload_param.nvme_path"}},
+      {"zero_optimization.offload_optimizer.nvme_path",
+       {"lib/config/config.cc", "zero.offload_optimizer.nvme_path"}},
+      {"zero_optimization.offload_param.pin_memory",
+       {"lib/engine/choose_gpu.cc", "parameters.pin_memory"}},
+      {"zero_optimization.offload_optimizer.pin_memory",
+       {"lib/engine/choose_gpu.cc", "optimizer.pin_memory"}},
+      {"aio.block_size", {"lib/engine/setup.cc", "config.aio.block_size"}},
+      {"aio.queue_depth", {"lib/engine/setup.cc", "config.aio.queue_depth"}},
+      {"aio.intra_op_parallelism", {"lib/engine/setup.cc", "config.aio.intra_op_parallelism"}},
+      {"aio.single_submit", {"lib/engine/setup.cc", "config.aio.single_submit"}},
+      {"aio.overlap_events", {"lib/engine/setup.cc", "config.aio.overlap_events"}},
+      // A statement that is compared with the others, and refused where it differs.
+      {"data_types.param_dtype", {"lib/config/resolve_checks.cc", "data_types.param_dtype"}},
+      {"elasticity.ignore_non_elastic_batch_info",
+       {"lib/config/resolve_elasticity.cc", "c.elasticity.ignore_non_elastic_batch_info"}},
+      // Other ways to say how many ranks there are, and what they share (not yet).
+      {"parallel.data", {"lib/config/ranks.cc", "c.parallel.data != 0"}},
+      // What the supervisor does when a rank keeps failing.
+      {"elastic.min_ranks", {"lib/config/elastic.cc", "config.elastic.min_ranks"}},
+      {"pipeline.stages", {"lib/config/resolve_mesh.cc", "r.config.pipeline.stages"}},
+      {"sequence_parallel_size", {"lib/config/resolve_mesh.cc", "r.config.sequence_parallel_size"}},
+      {"elasticity.model_parallel_size",
+       {"lib/config/resolve_elasticity.cc", "e.model_parallel_size"}},
+  };
+  return keys;
+}
+
+std::string content(const std::string& path) {
+  std::ifstream in(testing::source_dir() + "/" + path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Says whether a run can use at all a key that the reference calls honoured.
+bool runnable(const Field& field) {
+  if (field.action != Action::kImplement) return false;
+  if (field.types.empty()) return true;
+  // Parameters of optimizers that are refused whole.
+  std::set<std::string> refused;
+  for (size_t i = kOfferedOptimizers; i < kNamedOptimizers; ++i)
+    refused.emplace(name_of(static_cast<OptimizerType>(i)));
+  return std::any_of(field.types.begin(), field.types.end(),
+                     [&](const std::string& type) { return !refused.contains(type); });
+}
+
+}  // namespace
+
+TEST_CASE("every key that is called honoured changes something other than itself") {
+  std::string without;
+  for (const Field& field : Schema::get().fields()) {
+    if (!runnable(field) || run_keys().contains(field.path())) continue;
+    // The reference says "not yet" of keys that are refused in all their values.
+    if (not_yet_of(field.path()).empty() && !has_effect(field)) without += field.path() + "\n";
+  }
+  CHECK(without == "");
+}
+
+TEST_CASE("keys whose effect only a run shows are read where the list says") {
+  for (const auto& [path, place] : run_keys()) {
+    INFO(path << " in " << place.file);
+    const size_t dot = path.rfind('.');
+    const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
+                                            path.substr(dot + 1));
+    REQUIRE(field != nullptr);
+    CHECK(field->action == Action::kImplement);
+    CHECK(content(place.file).find(place.line) != std::string::npos);
+  }
+}
+
+TEST_CASE("every base of the walk is a config that would run") {
+  for (const Base& base : bases()) {
+    INFO(base.name);
+    CHECK(resolved(base, {}).has_value());
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,165 @@
+#include "training/loss_scaler.h"
+
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// Scale 256 that doubles after three clean steps, hysteresis 2.
+Config scale_options(int64_t stage) {
+  Config config;
+  config.zero.stage = stage;
+  config.fp16.enabled = true;
+  config.fp16.initial_scale_power = 8;
+  config.fp16.loss_scale_window = 3;
+  config.fp16.hysteresis = 2;
+  return config;
+}
+
+/// The scale after each step; 1 is an overflow.
+std::vector<double> scales(const Config& config, const std::vector<int>& overflows) {
+  LossScaler scaler(config);
+  std::vector<double> all;
+  for (const int overflow : overflows) {
+    scaler.update(overflow == 1);
+    all.push_back(scaler.scale());
+  }
+  return all;
+}
+
+const std::vector<int> kMixed{1, 0, 1, 0, 0, 0, 0, 0, 1, 1};
+
+// The expected scales of stages 1 to 3 were printed by DeepSpeed's DynamicLossScaler.
+
+TEST_CASE("the first doubling takes one clean step more than the window, the others the window") {
+  for (const int64_t stage : {0, 1, 2, 3})
+    REQUIRE(scales(scale_options(stage), std::vector<int>(10, 0)) ==
+            std::vector<double>{256, 256, 256, 512, 512, 512, 1024, 1024, 1024, 2048});
+}
+
+TEST_CASE("hysteresis lets overflows pass before the scale is halved, at stages 1 to 3") {
+  for (const int64_t stage : {1, 2, 3})
+    REQUIRE(scales(scale_options(stage), kMixed) ==
+            std::vector<double>{256, 256, 128, 128, 128, 128, 256, 256, 256, 128});
+}
+
+TEST_CASE("consecutive hysteresis is full again after every clean step") {
+  Config config = scale_options(2);
+  config.fp16.consecutive_hysteresis = true;
+  REQUIRE(scales(config, kMixed) ==
+          std::vector<double>{256, 256, 256, 256, 256, 256, 512, 512, 512, 256});
+}
+
+TEST_CASE("stage 0 halves at every overflow, whatever the hysteresis") {
+  // 128 after the first; the third step halves again; 4 clean steps behind it (k = 3) double.
+  const std::vector<double> expected{128, 128, 64, 64, 64, 64, 128, 128, 64, 32};
+  for (const bool consecutive : {false, true})
+    for (const int64_t hysteresis : {1, 2, 7}) {
+      Config config = scale_options(0);
+      config.fp16.hysteresis = hysteresis;
+      config.fp16.consecutive_hysteresis = consecutive;
+      REQUIRE(scales(config, kMixed) == expected);
+    }
+}
+
+TEST_CASE("with hysteresis 1 stages 1 to 3 halve at every overflow, too") {
+  Config config = scale_options(3);
+  config.fp16.hysteresis = 1;
+  REQUIRE(scales(config, kMixed) == scales(scale_options(0), kMixed));
+}
+
+TEST_CASE("used up, hysteresis stays so until the scale doubles") {
+  // Overflows at 1 (uses it up), 2, 3 and 5 halve; the doubling after step 9 fills it again.
+  REQUIRE(scales(scale_options(1), {1, 1, 1, 0, 1, 0, 0, 0, 0, 1, 1}) ==
+          std::vector<double>{256, 128, 64, 64, 32, 32, 32, 32, 64, 64, 32});
+}
+
+TEST_CASE("an overflow at the smallest scale is the end at stages 1 to 3") {
+  Config config = scale_options(2);
+  config.fp16.hysteresis = 1;
+  config.fp16.min_loss_scale = 100;
+  LossScaler scaler(config);
+  REQUIRE(scaler.expects_overflow());
+  scaler.update(true);
+  REQUIRE(scaler.scale() == 128);
+  scaler.update(true);
+  REQUIRE(scaler.scale() == 100);
+  REQUIRE_FALSE(scaler.expects_overflow());
+  REQUIRE_FALSE(scaler.exhausted());
+  scaler.update(true);
+  REQUIRE(scaler.exhausted());
+}
+
+TEST_CASE("hysteresis passes overflows at the smallest scale, too") {
+  Config config = scale_options(1);
+  config.fp16.initial_scale_power = 0;
+  config.fp16.hysteresis = 3;
+  LossScaler scaler(config);
+  scaler.update(true);
+  scaler.update(true);
+  REQUIRE(scaler.scale() == 1);
+  REQUIRE_FALSE(scaler.exhausted());
+  scaler.update(true);
+  REQUIRE(scaler.exhausted());
+}
+
+TEST_CASE("stage 0 stays at the smallest scale") {
+  Config config = scale_options(0);
+  config.fp16.initial_scale_power = 1;
+  REQUIRE(scales(config, {1, 1, 1, 0, 0, 0, 0}) == std::vector<double>{1, 1, 1, 1, 1, 1, 2});
+}
+
+TEST_CASE("a static scale never changes, and an overflow is not expected of it") {
+  Config config = scale_options(2);
+  config.fp16.loss_scale = 1000;
+  LossScaler scaler(config);
+  REQUIRE_FALSE(scaler.expects_overflow());
+  for (int i = 0; i < 10; ++i) {
+    scaler.update(i % 2 == 0);
+    REQUIRE(scaler.scale() == 1000);
+  }
+}
+
+TEST_CASE("without fp16 the scale is 1 and nothing is kept") {
+  Config config = scale_options(3);
+  config.fp16.enabled = false;
+  LossScaler scaler(config);
+  for (int i = 0; i < 10; ++i) scaler.update(i % 2 == 0);
+  REQUIRE(scaler.scale() == 1);
+  REQUIRE_FALSE(scaler.expects_overflow());
+  REQUIRE_FALSE(scaler.state().has_value());
+}
+
+TEST_CASE("a scaler restored at any step goes on as the one that was never stopped") {
+  const std::vector<int> overflows{1, 0, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0};
+  for (const int64_t stage : {0, 2})
+    for (const bool consecutive : {false, true}) {
+      Config config = scale_options(stage);
+      config.fp16.consecutive_hysteresis = consecutive;
+      const std::vector<double> expected = scales(config, overflows);
+      for (size_t stop = 0; stop < overflows.size(); ++stop) {
+        LossScaler first(config);
+        for (size_t i = 0; i < stop; ++i) first.update(overflows[i] == 1);
+        LossScaler second(config);
+        second.restore(first.state().value());
+        for (size_t i = stop; i < overflows.size(); ++i) {
+          second.update(overflows[i] == 1);
+          REQUIRE(second.scale() == expected[i]);
+        }
+      }
+    }
+}
+
+TEST_CASE("a static scale given anew wins over the one that was saved") {
+  LossScaler dynamic(scale_options(2));
+  Config config = scale_options(2);
+  config.fp16.loss_scale = 64;
+  LossScaler scaler(config);
+  scaler.restore(dynamic.state().value());
+  REQUIRE(scaler.scale() == 64);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,189 @@
+#include "training/skipped_steps.h"
+
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+const std::string kPlace = "rank 1, forward layer 2 mb 0 (layers.1): sum";
+
+/// Stops at the third step in a row.
+Config three_in_a_row() {
+  Config config;
+  config.train.max_nonfinite_steps = 3;
+  return config;
+}
+
+/// A dynamic scale of 4 that every overflow halves, down to 1.
+Config small_scale() {
+  Config config = three_in_a_row();
+  config.zero.stage = 1;
+  config.fp16.enabled = true;
+  config.fp16.initial_scale_power = 2;
+  config.fp16.hysteresis = 1;
+  return config;
+}
+
+/// "code: message | remedy", "" when the run may go on.
+std::string refusal(const SkippedSteps& skipped, int64_t step) {
+  try {
+    skipped.refuse_too_many(step);
+    return "";
+  } catch (const Error& error) {
+    return cat(static_cast<int>(error.code()), ": ", error.message(), " | ", error.remedy());
+  }
+}
+
+/// Counts a bad step as the trainer does, which looks for the place only when it is wanted.
+std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
+  return skipped.count(step, false,
+                       skipped.wants_place() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
+}
+
+TEST_CASE("bad steps are counted in a row, with the place that the first one met") {
+  SkippedSteps skipped(three_in_a_row());
+  REQUIRE(skipped.wants_place());
+  REQUIRE(bad(skipped, 7, kPlace) ==
+          "step 7: loss or gradient is not finite; the update was left out (1 in a row): first met by " + kPlace);
+  REQUIRE_FALSE(skipped.wants_place());
+  REQUIRE(bad(skipped, 8, "elsewhere") ==
+          "step 8: loss or gradient is not finite; the update was left out (2 in a row): first met by " + kPlace);
+  REQUIRE(refusal(skipped, 8) == "");
+  REQUIRE(bad(skipped, 9, "elsewhere") ==
+          "step 9: loss or gradient is not finite; the update was left out (3 in a row): first met by " + kPlace);
+  REQUIRE(refusal(skipped, 9) ==
+          "7: step 9: loss or gradient was not finite for 3 steps in a row: first met by " + kPlace +
+              " | lower the learning rate, check the data of these steps, or raise "
+              "train.max_nonfinite_steps");
+  REQUIRE(skipped.total() == 3);
+}
+
+TEST_CASE("a finite step ends the row, and the next row is looked at anew") {
+  SkippedSteps skipped(three_in_a_row());
+  bad(skipped, 1, kPlace);
+  bad(skipped, 2, kPlace);
+  REQUIRE(skipped.count(3, true, std::nullopt) == "");
+  REQUIRE(skipped.wants_place());
+  REQUIRE(bad(skipped, 4, "rank 0, elsewhere") ==
+          "step 4: loss or gradient is not finite; the update was left out (1 in a row): first met by "
+          "rank 0, elsewhere");
+  REQUIRE(refusal(skipped, 4) == "");
+  REQUIRE(skipped.total() == 3);
+}
+
+TEST_CASE("what only a sum of gradients makes not finite is looked for once a row") {
+  SkippedSteps skipped(three_in_a_row());
+  const std::string no_layer =
+      ": every layer's values are finite; the overflow is in the gradient sum";
+  REQUIRE(bad(skipped, 1, "") ==
+          "step 1: loss or gradient is not finite; the update was left out (1 in a row)" + no_layer);
+  REQUIRE_FALSE(skipped.wants_place());
+  REQUIRE(bad(skipped, 2, kPlace) ==
+          "step 2: loss or gradient is not finite; the update was left out (2 in a row)" + no_layer);
+  skipped.count(3, true, std::nullopt);
+  REQUIRE(skipped.wants_place());
+}
+
+TEST_CASE("a step that is finite when it is run again is counted and told as what it is") {
+  SkippedSteps skipped(three_in_a_row());
+  REQUIRE(skipped.count(1, false, NonfiniteSearch{.finite_now = true}) ==
+          "step 1: loss or gradient is not finite; the update was left out (1 in a row): "
+          "re-running the step gave finite values, so this machine is not deterministic");
+  REQUIRE_FALSE(skipped.wants_place());
+  REQUIRE(skipped.total() == 1);
+}
+
+TEST_CASE("a limit of one step speaks of one step") {
+  Config config;
+  config.train.max_nonfinite_steps = 1;
+  SkippedSteps skipped(config);
+  REQUIRE(skipped.count(5, false, std::nullopt) ==
+          "step 5: loss or gradient is not finite; the update was left out (1 in a row)");
+  REQUIRE(refusal(skipped, 5) ==
+          "7: step 5: loss or gradient was not finite for 1 step | lower the learning rate, check the "
+          "data of these steps, or raise train.max_nonfinite_steps");
+}
+
+TEST_CASE("overflows that the loss scale answers are no bad steps") {
+  Config config = small_scale();
+  config.fp16.initial_scale_power = 20;
+  SkippedSteps skipped(config);
+  for (int64_t step = 1; step <= 10; ++step) {
+    const double scale = skipped.loss_scale();
+    REQUIRE_FALSE(skipped.wants_place());
+    const std::string warning = skipped.count(step, false, std::nullopt);
+    REQUIRE(skipped.loss_scale() == scale / 2);
+    if (step == 1)
+      REQUIRE(warning ==
+              "step 1: the gradients overflow at loss scale 1.04858e+06; the update was left out, the next "
+              "scale is 524288");
+    REQUIRE(refusal(skipped, step) == "");
+  }
+  REQUIRE(skipped.total() == 10);
+}
+
+TEST_CASE("an overflow at the smallest scale is the end, with its place") {
+  SkippedSteps skipped(small_scale());
+  REQUIRE(bad(skipped, 1, kPlace) ==
+          "step 1: the gradients overflow at loss scale 4; the update was left out, the next scale is 2");
+  REQUIRE(bad(skipped, 2, kPlace) ==
+          "step 2: the gradients overflow at loss scale 2; the update was left out, the next scale is 1");
+  REQUIRE(refusal(skipped, 2) == "");
+  REQUIRE(skipped.wants_place());
+  REQUIRE(bad(skipped, 3, kPlace) ==
+          "step 3: loss or gradient is not finite; the update was left out (1 in a row): first met by " + kPlace);
+  REQUIRE(refusal(skipped, 3) ==
+          "7: step 3: the gradients overflow at the smallest loss scale (1): first met by " + kPlace +
+              " | lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
+}
+
+TEST_CASE("a static scale answers nothing: its overflows are bad steps") {
+  Config config = small_scale();
+  config.fp16.loss_scale = 1024;
+  SkippedSteps skipped(config);
+  for (int64_t step = 1; step <= 3; ++step) {
+    REQUIRE(refusal(skipped, step) == "");
+    bad(skipped, step, kPlace);
+  }
+  REQUIRE(skipped.loss_scale() == 1024);
+  REQUIRE(refusal(skipped, 3).starts_with("7: step 3: loss or gradient was not finite for 3 steps in a row"));
+}
+
+TEST_CASE("a checkpoint's count and scale go on, its row does not") {
+  SkippedSteps before(small_scale());
+  for (int64_t step = 1; step <= 2; ++step) bad(before, step, kPlace);
+  SkippedSteps after(small_scale());
+  after.restore(before.total(), before.scaler_state());
+  REQUIRE(after.total() == 2);
+  REQUIRE(after.loss_scale() == 1);
+  REQUIRE(after.wants_place());
+  bad(after, 3, kPlace);
+  REQUIRE(after.total() == 3);
+  REQUIRE(refusal(after, 3).starts_with("7: step 3: the gradients overflow at the smallest loss scale (1)"));
+  SkippedSteps plain(three_in_a_row());
+  plain.restore(5, std::nullopt);
+  REQUIRE(plain.total() == 5);
+  REQUIRE_FALSE(plain.scaler_state().has_value());
+  REQUIRE(refusal(plain, 5) == "");
+}
+
+TEST_CASE("of ranks that share sequences those are named that met it first") {
+  const auto places = [](const std::vector<RankNonfinite>& ranks) {
+    std::vector<std::string> words;
+    for (const RankNonfinite& rank : ranks) words.push_back(encode_nonfinite(rank));
+    return nonfinite_places(words);
+  };
+  CHECK(places({{}, {-1, 1, ""}}) == "");
+  CHECK(places({{7, 0, "late"}, {5, 0, "early; twice"}}) == "rank 1, early; twice");
+  CHECK(places({{5, 0, "a"}, {5, 0, "b"}, {7, 0, "c"}}) == "rank 0, a; rank 1, b");
+  // Others have sequences of their own, and may have met it in them.
+  CHECK(places({{7, 0, "a"}, {9, 0, "b"}, {6, 1, "c"}, {-1, 1, ""}}) == "rank 2, c; rank 0, a");
+}
+
+}  // namespace
+}  // namespace ftrun

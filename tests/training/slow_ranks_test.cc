@@ -1,0 +1,93 @@
+#include "training/slow_ranks.h"
+
+#include <functional>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using Lines = std::vector<std::string>;
+/// Seconds of a rank in a step.
+using Times = std::function<RankSeconds(int rank, int64_t step)>;
+
+/// Lists what is said after each step in which anything is, on all ranks alike: the ranks one after
+/// another, with the sums that their own calls ask for made from all ranks' times.
+std::vector<std::pair<int64_t, std::string>> said(const std::vector<int>& teams, int64_t steps, const Times& times) {
+  const auto world = static_cast<int>(teams.size());
+  std::vector<std::pair<int64_t, std::string>> found;
+  std::vector<Lines> last(teams.size());
+  std::vector<std::unique_ptr<SlowRanks>> ranks;
+  std::vector<std::vector<double>> given(teams.size());
+  for (int r = 0; r < world; ++r)
+    ranks.push_back(std::make_unique<SlowRanks>(r, teams, [&, r](std::span<double> numbers) {
+      given[static_cast<size_t>(r)].assign(numbers.begin(), numbers.end());
+      // The last rank has the others' numbers; rank 0's judgement would be that of all.
+      if (r == world - 1)
+        for (int other = 0; other < r; ++other)
+          for (size_t i = 0; i < numbers.size(); ++i) numbers[i] += given[static_cast<size_t>(other)][i];
+    }));
+  for (int64_t step = 1; step <= steps; ++step)
+    for (int r = 0; r < world; ++r)
+      for (const std::string& line : ranks[static_cast<size_t>(r)]->step(step, times(r, step)))
+        if (r == world - 1) found.emplace_back(step, line);
+  return found;
+}
+
+TEST_CASE("a rank that turns slow is named within two windows, with what it does for so long, and when it is over") {
+  const auto times = [](size_t phase) {
+    return [phase](int rank, int64_t step) {
+      RankSeconds seconds{1.0, 0.01, 0.1};
+      if (rank == 2 && step > 30 && step <= 70) seconds[phase] += 1.2;
+      return seconds;
+    };
+  };
+  const Lines phases{"computing", "waiting for its data", "waiting for its disk"};
+  for (size_t phase = 0; phase < kRankPhases; ++phase) {
+    const auto found = said({0, 0, 0, 0}, 100, times(phase));
+    REQUIRE(found.size() == 2);
+    REQUIRE(found[0].first == 50);
+    REQUIRE(found[0].second == "rank 2 is slow, and the others wait for it: 2.3s a step by itself where 1.1s are usual, most "
+                               "of what it takes longer for " + phases[phase] + " (steps 31 to 50)");
+    REQUIRE(found[1] == std::pair<int64_t, std::string>{80, "rank 2 is no longer slow (step 80)"});
+  }
+}
+
+TEST_CASE("one of two ranks is named too, wherever it stands") {
+  for (const int slow : {0, 1}) {
+    const auto found = said({0, 0}, 20, [&](int rank, int64_t) { return RankSeconds{rank == slow ? 2.0 : 1.0, 0, 0}; });
+    REQUIRE(found.size() == 1);
+    REQUIRE(found[0].second.starts_with(cat("rank ", slow, " is slow")));
+  }
+}
+
+TEST_CASE("stages that have more to do are not slow; one beside a rank of the same stage is") {
+  const auto uneven = [](int rank, int64_t) { return RankSeconds{rank < 2 ? 1.0 : 3.0, 0, 0}; };
+  REQUIRE(said({0, 0, 1, 1}, 100, uneven).empty());
+  const auto slow = [](int rank, int64_t) { return RankSeconds{rank == 1 ? 2.0 : rank < 2 ? 1.0 : 3.0, 0, 0}; };
+  REQUIRE(said({0, 0, 1, 1}, 20, slow).size() == 1);
+}
+
+TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window") {
+  std::mt19937 random(3);
+  // The noise is up to a quarter more from step to step, and now and then a step that takes ten
+  // times as long.
+  std::uniform_real_distribution<double> noise(1.0, 1.25);
+  REQUIRE(said({0, 0, 0, 0}, 10000, [&](int, int64_t) {
+            return RankSeconds{noise(random) * (random() % 50 == 0 ? 10 : 1) * 0.1, 0, 0};
+          }).empty());
+  REQUIRE(said({0, 0, 0}, 100, [](int rank, int64_t step) {
+            return RankSeconds{rank == 1 && step > 40 && step <= 50 ? 3.0 : 1.0, 0, 0};
+          }).empty());
+  // What takes next to no time is not looked at.
+  REQUIRE(said({0, 0}, 100, [](int rank, int64_t) { return RankSeconds{rank == 1 ? 0.015 : 0.001, 0, 0}; }).empty());
+}
+
+}  // namespace
+}  // namespace ftrun

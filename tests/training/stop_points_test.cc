@@ -1,0 +1,352 @@
+// A run that ends after any of its steps goes on from the checkpoint of that step as if it had not ended: the same bits of
+// every later loss, norm, learning rate, loss scale and batch, of all weights and moments, and the same best evaluation.
+// The loop is the one that trains (TrainingLoop). FTRUN_SOAK_STOPS says after how many steps each layout ends
+// (scripts/soak.sh), FTRUN_SOAK_LAYOUT names the only one to run, so that a long run can be taken up again.
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "checkpoint/save.h"
+#include "data/loader.h"
+#include "fake_run.h"
+#include "kernels/kernels.h"
+#include "mesh_runs.h"
+#include "plan/run_data.h"
+#include "training/background_save.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::RankRig;
+using fixtures::saved_on;
+using fixtures::SavedState;
+using fixtures::Scratch;
+using fixtures::TrainingMesh;
+
+constexpr int64_t kStopSeed = 20261124;
+constexpr int64_t kStopVocabulary = 200;
+
+/// A layout is where a run of the same model takes place, and what else is saved of it.
+struct Layout {
+  std::string name;
+  TrainingMesh mesh;
+  int64_t stage = 0;
+  std::function<void(Config&)> change = [](Config&) {};
+  /// Written while training goes on.
+  bool background = false;
+};
+
+void train_in_fp16(Config& config) {
+  // Overflows at first, and again whenever it has grown.
+  config.fp16.enabled = true;
+  config.fp16.initial_scale_power = 17;
+  config.fp16.loss_scale_window = 2;
+}
+
+std::vector<Layout> layouts() {
+  const auto scheduled = [](PipelineSchedule schedule) {
+    return [schedule](Config& c) { c.parallel.schedule = schedule; };
+  };
+  const TrainingMesh two{.shards = 2, .micro_batches = 4};
+  return {
+      {"one rank", {.micro_batches = 2}},
+      {"data parallel", two},
+      {"tensor", {.tensor = 2, .micro_batches = 2}},
+      {"pipeline, 1f1b", {.stages = 2, .micro_batches = 4}, 0, scheduled(PipelineSchedule::k1F1B)},
+      {"pipeline, zb-h1", {.stages = 2, .micro_batches = 4}, 0, scheduled(PipelineSchedule::kZbH1)},
+      {"ZeRO 1", two, 1},
+      {"ZeRO 2", two, 2},
+      {"ZeRO 3", {.shards = 3, .micro_batches = 3}, 3},
+      {"hybrid", {.shards = 2, .replicas = 2, .micro_batches = 4}, 3},
+      {"tensor x pipeline x data", {.tensor = 2, .shards = 2, .stages = 2, .micro_batches = 4}, 1},
+      {"accumulation", {.shards = 2, .micro_batches = 10}, 1},
+      {"mid-epoch of a mix", two, 0, [](Config& c) { c.data.drop_last = true; }},
+      {"fp16", two, 2, train_in_fp16},
+      {"dropout", two, 2, [](Config& c) { c = fixtures::with_dropout(std::move(c)); }},
+      {"host", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kCpu); }},
+      {"disk", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }},
+      {"background", two, 2, train_in_fp16, true},
+      {"background from the disk", two, 3, [](Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }, true},
+  };
+}
+
+/// Ids drawn from a seed: so many rows of 8 and what ends the last.
+std::string write_tokens(const std::string& path, int rows, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<uint16_t> ids(static_cast<size_t>(rows * 8 + 1));
+  for (uint16_t& id : ids) id = static_cast<uint16_t>(random() % kStopVocabulary);
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(ids.data()), static_cast<std::streamsize>(2 * ids.size()));
+  return path;
+}
+
+/// Makes a config of a few steps an epoch, so that most steps end in the middle of one.
+Config config_of(const Layout& layout, const std::string& folder, int64_t steps) {
+  Config config = fixtures::run_of_stage(layout.stage);
+  config.data.train = {write_tokens(folder + "/a.bin", 41, 1)};
+  if (layout.name.starts_with("mid-epoch")) {
+    config.data.train.push_back(write_tokens(folder + "/b.bin", 23, 2));
+    config.data.train_weights = {3, 1};
+  }
+  config.data.token_dtype = TokenDtype::kUint16;
+  config.scheduler.type = SchedulerType::kCosine;
+  config.scheduler.warmup_num_steps = 3;
+  config.scheduler.total_num_steps = config.train.steps = steps;
+  config.train.seed = 7;
+  config.parallel.virtual_stages = 1;
+  config.gradient_clipping = 1.0;
+  config.checkpoint.background = layout.background;
+  config.checkpoint.every = 1;
+  layout.change(config);
+  return config;
+}
+
+std::string bits(double value) { return hex64(std::bit_cast<uint64_t>(value)); }
+
+std::string text_of(const std::optional<LossScalerState>& scaler) {
+  if (!scaler) return "none";
+  return cat(scaler->scale, " ", scaler->iteration, " ", scaler->last_overflow, " ", scaler->hysteresis);
+}
+
+uint64_t hash_of(const StepBatch& batch) {
+  Xxh3Stream hash;
+  for (const Batch& one : batch.micro_batches)
+    for (const auto* ids : {&one.tokens, &one.labels, &one.positions})
+      hash.update(ids->data(), ids->size() * sizeof(ids->front()));
+  return hash.digest();
+}
+
+/// Makes the config by which the loop evaluates and keeps the best; the rank's programs know nothing
+/// of it.
+Config evaluated(Config config) {
+  config.data.validation = {"unread"};
+  config.train.evaluation.every = 3;
+  config.checkpoint.keep_best.metric = "validation.loss";
+  return config;
+}
+
+/// RankRun is one rank's part of a run between its start and its end: the loop of a run, which reads
+/// data and trains; it saves after the steps that a test names, and takes for the result of an
+/// evaluation the loss of the step before it.
+class RankRun : public fixtures::FakeRun {
+ public:
+  RankRun(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)
+      : FakeRun(evaluated(rig.config), rig.config.train.steps), rig_(rig), samples_(samples), root_(root), rendezvous_(rendezvous) {
+    if (config.checkpoint.background) beside_ = rendezvous.beside();
+  }
+
+  void resume(int64_t step) {
+    Checkpoint checkpoint(cat(root_, "/", step_folder_name(step)));
+    rig_.load(checkpoint);
+    progress.restore(checkpoint.meta());
+    resumed = true;
+  }
+
+  /// Trains to the run's end; returns what this rank saw of each step. Saves after the steps of
+  /// `saved`.
+  std::vector<std::string> train_to_end(const std::vector<int64_t>& saved) {
+    saved_ = saved;
+    Loader loader(samples_, loader_options(config, rig_.plan, progress.step, config.train.steps));
+    next_batch = [&] {
+      const int64_t position = loader.next_step();
+      const Loader::Fetched fetched = loader.next();
+      data_ = cat(position, " ", bits(fetched.batch.epoch), " ", hex64(hash_of(fetched.batch)));
+      return fetched;
+    };
+    loop().run();
+    write_on();
+    settle();
+    seen_.push_back(cat("end: step ", progress.step, ", ", progress.tokens, " tokens, ", progress.skipped.total(),
+                        " skipped, scaler ", text_of(progress.skipped.scaler_state()), ", evaluations ",
+                        progress.evaluations.text()));
+    return std::move(seen_);
+  }
+
+  void run(StepRun& step) override { rig_.train_executor.run(step); }
+
+  void show_step(const TrainingProgress& now, const StepRun& step, const StepMetrics& metrics) override {
+    loss_ = metrics.loss;
+    seen_.push_back(cat("step ", now.step, ": loss ", bits(step.loss_sum), ", norm ", bits(step.gradient_norm),
+                        step.finite ? "" : " (not finite)", ", rate ", bits(step.scalars.learning_rate), ", scale ",
+                        now.skipped.loss_scale(), ", tokens ", now.tokens, ", data ", data_));
+  }
+
+  std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement&) override {
+    return std::vector<EvaluationResult>{{.set = "validation", .loss = loss_, .accuracy = std::nullopt, .tokens = 1}};
+  }
+
+  bool will_save(const TrainingProgress& now) const override { return std::binary_search(saved_.begin(), saved_.end(), now.step); }
+
+  bool save_if_due(TrainingProgress& now, const std::string&) override {
+    write_on();
+    if (will_save(now)) save_state();
+    return false;
+  }
+
+ private:
+  CheckpointMeta meta() const {
+    CheckpointMeta meta;
+    progress.add_to(meta);
+    return meta;
+  }
+
+  CheckpointGroup group(Rendezvous& rendezvous) const {
+    return {rendezvous_.rank(), rendezvous_.world(), [&rendezvous](const std::string& text) {
+              return rendezvous.exchange_text("save", text, Patience::kWhileAlive);
+            }};
+  }
+
+  void save_state() {
+    if (!beside_) {
+      save_checkpoint(posix_files(), {.root = root_}, meta(), rig_.state.slices(), group(rendezvous_));
+      return;
+    }
+    settle();
+    gate_.emplace();
+    under_way_ = std::make_unique<BackgroundSave>(
+        progress.step, [root = root_, meta = meta(), slices = rig_.state.snapshot(), group = group(*beside_),
+                         gate = std::make_shared<std::future<void>>(gate_->get_future())] {
+          gate->wait();
+          return save_checkpoint(posix_files(), {.root = root}, meta, slices, group);
+        });
+  }
+
+  /// A step after its copy a save begins to write: by then the state is another one. It goes on beside the next ones.
+  void write_on() {
+    if (!gate_) return;
+    gate_->set_value();
+    gate_.reset();
+  }
+
+  void settle() {
+    if (!under_way_) return;
+    const std::string failure = under_way_->finish().failure;
+    under_way_.reset();
+    rig_.state.release_snapshot();
+    require(failure.empty(), failure.c_str());
+  }
+
+  RankRig& rig_;
+  const SampleSet& samples_;
+  const std::string root_;
+  Rendezvous& rendezvous_;
+  std::vector<int64_t> saved_;
+  std::vector<std::string> seen_;
+  /// The place of the last batch in the data, and its hash; the loss of the last step.
+  std::string data_;
+  double loss_ = 1;
+  std::unique_ptr<Rendezvous> beside_;
+  std::unique_ptr<BackgroundSave> under_way_;
+  /// The gate is declared after the save: a rank that fails lets the save's thread go.
+  std::optional<std::promise<void>> gate_;
+};
+
+/// Witnessed is what all ranks saw of a run, and the state at its end.
+struct Witnessed {
+  /// Lines of each rank, one a step and one more.
+  std::vector<std::vector<std::string>> seen;
+  SavedState state;
+  int64_t skipped = 0;
+};
+
+/// Runs of one layout, which share a folder of checkpoints.
+class StoppedRuns {
+ public:
+  StoppedRuns(const Layout& layout, int64_t steps)
+      : layout_(layout), config_(config_of(layout, scratch_.path, steps)), samples_(std::move(open_run_data(config_).train)) {}
+
+  /// New ranks, from the beginning (0) or from the checkpoint of a step.
+  Witnessed run(int64_t from, const std::vector<int64_t>& saved = {}) {
+    Witnessed all;
+    all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
+    std::mutex mutex;
+    all.state = saved_on(config_, fixtures::model_of_many_blocks(), layout_.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+      RankRun run(rendezvous, rig, *samples_, scratch_.path + "/checkpoints");
+      if (from > 0) run.resume(from);
+      all.seen[static_cast<size_t>(rendezvous.rank())] = run.train_to_end(saved);
+      const std::lock_guard lock(mutex);
+      all.skipped = run.progress.skipped.total();
+    });
+    return all;
+  }
+
+ private:
+  const Scratch scratch_;
+  const Layout& layout_;
+  const Config config_;
+  const std::unique_ptr<SampleSet> samples_;
+};
+
+/// Draws stops, in order.
+std::vector<int64_t> drawn_stops(int64_t count, int64_t steps, uint64_t seed) {
+  std::vector<int64_t> all(static_cast<size_t>(steps - 1));
+  std::iota(all.begin(), all.end(), 1);
+  std::shuffle(all.begin(), all.end(), std::mt19937_64(seed));
+  all.resize(static_cast<size_t>(count));
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+std::vector<std::vector<std::string>> after(const std::vector<std::vector<std::string>>& seen, int64_t step) {
+  std::vector<std::vector<std::string>> rest;
+  for (const auto& rank : seen) rest.emplace_back(rank.begin() + step, rank.end());
+  return rest;
+}
+
+TEST_CASE("a run that ends after any step goes on to the bits of one that did not end") {
+  set_kernel_threads(1);
+  const char* const wanted = std::getenv("FTRUN_SOAK_STOPS");
+  const int64_t stops = wanted == nullptr ? 2 : std::atoll(wanted);
+  const int64_t steps = std::max<int64_t>(12, stops + 1);
+  const char* const only = std::getenv("FTRUN_SOAK_LAYOUT");
+  int64_t points = 0, layouts_run = 0, seed = kStopSeed - 1;
+  for (const Layout& layout : layouts()) {
+    ++seed;  // of a layout, whichever others run
+    if (only != nullptr && layout.name != only) continue;
+    INFO(layout.name);
+    StoppedRuns runs(layout, steps);
+    const Witnessed straight = runs.run(0);
+    if (layout.name.starts_with("fp16") || layout.name == "background") {
+      INFO(straight.skipped << " of " << steps << " steps skipped");
+      REQUIRE(straight.skipped >= 2);
+      REQUIRE(straight.skipped <= steps / 2);
+    }
+    const std::vector<int64_t> at = drawn_stops(stops, steps, static_cast<uint64_t>(seed));
+    const Witnessed saving = runs.run(0, at);
+    CHECK(saving.seen == straight.seen);
+    CHECK(saving.state == straight.state);
+    for (const int64_t stop : at) {
+      INFO("stopped after step " << stop << " of " << steps);
+      const Witnessed resumed = runs.run(stop);
+      CHECK(resumed.seen == after(straight.seen, stop));
+      CHECK(resumed.state == straight.state);
+      ++points;
+    }
+    ++layouts_run;
+    std::cout << "stop points: " << at.size() << " of " << layout.name << std::endl;  // a long run tells how far it is
+  }
+  std::cout << "stop points: " << points << " in " << layouts_run << " layouts, runs of " << steps << " steps, seed " << kStopSeed
+            << "\n";
+  REQUIRE(layouts_run > 0);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,127 @@
+#include "training/stop_signal.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <initializer_list>
+
+#include "child_process.h"
+#include "cluster/failure_summary.h"
+#include "waiting.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using testing::exit_of;
+
+/// The votes of a rank for each of these signals, added up.
+Votes votes_of(std::initializer_list<int> signals) {
+  Votes votes;
+  for (const int signal : signals) add_stop_vote(signal, votes);
+  return votes;
+}
+
+TEST_CASE("the sum of all ranks' votes tells the signal, whoever got it") {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    REQUIRE(voted_signal(votes_of({signal})) == signal);
+    REQUIRE(voted_signal(votes_of({0, signal, 0, signal})) == signal);
+  }
+  REQUIRE(voted_signal(votes_of({0, 0, 0})) == 0);
+}
+
+TEST_CASE("a wish to be started again counts more than an end, and that more than an interrupt") {
+  REQUIRE(voted_signal(votes_of({SIGINT, SIGINT, SIGTERM})) == SIGTERM);
+  REQUIRE(voted_signal(votes_of({SIGTERM, SIGUSR1, SIGTERM})) == SIGUSR1);
+  REQUIRE(voted_signal(votes_of({SIGHUP, SIGINT})) == SIGHUP);
+  REQUIRE(voted_signal(votes_of({SIGHUP, SIGHUP, SIGTERM})) == SIGTERM);
+  REQUIRE(voted_signal(votes_of({SIGINT, SIGUSR1})) == SIGUSR1);
+}
+
+TEST_CASE("exit codes and names of signals") {
+  REQUIRE(stop_exit_code(SIGINT) == 130);
+  REQUIRE(stop_exit_code(SIGTERM) == 143);
+  REQUIRE(stop_exit_code(SIGUSR1) == 75);
+  REQUIRE(stop_exit_code(SIGHUP) == 129);
+  REQUIRE(std::string(signal_name(SIGHUP)) == "SIGHUP");
+  REQUIRE(std::string(signal_name(SIGUSR1)) == "SIGUSR1");
+}
+
+TEST_CASE("the first signal is remembered, a second one ends the process with its own code") {
+  REQUIRE(exit_of([] {
+            catch_stop_signals();
+            ::raise(SIGTERM);
+            return stop_signal();
+          }) == SIGTERM);
+  REQUIRE(exit_of([] {
+            catch_stop_signals();
+            ::raise(SIGUSR1);
+            ::raise(SIGINT);
+            return 0;
+          }) == 130);
+  REQUIRE(exit_of([] {
+            catch_stop_signals();
+            ::raise(SIGTERM);
+            ::raise(SIGUSR1);
+            return 0;
+          }) == 75);
+}
+
+TEST_CASE("the same signal once more within a second is the first one, later it is the second") {
+  const auto twice = [](useconds_t pause) {
+    return exit_of([pause] {
+      catch_stop_signals();
+      ::raise(SIGTERM);
+      ::usleep(pause);
+      ::raise(SIGTERM);
+      return stop_signal();
+    });
+  };
+  // Both signals within a second: a try that took longer, as on a machine that stands still, says nothing and is made again.
+  const auto twice_quickly = [&](useconds_t pause) {
+    for (int tries = 0; tries < 50; ++tries) {
+      const auto begin = std::chrono::steady_clock::now();
+      const int code = twice(pause);
+      if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kSameSignalMs)) return code;
+    }
+    testing::fail_waiting("50 tries for two signals within a second");
+  };
+  REQUIRE(twice_quickly(0) == SIGTERM);
+  REQUIRE(twice_quickly(100'000) == SIGTERM);
+  REQUIRE(twice(kSameSignalMs * 1000 + 100'000) == 143);
+}
+
+TEST_CASE("a lost terminal stops as SIGTERM does, hurries nobody, and is no wish under nohup") {
+  const auto caught_of = [](std::initializer_list<int> signals) {
+    return exit_of([signals] {
+      std::signal(SIGHUP, SIG_DFL);
+      catch_stop_signals();
+      for (const int signal : signals) ::raise(signal);
+      return stop_signal();
+    });
+  };
+  REQUIRE(caught_of({SIGHUP}) == SIGHUP);
+  REQUIRE(caught_of({SIGHUP, SIGHUP, SIGTERM}) == SIGHUP);
+  REQUIRE(caught_of({SIGINT, SIGHUP}) == SIGINT);
+  REQUIRE(caught_of({SIGHUP, SIGINT}) == 130);
+  REQUIRE(exit_of([] {
+            std::signal(SIGHUP, SIG_IGN);
+            catch_stop_signals();
+            ::raise(SIGHUP);
+            return stop_signal();
+          }) == 0);
+}
+
+TEST_CASE("late signals do nothing") {
+  REQUIRE(exit_of([] {
+            catch_stop_signals();
+            ignore_stop_signals();
+            for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGTERM}) ::raise(signal);
+            return 0;
+          }) == 0);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,39 @@
+#include "training/training_error.h"
+
+#include <new>
+#include <string>
+
+#include <c10/util/Exception.h>
+
+#include "base/text.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+std::string told(const std::exception& exception) {
+  const Error error = training_error(exception);
+  return cat(static_cast<int>(error.code()), " ", error.what());
+}
+
+TEST_CASE("memory that a step lacks is the environment's and the config's, whoever throws it") {
+  const std::string expected =
+      "5 out of memory\n  remedy: use a smaller micro-batch or sequence, or a machine with more memory";
+  CHECK(told(std::bad_alloc()) == expected);
+  try {
+    TORCH_CHECK(false, "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes. Error code 12 "
+                "(Cannot allocate memory)");
+  } catch (const std::exception& exception) {
+    CHECK(told(exception) == expected);
+  }
+  try {
+    TORCH_CHECK(false, "sizes differ");
+  } catch (const std::exception& exception) {
+    CHECK(told(exception) == "1 internal error: sizes differ");
+  }
+  CHECK(told(Error(ExitCode::kPeerLost, "rank 1 is gone", "look at its log")) == "6 rank 1 is gone\n  remedy: look at its log");
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,382 @@
+// The loop of steps itself, over parts that write down what it calls.
+#include "training/training_loop.h"
+
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "fake_run.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::FakeRun;
+using Calls = std::vector<std::string>;
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+/// A run that neither evaluates, saves nor exports before its end.
+Config plain() {
+  Config config;
+  config.train_batch_size = 4;
+  config.checkpoint.every = 0;
+  config.model_export.enabled = false;
+  config.train.check_replicas = 1000;
+  return config;
+}
+
+/// A run that evaluates one set every so many steps.
+Config evaluated(int64_t every, Config config = plain()) {
+  config.data.validation = {"v.bin"};
+  config.train.evaluation.every = every;
+  return config;
+}
+
+/// A run that evaluates after each step, keeps the best, and stops after three evaluations that
+/// are no better.
+Config kept_best() {
+  Config config = evaluated(1);
+  config.checkpoint.keep_best.metric = "validation.loss";
+  config.train.early_stopping.metric = "validation.loss";
+  config.train.early_stopping.patience = 3;
+  return config;
+}
+
+/// The calls whose first word is one of `words`.
+Calls only(const FakeRun& run, const Calls& words) {
+  Calls found;
+  for (const std::string& call : run.calls)
+    if (std::find(words.begin(), words.end(), call.substr(0, call.find(' '))) != words.end()) found.push_back(call);
+  return found;
+}
+
+/// "code: message" of the error with which a run ends.
+std::string failure_of(FakeRun& run) {
+  try {
+    run.loop().run();
+  } catch (const Error& error) {
+    return cat(static_cast<int>(error.code()), ": ", error.message());
+  }
+  return "none";
+}
+
+/// Takes up the progress of `before` from what its checkpoint would record, as another start does.
+void restore(FakeRun& run, const FakeRun& before) {
+  CheckpointMeta meta;
+  before.progress.add_to(meta);
+  run.progress.restore(meta);
+  run.resumed = true;
+}
+
+TEST_CASE("a step reads, trains, evaluates, records and saves, in this order") {
+  Config config = evaluated(2);
+  config.checkpoint.every = 1;
+  FakeRun run(config, 3);
+  run.loop().run();
+  CHECK(run.calls == Calls{"evaluate 0", "record 0", "texts 0",                                               //
+                           "next 1", "run 1", "note 1", "show 1", "slow 1", "record 1", "data",               //
+                           "await before saving", "check 1", "save 1",                                        //
+                           "next 2", "run 2", "note 2", "show 2", "slow 2", "evaluate 2", "record 2", "texts 2", "data",
+                           "await before saving", "check 2", "save 2",  //
+                           "next 3", "run 3", "note 3", "show 3", "slow 3", "evaluate 3", "record 3", "data",
+                           "await before saving", "check 3"});
+  REQUIRE(run.metrics.size() == 4);
+  CHECK_FALSE(run.metrics[0].trained);
+  CHECK(run.metrics[2].evaluations.size() == 1);
+  CHECK(run.metrics[3].samples == 12);
+  CHECK(run.metrics[3].loss == 2);
+  CHECK(run.metrics[3].data_wait_seconds == 0.25);
+  CHECK(run.metrics[3].step_seconds == 1);
+  CHECK(run.metrics[3].tokens_per_second == 10);
+  CHECK(run.progress.tokens == 30);
+}
+
+TEST_CASE("the last checkpoint waits for the data's fingerprint, and is saved once more only where it is not there") {
+  Config config = plain();
+  config.model_export.enabled = true;
+  FakeRun run(config, 1);
+  TrainingLoop loop = run.loop();
+  loop.run();
+  run.calls.clear();
+  loop.save_last();
+  CHECK(run.calls == Calls{"check 1", "await", "save 1", "vote"});
+  CHECK(run.said.empty());
+
+  FakeRun unread(plain(), 1);
+  unread.fingerprint = "";
+  TrainingLoop last = unread.loop();
+  last.run();
+  unread.calls.clear();
+  last.save_last();
+  CHECK(unread.calls == Calls{"check 1", "await", "save 1 of unknown data"});
+  CHECK(unread.said == Calls{"the last checkpoint does not record the data's fingerprint: not all of the data has been read"});
+  last.save_last();
+  CHECK(unread.said.size() == 1);  // the checkpoint is there
+}
+
+TEST_CASE("a stop signal of any rank ends the run after the step that told of it, and the state is saved") {
+  Config config = evaluated(1);
+  config.checkpoint.every = 2;
+  FakeRun run(config, 9);
+  run.at[3] = [](StepRun& step) { step.all_votes.add(Vote::kTerminate); };
+  TrainingLoop loop = run.loop();
+  loop.run();
+  CHECK(run.stop.signal() == SIGTERM);
+  CHECK(run.progress.step == 3);
+  // Nothing is evaluated between the signal and the save.
+  CHECK(only(run, {"evaluate", "save"}) == Calls{"evaluate 0", "evaluate 1", "evaluate 2", "save 2", "save 3"});
+  CHECK(run.calls.back() == "save 3");
+  run.calls.clear();
+  loop.save_last();
+  CHECK(run.calls == Calls{"save 3"});  // neither a check nor a wait
+}
+
+TEST_CASE("a rank tells of its own signal with its next step") {
+  FakeRun run(plain(), 9);
+  run.at[2] = [&](StepRun&) { run.own_signal = SIGUSR1; };
+  run.loop().run();
+  CHECK(run.progress.step == 3);
+  CHECK(run.stop.signal() == SIGUSR1);
+}
+
+TEST_CASE("a signal that comes while a save holds training up ends the run without another step") {
+  Config config = plain();
+  config.checkpoint.every = 2;
+  FakeRun run(config, 9);
+  run.slow_saves = true;
+  run.voted = SIGINT;
+  run.loop().run();
+  CHECK(run.progress.step == 2);
+  CHECK(only(run, {"save", "vote"}) == Calls{"save 2", "vote"});
+  CHECK(run.stop.name() == std::string("SIGINT"));
+
+  FakeRun quick(config, 4);
+  quick.voted = SIGINT;
+  quick.loop().run();
+  CHECK(quick.progress.step == 4);  // a copy takes no time in which to ask
+}
+
+TEST_CASE("an evaluation that a signal ends counts for nothing, and the step is recorded and saved") {
+  FakeRun run(kept_best(), 9);
+  run.losses = {{1, 3}};
+  run.stopped_evaluation = 2;
+  run.voted = SIGTERM;
+  run.loop().run();
+  CHECK(run.progress.step == 2);
+  CHECK(run.progress.evaluations.last_step() == 1);
+  REQUIRE(run.metrics.size() == 3);
+  CHECK(run.metrics[2].evaluations.empty());
+  CHECK(run.said == Calls{"validation after step 2 stopped by SIGTERM"});
+  CHECK(only(run, {"save"}) == Calls{"save 1", "save 2"});
+}
+
+TEST_CASE("a run that was stopped before its first step saves nothing") {
+  FakeRun run(evaluated(1), 3);
+  run.stopped_evaluation = 0;
+  run.voted = SIGTERM;
+  TrainingLoop loop = run.loop();
+  loop.run();
+  loop.save_last();
+  CHECK(run.calls == Calls{"evaluate 0", "vote"});
+}
+
+TEST_CASE("evaluations come before the first step, every so many steps and after the last one") {
+  FakeRun run(evaluated(3), 7);
+  run.loop().run();
+  CHECK(only(run, {"evaluate"}) == Calls{"evaluate 0", "evaluate 3", "evaluate 6", "evaluate 7"});
+  FakeRun ends(evaluated(0), 4);
+  ends.loop().run();
+  CHECK(only(ends, {"evaluate"}) == Calls{"evaluate 0", "evaluate 4"});
+  FakeRun none(plain(), 4);
+  none.loop().run();
+  CHECK(only(none, {"evaluate", "texts"}).empty());
+}
+
+TEST_CASE("evaluations by time follow the clock of the first rank") {
+  Config config = evaluated(0);
+  config.train.evaluation.every_minutes = 1;
+  FakeRun run(config, 10);
+  run.seconds_of_step = 25;
+  run.loop().run();
+  // Votes go out as a step begins: at 75 s that of step 4, at 175 s that of step 8.
+  CHECK(only(run, {"evaluate"}) == Calls{"evaluate 0", "evaluate 4", "evaluate 8", "evaluate 10"});
+
+  FakeRun other(config, 4);
+  other.seconds_of_step = 1000;
+  other.plan.is_first = false;
+  other.at[2] = [](StepRun& step) { step.all_votes.add(Vote::kEvaluationDue); };
+  other.loop().run();
+  CHECK(only(other, {"evaluate"}) == Calls{"evaluate 0", "evaluate 2", "evaluate 4"});
+}
+
+TEST_CASE("the best state is saved, named in run.json, and its record ends a run that no longer improves") {
+  FakeRun run(kept_best(), 20);
+  run.losses = {{1, 5}, {2, 4}, {3, 6}, {4, 4}, {5, 4.5}};
+  run.loop().run();
+  CHECK(only(run, {"save"}) == Calls{"save 1", "save 2"});
+  REQUIRE(run.manifest.best.has_value());
+  CHECK(run.manifest.best->step == 2);
+  CHECK(run.manifest.best->value == 4);
+  CHECK(run.progress.step == 5);
+  CHECK(run.loop().has_ended());
+}
+
+TEST_CASE("a resumed run goes on with the record of evaluations, and stops where it would have stopped") {
+  FakeRun before(kept_best(), 3);
+  before.losses = {{1, 5}, {2, 4}, {3, 6}};
+  before.loop().run();
+  FakeRun run(kept_best(), 20);
+  restore(run, before);
+  run.losses = {{4, 4.5}, {5, 4.5}, {6, 1}};
+  run.loop().run();
+  // The evaluation after step 3 is not made again; that after step 4 is no better than that after step 2.
+  CHECK(only(run, {"evaluate", "recorded"}) == Calls{"evaluate 4", "evaluate 5"});
+  CHECK(only(run, {"save"}).empty());
+  CHECK(run.progress.step == 5);
+  REQUIRE(run.progress.evaluations.best());
+  CHECK(run.progress.evaluations.best()->step == 2);
+}
+
+TEST_CASE("a resumed run makes the evaluation that a signal came before, unless it was recorded") {
+  Config config = kept_best();
+  config.train.evaluation.every = 2;
+  FakeRun before(config, 9);
+  before.at[2] = [](StepRun& step) { step.all_votes.add(Vote::kTerminate); };
+  before.loop().run();
+  REQUIRE(before.progress.step == 2);
+
+  FakeRun run(config, 3);
+  restore(run, before);
+  run.losses = {{2, 4}, {3, 5}};
+  run.loop().run();
+  CHECK(Calls(run.calls.begin(), run.calls.begin() + 6) ==
+        Calls{"recorded 2", "evaluate 2", "record 2", "texts 2", "await before saving", "save 2"});
+
+  FakeRun known(config, 3);
+  restore(known, before);
+  known.recorded_losses = {{2, 4}};
+  known.losses = {{3, 5}};
+  known.loop().run();
+  CHECK(Calls(known.calls.begin(), known.calls.begin() + 3) == Calls{"recorded 2", "await before saving", "save 2"});
+  CHECK(known.progress.evaluations.best()->value == 4);
+
+  FakeRun not_due(config, 4);
+  FakeRun after_three(config, 3);
+  after_three.at[3] = [](StepRun& step) { step.all_votes.add(Vote::kTerminate); };
+  after_three.loop().run();
+  restore(not_due, after_three);
+  not_due.loop().run();
+  CHECK(only(not_due, {"evaluate", "recorded"}) == Calls{"evaluate 4"});
+}
+
+TEST_CASE("a step that is not finite is counted, searched once a row, and gives its update to the next") {
+  FakeRun run(plain(), 6);
+  for (const int64_t step : {2, 3, 5}) run.at[step] = [](StepRun& found) { found.gradient_norm = kInfinite; };
+  run.loop().run();
+  CHECK(run.progress.skipped.total() == 3);
+  CHECK(run.updates == std::vector<int64_t>{1, 2, 2, 2, 3, 3});
+  CHECK(only(run, {"find"}) == Calls{"find 2", "find 5"});
+  REQUIRE(run.warnings.size() == 3);
+  CHECK(run.warnings[1] ==
+        "step 3: loss or gradient is not finite; the update was left out (2 in a row): first met by rank 1, forward layer 2");
+  CHECK(run.manifest.counters.at("skipped_steps") == 3);
+  REQUIRE(run.metrics.size() == 6);
+  CHECK(run.metrics[1].skipped);
+  CHECK_FALSE(run.metrics[3].skipped);
+  CHECK(run.metrics[2].step == 3);
+}
+
+TEST_CASE("an overflow halves the next step's loss scale, and a resumed run goes on with it") {
+  Config config = plain();
+  config.zero.stage = 1;
+  config.fp16.enabled = true;
+  config.fp16.initial_scale_power = 4;
+  config.fp16.hysteresis = 1;
+  FakeRun run(config, 3);
+  run.at[2] = [](StepRun& found) { found.loss_sum = kInfinite; };
+  run.loop().run();
+  // Loss scales over 10 counted tokens.
+  CHECK(run.scales == std::vector<double>{1.6F, 1.6F, 0.8F});
+  CHECK(only(run, {"find"}).empty());
+  CHECK(run.metrics[1].loss_scale == 16);
+  FakeRun next(config, 4);
+  restore(next, run);
+  next.loop().run();
+  CHECK(next.scales == std::vector<double>{0.8F});
+  CHECK(next.updates == std::vector<int64_t>{3});
+}
+
+TEST_CASE("too many steps in a row that are not finite end the run, recorded and not saved") {
+  Config config = plain();
+  config.train.max_nonfinite_steps = 2;
+  config.checkpoint.every = 1;
+  FakeRun run(config, 6);
+  for (const int64_t step : {2, 3}) run.at[step] = [](StepRun& found) { found.loss_sum = kInfinite; };
+  CHECK(failure_of(run) ==
+        "7: step 3: loss or gradient was not finite for 2 steps in a row: first met by rank 1, forward layer 2");
+  CHECK(run.calls.back() == "record 3");
+
+  FakeRun nothing(plain(), 2);
+  for (const int64_t step : {1, 2}) nothing.at[step] = [](StepRun& found) { found.loss_sum = kInfinite; };
+  CHECK(failure_of(nothing) ==
+        "7: loss or gradient was not finite in all 2 steps: first met by rank 1, forward layer 2: nothing was trained");
+}
+
+TEST_CASE("a failure in the middle of a step leaves the progress of the step before, and saves nothing") {
+  Config config = plain();
+  config.checkpoint.every = 1;
+  FakeRun run(config, 6);
+  run.at[3] = [](StepRun&) { throw Error(ExitCode::kPeerLost, "rank 1 is gone", "look at its log"); };
+  CHECK(failure_of(run) == "6: rank 1 is gone");
+  CHECK(run.progress.step == 2);
+  CHECK(run.progress.tokens == 20);
+  CHECK(run.calls.back() == "run 3");
+  CHECK(only(run, {"save"}) == Calls{"save 1", "save 2"});
+}
+
+TEST_CASE("replicas are compared every so many steps and before each save") {
+  Config config = plain();
+  config.train.check_replicas = 3;
+  config.checkpoint.every = 4;
+  FakeRun run(config, 7);
+  run.loop().run();
+  CHECK(only(run, {"check", "save"}) == Calls{"check 3", "check 4", "save 4", "check 6"});
+}
+
+TEST_CASE("a stop lead that is too short is said as soon as it is measured, whether or not run.json can be written") {
+  FakeRun run(plain(), 4);
+  run.stop_lead = StopLead(10, false);
+  run.seconds_of_step = 30;
+  run.updates_fail = true;
+  CHECK(failure_of(run) == "none");
+  REQUIRE(run.warnings.size() == 1);
+  CHECK(run.warnings[0].starts_with("--stop-lead 10.0 s is too short: a stop may take 2 x 30.0 s (longest step) = 60.0 s"));
+
+  FakeRun saving(plain(), 2);
+  saving.save_seconds = 3;
+  saving.loop().run();
+  CHECK(saving.manifest.counters.at("longest_save_milliseconds") == 3000);
+  CHECK(saving.manifest.counters.at("longest_step_milliseconds") == 1000);
+}
+
+TEST_CASE("a run whose labels are all masked says so once, and slow ranks are named and counted") {
+  FakeRun run(plain(), 3);
+  for (const int64_t step : {1, 2}) run.at[step] = [](StepRun& found) { found.loss_sum = found.counted_tokens = 0; };
+  run.loop().run();
+  REQUIRE(run.warnings.size() == 1);
+  CHECK(run.warnings[0].starts_with("step 1: all labels are masked"));
+
+  FakeRun slow(plain(), 2);
+  slow.slow_ranks = {"rank 3 is slow"};
+  slow.loop().run();
+  CHECK(slow.warnings == Calls{"rank 3 is slow", "rank 3 is slow"});
+  CHECK(slow.manifest.counters.at("slow_rank_warnings") == 2);
+}
+
+}  // namespace
+}  // namespace ftrun
