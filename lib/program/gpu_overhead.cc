@@ -40,8 +40,10 @@ std::string for_groups(const char* what, int64_t bytes, int64_t groups) {
 std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& plan) {
   if (config.device != DeviceKind::kCuda) return {};
   std::vector<GpuOverhead> all{{"CUDA's context and kernels", kContext}, {"cuBLAS's workspace", kBlasWorkspace}};
-  if (config.kernels.attention == AttentionChoice::kCudnn)
-    all.push_back({"cuDNN's workspace", library_workspace(plan)});
+  const AttentionChoice attention = config.kernels.attention;
+  if (attention == AttentionChoice::kAuto || attention == AttentionChoice::kCudnn)
+    if (const int64_t bytes = library_workspace(plan); bytes > 0)
+      all.push_back({"cuDNN's workspace, where it computes attention", bytes});
   const auto groups = static_cast<int64_t>(plan.train.program.groups.size());
   if (groups == 0) return all;
   all.push_back({for_groups("NCCL's buffers", kNcclBuffers, groups), groups * kNcclBuffers});

@@ -12,6 +12,11 @@ using fixtures::small_config;
 
 constexpr int64_t kOverheadMiB = int64_t{1} << 20;
 
+struct OverheadCase {
+  bool bf16;
+  int64_t head_size;
+};
+
 StepPlan planned(const Config& config) { return plan_steps(config, small_config(2, false), 0); }
 
 Config on_gpus(int64_t ranks) {
@@ -42,14 +47,44 @@ TEST_CASE("what a GPU holds beside the plan is said with its bounds, and nothing
   CHECK(gpu_overheads(config, planned(config)).empty());
 }
 
-TEST_CASE("cuDNN's attention keeps up to two copies of the queries' gradient in fp32") {
+/// Bytes beside the plan that `attention` takes more than our kernels, for heads of 8 elements in bf16.
+int64_t beside_own(AttentionChoice attention, int64_t rows, int64_t row_tokens, int64_t kv_heads) {
   Config config = on_gpus(1);
-  const int64_t without = total_bytes(gpu_overheads(config, planned(config)));
+  config.bf16.enabled = true;
+  config.train_micro_batch_size_per_gpu = rows;
+  config.data.sequence_length = row_tokens;
+  ModelConfig model = small_config(2, false);
+  model.head_size = 8;
+  model.kv_heads = kv_heads;
+  const StepPlan plan = plan_steps(config, model, 0);
+  config.kernels.attention = AttentionChoice::kOwn;
+  const int64_t without = total_bytes(gpu_overheads(config, plan));
+  config.kernels.attention = attention;
+  return total_bytes(gpu_overheads(config, plan)) - without;
+}
+
+TEST_CASE("cuDNN's attention keeps the scores of what it computes at once, also where it was not asked for by name") {
+  constexpr int64_t kLists = kOverheadMiB;
+  for (const AttentionChoice choice : {AttentionChoice::kAuto, AttentionChoice::kCudnn}) {
+    // Twelve documents are planned, four a row; 4 heads; tiles of 64 tokens.
+    CHECK(beside_own(choice, 3, 8, 4) == 12 * 4 * 64 * 64 * 2 + kLists);
+    // Gradients of keys and values by query head, where heads share keys.
+    CHECK(beside_own(choice, 3, 8, 2) == 12 * 4 * (64 * 64 + 2 * 64 * 8) * 2 + kLists);
+    // At least one row and the two query heads of a key head are computed at once.
+    constexpr int64_t kLong = 32768;
+    CHECK(beside_own(choice, 2, kLong, 2) == 2 * (kLong * kLong + 2 * kLong * 8) * 2 + kLists);
+  }
+}
+
+TEST_CASE("no memory of cuDNN's is planned where it cannot compute attention") {
+  Config config = on_gpus(1);
   config.kernels.attention = AttentionChoice::kCudnn;
-  const StepPlan plan = planned(config);
-  CHECK(plan.train.model.batch.tokens() == 24);
-  // 24 tokens, 4 heads of 4 elements and a sum.
-  CHECK(total_bytes(gpu_overheads(config, plan)) - without == 2 * 24 * 4 * 5 * 4);
+  for (const OverheadCase& one : {OverheadCase{true, 4}, OverheadCase{false, 8}}) {
+    config.bf16.enabled = one.bf16;
+    ModelConfig model = small_config(2, false);
+    model.head_size = one.head_size;
+    CHECK(total_bytes(gpu_overheads(config, plan_steps(config, model, 0))) == (768 + 32) * kOverheadMiB);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/library_error.h"
-#include "base/round_up.h"
 #include "kernels/cuda/check.h"
 
 namespace ftrun::cuda {
@@ -18,8 +17,6 @@ namespace {
 /// notes name.
 constexpr size_t kLeastVersion = 91900, kNextMajor = 100000;
 constexpr int64_t kBytes = 2;
-/// Scores that engines keep in memory in backward are of this many tokens a side, at least.
-constexpr int64_t kTileTokens = 64;
 /// Share of a GPU's memory that a workspace may take.
 constexpr int64_t kWorkspaceShare = 8;
 
@@ -34,40 +31,6 @@ std::string text_of(const AttentionAttrs& attrs, const CudnnPart& part, int64_t 
              part.documents ? cat(", documents of up to ", part.most_tokens) : "", backward ? ", backward" : "");
 }
 
-int64_t query_heads_of(const AttentionAttrs& attrs, const CudnnPart& part) {
-  return attrs.query_heads / attrs.kv_heads * part.kv_heads;
-}
-
-/// Bytes of the scores of one sequence and head.
-int64_t score_bytes(const CudnnPart& part) {
-  const int64_t side = round_up(part.most_tokens, kTileTokens);
-  return side * side * kBytes;
-}
-
-/// The largest divisor of `whole` that is at most `most`, or 1.
-int64_t divisor_up_to(int64_t whole, int64_t most) {
-  int64_t found = std::clamp<int64_t>(most, 1, whole);
-  while (whole % found != 0) --found;
-  return found;
-}
-
-/// Sizes a part: as many sequences and heads of keys as have `bytes` of scores, at least one of
-/// each: of rows, which are long, few with all heads; of documents all with few heads, as far as
-/// that goes.
-CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
-  constexpr int64_t kAligned = 4;  // statistics, in fp32, begin at 16 bytes in each part
-  part.kv_heads = attrs.kv_heads;
-  const int64_t head_bytes = attrs.query_heads / attrs.kv_heads * score_bytes(part);
-  const auto share_sequences = [&] {
-    if (part.documents || part.most_tokens % kAligned == 0)
-      part.sequences = divisor_up_to(part.sequences, bytes / (head_bytes * part.kv_heads));
-  };
-  if (!part.documents) share_sequences();
-  if (tokens % kAligned == 0) part.kv_heads = divisor_up_to(attrs.kv_heads, bytes / (head_bytes * part.sequences));
-  if (part.documents) share_sequences();
-  return part;
-}
-
 /// Writes the operations of one graph; names are those of cudnn_attention_graph().
 class Writer {
  public:
@@ -76,7 +39,7 @@ class Writer {
         graph_(to.graph),
         attrs_(attrs),
         part_(part),
-        query_heads_(query_heads_of(attrs, part)),
+        query_heads_(attrs.query_heads / attrs.kv_heads * part.kv_heads),
         tokens_(tokens),
         width_((attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size),
         out_width_(attrs.query_heads * attrs.head_size) {
@@ -262,31 +225,10 @@ const void* element(const void* base, int64_t index) { return static_cast<const 
 
 }  // namespace
 
-std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, bool documents, int64_t part_bytes) {
-  std::vector<CudnnPart> parts;
-  if (documents)
-    for (const GpuDocumentGroup& group : gpu_document_groups(tokens, attrs.row_tokens))
-      parts.push_back({.sequences = group.slots, .most_tokens = group.most_tokens, .documents = true});
-  else
-    parts.push_back({.sequences = tokens / attrs.row_tokens, .most_tokens = attrs.row_tokens});
-  for (CudnnPart& part : parts) part = sized(part, attrs, tokens, part_bytes);
-  return parts;
-}
-
-int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part) {
-  const int64_t heads = query_heads_of(attrs, part);
-  const int64_t scores = part.sequences * heads * score_bytes(part);
-  if (attrs.query_heads == attrs.kv_heads) return scores;
-  // Gradients of keys and values by query head, before heads that share them are added.
-  return scores + 2 * part.sequences * heads * round_up(part.most_tokens, kTileTokens) * attrs.head_size * kBytes;
-}
-
 bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens, bool documents) {
   const bool known = gpu.compute_major == 8 || gpu.compute_major == 9;
-  const int64_t most = gpu.compute_major == 9 ? 256 : 128;
-  if (!known || dtype != DType::kBF16 || attrs.head_size % 8 != 0 || attrs.head_size > most ||
-      attrs.row_tokens <= 1 || attrs.softcap > 0)
-    return false;
+  const int64_t most = gpu.compute_major == 9 ? kMostCudnnHead : 128;
+  if (!known || !cudnn_takes(attrs, dtype) || attrs.head_size > most) return false;
   // Offsets of documents are 32 bits wide.
   const int64_t elements = tokens * (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;
   if (documents && (gpu.compute_major != 9 || elements > std::numeric_limits<int32_t>::max())) return false;
@@ -351,13 +293,17 @@ void CudnnAttention::prepare(const AttentionAttrs& attrs, int64_t tokens, bool d
                 .backward = backward,
                 .scale = static_cast<float>(attrs.scale),
                 .window = static_cast<float>(attrs.window)};
+  int64_t most_bytes = 0;
   try {
     for (const CudnnPart& part : cudnn_parts(attrs, tokens, documents, part_bytes_)) {
       CudnnAttentionGraph graph = cudnn_attention_graph(api_, attrs, part, tokens, backward);
       CudnnPlan plan = graph.graph.plan({.handle = handle_}, text_of(attrs, part, tokens, backward));
-      void* const workspace = workspace_of(plan.workspace_bytes());
-      made.parts.push_back({part, std::move(graph), std::move(plan), workspace});
+      most_bytes = std::max(most_bytes, plan.workspace_bytes());
+      made.parts.push_back({part, std::move(graph), std::move(plan), nullptr});
     }
+    // One for all parts, which run one behind the other.
+    void* const workspace = workspace_of(most_bytes);
+    for (auto& part : made.parts) part.workspace = workspace;
   } catch (const Error& error) {
     if (required_ || error.code() != ExitCode::kUnsupported) throw;
     refusal_ = error.message();

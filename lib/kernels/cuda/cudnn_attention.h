@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/device.h"
+#include "ops/attention/cudnn_parts.h"
 #include "ops/attention/gpu.h"
 
 // Attention as cuDNN 9 computes it, beside ours: Dao et al. 2022 and 2023 as graphs of products, a
@@ -26,24 +27,6 @@ bool cudnn_computes(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dt
 /// Says whether cuDNN is faster than our kernels, by docs/benchmarks.md: rows of one document
 /// always; documents of some 512 tokens with heads of 128 elements, but not with heads of 64.
 bool cudnn_pays(const AttentionAttrs& attrs, bool documents);
-
-/// CudnnPart is what one graph computes: `sequences` rows, or documents of a list, of up to
-/// `most_tokens` tokens, and `kv_heads` heads of keys with the query heads that share them.
-struct CudnnPart {
-  int64_t sequences = 0;
-  int64_t most_tokens = 0;
-  int64_t kv_heads = 0;
-  bool documents = false;
-};
-inline constexpr int64_t kCudnnPartBytes = int64_t{1} << 30;
-/// The parts of an attention operation: sequences and heads are computed in several runs of one
-/// graph where a single one would keep more than `part_bytes` of scores; documents by a graph for
-/// each group of gpu_document_groups().
-std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, bool documents,
-                                   int64_t part_bytes = kCudnnPartBytes);
-/// Backward's workspace: engines that repeat their bits keep the scores of all sequences and heads
-/// in 16 bits.
-int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part);
 
 /// A graph and its tensors' ids.
 struct CudnnAttentionGraph {

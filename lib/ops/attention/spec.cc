@@ -10,6 +10,7 @@
 #include "graph/derivation.h"
 #include "graph/layer_graph.h"
 #include "graph/op_parts.h"
+#include "ops/attention/cudnn_parts.h"
 #include "ops/attention/gpu_workspace.h"
 #include "ops/attention/workspace.h"
 #include "ops/heads.h"
@@ -79,12 +80,18 @@ int64_t attention_dgrad_gpu_workspace(const LayerGraph& graph, const Op& op) {
   return gpu_attention_workspace(tokens, op.attrs.get<AttentionAttrs>(), true).bytes;
 }
 
-/// cuDNN's gradient of attention keeps that of the queries in fp32, and sums of a query, in up to
-/// two copies.
+/// Bounds the workspace of cuDNN's gradient, by what cudnn_parts() runs at once, of rows or of
+/// documents; its lists and marks are some KiB.
 int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
+  constexpr int64_t kLists = int64_t{1} << 20;
   const auto& attrs = op.attrs.get<AttentionAttrs>();
-  const int64_t tokens = graph.at(op.in[0]).dims[0];
-  return 2 * tokens * attrs.query_heads * (attrs.head_size + 1) * dtype_bytes(DType::kF32);
+  const Value& qkv = graph.at(op.in[1]);
+  if (!cudnn_takes(attrs, qkv.dtype)) return 0;
+  int64_t most = 0;
+  for (const bool documents : {false, true})
+    for (const CudnnPart& part : cudnn_parts(attrs, qkv.dims[0], documents))
+      most = std::max(most, cudnn_workspace_bytes(attrs, part));
+  return most + kLists;
 }
 
 void attention_gradients(Derivation& d, const Op& op) {

@@ -51,7 +51,7 @@ struct Found {
   size_t engines = 0;
   int64_t workspace_bytes = 0;
 };
-Found engines_of(const Device& device, const AttentionAttrs& attrs, const cuda::CudnnPart& part, int64_t tokens, bool backward) {
+Found engines_of(const Device& device, const AttentionAttrs& attrs, const CudnnPart& part, int64_t tokens, bool backward) {
   const cuda::CudnnApi& api = cuda::load_cudnn();
   const std::string text = properties_of(device);
   cuda::CudnnDescriptor properties(api, cuda::CudnnKind::kDeviceProperties);
@@ -68,7 +68,7 @@ Found engines_of(const Device& device, const AttentionAttrs& attrs, const cuda::
 
 /// Counts the engines for all rows and heads at once, whatever their workspace.
 size_t engines_of_rows(const Device& device, const AttentionAttrs& attrs, int64_t rows, bool backward) {
-  const cuda::CudnnPart part{.sequences = rows, .most_tokens = attrs.row_tokens, .kv_heads = attrs.kv_heads};
+  const CudnnPart part{.sequences = rows, .most_tokens = attrs.row_tokens, .kv_heads = attrs.kv_heads};
   return engines_of(device, attrs, part, rows * attrs.row_tokens, backward).engines;
 }
 
@@ -87,14 +87,14 @@ TEST_CASE("cudnn plans: every shape of the table has engines that repeat their b
           const int64_t tokens = rows * attrs.row_tokens;
           if (documents && rows == 1) continue;  // graphs of the same operations
           if (!cuda::cudnn_computes(info_of(device), attrs, DType::kBF16, tokens, documents)) continue;
-          for (const cuda::CudnnPart& part : cuda::cudnn_parts(attrs, tokens, documents))
+          for (const CudnnPart& part : cudnn_parts(attrs, tokens, documents))
             for (const bool backward : {false, true}) {
               CAPTURE(device.name, attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.row_tokens, attrs.window,
                       rows, documents, part.sequences, part.most_tokens, part.kv_heads, backward);
               const Found found = engines_of(device, attrs, part, tokens, backward);
               REQUIRE(found.engines > 0);
               // Some KiB of lists and marks come to the scores.
-              REQUIRE(found.workspace_bytes <= cuda::cudnn_workspace_bytes(attrs, part) + (1 << 20));
+              REQUIRE(found.workspace_bytes <= cudnn_workspace_bytes(attrs, part) + (1 << 20));
             }
         }
 }
@@ -111,13 +111,13 @@ TEST_CASE("cudnn plans: heads and rows are taken in parts that need little memor
                                          {shape(32, 8, 128, 32768), 1, 1, 1},
                                          {shape(4, 2, 64, 8191), 3, 3, 2}}) {
     CAPTURE(c.attrs.row_tokens, c.rows);
-    const std::vector<cuda::CudnnPart> parts = cuda::cudnn_parts(c.attrs, c.rows * c.attrs.row_tokens, false);
+    const std::vector<CudnnPart> parts = cudnn_parts(c.attrs, c.rows * c.attrs.row_tokens, false);
     REQUIRE(parts.size() == 1);
     REQUIRE(parts[0].sequences == c.sequences);
     REQUIRE(parts[0].kv_heads == c.kv_heads);
   }
   const AttentionAttrs whole = shape(32, 8, 128, 32768);
-  REQUIRE(cuda::cudnn_workspace_bytes(whole, cuda::cudnn_parts(whole, 32768, false)[0]) == (int64_t{8} << 30) + (int64_t{64} << 20));
+  REQUIRE(cudnn_workspace_bytes(whole, cudnn_parts(whole, 32768, false)[0]) == (int64_t{8} << 30) + (int64_t{64} << 20));
   REQUIRE(cuda::cudnn_computes(info_of(kHopper), whole, DType::kBF16, 32768, false));
   REQUIRE_FALSE(cuda::cudnn_computes(info_of(kAda), whole, DType::kBF16, 32768, false));
 }
@@ -126,7 +126,7 @@ TEST_CASE("cudnn plans: what the table leaves out for its head size has none") {
   REQUIRE(engines_of_rows(kAmpere, shape(8, 4, 256, 4096), 1, true) == 0);
   REQUIRE(engines_of_rows(kHopper, shape(8, 4, 264, 4096), 1, true) == 0);
   const AttentionAttrs attrs = shape(32, 8, 128, 4096);
-  REQUIRE(engines_of(kAmpere, attrs, cuda::cudnn_parts(attrs, 4096, true)[0], 4096, true).engines == 0);
+  REQUIRE(engines_of(kAmpere, attrs, cudnn_parts(attrs, 4096, true)[0], 4096, true).engines == 0);
 }
 
 #if __has_include(<cudnn_graph.h>)

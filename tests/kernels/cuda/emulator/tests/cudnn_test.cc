@@ -202,7 +202,7 @@ TEST_CASE("cudnn: documents are computed in parts by heads first, and then by li
   const AttentionAttrs attrs = attrs_of(4, 2, 8, 8192);
   const auto sizes = [&](int64_t bytes) {
     std::vector<std::pair<int64_t, int64_t>> found;
-    for (const cuda::CudnnPart& part : cuda::cudnn_parts(attrs, 2 * 8192, true, bytes))
+    for (const CudnnPart& part : cudnn_parts(attrs, 2 * 8192, true, bytes))
       found.emplace_back(part.sequences, part.kv_heads);
     return found;
   };

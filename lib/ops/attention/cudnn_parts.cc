@@ -1,0 +1,80 @@
+#include "ops/attention/cudnn_parts.h"
+
+#include <algorithm>
+
+#include "base/round_up.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/gpu_workspace.h"
+
+namespace ftrun {
+
+namespace {
+
+/// Scores that engines keep in memory in backward are of this many tokens a side, at least.
+constexpr int64_t kTileTokens = 64;
+
+int64_t query_heads_of(const AttentionAttrs& attrs, const CudnnPart& part) {
+  return attrs.query_heads / attrs.kv_heads * part.kv_heads;
+}
+
+/// Bytes of the scores of one sequence and head.
+int64_t score_bytes(const CudnnPart& part) {
+  const int64_t side = round_up(part.most_tokens, kTileTokens);
+  return side * side * dtype_bytes(DType::kBF16);
+}
+
+/// The largest divisor of `whole` that is at most `most`, or 1.
+int64_t divisor_up_to(int64_t whole, int64_t most) {
+  int64_t found = std::clamp<int64_t>(most, 1, whole);
+  while (whole % found != 0) --found;
+  return found;
+}
+
+/// Sizes a part: as many sequences and heads of keys as have `bytes` of scores, at least one of
+/// each: of rows, which are long, few with all heads; of documents all with few heads, as far as
+/// that goes.
+CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
+  constexpr int64_t kAligned = 4;  // statistics, in fp32, begin at 16 bytes in each part
+  part.kv_heads = attrs.kv_heads;
+  const int64_t head_bytes = attrs.query_heads / attrs.kv_heads * score_bytes(part);
+  const auto share_sequences = [&] {
+    if (part.documents || part.most_tokens % kAligned == 0)
+      part.sequences = divisor_up_to(part.sequences, bytes / (head_bytes * part.kv_heads));
+  };
+  if (!part.documents) share_sequences();
+  if (tokens % kAligned == 0)
+    part.kv_heads = divisor_up_to(attrs.kv_heads, bytes / (head_bytes * part.sequences));
+  if (part.documents) share_sequences();
+  return part;
+}
+
+}  // namespace
+
+std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, bool documents,
+                                   int64_t part_bytes) {
+  std::vector<CudnnPart> parts;
+  if (documents)
+    for (const GpuDocumentGroup& group : gpu_document_groups(tokens, attrs.row_tokens))
+      parts.push_back({.sequences = group.slots, .most_tokens = group.most_tokens, .documents = true});
+  else
+    parts.push_back({.sequences = tokens / attrs.row_tokens, .most_tokens = attrs.row_tokens});
+  for (CudnnPart& part : parts) part = sized(part, attrs, tokens, part_bytes);
+  return parts;
+}
+
+int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part) {
+  const int64_t heads = query_heads_of(attrs, part);
+  const int64_t scores = part.sequences * heads * score_bytes(part);
+  if (attrs.query_heads == attrs.kv_heads) return scores;
+  // Gradients of keys and values by query head are kept before heads that share them are added.
+  const int64_t elements =
+      part.sequences * heads * round_up(part.most_tokens, kTileTokens) * attrs.head_size;
+  return scores + 2 * elements * dtype_bytes(DType::kBF16);
+}
+
+bool cudnn_takes(const AttentionAttrs& attrs, DType dtype) {
+  return dtype == DType::kBF16 && attrs.head_size % 8 == 0 && attrs.head_size <= kMostCudnnHead &&
+         attrs.row_tokens > 1 && attrs.softcap == 0;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace ftrun {
+
+struct AttentionAttrs;
+
+/// Elements of the widest head that cuDNN computes (compute capability 9.x).
+inline constexpr int64_t kMostCudnnHead = 256;
+/// Says whether cuDNN's attention may take such an operation on any GPU: bf16, heads of a multiple
+/// of 8 elements, rows of at least two tokens, scores without a bound.
+bool cudnn_takes(const AttentionAttrs& attrs, DType dtype);
+
+/// CudnnPart is what one graph computes: `sequences` rows, or documents of a list, of up to
+/// `most_tokens` tokens, and `kv_heads` heads of keys with the query heads that share them.
+struct CudnnPart {
+  int64_t sequences = 0;
+  int64_t most_tokens = 0;
+  int64_t kv_heads = 0;
+  bool documents = false;
+};
+inline constexpr int64_t kCudnnPartBytes = int64_t{1} << 30;
+/// The parts of an attention operation: sequences and heads are computed in several runs of one
+/// graph where a single one would keep more than `part_bytes` of scores; documents by a graph for
+/// each group of gpu_document_groups().
+std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, bool documents,
+                                   int64_t part_bytes = kCudnnPartBytes);
+/// Backward's workspace: engines that repeat their bits keep the scores of all sequences and heads
+/// in 16 bits.
+int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part);
+
+}  // namespace ftrun

@@ -1,0 +1,231 @@
+"""Checks what the device compiler made of the CUDA kernels, by their machine code: no local memory, tensor-core instructions
+in attention, accesses of 8 and 16 bytes where the source asks for them, and how many blocks of attention an SM holds.
+
+    machine_code_test.py MODULE FOLDER...
+
+MODULE is libftrun_cuda.so. Its kernels are checked for every architecture that it holds; those that use tensor cores also for
+the further ones that the compiler knows, translated from the module's PTX as a driver does. FOLDERs, and then PATH, are where
+cuobjdump, nvdisasm, ptxas and nvcc are looked for.
+"""
+import collections
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+# Kernels that may use local memory: cos and sin of large fp64 angles are reduced there.
+LOCAL_MEMORY = {"rope_table_rows"}
+# Kernels whose vectors come from codes of fewer bytes, or that reduce vectors to one number.
+NARROW_LOADS = {"unpack_rows"}
+NUMBERS = {"find_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
+# Kernels whose wide stores nvcc 13.0 cuts into stores of 4 bytes; __stwb() would keep them whole.
+CUT_STORES = {"add_parts", "scale_column_rows"}
+# Kernels of (input type, output type, V).
+CONVERTING = {"scatter_rows", "add_elements_into", "convert_elements"}
+SIZES = {"float": 4, "__half": 2, "__nv_bfloat16": 2}
+
+# Threads and tiles in shared memory of attention's kernels on tensor cores (ops/attention/gpu_narrow.cu).
+THREADS = 128
+TILES = {"attention_forward": 3, "attention_dq": 4, "attention_dkv": 4}
+# Blocks that an SM of each architecture holds at once, of heads of 64, 128 and 256; 0: the tiles do not fit, and the run is
+# refused before it starts.
+BLOCKS = {
+    "80": {"attention_forward": (4, 3, 1), "attention_dq": (4, 2, 1), "attention_dkv": (3, 2, 1)},
+    "89": {"attention_forward": (3, 1, 1), "attention_dq": (2, 1, 0), "attention_dkv": (2, 1, 0)},
+    "90": {"attention_forward": (4, 3, 2), "attention_dq": (4, 3, 1), "attention_dkv": (3, 2, 1)},
+    "100": {"attention_forward": (4, 3, 2), "attention_dq": (4, 3, 1), "attention_dkv": (3, 2, 1)},
+    "120": {"attention_forward": (3, 1, 1), "attention_dq": (2, 1, 0), "attention_dkv": (2, 1, 0)},
+}
+HEADS = (64, 128, 256)
+KIB = 1024
+# Shared memory of an SM and of a block at most (CUDA C++ Programming Guide, table of compute capabilities).
+SHARED = {"80": (164 * KIB, 163 * KIB), "89": (100 * KIB, 99 * KIB), "90": (228 * KIB, 227 * KIB),
+          "100": (228 * KIB, 227 * KIB), "120": (100 * KIB, 99 * KIB)}
+# Every block has 1 KiB of the system's; cuobjdump counts it from 9.0 on.
+RESERVED = KIB
+REGISTERS = 65536
+# Wide accesses that are checked in each architecture's kernels: fewer would mean that their names are not understood.
+LEAST_CHECKED = 120
+
+INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)")
+USE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)")
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def find_tools(folders):
+    path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
+    tools = {name: shutil.which(name, path=path) for name in ("cuobjdump", "nvdisasm", "ptxas", "nvcc", "c++filt")}
+    missing = [name for name, place in tools.items() if place is None]
+    if missing:
+        skip(f"no {', '.join(missing)} here (scripts/setup.sh installs cuobjdump and nvdisasm)")
+    return tools
+
+
+def output_of(*command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def architecture(cubin):
+    return re.search(r"\.sm_(\d+)a?\.", cubin.name)[1]
+
+
+def translated(tools, folder, own):
+    """Cubins for architectures that the compiler knows and the module lacks, of the PTX that multiplies on tensor cores."""
+    known = set(re.findall(r"sm_(\d+)\b", output_of(tools["nvcc"], "--list-gpu-code")))
+    sources = [path for path in sorted(folder.glob("*.ptx")) if "mma.sync" in path.read_text()]
+    assert sources, "no PTX of the module uses tensor cores"
+    for target in sorted((BLOCKS.keys() & known) - own, key=int):
+        newest = max((architecture(path) for path in sources if int(architecture(path)) <= int(target)), key=int)
+        for path in sources:
+            if architecture(path) == newest:
+                yield path, folder / f"{path.stem.split('.sm_')[0]}.sm_{target}.cubin"
+
+
+def translate(tools, source, cubin):
+    output_of(tools["ptxas"], f"-arch=sm_{architecture(cubin)}", str(source), "-o", str(cubin))
+    return cubin
+
+
+class Kernel:
+    """A kernel's machine code: its instructions by name, and what it uses of an SM."""
+
+    def __init__(self, architecture, name):
+        self.architecture, self.name = architecture, name
+        self.instructions = collections.Counter()
+        self.registers = self.stack = self.shared = 0
+        self.base, self.arguments = name, []
+
+    def read_name(self, demangled):
+        """Keeps the function's name and template arguments: `gather_rows`, ["__half", "8"]."""
+        plain = demangled.replace("(anonymous namespace)::", "").replace("ftrun::cuda::", "").removeprefix("void ")
+        found = re.match(r"(\w+)(?:<(.*?)>)?\(", plain)
+        self.name = plain.split("(")[0]
+        self.base, self.arguments = found[1], [one.strip() for one in (found[2] or "").split(",") if one]
+
+    def count(self, start, width=""):
+        """How many instructions begin so, and move so many bits at once."""
+        return sum(n for name, n in self.instructions.items()
+                   if name.split(".")[0] in start and (not width or width in name.split(".")))
+
+
+def kernels_of(tools, cubin):
+    found = {}
+    current = None
+    for line in output_of(tools["nvdisasm"], "-c", str(cubin)).splitlines():
+        if line.startswith(".text."):
+            name = line.removeprefix(".text.").rstrip(":")
+            current = found.setdefault(name, Kernel(architecture(cubin), name)).instructions
+        elif current is not None and (instruction := INSTRUCTION.match(line)):
+            current[instruction[1]] += 1
+    for name, registers, stack, shared in USE.findall(output_of(tools["cuobjdump"], "-res-usage", str(cubin))):
+        kernel = found[name]
+        kernel.registers, kernel.stack, kernel.shared = int(registers), int(stack), int(shared)
+        assert kernel.registers > 0 and kernel.instructions, f"{name}: cannot be read"
+    for kernel, plain in zip(found.values(), output_of(tools["c++filt"], input="\n".join(found)).splitlines(), strict=True):
+        kernel.read_name(plain)
+    return list(found.values())
+
+
+def local_memory(kernel):
+    uses = kernel.count(("LDL", "STL"))
+    if kernel.base not in LOCAL_MEMORY and (uses or kernel.stack):
+        yield f"{uses} accesses of local memory, {kernel.stack} bytes of stack"
+
+
+def is_attention(kernel):
+    return kernel.base in TILES and bool(kernel.arguments)
+
+
+def tensor_cores(kernel):
+    if is_attention(kernel) and not (kernel.count(("HMMA",)) and kernel.count(("LDSM",))):
+        yield f"{kernel.count(('HMMA',))} products on tensor cores, {kernel.count(('LDSM',))} loads of their operands"
+
+
+def vector_bits(kernel):
+    """Bits that the kernel reads and writes at once by its template arguments (T, V), or (From, To, V); None for one element."""
+    types = [SIZES[one] for one in kernel.arguments if one in SIZES]
+    numbers = [int(one) for one in kernel.arguments if one.isdigit()]
+    if not types or not numbers or numbers[0] not in (4, 8) or kernel.base in TILES or kernel.base == "update_elements":
+        return None
+    read = types[0] * numbers[0] * 8
+    return read, types[1] * numbers[0] * 8 if kernel.base in CONVERTING else read
+
+
+def narrow_accesses(kernel):
+    bits = vector_bits(kernel)
+    if bits is None:
+        return
+    read, written = bits
+    if kernel.base not in NARROW_LOADS and not kernel.count(("LDG",), str(read)):
+        yield f"no load of {read} bits"
+    if kernel.base not in NUMBERS | CUT_STORES and not kernel.count(("STG",), str(written)) and not kernel.count(("STG",), "128"):
+        yield f"no store of {written} bits"
+
+
+def round_up(value, unit):
+    return -(-value // unit) * unit
+
+
+def blocks_of(kernel, head):
+    """Blocks of attention that an SM holds, by registers and by shared memory."""
+    sm, block = SHARED[kernel.architecture]
+    own = kernel.shared - (RESERVED if int(kernel.architecture) >= 90 else 0)
+    shared = TILES[kernel.base] * 64 * (head + 8) * 2 + own
+    if shared > block:
+        return 0
+    warps = THREADS // 32
+    by_registers = REGISTERS // (warps * round_up(kernel.registers * 32, 256))
+    return min(by_registers, sm // round_up(shared + RESERVED, 128))
+
+
+def lost_blocks(kernel):
+    if not is_attention(kernel) or kernel.architecture not in BLOCKS:
+        return
+    head = int(kernel.arguments[0])
+    held, known = blocks_of(kernel, head), BLOCKS[kernel.architecture][kernel.base][HEADS.index(head)]
+    if held != known:
+        yield f"an SM holds {held} blocks ({kernel.registers} registers, {kernel.shared} bytes), {known} by the table"
+
+
+CHECKS = (local_memory, tensor_cores, narrow_accesses, lost_blocks)
+
+
+def main():
+    module = pathlib.Path(sys.argv[1]).resolve()
+    tools = find_tools(sys.argv[2:])
+    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        folder = pathlib.Path(scratch)
+        for kind in ("-xelf", "-xptx"):
+            output_of(tools["cuobjdump"], kind, "all", str(module), cwd=folder)
+        cubins = sorted(folder.glob("*.cubin"))
+        own = {architecture(cubin) for cubin in cubins}
+        assert {"80", "90"} <= own, f"{module} has kernels for {sorted(own)}"
+        more = list(translated(tools, folder, own))
+        cubins += pool.map(lambda pair: translate(tools, *pair), more)
+        found = [kernel for some in pool.map(lambda cubin: kernels_of(tools, cubin), cubins) for kernel in some]
+    faults = [f"sm_{kernel.architecture} {kernel.name}: {fault}" for kernel in found for check in CHECKS for fault in check(kernel)]
+    for name in sorted({kernel.architecture for kernel in found}, key=int):
+        kernels = [kernel for kernel in found if kernel.architecture == name]
+        wide = sum(vector_bits(kernel) is not None for kernel in kernels)
+        attention = sum(map(is_attention, kernels))
+        print(f"sm_{name}: {len(kernels)} kernels, {wide} of them by vectors, {attention} of attention on tensor cores, "
+              f"{max(kernel.registers for kernel in kernels)} registers at most")
+        if name in own and wide < LEAST_CHECKED:
+            faults.append(f"sm_{name}: the accesses of {wide} kernels are checked, at least {LEAST_CHECKED} expected")
+        if attention != len(TILES) * len(HEADS) * 2:
+            faults.append(f"sm_{name}: {attention} kernels of attention on tensor cores")
+    print("\n".join(faults) if faults else "no faults")
+    sys.exit(1 if faults else 0)
+
+
+main()
