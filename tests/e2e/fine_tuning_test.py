@@ -4,7 +4,6 @@ the real model is not run: e2e.quickstart runs its script. Left out (exit 77) wh
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -12,19 +11,12 @@ import tempfile
 
 from safetensors.numpy import load_file
 
+from pages import command_blocks
 from runner import BINARY, case, environment, exported, manifest, run_cases, skip, steps, tiny_model, tiny_weights
 
 SOURCE = pathlib.Path(sys.argv[1])
 SMOLLM2 = SOURCE / "models" / "smollm2-135m"
 MAKES_MODEL = "scripts/make_model.py smollm2"
-# How a block of commands begins; other blocks are output and parts of configs.
-COMMANDS = ("scripts/", "cat >", "build/", ".venv/")
-
-
-def commands(document, wanted=lambda block: True):
-    """The blocks of commands of a document, in order."""
-    blocks = re.findall(r"^```(?:\w*)\n(.*?)^```$", (SOURCE / document).read_text(), re.MULTILINE | re.DOTALL)
-    return [block for block in blocks if block.startswith(COMMANDS) and wanted(block)]
 
 
 def small_model(folder):
@@ -57,7 +49,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def docs_fine_tuning():
-        said = [run(block) for block in commands("docs/fine-tuning.md")]
+        said = [run(block) for block in command_blocks(SOURCE, "docs/fine-tuning.md")]
         assert len(said) >= 7, f"{len(said)} blocks of commands were found"
         runs = scratch / "runs"
         for name in ("chats", "chats-lora", "chats-qlora"):
@@ -78,7 +70,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def readme():
         shutil.rmtree(scratch / "data")
         shutil.rmtree(scratch / "runs")
-        said = [run(block) for block in commands("README.md", lambda block: "chats.jsonl" in block and "configs/" in block)]
+        blocks = command_blocks(SOURCE, "README.md")
+        said = [run(block) for block in blocks if "chats.jsonl" in block and "configs/" in block]
         assert len(said) == 1, said
         assert manifest(scratch / "runs" / "lora")["exit_code"] == 0
         assert (scratch / "runs" / "lora" / "export" / "adapter" / "adapter_model.safetensors").exists()

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 
+from pages import command_blocks
 from runner import (
     BINARY,
     Job,
@@ -31,8 +32,8 @@ from runner import (
 from slurm_rig import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
-SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts" / "slurm"
-PAGE = pathlib.Path(sys.argv[1]) / "docs" / "clusters.md"
+SOURCE = pathlib.Path(sys.argv[1])
+SCRIPTS = SOURCE / "scripts" / "slurm"
 # A script's jobs of one case do not meet those of another; the page's are on n7 and n8, in a partition
 # of their own.
 LIMITED, PREEMPTED, SPARE = "n1,n2", "n3", "n4,n5,n6"
@@ -314,8 +315,8 @@ with contextlib.ExitStack() as until_the_end:
 
     @waiting
     def commands_of_the_page_go_from_a_workstation_to_a_job_that_was_pre_empted():
-        blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-        assert len(blocks) == 7, f"{PAGE}: {len(blocks)} blocks"
+        blocks = command_blocks(SOURCE, "docs/clusters.md")
+        assert len(blocks) == 7, f"{len(blocks)} blocks"
         workstation, one_node, two_nodes, warn, start_again, look, array = blocks
         folder = page_folder()
         runs = folder / "runs"
