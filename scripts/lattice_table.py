@@ -27,12 +27,16 @@ def worst(cells, names=tuple(BOUNDS)):
 
 
 def beyond_one_process(cells):
-    """The cells whose norm is further from one process's than its bound, and what is known of them."""
+    """The cells whose norm is further from one process's than its bound, and
+    what is known of them."""
     if not cells:
         return []
-    heads = ("cell", "norm", "error", "one process's error", "their ratio", "error from fp64's weights", "one process's from these")
-    rows = [(" ".join(cell[name] for name in list(cell)[1:list(cell).index("|")]), number(cell["norm"]),
-             *(number(cell[name]) for name in ERRORS), f"{float(cell[ERRORS[0]]) / float(cell[ERRORS[1]]):.1f}",
+    heads = ("cell", "norm", "error", "one process's error", "their ratio",
+             "error from fp64's weights", "one process's from these")
+    rows = [(" ".join(cell[name] for name in list(cell)[1:list(cell).index("|")]),
+             number(cell["norm"]),
+             *(number(cell[name]) for name in ERRORS),
+             f"{float(cell[ERRORS[0]]) / float(cell[ERRORS[1]]):.1f}",
              *(number(cell[name]) for name in FRESH)) for cell in cells]
     return [f"""
 {len(cells)} cells whose gradient norm is further than {BOUNDS["norm"]:.0e} from one process's in some step, each named by its values in the
@@ -54,7 +58,8 @@ def table(heads, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", help="what scripts/lattice.sh wrote")
     script_errors.add_debug(parser)
     path = parser.parse_args().results
@@ -62,7 +67,8 @@ def main():
         lines = file.read().splitlines()
     planned = dict(zip(("complete", "covering"), map(int, re.findall(r"\d+", lines[0]))))
     cells = list(csv.DictReader(lines[1:], delimiter="\t"))
-    axes = [name for name in cells[0] if name not in ("part", "|", "within", "worst", "seconds", *BOUNDS, *ERRORS, *FRESH)]
+    axes = [name for name in cells[0] if name not in ("part", "|", "within", "worst", "seconds",
+                                                      *BOUNDS, *ERRORS, *FRESH)]
     day = datetime.date.fromtimestamp(os.path.getmtime(path))
     seconds = sum(float(cell["seconds"]) for cell in cells)
     print(f"""# The lattice: every layout against one process
@@ -85,24 +91,32 @@ bounds where two things hold: its error against fp64 is at most {TIMES} times on
 there or in the median step, later the own one in the worst step), and in steps that each begin with fp64's weights it is at
 most {FRESH_BOUND:.0e}.
 """)
-    heads = ("part", "cells", "run", "within bounds", *(f"worst {name}" for name in BOUNDS), "worst norm error", "one process's")
+    heads = ("part", "cells", "run", "within bounds", *(f"worst {name}" for name in BOUNDS),
+             "worst norm error", "one process's")
     rows = []
     for part, count in planned.items():
         own = [cell for cell in cells if cell["part"] == part]
-        rows.append((part, count, len(own), sum(cell["within"] == "yes" for cell in own), *(worst(own, (*BOUNDS, *ERRORS)) if own else "------")))
+        rows.append((part, count, len(own), sum(cell["within"] == "yes" for cell in own),
+                     *(worst(own, (*BOUNDS, *ERRORS)) if own else "------")))
     print("\n".join(table(heads, rows)))
-    print("\n".join(beyond_one_process([cell for cell in cells if float(cell["norm"]) >= BOUNDS["norm"]])))
+    print("\n".join(beyond_one_process([cell for cell in cells
+                                        if float(cell["norm"]) >= BOUNDS["norm"]])))
     beyond = [cell for cell in cells if cell["within"] != "yes"]
     if beyond:
         print("\nBeyond the bounds:\n")
-        print("\n".join(table((*axes, *BOUNDS, *ERRORS, *FRESH, "worst tensor"), [[cell[name] for name in (*axes, *BOUNDS, *ERRORS, *FRESH, "worst")] for cell in beyond])))
+        print("\n".join(table((*axes, *BOUNDS, *ERRORS, *FRESH, "worst tensor"),
+                              [[cell[name] for name in (*axes, *BOUNDS, *ERRORS, *FRESH, "worst")]
+                               for cell in beyond])))
     print("\nBy value of each axis, both parts together:\n")
     rows = []
     for axis in axes:
-        for value in sorted({cell[axis] for cell in cells}, key=lambda text: (text.isdigit() and int(text), text)):
+        for value in sorted({cell[axis] for cell in cells},
+                            key=lambda text: (text.isdigit() and int(text), text)):
             own = [cell for cell in cells if cell[axis] == value]
-            rows.append((axis, value, len(own), sum(cell["within"] == "yes" for cell in own), *worst(own)))
-    print("\n".join(table(("axis", "value", "cells run", "within bounds", *(f"worst {name}" for name in BOUNDS)), rows)))
+            rows.append((axis, value, len(own), sum(cell["within"] == "yes" for cell in own),
+                         *worst(own)))
+    print("\n".join(table(("axis", "value", "cells run", "within bounds",
+                           *(f"worst {name}" for name in BOUNDS)), rows)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Every command that README.md, CONTRIBUTING.md and docs/*.md tell a reader to type works: each is run here as it is written, page by
-page, in a folder that holds what the page assumes, unless a table below says who else runs it, or why no test can. Every option of
-ftrun and of scripts/ that the pages name exists."""
+"""Every command that README.md, CONTRIBUTING.md and docs/*.md tell a reader to type works: each is
+run here as it is written, page by page, in a folder that holds what the page assumes, unless a
+table below says who else runs it, or why no test can. Every option of ftrun and of scripts/ that
+the pages name exists."""
 
 import functools
 import json
@@ -26,7 +27,8 @@ VOCABULARY = 300
 
 
 class Elsewhere(typing.NamedTuple):
-    """Commands of a page that another file runs. The file holds `proof`: how it reads the page, or the command itself."""
+    """Commands of a page that another file runs. The file holds `proof`: how it reads the page,
+    or the command itself."""
 
     page: str
     begins: str
@@ -35,8 +37,8 @@ class Elsewhere(typing.NamedTuple):
 
 
 class NotRun(typing.NamedTuple):
-    """Commands of a page that no test runs. Their options are checked all the same; a program that is built only on request
-    has them in the file `source`."""
+    """Commands of a page that no test runs. Their options are checked all the same; a program that
+    is built only on request has them in the file `source`."""
 
     page: str
     begins: str
@@ -50,17 +52,22 @@ SLURM = "tests/e2e/slurm_scripts_test.py"
 READS_CLUSTERS = 'command_blocks(SOURCE, "docs/clusters.md")'
 ELSEWHERE = [
     Elsewhere("README.md", "scripts/quickstart.sh", QUICKSTART, '"scripts" / "quickstart.sh"'),
-    Elsewhere("README.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out data/chats", FINE_TUNING,
+    Elsewhere("README.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out "
+                           "data/chats", FINE_TUNING,
               'command_blocks(SOURCE, "README.md")'),
     Elsewhere("README.md", "build/release/bin/ftrun --config configs/lora.yaml", FINE_TUNING,
               'command_blocks(SOURCE, "README.md")'),
     Elsewhere("docs/fine-tuning.md", "scripts/make_model.py smollm2", "scripts/quickstart.sh",
               "scripts/make_model.py smollm2 --out models/smollm2-135m\n"),
-    Elsewhere("docs/fine-tuning.md", "", FINE_TUNING, 'command_blocks(SOURCE, "docs/fine-tuning.md")'),
-    Elsewhere("docs/data.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out data --shakespeare",
-              "scripts/quickstart.sh", "scripts/prepare_data.py --shakespeare --tokenizer models/smollm2-135m --out data/"),
+    Elsewhere("docs/fine-tuning.md", "", FINE_TUNING,
+              'command_blocks(SOURCE, "docs/fine-tuning.md")'),
+    Elsewhere("docs/data.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out data "
+                              "--shakespeare",
+              "scripts/quickstart.sh", "scripts/prepare_data.py --shakespeare --tokenizer "
+                                       "models/smollm2-135m --out data/"),
     *(Elsewhere("docs/clusters.md", begins, SLURM, READS_CLUSTERS)
-      for begins in ("export CONFIG=", "sbatch ", "job=$(sbatch ", "squeue ", "scancel ", "scontrol ", "grep ", "ftrun inspect runs/two-nodes")),
+      for begins in ("export CONFIG=", "sbatch ", "job=$(sbatch ", "squeue ", "scancel ",
+                     "scontrol ", "grep ", "ftrun inspect runs/two-nodes")),
 ]
 
 TESTS = "runs all tests, this one among them"
@@ -73,8 +80,10 @@ NOT_RUN = [
     NotRun("CONTRIBUTING.md", "cmake --workflow --preset dev", BUILDS),
     NotRun("CONTRIBUTING.md", "scripts/unsteady.sh", TESTS),
     NotRun("docs/benchmarks.md", "cmake --preset release -DFTRUN_BENCH=ON", BUILDS),
-    NotRun("docs/benchmarks.md", "build/release/bin/kernel_bench", MEASURES, "tests/bench/kernel_bench.cc"),
-    NotRun("docs/benchmarks.md", "build/release/bin/comm_bench", MEASURES, "tests/bench/comm_bench.cc"),
+    NotRun("docs/benchmarks.md", "build/release/bin/kernel_bench", MEASURES,
+           "tests/bench/kernel_bench.cc"),
+    NotRun("docs/benchmarks.md", "build/release/bin/comm_bench", MEASURES,
+           "tests/bench/comm_bench.cc"),
 ]
 
 # Texts that stand for a reader's own: page, text, what it stands for here.
@@ -86,9 +95,11 @@ STANDS_FOR = [
 ]
 
 # How a line of a command begins, on which a block without the label sh is refused.
-COMMAND = re.compile(r"(?:\$ )?(?:scripts/\S|build/release/bin/|cmake -|ftrun (?:--|[a-z]+ )|docker |kubectl |sbatch |srun |mpirun |torchrun |pip "
+COMMAND = re.compile(r"(?:\$ )?(?:scripts/\S|build/release/bin/|cmake -|ftrun (?:--|[a-z]+ "
+                     r")|docker |kubectl |sbatch |srun |mpirun |torchrun |pip "
                      r"|\.venv/bin/|python3? )")
-PROGRAM = re.compile(r"(?:build/release/bin/)?(ftrun)\b(?: (bench machine|[a-z]+)\b)?|(scripts/[\w/]+\.(?:py|sh|sbatch))")
+PROGRAM = re.compile(r"(?:build/release/bin/)?(ftrun)\b(?: (bench "
+                     r"machine|[a-z]+)\b)?|(scripts/[\w/]+\.(?:py|sh|sbatch))")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
 
@@ -98,13 +109,15 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 def small_model(folder):
     """A random model whose tokenizer knows bytes, with a chat template."""
     write_model(folder, CHATML)
-    tiny_model(folder, tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY, max_position_embeddings=2048, eos_token_id=3)
+    tiny_model(folder, tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY,
+               max_position_embeddings=2048, eos_token_id=3)
 
 
 def write_chats(path, count):
     with open(path, "w") as lines:
         for number in range(count):
-            messages = [{"role": "user", "content": f"What comes after {number}?"}, {"role": "assistant", "content": f"{number + 1}."}]
+            messages = [{"role": "user", "content": f"What comes after {number}?"},
+                        {"role": "assistant", "content": f"{number + 1}."}]
             lines.write(json.dumps({"messages": messages}) + "\n")
 
 
@@ -132,14 +145,17 @@ def checkpoint(folder):
     shutil.copytree(IMPORTS / "model", folder / "models" / "base")
     shutil.copy(IMPORTS / "train.bin", folder)
     expected = json.loads((folder / "deepspeed" / "zero3-fp32-2" / "expected.json").read_text())
-    write_config(folder / "mine.yaml", model="models/base", sequence_length=16, output_dir="runs/mine", train_batch_size=6,
+    write_config(folder / "mine.yaml", model="models/base", sequence_length=16,
+                 output_dir="runs/mine", train_batch_size=6,
                  train={"steps": expected["step"] + 2}, zero_optimization={"stage": 3},
-                 optimizer={"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}})
+                 optimizer={"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95],
+                                                        "eps": 1e-8, "weight_decay": 0.1}})
 
 
 def clusters(folder):
     tiny_data(folder / "train.bin")
-    write_config(folder / "train.yaml", train={"steps": 2}, train_batch_size=4, parallel={"data": 2}, output_dir="runs/train")
+    write_config(folder / "train.yaml", train={"steps": 2}, train_batch_size=4,
+                 parallel={"data": 2}, output_dir="runs/train")
 
 
 def plan(folder):
@@ -148,11 +164,13 @@ def plan(folder):
 
 def write_config(path, model="models/smollm2-135m", sequence_length=32, **keys):
     value = {"model": {"path": model}, "threads": 1, "gradient_clipping": 1.0,
-             "data": {"train": "train.bin", "token_dtype": "uint16", "sequence_length": sequence_length}}
+             "data": {"train": "train.bin", "token_dtype": "uint16",
+                      "sequence_length": sequence_length}}
     path.write_text(json.dumps(value | keys, indent=1))
 
 
-PREPARES = {"README.md": readme, "docs/data.md": data, "docs/checkpoint.md": checkpoint, "docs/clusters.md": clusters, "docs/plan.md": plan}
+PREPARES = {"README.md": readme, "docs/data.md": data, "docs/checkpoint.md": checkpoint,
+            "docs/clusters.md": clusters, "docs/plan.md": plan}
 
 
 # What commands must have left in the folder, for the pages whose commands are run here.
@@ -180,7 +198,8 @@ def left_by_plan(folder):
     assert json.loads((folder / "step.json").read_text())
 
 
-LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data, "docs/checkpoint.md": left_by_checkpoint, "docs/clusters.md": left_by_clusters,
+LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data,
+        "docs/checkpoint.md": left_by_checkpoint, "docs/clusters.md": left_by_clusters,
         "docs/plan.md": left_by_plan}
 
 
@@ -193,12 +212,14 @@ def options_of(program, command):
     if program == "ftrun":
         run = [BINARY, *(command.split() if command else []), "--help"]
         done = subprocess.run(run, capture_output=True, text=True, env=environment())
-        assert done.returncode == 0, f"{run}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, (
+            f"{run}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return set(OPTION.findall(done.stdout))
     text = (SOURCE / program).read_text()
     if program.endswith(".py"):
         return {option for option in OPTION.findall(text) if f'"{option}"' in text}
-    return set(OPTION.findall(text)).union(*(options_of(behind, None) for behind in re.findall(r"scripts/\w+\.py", text)))
+    return set(OPTION.findall(text)).union(*(options_of(behind, None)
+                                             for behind in re.findall(r"scripts/\w+\.py", text)))
 
 
 def unknown_options(where, text):
@@ -211,7 +232,8 @@ def unknown_options(where, text):
         yield f"{where}: there is no {program}"
     elif named := OPTION.findall(text[found.end():]):
         # What follows a SLURM script is ftrun's.
-        known = options_of("ftrun", None) if program.endswith(".sbatch") else options_of(program, command)
+        known = options_of("ftrun",
+                           None) if program.endswith(".sbatch") else options_of(program, command)
         for option in named:
             if option not in known:
                 yield f"{where}: {' '.join(filter(None, (program, command)))} has no {option}"
@@ -226,7 +248,8 @@ def without_comment(command):
 
 def row_of(page, command):
     """The row of a table that says why this command is not run here; None where it is."""
-    rows = [row for row in (*ELSEWHERE, *NOT_RUN) if row.page == page and command.startswith(row.begins)]
+    rows = [row for row in (*ELSEWHERE, *NOT_RUN) if row.page == page
+            and command.startswith(row.begins)]
     return max(rows, key=lambda row: len(row.begins), default=None)
 
 
@@ -235,13 +258,17 @@ def run_here(folder, block, command):
         if page == block.page:
             command = command.replace(text, stands_for)
     path = os.pathsep.join((str(folder / "build" / "release" / "bin"), os.environ["PATH"]))
-    done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", command], cwd=folder, env=environment({"PATH": path}), capture_output=True,
+    done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", command], cwd=folder,
+                          env=environment({"PATH": path}), capture_output=True,
                           text=True, timeout=300)
-    assert done.returncode == 0, f"{block}: exit code {done.returncode} of\n{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, (
+        f"{block}: exit code {done.returncode} of\n{command}\n{done.stdout[-3000:]}\n"
+        f"{done.stderr[-3000:]}")
 
 
 def prepared(folder):
-    """The folder in which a reader types: the repository's scripts, configs and build, and a model."""
+    """The folder in which a reader types: the repository's scripts, configs
+    and build, and a model."""
     (folder / "build" / "release").mkdir(parents=True)
     (folder / "build" / "release" / "bin").symlink_to(pathlib.Path(BINARY).parent)
     for name in ("scripts", "configs", ".venv"):
@@ -249,22 +276,27 @@ def prepared(folder):
     small_model(folder / "models" / "smollm2-135m")
 
 
-COMMAND_BLOCKS = [block for page in pages(SOURCE) for block in blocks(SOURCE, page) if block.label == "sh"]
+COMMAND_BLOCKS = [block for page in pages(SOURCE) for block in blocks(SOURCE, page)
+                  if block.label == "sh"]
 
 
 @case
 def tables_say_what_is_so():
-    """Each row is of a command that is there, has an allowed reason, or names a file that runs it."""
+    """Each row is of a command that is there, has an allowed reason, or
+    names a file that runs it."""
     typed = [(block.page, command) for block in COMMAND_BLOCKS for command in commands(block.text)]
     used = [row_of(page, command) for page, command in typed]
     for row in (*ELSEWHERE, *NOT_RUN):
-        assert row in used, f"no command of {row.page} begins with {row.begins!r}: take the row away"
+        assert row in used, (
+            f"no command of {row.page} begins with {row.begins!r}: take the row away")
     for row in ELSEWHERE:
-        assert row.proof in (SOURCE / row.file).read_text(), f"{row.file} does not hold {row.proof!r}, by which it runs commands of {row.page}"
+        assert row.proof in (SOURCE / row.file).read_text(), (
+            f"{row.file} does not hold {row.proof!r}, by which it runs commands of {row.page}")
     for row in NOT_RUN:
         assert row.reason in REASONS, row
     for page, text, _ in STANDS_FOR:
-        assert any(text in command for where, command in typed if where == page), f"{text!r} stands nowhere in the commands of {page}"
+        assert any(text in command for where, command in typed if where == page), (
+            f"{text!r} stands nowhere in the commands of {page}")
 
 
 @case
@@ -273,7 +305,8 @@ def blocks_of_commands_are_labelled():
     for page in pages(SOURCE):
         for block in blocks(SOURCE, page):
             first = next((line for line in block.text.splitlines() if COMMAND.match(line)), None)
-            assert block.label == "sh" or not first, f"{block}: {first!r} is a command: begin the block with ```sh"
+            assert (block.label == "sh"
+                    or not first), f"{block}: {first!r} is a command: begin the block with ```sh"
 
 
 @case
@@ -284,11 +317,14 @@ def options_that_pages_name_exist():
             row = row_of(block.page, command)
             if isinstance(row, NotRun) and row.source:
                 known = (SOURCE / row.source).read_text()
-                faults += [f"{block}: {row.source} has no {option}" for option in OPTION.findall(without_comment(command)) if f'"{option}"' not in known]
+                faults += [f"{block}: {row.source} has no {option}"
+                           for option in OPTION.findall(without_comment(command))
+                           if f'"{option}"' not in known]
             for line in command.splitlines():
                 faults += unknown_options(block, without_comment(line))
     for page in pages(SOURCE):
-        text = re.sub(r"^```.*?^```", "", (SOURCE / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+        text = re.sub(r"^```.*?^```", "", (SOURCE / page).read_text(),
+                      flags=re.MULTILINE | re.DOTALL)
         for code in re.findall(r"`([^`\n]+)`", text):
             faults += unknown_options(page, code)
     assert not faults, "\n".join(faults)
@@ -296,9 +332,12 @@ def options_that_pages_name_exist():
 
 @case
 def unknown_options_are_found():
-    assert list(unknown_options("x", "build/release/bin/ftrun plan --memory --memry")) == ["x: ftrun plan has no --memry"]
+    assert list(unknown_options("x",
+                                "build/release/bin/ftrun plan --memory --memry")) == [
+                                    "x: ftrun plan has no --memry"]
     assert list(unknown_options("x", "ftrun plan --merge")) == ["x: ftrun plan has no --merge"]
-    assert list(unknown_options("x", "scripts/test.sh --fast")) == ["x: scripts/test.sh has no --fast"]
+    assert list(unknown_options("x", "scripts/test.sh --fast")) == ["x: scripts/test.sh has no "
+                                                                    "--fast"]
     assert list(unknown_options("x", "scripts/gone.sh")) == ["x: there is no scripts/gone.sh"]
 
 
@@ -316,8 +355,10 @@ def run_page(page):
 
 @case
 def every_other_command_is_run():
-    run = {block.page for block in COMMAND_BLOCKS for command in commands(block.text) if row_of(block.page, command) is None}
-    assert run == set(PREPARES) == set(LEFT), f"commands of {sorted(run)} are to be run, and {sorted(PREPARES)} are prepared"
+    run = {block.page for block in COMMAND_BLOCKS for command in commands(block.text)
+           if row_of(block.page, command) is None}
+    assert run == set(PREPARES) == set(LEFT), (
+        f"commands of {sorted(run)} are to be run, and {sorted(PREPARES)} are prepared")
 
 
 for name in PREPARES:

@@ -1,6 +1,7 @@
-"""What README.md and docs/fine-tuning.md tell a user to type, from a file of chats to an adapter in use, a merged model and a report: each
-command as it is written there, in their order, on a small random model with SmolLM2's tokenizer and template. Only the line that makes
-the real model is not run: e2e.quickstart runs its script. Left out (exit 77) where models/smollm2-135m is not there."""
+"""What README.md and docs/fine-tuning.md tell a user to type, from a file of chats to an adapter in
+use, a merged model and a report: each command as it is written there, in their order, on a small
+random model with SmolLM2's tokenizer and template. Only the line that makes the real model is not
+run: e2e.quickstart runs its script. Left out (exit 77) where models/smollm2-135m is not there."""
 import json
 import os
 import pathlib
@@ -12,7 +13,8 @@ import tempfile
 from safetensors.numpy import load_file
 
 from pages import command_blocks
-from runner import BINARY, case, environment, exported, manifest, run_cases, skip, steps, tiny_model, tiny_weights
+from runner import (BINARY, case, environment, exported, manifest, run_cases, skip, steps,
+                    tiny_model, tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1])
 SMOLLM2 = SOURCE / "models" / "smollm2-135m"
@@ -22,8 +24,10 @@ MAKES_MODEL = "scripts/make_model.py smollm2"
 def small_model(folder):
     """Two layers of 64; matrices that NF4 can pack."""
     shape = json.loads((SMOLLM2 / "config.json").read_text())
-    tiny_model(folder, weights=tiny_weights(hidden=64, inner=128, heads=4, kv_heads=2, vocabulary=shape["vocab_size"]),
-               hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=shape["vocab_size"],
+    tiny_model(folder, weights=tiny_weights(hidden=64, inner=128, heads=4, kv_heads=2,
+                                            vocabulary=shape["vocab_size"]),
+               hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2,
+               head_dim=16, vocab_size=shape["vocab_size"],
                bos_token_id=shape["bos_token_id"], eos_token_id=shape["eos_token_id"])
     for path in SMOLLM2.iterdir():
         if path.name not in ("config.json", "model.safetensors", "ftrun-output.json"):
@@ -31,7 +35,8 @@ def small_model(folder):
 
 
 if not (SMOLLM2 / "tokenizer.json").exists():
-    skip("models/smollm2-135m is not there; scripts/make_model.py smollm2 --out models/smollm2-135m makes it")
+    skip("models/smollm2-135m is not there; scripts/make_model.py smollm2 --out "
+         "models/smollm2-135m makes it")
 
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
@@ -43,8 +48,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def run(block):
         text = "\n".join(line for line in block.splitlines() if not line.startswith(MAKES_MODEL))
-        done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], cwd=scratch, env=environment(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, f"exit code {done.returncode} of\n{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], cwd=scratch,
+                              env=environment(), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, (
+            f"exit code {done.returncode} of\n{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
         return done.stdout
 
     @case
@@ -74,6 +81,7 @@ with tempfile.TemporaryDirectory() as scratch:
         said = [run(block) for block in blocks if "chats.jsonl" in block and "configs/" in block]
         assert len(said) == 1, said
         assert manifest(scratch / "runs" / "lora")["exit_code"] == 0
-        assert (scratch / "runs" / "lora" / "export" / "adapter" / "adapter_model.safetensors").exists()
+        assert (
+            scratch / "runs" / "lora" / "export" / "adapter" / "adapter_model.safetensors").exists()
 
     run_cases()

@@ -1,5 +1,5 @@
-"""Fails on an include outside the layer map (the USES of lib/CMakeLists.txt), on a cycle of headers,
-and on a tensor library seen from a folder that must not know tensors."""
+"""Fails on an include outside the layer map (the USES of lib/CMakeLists.txt), on a cycle of
+headers, and on a tensor library seen from a folder that must not know tensors."""
 import pathlib
 import re
 import sys
@@ -13,15 +13,18 @@ TENSOR_HEADERS = ("torch/", "ATen/", "c10/", "gloo/", "cuda", "nccl")
 def layer_map():
     text = (LIB / "CMakeLists.txt").read_text()
     folders = {}
-    for name, engine, uses in re.findall(r"ftrun_folder\((\w+)( ENGINE)?\s*(?:USES ([\w\s]*?))?(?:\s*LINKS [^)]*)?\)", text):
+    for name, engine, uses in re.findall(r"ftrun_folder\((\w+)( ENGINE)?\s*(?:USES "
+                                         r"([\w\s]*?))?(?:\s*LINKS [^)]*)?\)", text):
         folders[name] = (bool(engine), set(uses.split()))
     return folders
 
 
 def folder_of(path):
-    """The folder whose target a file below lib is of: kernels of an operation are the engine's, wherever they lie."""
+    """The folder whose target a file below lib is of: kernels of an operation are the
+    engine's, wherever they lie."""
     parts = pathlib.PurePath(path).parts
-    return "kernels" if parts[0] == "ops" and re.match(r"(cpu|gpu)(_(?!workspace)\w+)?\.", parts[-1]) else parts[0]
+    return "kernels" if parts[0] == "ops" and re.match(r"(cpu|gpu)(_(?!workspace)\w+)?\.",
+                                                       parts[-1]) else parts[0]
 
 
 def sources():
@@ -40,7 +43,8 @@ def include_faults(folders):
         for bracket, header in INCLUDE.findall(text):
             target = folder_of(header)
             if bracket == '"' and target in folders and target != folder and target not in uses:
-                faults.append(f"{path}: includes {header}, but {folder} may use only {', '.join(sorted(uses)) or 'nothing'}")
+                faults.append(f"{path}: includes {header}, but {folder} may use only "
+                              f"{', '.join(sorted(uses)) or 'nothing'}")
             if not engine and header.startswith(TENSOR_HEADERS):
                 faults.append(f"{path}: includes {header}, but {folder} must not know tensors")
     return faults

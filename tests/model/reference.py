@@ -40,10 +40,12 @@ COMMON = {"vocab_size": VOCABULARY, "hidden_size": 72, "intermediate_size": 104,
           "eos_token_id": 2, "pad_token_id": None, "initializer_range": 0.1}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8,
+         "num_key_value_heads": 2,
          "head_dim": 12, "tie_word_embeddings": True}
 # Sizes that two tensor-parallel ranks can share.
-EIGHT_HEADS = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
+EIGHT_HEADS = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8,
+               "num_key_value_heads": 2}
 FAMILIES = {
     "llama_tied": ("Llama", {"tie_word_embeddings": True}),
     "llama_untied": ("Llama", {"tie_word_embeddings": False}),
@@ -57,60 +59,88 @@ FAMILIES = {
     "qwen2": ("Qwen2", {"hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1,
                         "tie_word_embeddings": True, "use_sliding_window": False}),
     "qwen2_window": ("Qwen2", {"hidden_size": 64, "num_attention_heads": 8,
-                               "num_key_value_heads": 4, "tie_word_embeddings": False, "use_sliding_window": True,
+                               "num_key_value_heads": 4, "tie_word_embeddings": False,
+                               "use_sliding_window": True,
                                "sliding_window": 8, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 5, "num_key_value_heads": 5,
                         "head_dim": 16, "tie_word_embeddings": False}),
     "qwen3_bias": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 7, "num_key_value_heads": 1,
                              "head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}),
     # Sizes that two tensor-parallel ranks can share.
-    "granite": ("Granite", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
-                            "tie_word_embeddings": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.4,
+    "granite": ("Granite", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                            "num_attention_heads": 8, "num_key_value_heads": 2,
+                            "tie_word_embeddings": True, "embedding_multiplier": 3.0,
+                            "residual_multiplier": 0.4,
                             "attention_multiplier": 0.2, "logits_scaling": 2.5}),
     # q, k and v, and gate and up, are one matrix each in files; a part of each head rotates.
-    "phi3": ("Phi3", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "phi3": ("Phi3", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 8,
+                      "num_key_value_heads": 2,
                       "intermediate_size": 96, "sliding_window": 8, "tie_word_embeddings": False,
-                      "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
-    "gpt2": ("GPT2", {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96, "n_positions": 41,
-                      "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True,
+                      "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                          "partial_rotary_factor": 0.5}}),
+    "gpt2": ("GPT2", {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4,
+                      "n_inner": 96, "n_positions": 41,
+                      "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+                      "tie_word_embeddings": True,
                       "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1}),
     # Sizes that two tensor-parallel ranks can share; "gelu" stands for its approximation.
     "gemma": ("Gemma", GEMMA | {"hidden_act": "gelu"}),
     # Scores and logits beyond the bounds; a window on the first layer.
-    "gemma2": ("Gemma2", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8, "attn_logit_softcapping": 0.8,
+    "gemma2": ("Gemma2", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8,
+                                  "attn_logit_softcapping": 0.8,
                                   "final_logit_softcapping": 1.5}),
     # Two rotations; windows on all layers but every second.
-    "gemma3": ("Gemma3Text", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8, "num_hidden_layers": 3,
-                                      "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "gemma3": ("Gemma3Text", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8,
+                                      "num_hidden_layers": 3,
+                                      "layer_types": ["sliding_attention", "full_attention",
+                                                      "sliding_attention"],
                                       "rope_parameters": {
-                                          "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-                                          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
+                                          "full_attention": {"rope_type": "linear", "factor": 8.0,
+                                                             "rope_theta": 1e6},
+                                          "sliding_attention": {"rope_type": "default",
+                                                                "rope_theta": 1e4}}}),
     # Norms behind attention and MLP alone; norms of all query heads and of all key heads.
     "olmo2": ("Olmo2", EIGHT_HEADS | {"tie_word_embeddings": False}),
     # The second of three layers does not rotate.
-    "smollm3": ("SmolLM3", EIGHT_HEADS | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": True}),
-    "starcoder2": ("Starcoder2", EIGHT_HEADS | {"norm_epsilon": 1e-5, "sliding_window": 8, "tie_word_embeddings": True}),
+    "smollm3": ("SmolLM3", EIGHT_HEADS | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1],
+                                          "tie_word_embeddings": True}),
+    "starcoder2": ("Starcoder2", EIGHT_HEADS | {"norm_epsilon": 1e-5, "sliding_window": 8,
+                                                "tie_word_embeddings": True}),
     "stablelm": ("StableLm", EIGHT_HEADS | {"use_qkv_bias": True, "tie_word_embeddings": False}),
-    "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True, "tie_word_embeddings": False}),
+    "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True,
+                                                     "tie_word_embeddings": False}),
     "glm": ("Glm", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     "glm4": ("Glm4", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     "cohere": ("Cohere", EIGHT_HEADS | {"logit_scale": 0.5, "tie_word_embeddings": True}),
     # The second of three layers has no window, and does not rotate.
-    "cohere2": ("Cohere2", EIGHT_HEADS | {"num_hidden_layers": 3, "logit_scale": 0.5, "sliding_window": 8, "tie_word_embeddings": True,
-                                          "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
-    "gpt_neox": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": False}),
-    "gpt_neox_serial": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "use_parallel_residual": False,
+    "cohere2": ("Cohere2", EIGHT_HEADS | {"num_hidden_layers": 3, "logit_scale": 0.5,
+                                          "sliding_window": 8, "tie_word_embeddings": True,
+                                          "layer_types": ["sliding_attention", "full_attention",
+                                                          "sliding_attention"]}),
+    "gpt_neox": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                             "num_attention_heads": 4, "tie_word_embeddings": False}),
+    "gpt_neox_serial": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                                    "num_attention_heads": 4, "use_parallel_residual": False,
                                     "tie_word_embeddings": False}),
-    "opt": ("OPT", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4, "ffn_dim": 96, "max_position_embeddings": 41,
-                    "word_embed_proj_dim": 64, "dropout": 0.0, "init_std": 0.1, "tie_word_embeddings": True}),
-    # One key head for all query heads; and two of them, in whose rows of the fused matrix four query heads come before each.
-    "falcon": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": True}),
-    "falcon_new": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_kv_heads": 2, "bias": True,
-                              "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "tie_word_embeddings": True}),
-    # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
-    "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "opt": ("OPT", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4,
+                    "ffn_dim": 96, "max_position_embeddings": 41,
+                    "word_embed_proj_dim": 64, "dropout": 0.0, "init_std": 0.1,
+                    "tie_word_embeddings": True}),
+    # One key head for all query heads; and two of them, in whose rows of the fused matrix four
+    # query heads come before each.
+    "falcon": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4,
+                          "tie_word_embeddings": True}),
+    "falcon_new": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                              "num_attention_heads": 8, "num_kv_heads": 2, "bias": True,
+                              "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1,
+                              "tie_word_embeddings": True}),
+    # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two
+    # tensor-parallel ranks can share.
+    "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                                 "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
-    "padding_tied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "padding_tied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                               "num_attention_heads": 8, "num_key_value_heads": 2,
                                "pad_token_id": 7, "tie_word_embeddings": True}),
 }
 # These are written with transformers 4's keys.
@@ -132,7 +162,8 @@ def small_model(name, seed):
     family, changes = FAMILIES[name]
     config_class = getattr(transformers, family + "Config")
     known = config_class()
-    common = {key: value for key, value in COMMON.items() if hasattr(known, key) and family != "GPT2"}
+    common = {key: value for key, value in COMMON.items() if hasattr(known, key)
+              and family != "GPT2"}
     config = config_class(**common | changes)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
@@ -177,8 +208,10 @@ def step_gradients(model, data, step):
 
 
 def file_parameters(model):
-    """The parameters by their names in files, where the head of GPT-NeoX is called otherwise than in memory."""
-    renamed = {"lm_head.weight": "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
+    """The parameters by their names in files, where the head of GPT-NeoX is called
+    otherwise than in memory."""
+    renamed = {"lm_head.weight":
+               "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
     return {renamed.get(name, name): parameter for name, parameter in model.named_parameters()}
 
 
@@ -215,7 +248,8 @@ def largest_relative(a, b):
 
 
 # Of a name's seeds, how many are known to give no reference.
-KNOWN_BAD = {"llama_untied": 2, "linear_rope": 1, "qwen2": 1, "qwen2_window": 1, "patterns": 1, "dora_dropout": 1, "nf4": 1, "int8": 2}
+KNOWN_BAD = {"llama_untied": 2, "linear_rope": 1, "qwen2": 1, "qwen2_window": 1, "patterns": 1,
+             "dora_dropout": 1, "nf4": 1, "int8": 2}
 
 
 def seeds(name):
@@ -271,7 +305,8 @@ def windows(config):
 
 
 def norm_epsilon(config):
-    return next(getattr(config, key) for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon") if hasattr(config, key))
+    return next(getattr(config, key) for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")
+                if hasattr(config, key))
 
 
 def parameter_shapes(config):
