@@ -94,8 +94,8 @@ def _write_mark(folder, complete):
 
 def _recorded_name(record):
     """A name that is not UTF-8 is recorded as hexadecimal digits besides."""
-    return os.fsdecode(bytes.fromhex(record["name_hex"])) if "name_hex" in record else record[
-        "name"]
+    return os.fsdecode(
+        bytes.fromhex(record["name_hex"])) if "name_hex" in record else record["name"]
 
 
 def _read_mark(folder):

@@ -571,8 +571,8 @@ class TorchFile:
         for info in infos:
             top, _, name = info.filename.partition("/")
             parts = info.filename.split("/")
-            if not top or not name or ".." in parts or "." in parts or "" in parts[
-                    :-1] or "\\" in info.filename:
+            if (not top or not name or ".." in parts or "." in parts or "" in parts[:-1]
+                or "\\" in info.filename):
                 raise BadFile(f"{self.place}: the zip entry {printable(info.filename)!r} is not "
                               "named as torch names them")
             if name in entries:
@@ -645,8 +645,7 @@ class TorchFile:
     def value(self):
         """What was saved; its tensors refer to this file."""
         if "byteorder" in self.entries and self.entry_bytes("byteorder", 0,
-                                                            self.entries["byteorder"][
-                                                                1]) != b"little":
+                                                            self.entries["byteorder"][1]) != b"little":
             raise BadFile(f"{self.place}: was saved on a machine of another byte order")
         size = self.entries["data.pkl"][1]
         if size > LARGEST_PICKLE:

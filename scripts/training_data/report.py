@@ -92,8 +92,8 @@ class Tally:
         if self.shared:
             found.append(f"{self.shared} of these are in train and in validation, whose loss they "
                          "make too low")
-        if self.encoder.has_template and counts[
-                "answers"] and self.encoder.template.says_the_date():
+        if (self.encoder.has_template and counts["answers"]
+            and self.encoder.template.says_the_date()):
             found.append("the chat template writes the date on which it runs; fix it with "
                          "--template-options if it names one (Llama 3.1: '{\"date_string\": \"26 "
                          "Jul 2024\"}')")

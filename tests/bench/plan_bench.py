@@ -36,8 +36,7 @@ def plan(binary, config, *arguments):
     assert process.returncode == 0, f"ftrun plan: exit {process.returncode}"
     checked = re.search(r"^checked: all (\d+) ranks, (\d+) ", text, re.M)
     return (checked[1],
-            checked[
-                2]), time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+            checked[2]), time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
 MESH = ("parallel.data=128", "parallel.pipeline=16")

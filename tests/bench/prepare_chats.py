@@ -82,8 +82,7 @@ def prepared(path, model, workers, out):
     told = subprocess.run(script, check=True, capture_output=True, text=True).stdout
     return float(told.rsplit("done in ",
                              1)[1].split()[0]), json.loads(pathlib.Path(out,
-                                                                        "train.json").read_text())[
-                                                                            "tokens"]
+                                                                        "train.json").read_text())["tokens"]
 
 
 def main():

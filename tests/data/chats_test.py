@@ -800,8 +800,8 @@ user([{"type": "text", "text": "p"}]), assistant("c")]}, "pair": {"prompt": "p",
     def test_the_lists_of_harmless_fields_are_one(self):
         """Of docs/data.md, of lib/data and of the scripts."""
         docs = (ROOT / "docs/data.md").read_text().split("Harmless are:\n\n")[1].split("\n\n")[0]
-        source = (ROOT / "lib/data/jsonl_fields.cc").read_text().split("kHarmlessNames = {")[
-            1].split("}")[0]
+        source = (ROOT / "lib/data/jsonl_fields.cc").read_text().split(
+            "kHarmlessNames = {")[1].split("}")[0]
         self.assertEqual(re.findall("`(.*?)`", docs), list(fields.HARMLESS))
         self.assertEqual(re.findall('"(.*?)"', source), list(fields.HARMLESS))
 

@@ -36,8 +36,8 @@ def hollow_model(folder, **changes):
     """A model whose weights are a hole in a file: any size, no disk."""
     tiny_model(folder, **changes)
     shape = TINY_CONFIG | changes
-    hidden, inner, heads = shape["hidden_size"], shape["intermediate_size"], shape[
-        "num_attention_heads"] * shape["head_dim"]
+    hidden, inner, heads = (shape["hidden_size"], shape["intermediate_size"],
+                            shape["num_attention_heads"] * shape["head_dim"])
     groups, prefix = shape["num_key_value_heads"] * shape["head_dim"], "model.layers.0."
     shapes = {"model.embed_tokens.weight": [shape["vocab_size"], hidden],
               "model.norm.weight": [hidden],

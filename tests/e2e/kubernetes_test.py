@@ -116,11 +116,11 @@ with tempfile.TemporaryDirectory() as scratch:
             if "value" in entry:
                 env[entry["name"]] = entry["value"]
             elif "fieldRef" in entry["valueFrom"]:
-                assert entry["valueFrom"]["fieldRef"][
-                    "fieldPath"] == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+                assert (entry["valueFrom"]["fieldRef"]["fieldPath"]
+                        == "metadata.annotations['batch.kubernetes.io/job-completion-index']")
                 env[entry["name"]] = str(index)
-        assert env[
-            "MASTER_ADDR"] == f"{JOB['metadata']['name']}-0.{JOB['spec']['template']['spec']['subdomain']}"
+        assert (env["MASTER_ADDR"]
+                == f"{JOB['metadata']['name']}-0.{JOB['spec']['template']['spec']['subdomain']}")
         assert JOB["spec"]["template"]["spec"]["subdomain"] == SERVICE["metadata"]["name"]
         assert int(env["WORLD_SIZE"]) == JOB["spec"]["completions"] == JOB["spec"]["parallelism"]
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

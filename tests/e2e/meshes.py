@@ -136,8 +136,8 @@ class MeshJob(ShardedJob):
             name, sent)
         traffic = record["traffic"]["communication"]
         assert traffic["program"] == 4 * sum(sent), (traffic, sent)
-        given, used = record["memory"]["allocated"]["device_total"], record["memory"]["touched"][
-            "device_total"]
+        given, used = (record["memory"]["allocated"]["device_total"],
+                       record["memory"]["touched"]["device_total"])
         assert planned[0] <= given <= planned[0] + (1 << 20) and used <= given, record["memory"]
         return table
 
@@ -191,8 +191,8 @@ class MeshJob(ShardedJob):
             running.kill(signal.SIGTERM, running.ranks()[target] if target else None)
             running.wait(143)
             done = len(steps(self.out(name)))
-            assert manifest(self.out(name))[
-                "exit_reason"] == f"stopped by SIGTERM after step {done}"
+            assert manifest(
+                self.out(name))["exit_reason"] == f"stopped by SIGTERM after step {done}"
             assert checkpoints(self.out(name)) == [f"step-{done:08}"]
         self.run(name, "--resume", "auto", **self.settings_of(**mesh, total=done + 2))
         self.run(f"not-stopped-{of}", **self.settings_of(**mesh, total=done + 2))

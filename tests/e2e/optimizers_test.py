@@ -112,8 +112,8 @@ with tempfile.TemporaryDirectory() as scratch:
         three = job.train("codes-three", 3, **saving, stage=2)
         copy_without_last(three, job.out("codes-one"), 4)
         one = job.train("codes-one", 1, "--resume", "auto", **saving)
-        assert abs(steps(one)[-1]["loss"] - steps(three)[-1]["loss"]) < 2e-5 * steps(one)[-1][
-            "loss"]
+        assert abs(steps(one)[-1]["loss"] - steps(three)[-1]["loss"]) < 2e-5 * steps(
+            one)[-1]["loss"]
         states = {}
         for path in (one / "checkpoints" / "step-00000004").glob("rank-*.safetensors"):
             states.update(load_file(path))

@@ -15,8 +15,7 @@ def browser():
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-MISSING[
-    "browser"] = lambda: "" if browser() else f"no browser: none of {', '.join(BROWSERS)} is installed"
+MISSING["browser"] = lambda: "" if browser() else f"no browser: none of {', '.join(BROWSERS)} is installed"
 
 
 def data_of(page):

