@@ -66,10 +66,9 @@ def verdict(ended, output):
                 "a failed assertion, then CTest's time limit") if ASSERTED.search(output) else (
                     "waited", "CTest's time limit")
     last = output.rstrip().rsplit("\n", 1)[-1]
-    return ("waited",
-            last.removeprefix(WAITED)) if last.startswith(WAITED) else ("fault",
-                                                                        "a failed assertion or "
-                                                                        "check")
+    if last.startswith(WAITED):
+        return "waited", last.removeprefix(WAITED)
+    return "fault", "a failed assertion or check"
 
 
 def endings(text):
@@ -157,8 +156,8 @@ def descendants():
     parents = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")",
-                                                                                 1)[1].split()[1])
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            parents[int(folder.name)] = int(fields[1])
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
     found = {os.getpid()}

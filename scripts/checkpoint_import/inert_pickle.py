@@ -644,8 +644,8 @@ class TorchFile:
 
     def value(self):
         """What was saved; its tensors refer to this file."""
-        if "byteorder" in self.entries and self.entry_bytes("byteorder", 0,
-                                                            self.entries["byteorder"][1]) != b"little":
+        order = self.entries.get("byteorder")
+        if order and self.entry_bytes("byteorder", 0, order[1]) != b"little":
             raise BadFile(f"{self.place}: was saved on a machine of another byte order")
         size = self.entries["data.pkl"][1]
         if size > LARGEST_PICKLE:

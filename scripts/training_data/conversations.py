@@ -239,8 +239,8 @@ def system_text(value):
     if isinstance(value, dict):
         inner = [key for key in value if not holds_nothing(value[key])
                  and key not in ("role", "type")]
-        return system_text(value[inner[0]]) if len(inner) == 1 and inner[0] in ("text", "content",
-                                                                                "parts") else None
+        is_text = len(inner) == 1 and inner[0] in ("text", "content", "parts")
+        return system_text(value[inner[0]]) if is_text else None
     if isinstance(value, list) and value:
         texts = [system_text(part) for part in value]
         return None if None in texts else "".join(texts)
@@ -371,9 +371,10 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
     here = f"{place}: message {number}"
     fields = Fields(turn, MESSAGE_MEANINGS, here, ignored)
     who, what = fields.raw("role"), fields.raw("content")
-    names = ("from", "value") if fields.key("role") == "from" else ("role",
-                                                                    "content") if fields.has(
-                                                                        "role") else names
+    if fields.key("role") == "from":
+        names = ("from", "value")
+    elif fields.has("role"):
+        names = ("role", "content")
     names = (fields.key("role") or names[0], fields.key("content") or names[1])
     calls = calls_of(fields, number, place)
     if what is None and calls:

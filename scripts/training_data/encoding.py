@@ -125,9 +125,8 @@ class Encoder:
             content = line_content(content, place)
         if isinstance(content, BadDocument):
             raise content
-        read = Text(content, "text file") if isinstance(content,
-                                                        str) else read_object(content, place,
-                                                                              self.ignored)
+        read = (Text(content, "text file") if isinstance(content, str)
+                else read_object(content, place, self.ignored))
         notes = Notes()
         for key in read.unread:
             notes.count(("unread", key), place)

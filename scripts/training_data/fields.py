@@ -97,17 +97,16 @@ def by_name(meanings):
 
 
 RECORD_MEANINGS, MESSAGE_MEANINGS = by_name(RECORD), by_name(MESSAGE)
-HARMLESS_NAMES, TOKEN_NAMES, CALL_NAMES, WEIGHT_NAMES, TRAIN_NAMES = map(spelled,
-                                                                         (HARMLESS, TOKEN_IDS,
-                                                                          CALLS, WEIGHTS, TRAIN))
+HARMLESS_NAMES, TOKEN_NAMES, CALL_NAMES, WEIGHT_NAMES, TRAIN_NAMES = map(
+    spelled, (HARMLESS, TOKEN_IDS, CALLS, WEIGHTS, TRAIN))
 
 
 def is_absent(value):
     """Whether a field holds nothing: null, NaN, an empty list or object, a text
     without a character to see."""
-    return value is None or value != value or (isinstance(value, (list, dict))
-                                               and not value) or (isinstance(value, str)
-                                                                  and not value.strip())
+    return (value is None or value != value
+            or (isinstance(value, (list, dict)) and not value)
+            or (isinstance(value, str) and not value.strip()))
 
 
 def holds_nothing(value):

@@ -194,22 +194,27 @@ def sample_text(pieces, colour, most):
 # ---- the page ----
 
 STYLE = """
-:root { color-scheme: light dark; --text: #1c1e21; --quiet: #666b73; --ground: #fff; --card: #f4f5f7; --line: #d9dce1;
+:root { color-scheme: light dark; --text: #1c1e21; --quiet: #666b73; --ground: #fff;
+  --card: #f4f5f7; --line: #d9dce1;
   --trained: #d3f2d8; --trained-text: #0c3d17; --bar: #4a7fd6; --warn: #fff3d6; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6e8eb; --quiet: #9aa0a8; --ground: #16181c; --card: #1f2228;
+@media (prefers-color-scheme: dark) { :root { --text: #e6e8eb; --quiet: #9aa0a8;
+  --ground: #16181c; --card: #1f2228;
   --line: #363b44; --trained: #174a26; --trained-text: #d7f7de; --bar: #6f9ee8; --warn: #4a3a10; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--ground); margin: 0 auto;
-  max-width: 60rem; padding: 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--ground);
+  margin: 0 auto; max-width: 60rem; padding: 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: .75rem; }
 .tile { background: var(--card); border-radius: .5rem; padding: .6rem 1rem; flex: 1 1 8rem; }
-.tile b { display: block; font-size: 1.4rem; } .tile span, .quiet { color: var(--quiet); font-size: .9rem; }
+.tile b { display: block; font-size: 1.4rem; }
+.tile span, .quiet { color: var(--quiet); font-size: .9rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
 td, th { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--line); }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 .bar { display: inline-block; height: .8rem; background: var(--bar); border-radius: .15rem; }
-.warn { background: var(--warn); padding: .5rem 1rem; border-radius: .5rem; margin: .5rem 0; overflow-wrap: anywhere; }
-pre { background: var(--card); padding: .75rem 1rem; border-radius: .5rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+.warn { background: var(--warn); padding: .5rem 1rem; border-radius: .5rem; margin: .5rem 0;
+  overflow-wrap: anywhere; }
+pre { background: var(--card); padding: .75rem 1rem; border-radius: .5rem; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
 mark { background: var(--trained); color: var(--trained-text); border-radius: .15rem; }
 """
 

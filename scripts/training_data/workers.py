@@ -52,7 +52,8 @@ def process_pool(workers):
     except (OSError, ImportError) as error:  # Python has no semaphores where the system has none
         raise EnvironmentFault(f"{SHARED_MEMORY}: {getattr(error, 'strerror', None) or error}: the "
                                "tokenising processes need a few bytes there; make it writable and "
-                               "leave it some room, or tokenise in this process with --workers 1") from None
+                               "leave it some room, or tokenise in this process with "
+                               "--workers 1") from None
 
 
 def submitted(pool, batch):

@@ -166,6 +166,8 @@ def beside_the_machine(args):
                   and 1 < line["step"] <= args.every + 1] for one in (plain, lines)]
         once = sum(early[1]) - sum(early[0]) - lost
         costs = costs_within(lines, args.every, seconds, held)
+        plain_steps = [line["step_seconds"] for line in plain
+                       if "loss" in line and line["step"] > 1]
         print(f"pair {pair + 1}: {size / 2**30:.2f} GiB a checkpoint, {count} of them in "
               f"{len(lines)} steps of {step:.2f} s\n  held {held:.3f} s a checkpoint, "
               f"{held / copied:.2f} of a copy of as many bytes ({copied:.3f} s)\n  written and "
@@ -174,7 +176,7 @@ def beside_the_machine(args):
               f"training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}; the first one of "
               f"a run {once:.2f} s more\n  within the one training: {spread_of_costs(costs)}\n  "
               "(steps of the training without checkpoints differ by "
-              f"{statistics.stdev(one['step_seconds'] for one in plain if 'loss' in one and one['step'] > 1):.2f} s)",
+              f"{statistics.stdev(plain_steps):.2f} s)",
               flush=True)
 
 
@@ -212,7 +214,8 @@ def save(folder, shapes):
     made = state(shapes)
     for attempt in range(2):
         start = time.perf_counter()
-        future = dcp.async_save(made, storage_writer=dcp.FileSystemWriter(f"{folder}-{attempt}", sync_files=True, thread_count=2))
+        writer = dcp.FileSystemWriter(f"{folder}-{attempt}", sync_files=True, thread_count=2)
+        future = dcp.async_save(made, storage_writer=writer)
         held = time.perf_counter() - start
         future.result()
         sync(f"{folder}-{attempt}")
@@ -243,11 +246,13 @@ def engine(shapes):
     model = Model(shapes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     return deepspeed.initialize(model=model, optimizer=optimizer, config={
-        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}, "zero_allow_untested_optimizer": True,
+        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0},
+        "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1 << 30, "checkpoint": WRITER})[0]
 def state(one):
     states = one.optimizer.state
-    return bits(tensor for p in one.module.all for tensor in (p.detach(), states[p]["exp_avg"], states[p]["exp_avg_sq"]))
+    return bits(tensor for p in one.module.all
+                for tensor in (p.detach(), states[p]["exp_avg"], states[p]["exp_avg_sq"]))
 def save(folder, shapes):
     one = engine(shapes)
     one.backward(one())
@@ -267,7 +272,8 @@ def load(folder, shapes):
     one.load_checkpoint(f"{folder}-1")
     return {"load": time.perf_counter() - start, "state": state(one)}
 if __name__ == "__main__":
-    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False,
+                               init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
     main(save, load)
 '''
 

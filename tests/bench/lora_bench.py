@@ -28,11 +28,16 @@ PEER = '''
 import json, resource, sys, time
 import numpy as np, torch, transformers
 from peft import LoraConfig, get_peft_model
-model_folder, data, tokens, steps, threads, targets, dora = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]), sys.argv[6].split(","), sys.argv[7] == "dora"
+model_folder, data = sys.argv[1:3]
+tokens, steps, threads = map(int, sys.argv[3:6])
+targets, dora = sys.argv[6].split(","), sys.argv[7] == "dora"
 torch.set_num_threads(threads)
 base = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-model = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules=targets, use_dora=dora, task_type="CAUSAL_LM")).train()
-optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-4, weight_decay=0.0)
+adapter = LoraConfig(r=16, lora_alpha=32, target_modules=targets, use_dora=dora,
+                     task_type="CAUSAL_LM")
+model = get_peft_model(base, adapter).train()
+trained = [p for p in model.parameters() if p.requires_grad]
+optimizer = torch.optim.AdamW(trained, lr=2e-4, weight_decay=0.0)
 stream = np.fromfile(data, dtype=np.uint16).astype(np.int64)
 times, losses = [], []
 for step in range(steps):
@@ -46,7 +51,8 @@ for step in range(steps):
     optimizer.zero_grad()
     losses.append(loss.item())
     times.append(time.perf_counter() - start)
-print(json.dumps({"times": times, "losses": losses, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"times": times, "losses": losses, "peak": peak}))
 '''
 
 

@@ -108,11 +108,17 @@ def compare(args, runs):
         turned = names[i % len(names):] + names[:i % len(names)]
         found.append({name: runs[name]() for name in turned})
         one = found[-1]
-        print(f"round {i + 1}: {ours} {one[ours]['seconds']:.2f} s; " + "; ".join(
-            f"{name} {one[name]['seconds']:.2f} s, "
-            f"{one[name]['seconds'] / one[ours]['seconds']:.2f} x, losses off by "
-            f"{max(abs(a - b) / b for a, b in zip(one[ours]['losses'], one[name]['losses'], strict=True)):.1e}" for name in others) +
-            f"; other load at most {max(run['foreign'] for run in one.values()):.2f} core", flush=True)
+
+        def against(name):
+            pairs = zip(one[ours]["losses"], one[name]["losses"], strict=True)
+            off = max(abs(a - b) / b for a, b in pairs)
+            ratio = one[name]["seconds"] / one[ours]["seconds"]
+            return f"{name} {one[name]['seconds']:.2f} s, {ratio:.2f} x, losses off by {off:.1e}"
+
+        foreign = max(run["foreign"] for run in one.values())
+        print(f"round {i + 1}: {ours} {one[ours]['seconds']:.2f} s; "
+              + "; ".join(against(name) for name in others)
+              + f"; other load at most {foreign:.2f} core", flush=True)
         for name, run in one.items():
             for stage, (idle, schedule) in run.get("idle", {}).items():
                 print(f"  {name}, {stage}: waits {idle:.1f} % of its steps, by the schedule "
@@ -157,12 +163,12 @@ def compare_schedules(args):
     print(f"{args.shape}, {args.tokens} tokens, {MICRO_BATCHES} micro-batches, two stages",
           flush=True)
     model = random_model.make(args.shape, args.scratch / "model")[0]
-    rounds = compare(args,
-                     {name: (lambda name=name: run_ftrun(args, model,
-                                                         pipeline(name,
-                                                                  SPLIT if SCHEDULES[name][1] == 1
-                                                                  else None),
-                                                         MICRO_BATCHES)) for name in names})
+
+    def run(name):
+        layers = SPLIT if SCHEDULES[name][1] == 1 else None
+        return run_ftrun(args, model, pipeline(name, layers), MICRO_BATCHES)
+
+    rounds = compare(args, {name: (lambda name=name: run(name)) for name in names})
 
     def middle(name, value):
         return statistics.median(value(one[name], one["1f1b"]) for one in rounds)
@@ -223,9 +229,8 @@ def compare_memory(args):
         if stages == 1:
             half = full
         for schedule in SCHEDULES if stages > 1 else ["1f1b"]:
-            found = full if schedule == "gpipe" or stages == 1 else stage_bytes(args, model,
-                                                                                schedule, stages,
-                                                                                MICRO_BATCHES)
+            found = (full if schedule == "gpipe" or stages == 1
+                     else stage_bytes(args, model, schedule, stages, MICRO_BATCHES))
             for stage, used in enumerate(found):
                 one = (full[stage]["temporary"] - half[stage]["temporary"]) / (MICRO_BATCHES // 2)
                 kept = in_flight(schedule, stages, stage, MICRO_BATCHES)

@@ -35,8 +35,8 @@ def plan(binary, config, *arguments):
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, f"ftrun plan: exit {process.returncode}"
     checked = re.search(r"^checked: all (\d+) ranks, (\d+) ", text, re.M)
-    return (checked[1],
-            checked[2]), time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+    took = time.monotonic() - start
+    return checked.groups(), took, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
 MESH = ("parallel.data=128", "parallel.pipeline=16")
@@ -96,9 +96,8 @@ def main():
         for name, arguments in ways.items():
             runs[name].append(plan(options.binary, options.config, *arguments))
     for name, found in runs.items():
-        (ranks, programs), walls, seconds, memory = found[0][0], *(list(column)
-                                                                   for column
-                                                                   in list(zip(*found))[1:])
+        ranks, programs = found[0][0]
+        walls, seconds, memory = (list(column) for column in list(zip(*found))[1:])
         print(f"{name}: {ranks} ranks, {programs} programs: {min(walls):.2f} s (median "
               f"{statistics.median(walls):.2f}), processor {min(seconds):.2f} s (median "
               f"{statistics.median(seconds):.2f}), memory at most {max(memory) / 2**20:.0f} MiB")

@@ -77,12 +77,10 @@ def reference(path, model, workers, times):
 def prepared(path, model, workers, out):
     """Seconds as the command itself counts them, start of the processes included."""
     script = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", model, "--out",
-              out, "--workers",
-              str(workers), path]
+              out, "--workers", str(workers), path]
     told = subprocess.run(script, check=True, capture_output=True, text=True).stdout
-    return float(told.rsplit("done in ",
-                             1)[1].split()[0]), json.loads(pathlib.Path(out,
-                                                                        "train.json").read_text())["tokens"]
+    seconds = float(told.rsplit("done in ", 1)[1].split()[0])
+    return seconds, json.loads(pathlib.Path(out, "train.json").read_text())["tokens"]
 
 
 def main():

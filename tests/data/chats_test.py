@@ -46,7 +46,8 @@ GEMMA = ("{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception
 # History loses its reasoning; the last answer always has a block of it.
 QWEN3 = """
 {%- set ns = namespace(last=0) %}
-{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{%
+    endfor %}
 {%- for m in messages %}
     {%- if m.role == 'assistant' %}
         {%- set content = m.content %}
@@ -56,7 +57,8 @@ QWEN3 = """
             {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
         {%- endif %}
         {%- if loop.index0 > ns.last and (loop.last or reasoning) %}
-            {{- '<|im_start|>assistant\\n<think>\\n' + reasoning + '\\n</think>\\n\\n' + content + '<|im_end|>\\n' }}
+            {{- '<|im_start|>assistant\\n<think>\\n' + reasoning + '\\n</think>\\n\\n'
+                + content + '<|im_end|>\\n' }}
         {%- else %}
             {{- '<|im_start|>assistant\\n' + content + '<|im_end|>\\n' }}
         {%- endif %}
@@ -779,11 +781,11 @@ class Fields(Case):
                 {"role": "tool", "content": "seen", "name": "seek"},
                 assistant("c")]
         return {"messages": {"messages": chat, "tools": [copy.deepcopy(TOOL)]},
-                "parts": {"messages": [
-user([{"type": "text", "text": "p"}]), assistant("c")]}, "pair": {"prompt": "p", "completion": "c"},
-            "lists": {"prompt": [user("p")], "completion": [assistant("c")]},
+                "parts": {"messages": [user([{"type": "text", "text": "p"}]), assistant("c")]},
+                "pair": {"prompt": "p", "completion": "c"},
+                "lists": {"prompt": [user("p")], "completion": [assistant("c")]},
                 "alpaca": {"instruction": "p", "output": "c"},
-            "text": {"text": "p"}}[shape]
+                "text": {"text": "p"}}[shape]
 
     def places(self, record):
         """(what the level is called, the object) of all levels that can have a field."""
@@ -976,10 +978,9 @@ class Report(Case):
         path = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"}])
         self.prepare(path)
         self.assertIn("up to date", self.run_script(path)[1])
-        for change in (lambda: self.use("{# new #}"
-                                        + CHATML), lambda: self.use("{# new #}" + CHATML,
-                                                                    generation={"eos_token_id":
-                                                                                0})):
+        new = "{# new #}" + CHATML
+        for change in (lambda: self.use(new),
+                       lambda: self.use(new, generation={"eos_token_id": 0})):
             change()
             self.assertIn("done in", self.run_script(path)[1])
             self.assertIn("up to date", self.run_script(path)[1])

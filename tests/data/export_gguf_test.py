@@ -54,9 +54,9 @@ def byte_level_tokenizer(rule, adds_bos=False, size=500):
     if normalizer:
         tokenizer.normalizer = normalizer
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=size, special_tokens=SPECIAL,
-                                                            show_progress=False,
-                                                            initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=SPECIAL, show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(TEXT, trainer)
     tokenizer.add_tokens([AddedToken("<tool>", special=False, normalized=False)])
     if adds_bos:
         tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A",

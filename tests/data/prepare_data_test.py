@@ -113,9 +113,8 @@ class PrepareData(unittest.TestCase):
         return code, err
 
     def text_of(self, ids):
-        return self.tokenizer.decode([int(i) for i in ids],
-                                     skip_special_tokens=False).replace("Ġ", " ").replace(
-"Ċ", "\n")
+        text = self.tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+        return text.replace("Ġ", " ").replace("Ċ", "\n")
 
     def trained_text(self, document):
         """The document with what is trained on in [ ]."""
@@ -440,7 +439,7 @@ class PrepareData(unittest.TestCase):
                                  ["[other<|end|>]"] * count)
             self.assertEqual(sorted(os.listdir(self.out), key=lambda n: (n == "train.html", n)),
                              sorted(f"{s}.{e}" for s in ("train", "validation")
-for e in ("bin", "idx", "json"))
+                                    for e in ("bin", "idx", "json"))
                              + ["train.html"])
             at += 1
         self.assertGreater(at, 10)

@@ -213,12 +213,14 @@ with tempfile.TemporaryDirectory() as scratch:
                 "token_dtype": "uint16"}
         config = job.config("check-inputs", data=data, model={"path": str(folder)})
         mismatch = (f"{config}:3:11: error: {folder}: the weights are not those of its "
-                    "config.json:\n" + "".join(
-f"  tensor model.layers.{layer}.mlp.{name}.weight has shape {found}; expected {expected}\n"
-for layer in (0, 1) for name, found, expected in (
-("gate_proj", [48, 32], [64, 32]), ("up_proj", [48, 32], [64, 32]),
-("down_proj", [32, 48], [32, 64])))
-            + "  remedy: use the config.json and the weights of the same model\n")
+                    "config.json:\n"
+                    + "".join(f"  tensor model.layers.{layer}.mlp.{name}.weight has shape {found}; "
+                              f"expected {expected}\n"
+                              for layer in (0, 1)
+                              for name, found, expected in (("gate_proj", [48, 32], [64, 32]),
+                                                            ("up_proj", [48, 32], [64, 32]),
+                                                            ("down_proj", [32, 48], [32, 64])))
+                    + "  remedy: use the config.json and the weights of the same model\n")
         found = must(ftrun("check", "--config", config), 4)
         assert said(found).startswith(f"ftrun: {mismatch}"), found.stderr
         rest = re.sub(r"^\S+:\d+:\d+: error: ", "", said(found)[len(f"ftrun: {mismatch}"):],
@@ -625,8 +627,8 @@ for layer in (0, 1) for name, found, expected in (
         for command in (("check", "-q"), ("--nproc", 2)):
             process = must(ftrun(*command, "--config", job.config("unnamed", **FEW, output_dir="")),
                            2)
-            assert said(
-                process) == "ftrun: output_dir is empty\n  remedy: name the folder that the run writes to\n"
+            assert said(process) == ("ftrun: output_dir is empty\n"
+                                     "  remedy: name the folder that the run writes to\n")
 
     @case
     def output_folder_cannot_be_written():

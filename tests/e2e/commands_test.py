@@ -336,8 +336,8 @@ def unknown_options_are_found():
                                 "build/release/bin/ftrun plan --memory --memry")) == [
                                     "x: ftrun plan has no --memry"]
     assert list(unknown_options("x", "ftrun plan --merge")) == ["x: ftrun plan has no --merge"]
-    assert list(unknown_options("x", "scripts/test.sh --fast")) == ["x: scripts/test.sh has no "
-                                                                    "--fast"]
+    unknown = list(unknown_options("x", "scripts/test.sh --fast"))
+    assert unknown == ["x: scripts/test.sh has no --fast"]
     assert list(unknown_options("x", "scripts/gone.sh")) == ["x: there is no scripts/gone.sh"]
 
 

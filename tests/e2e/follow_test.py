@@ -204,7 +204,8 @@ with tempfile.TemporaryDirectory() as scratch:
             def log(self, *a, **k): said("log", *a, **k)
             def finish(self, *a, **k): said("finish", *a, **k)
         def init(*a, **k):
-            files = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+            links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+            files = {os.readlink(link) for link in links if os.path.exists(link)}
             said("init", session=os.getsid(0) == os.getpid(), nice=os.nice(0), files=sorted(files),
                  environment=[name for name in os.environ if name.startswith("FTRUN_")], **k)
             return Run()

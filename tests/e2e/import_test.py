@@ -500,9 +500,8 @@ with tempfile.TemporaryDirectory() as scratch:
              "dictionary's key")
         says(hostile("objects", pickled=b"\x80\x02cx\ny\nq\x00" + b"h\x00" * 60_000 + b"N"
                      + b"\x85R" * 60_001 + b"."), "holds an object of x.y")
-        many = b"\x80\x02](" + b"K\x01" * 20_000 + b"eq\x000" + b"".join([b"ctorch\nSize\nq\x01"]
-                                                                         + [b"h\x01h\x00\x85R"]
-                                                                         * 2_000) + b"."
+        many = (b"\x80\x02](" + b"K\x01" * 20_000 + b"eq\x000"
+                + b"".join([b"ctorch\nSize\nq\x01"] + [b"h\x01h\x00\x85R"] * 2_000) + b".")
         says(hostile("copies", pickled=many), "makes more lists than it holds")
 
     @case

@@ -81,8 +81,8 @@ with tempfile.TemporaryDirectory() as scratch:
             inner["spec"]["template"])
         assert theirs["env"] == [e | ({"value": host} if e["name"] == "MASTER_ADDR" else {})
                                  for e in ours["env"]]
-        assert {k: v for k, v in theirs.items() if k != "env"} == {k: v for k, v in ours.items()
-                                                                   if k != "env"}
+        assert ({k: v for k, v in theirs.items() if k != "env"}
+                == {k: v for k, v in ours.items() if k != "env"})
         assert inner["spec"]["podFailurePolicy"] == JOB["spec"]["podFailurePolicy"]
         (pytorch,) = documents("pytorchjob.yaml")
         assert (pytorch["spec"].keys() <= PYTORCHJOB.keys()

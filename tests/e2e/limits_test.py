@@ -32,10 +32,10 @@ with tempfile.TemporaryDirectory() as scratch:
     @needs("network")
     def rank_without_a_network_is_told_so_at_once():
         def told_to(rank, address, code):
+            place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+                     "MASTER_ADDR": address, "MASTER_PORT": "29500"}
             return must(ftrun("--config", job.config("far", **FEW, comm={"timeout": 1}),
-                              wrapper=("unshare", "--net"), env={
-"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": address,
-"MASTER_PORT": "29500"}), code).stderr
+                              wrapper=("unshare", "--net"), env=place), code).stderr
 
         down = ("ftrun: the ranks of this machine cannot reach each other: no way to 127.0.0.1: "
                 "Network is unreachable\n")

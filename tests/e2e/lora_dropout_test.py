@@ -210,7 +210,8 @@ for seed in range(int(seeds)):
     optimizer = torch.optim.AdamW(trained, lr=0.02, weight_decay=0.0)
     found = []
     for step in range(int(steps)):
-        loss = torch.nn.functional.cross_entropy(model(rows[:, :-1]).logits.flatten(0, 1), rows[:, 1:].flatten())
+        logits = model(rows[:, :-1]).logits.flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten())
         loss.backward()
         found.append(loss.item())
         torch.nn.utils.clip_grad_norm_(trained, 1.0)

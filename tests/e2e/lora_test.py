@@ -186,8 +186,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "moved" not in said.replace("/moved", ""), said
         still = job.run("still", "--nproc", 2, **job.settings(2, stage=3) | few
                         | {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}}})
-        assert f"none of 12 trained tensors has moved from what training began with: {name.replace('_B', '_A')}, {name}, " in \
-            still.stdout + still.stderr, still.stdout + still.stderr
+        unmoved = ("none of 12 trained tensors has moved from what training began with: "
+                   f"{name.replace('_B', '_A')}, {name}, ")
+        assert unmoved in still.stdout + still.stderr, still.stdout + still.stderr
         tiny = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-7, "weight_decay": 0.0}},
                 "train": {"steps": 2}}
         lost = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})
@@ -260,17 +261,13 @@ with tempfile.TemporaryDirectory() as scratch:
         shutil.copytree(job.model, other)
         base["model.layers.1.mlp.up_proj.weight"][0, 0] += 1
         save_file(base, other / "model.safetensors", metadata={"format": "pt"})
+        settings = job.settings(1) | {
+            "model": {"path": str(other)}, "train": {"steps": 9},
+            "adapter": {**LORA, "rank_pattern": {"q_proj": 2}},
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}}
         for process in (ftrun("convert", job.out(name), "--merge", "--model", other, "--out",
                               scratch / "never"),
-                        ftrun("--config",
-                              job.config(name,
-                                         **(job.settings(1) | {"model": {"path": str(other)},
-                                                               "train": {"steps": 9},
-            "adapter": {**LORA, "rank_pattern": {"q_proj": 2}},
-                                                               "optimizer": {"type": "AdamW",
-                                                                             "params":
-                                                                             {"lr": 0.02}}})),
-                              "--resume", "auto")):
+                        ftrun("--config", job.config(name, **settings), "--resume", "auto")):
             assert (process.returncode == 4
                     and "its weights are not those"
                     in process.stderr), process.stdout[-500:] + process.stderr[-1500:]

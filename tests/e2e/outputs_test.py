@@ -516,9 +516,9 @@ with tempfile.TemporaryDirectory() as scratch:
             for dtype, stored in (("fp32", "F32"), ("bf16", "BF16"), ("fp16", "F16")):
                 job.run(f"written-{what}-{dtype}", train={"steps": 2}, export={"dtype": dtype},
                         checkpoint={"every": 0}, **changes)
-                with open(
-                        job.out(
-                            f"written-{what}-{dtype}") / "export" / what / f"{'adapter_' if changes else ''}model.safetensors", "rb") as file:
+                name = f"{'adapter_' if changes else ''}model.safetensors"
+                folder = job.out(f"written-{what}-{dtype}") / "export" / what
+                with open(folder / name, "rb") as file:
                     header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
                 assert ({entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
                         == {stored}), (what, dtype)

@@ -48,9 +48,8 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         if not job.out("built").exists():
             must(run(BUILD / "bin" / "ftrun", "--config", job.config("built", **changes), "--nproc",
                      2))
-        assert [step["loss"] for step in steps(job.out(name))] == [step["loss"]
-                                                                   for step
-                                                                   in steps(job.out("built"))]
+        assert ([step["loss"] for step in steps(job.out(name))]
+                == [step["loss"] for step in steps(job.out("built"))])
 
     def needed(file):
         said = subprocess.run(["readelf", "-d", file], capture_output=True, text=True,

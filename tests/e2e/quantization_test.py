@@ -129,8 +129,8 @@ with tempfile.TemporaryDirectory() as scratch:
             must(ftrun("convert", job.out("one"), "--merge", "--out", merged, "--dtype", "fp32"))
             adapter, found = adapter_file(job.out("one")), load_file(merged / "model.safetensors")
             for tensor, values in packed.items():
-                a, b = (
-                    adapter[f"base_model.model.{tensor.removesuffix('.weight')}.lora_{x}.weight"].astype(np.float64) for x in "AB")
+                module = f"base_model.model.{tensor.removesuffix('.weight')}"
+                a, b = (adapter[f"{module}.lora_{x}.weight"].astype(np.float64) for x in "AB")
                 expected = dequantized(values, section).numpy() + 8 / 4 * (b @ a)
                 assert np.abs(found[tensor] - expected).max() <= 2e-7, f"{what}: {tensor}"
 

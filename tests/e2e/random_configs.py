@@ -235,9 +235,10 @@ class Draw:
             if data == 4 and self.maybe(0.3):
                 zero["zero_hpz_partition_size"] = 2
         if stage > 0 and self.maybe(0.4):
-            zero["offload_optimizer"] = dict(zero["offload_param"]) if zero.get("offload_param",
-                                                                                CPU) != CPU else chance.choice(
-(dict(CPU), self.nvme("parameters")))
+            if zero.get("offload_param", CPU) != CPU:
+                zero["offload_optimizer"] = dict(zero["offload_param"])
+            else:
+                zero["offload_optimizer"] = chance.choice((dict(CPU), self.nvme("parameters")))
             if stage == 3 and self.maybe(0.3):
                 zero["offload_optimizer"]["ratio"] = 0.5
         if data == 4 and stage > 0 and "zero_hpz_partition_size" not in zero and self.maybe(0.3):

@@ -15,7 +15,8 @@ def browser():
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-MISSING["browser"] = lambda: "" if browser() else f"no browser: none of {', '.join(BROWSERS)} is installed"
+MISSING["browser"] = lambda: (
+    "" if browser() else f"no browser: none of {', '.join(BROWSERS)} is installed")
 
 
 def data_of(page):
@@ -143,11 +144,13 @@ with tempfile.TemporaryDirectory() as scratch:
           smoothing.value = 0.95; smoothing.dispatchEvent(new Event('input'));
           say('smoothed', before !== paths());
           const chart = document.querySelector('.chart svg'), box = chart.getBoundingClientRect();
-          const at = (type, share) => chart.dispatchEvent(new PointerEvent(type, { clientX: box.left + box.width * share, clientY: box.top + 50 }));
+          const at = (type, share) => chart.dispatchEvent(new PointerEvent(
+            type, { clientX: box.left + box.width * share, clientY: box.top + 50 }));
           at('pointerdown', 0.3); at('pointermove', 0.5);
           say('tip', document.querySelector('.tip').textContent);
           at('pointerup', 0.7);
-          say('zoomed', document.getElementById('reset').hidden ? 'no' : view.from.toFixed(2) + ' ' + view.to.toFixed(2));
+          say('zoomed', document.getElementById('reset').hidden
+            ? 'no' : view.from.toFixed(2) + ' ' + view.to.toFixed(2));
           document.getElementById('reset').click();
           say('reset', view.from === null);
           theme.click();

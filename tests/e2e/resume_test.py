@@ -51,8 +51,10 @@ with tempfile.TemporaryDirectory() as scratch:
             path = out / "checkpoints" / gone
             shutil.rmtree(path) if path.is_dir() else path.unlink()
             refused = job.run("gone", "--resume", "auto", code=4, **FEW)
-            assert (f"{out}/run.json: the run has saved checkpoints, and {out}/checkpoints holds "
-                    "none\n  remedy: bring one back, or start anew in another output_dir\n") in refused.stderr, refused.stderr
+            message = (f"{out}/run.json: the run has saved checkpoints, and {out}/checkpoints "
+                       "holds none\n"
+                       "  remedy: bring one back, or start anew in another output_dir\n")
+            assert message in refused.stderr, refused.stderr
         assert (out / "metrics.jsonl").read_text() == lines
 
     @case
@@ -235,8 +237,9 @@ with tempfile.TemporaryDirectory() as scratch:
         data = tiny_data(job.scratch / "swapped.bin", seed=9)
         refused = job.run("swapped", "--resume", "auto", code=2,
                           **EIGHT | {"data": {"train": str(data), **meta}})
-        assert "/step-00000004/checkpoint.json: this is not the run that was started there; 1 thing differs:\n" \
-               "  data.train.fingerprint: was " in refused.stderr, refused.stderr
+        assert ("/step-00000004/checkpoint.json: this is not the run that was started there; "
+                "1 thing differs:\n"
+                "  data.train.fingerprint: was ") in refused.stderr, refused.stderr
         other = tiny_model(job.scratch / "other-model", tiny_weights(seed=3))
         (other / "note").write_text("")
         config = json.loads((other / "config.json").read_text())
@@ -278,7 +281,8 @@ with tempfile.TemporaryDirectory() as scratch:
             "one\n"), refused.stderr
         nonsense = must(ftrun("--config", job.config("guarded", **FEW), "--resume", "last"), 2)
         assert nonsense.stderr == ("ftrun: --resume last: not a step\n"
-                                   "  remedy: give --resume auto, or the number of a saved step\n"), nonsense.stderr
+                                   "  remedy: give --resume auto, or the number of a saved "
+                                   "step\n"), nonsense.stderr
 
     @case
     def killed_before_the_first_checkpoint_starts_anew():

@@ -369,8 +369,8 @@ def tiny_data(path, tokens=4097, seed=0, vocabulary=VOCABULARY):
     random = np.random.default_rng(seed)
     ids = np.zeros(tokens, dtype=np.uint16)
     for i in range(1, tokens):
-        ids[i] = random.integers(vocabulary) if random.random() < 0.2 else (int(ids[i - 1]) * 3
-                                                                            + 11) % vocabulary
+        ids[i] = (random.integers(vocabulary) if random.random() < 0.2
+                  else (int(ids[i - 1]) * 3 + 11) % vocabulary)
     path.write_bytes(ids.tobytes())
     return path
 
@@ -689,8 +689,8 @@ def being_written(out, checkpoint="step-*"):
 def await_save(running, out, seconds, checkpoint="step-*"):
     """Until a checkpoint is being written; no longer than this, nor than the run."""
     end = time.monotonic() + seconds
-    while not being_written(out,
-                            checkpoint) and time.monotonic() < end and running.process.poll() is None:
+    while (not being_written(out, checkpoint) and time.monotonic() < end
+           and running.process.poll() is None):
         time.sleep(0.0005)
 
 

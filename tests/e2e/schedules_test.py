@@ -70,16 +70,15 @@ with tempfile.TemporaryDirectory() as scratch:
             "wsd", {"num_decay_steps": 20})
         assert "expected one of linear, cosine, 1-sqrt for warmup_stable_decay, found log" in said(
             "wsd", {"num_decay_steps": 2, "warmup_type": "log"})
-        assert "expected one of log, linear for WarmupLR, found cosine" in said("WarmupLR",
-                                                                                {"warmup_type":
-                                                                                 "cosine"})
+        assert "expected one of log, linear for WarmupLR, found cosine" in said(
+            "WarmupLR", {"warmup_type": "cosine"})
         assert ("scheduler.params.min_lr is missing: cosine_with_min_lr needs it or min_lr_rate"
                 in said("cosine_with_min_lr", {}))
         assert "scheduler.params.min_lr_rate and min_lr exclude each other" in said(
             "cosine_with_min_lr", {"min_lr": 1e-4, "min_lr_rate": 0.1})
         assert "scheduler.params.lr_end 0.01 is not below the optimizer's lr 0.003" in said(
             "polynomial", {"lr_end": 0.01})
-        assert "scheduler.params.power: cosine has no such parameter" in said("cosine",
-                                                                              {"power": 2.0})
+        assert "scheduler.params.power: cosine has no such parameter" in said(
+            "cosine", {"power": 2.0})
 
     run_cases()

@@ -193,9 +193,8 @@ def compare_weights(model, name, found, expected, narrow):
     with safe_open(model / "model.safetensors", "np") as start:
         adapter = any(".lora_" in tensor for tensor in expected.names)
         assert (found.names == expected.names
-                and (adapter or found.names == sorted(start.keys()))), (name,
-                                                                        set(found.names) ^ set(
-                                                                            start.keys()))
+                and (adapter or found.names == sorted(start.keys()))), (
+            name, set(found.names) ^ set(start.keys()))
         for tensor in expected.names:
             ours, theirs = found.read(tensor), expected.read(tensor)
             off = away(ours, theirs)
@@ -331,9 +330,12 @@ def check_three_ranks(data, scratch):
     for command in (("check", "-q"), ()):
         refused = must(ftrun(*command, *arguments(2), cwd=SOURCE), 2).stderr
         told = refused[refused.index("ftrun: "):]
-        assert told == (f"ftrun: --set parallel.tensor=2: error: the model cannot be split over 2 tensor-parallel ranks\n"
-                        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; degrees that divide: 1, 3, 9\n"
-                        "  3 key/value heads and 2 ranks, neither of which divides the other: 3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
+        assert told == ("ftrun: --set parallel.tensor=2: error: the model cannot be split over 2 "
+                        "tensor-parallel ranks\n"
+                        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; "
+                        "degrees that divide: 1, 3, 9\n"
+                        "  3 key/value heads and 2 ranks, neither of which divides the other: "
+                        "3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
                         "  remedy: degrees that divide all of these: 1, 3\n"
                         "1 problem in the config; nothing was started\n"), told
     must(ftrun("check", "-q",

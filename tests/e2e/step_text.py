@@ -10,8 +10,8 @@ PARTS = re.compile(r"  (?=reads |writes |waits |if finite|starts early)")
 class Instr:
     def __init__(self, number, lane, text):
         label, *parts = PARTS.split(text)
-        self.number, self.lane, self.label, self.kind = number, LANES[lane
-                                                                      or ""], label, label.split()[0]
+        self.number, self.lane = number, LANES[lane or ""]
+        self.label, self.kind = label, label.split()[0]
         said = {part.split()[0]: part.split()[1:] for part in parts}
         self.reads = [place.split("[")[0] for place in said.get("reads", [])]
         self.writes = [place.split("[")[0] for place in said.get("writes", [])]

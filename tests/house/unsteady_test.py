@@ -118,9 +118,8 @@ def nothing_outlives_it():
                                    start_new_session=True)
 
         def its_load_runs():
-            return (folder / "stands.sh.stands").exists() and any(path.stat().st_size
-                                                                  for path
-                                                                  in scratch.glob("*/written"))
+            return ((folder / "stands.sh.stands").exists()
+                    and any(path.stat().st_size for path in scratch.glob("*/written")))
 
         await_that(its_load_runs)
         # One that computes, writes and holds memory each, CTest, the entry and itself at least.
