@@ -150,10 +150,8 @@ void require_same_model(const std::string& step, const std::vector<std::pair<std
   for (const TensorInfo& tensor : model.tensors) {
     if (!tensor.trainable) continue;
     const auto it = rest.find(tensor.name);
-    if (it == rest.end())
-      problems.push_back(cat("tensor ", tensor.name, " is missing; expected shape ", dims_text(tensor.shape)));
-    else if (it->second != tensor.shape)
-      problems.push_back(cat("tensor ", tensor.name, " has shape ", dims_text(it->second), "; expected ", dims_text(tensor.shape)));
+    add_shape_problem(tensor.name, it == rest.end() ? nullptr : &it->second, tensor.shape,
+                      problems);
     rest.erase(tensor.name);
   }
   for (const TensorInfo& tensor : model.tensors)

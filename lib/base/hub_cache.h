@@ -19,7 +19,7 @@ struct HubName {
   std::string with_revision() const { return repository + "@" + revision; }
 };
 
-/// Whether all of a text are hexadecimal digits, as those of a commit are.
+/// Says whether all of a text are hexadecimal digits, as those of a commit are.
 bool is_hexadecimal(std::string_view text);
 
 /// Reads a text as a Hub name by the Hub's own rules: two parts of letters, digits, "-", "_" and

@@ -92,7 +92,7 @@ struct ShownGroup {
 /// BoardTable is what one rank shows: memory of its own, or of its supervisor that the other ranks
 /// of the machine map too. Zero bytes are a table of nobody.
 struct BoardTable {
-  /// How many lanes and groups it has room for: those beyond are not shown.
+  /// Room for lanes and groups: those beyond are not shown.
   static constexpr int kLanes = 64;
   static constexpr int kGroups = 40;
   static constexpr int64_t kBytes = 32 << 10;

@@ -55,7 +55,7 @@ struct GroupSpan {
 
 /// Ranks that communicate with each other, ascending: the product of the places of `spans`.
 struct RankGroup {
-  /// What plans and messages call such groups: "dp_shard+cp", "dp_shard/2", "pp/ends".
+  /// Name of such groups in plans and messages: "dp_shard+cp", "dp_shard/2", "pp/ends".
   std::string label;
   std::vector<int> ranks;
   /// The rank that sends on a link between two ranks; the other receives. Else -1.
@@ -72,7 +72,7 @@ struct RankGroup {
   std::string name() const;
   /// The axes along which its ranks differ.
   MeshAxes axes() const;
-  /// Whether ranks differ along this axis, and whether they differ along some of these and no
+  /// Says whether ranks differ along this axis, and whether along some of these and no
   /// others.
   bool runs_along(MeshAxis axis) const { return axes().contains(axis); }
   bool runs_within(MeshAxes some) const { return !axes().empty() && some.contains(axes()); }

@@ -174,7 +174,7 @@ CommBuffer Communicator::allocate_memory(int64_t bytes) {
   return {data, bytes, free_pages};
 }
 
-/// What the counts send is there, and what a rank gives itself it gets.
+/// Checks that what the counts send is there, and that a rank gets what it gives itself.
 void Communicator::check_counts(const Collective& collective) const {
   const CollectiveRecord& record = collective.record;
   for (const auto* counts : {&collective.sends, &collective.receives}) {

@@ -84,10 +84,11 @@ struct MovedBlocks {
   std::vector<int64_t> received;
 };
 bool moves_blocks(CollectiveKind kind);
-/// Those of rank `rank` of `size`; of a counted one, of the rank whose counts `collective` has.
+/// Bytes of rank `rank` of `size`; of a counted one, of the rank whose counts `collective` has.
 MovedBlocks moved_blocks(const Collective& collective, int rank, int size);
 
-/// What the ranks of a group gave, side by side in device memory: out[i] = blocks[i] + blocks[stride + i]
+/// Sums what the ranks of a group gave, side by side in device memory: out[i] = blocks[i] +
+/// blocks[stride + i]
 /// + ..., in rank order, 16 bits in fp32 and rounded once.
 struct BlockSum {
   const void* blocks = nullptr;

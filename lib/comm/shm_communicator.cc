@@ -120,7 +120,7 @@ class ShmCommunicator final : public Communicator {
   void all_gather_now(const Collective& work);
   void place_blocks(const Collective& work, int64_t at, int64_t bytes);
   void all_gather_staged(const Collective& work, bool announced);
-  /// What each rank sends each rank in bytes, by rank and rank.
+  /// Bytes that each rank sends each rank, by rank and rank.
   using SentBytes = std::vector<std::vector<int64_t>>;
   void move_blocks_now(const Collective& work);
   SentBytes announced_counts(const Collective& work, const SharedPlace& in);
@@ -477,7 +477,8 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
   meet();  // the others are done with our input
 }
 
-/// In rounds, of which each carries as much of every block as has a place in the staging area.
+/// Works in rounds, of which each carries as much of every block as has a place in the staging
+/// area.
 void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sent, bool announced) {
   const auto own = static_cast<size_t>(rank());
   const bool shifts = work.record.kind == CollectiveKind::kShift;

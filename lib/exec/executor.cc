@@ -403,7 +403,7 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
     device_->clear(instr.lane, to.part(come * exchange.row, (room - come) * exchange.row));
 }
 
-/// On the lane of the link: a receiver that is late holds up what is sent after this alone.
+/// Runs on the lane of the link: a receiver that is late holds up what is sent after this alone.
 void Executor::run_transfer(const Instr& instr) {
   Communicator& link = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, link);

@@ -171,10 +171,10 @@ class Executor {
   bool loss_taken_ = false;
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
-  /// By lane, because lanes write at the same time, and kind.
+  /// Times by lane, because lanes write at the same time, and kind.
   std::vector<std::array<double, kInstrKinds>> seconds_;
-  /// Of the disk lane, by instruction: the one after it, where that may start early (else -1), and the
-  /// request that is under way.
+  /// Instructions of the disk lane, by instruction: the one after it, where that may start early
+  /// (else -1), and the request that is under way.
   std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
   /// Runs so far, the options that were recorded with the updates, and where the recorded

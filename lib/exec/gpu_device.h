@@ -122,15 +122,15 @@ class GpuDevice final : public LaneDevice {
   GpuBlock device_scalars_;
   GpuBlock norm_scratch_;
   GpuBlock fetched_;
-  /// Of lanes of groups, which share a thread.
+  /// Stream of the lanes of groups, which share a thread.
   GpuBlock counts_;
-  /// Of one F64.
+  /// Room of one F64.
   GpuBlock probe_;
   std::optional<PinnedRing> scalar_ring_;
   std::optional<PinnedRing> put_ring_;
   std::optional<PinnedRing> batch_ring_;
   std::optional<PinnedRing> sum_ring_;
-  /// By lane.
+  /// Streams by lane.
   std::vector<std::optional<PinnedRing>> bridge_rings_;
 };
 

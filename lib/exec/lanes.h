@@ -53,7 +53,7 @@ class Lanes {
   struct Step {
     InstrId instr;
     size_t lane;
-    /// For each other lane the number of its instructions that must be done first.
+    /// Number, for each other lane, of its instructions that must be done first.
     std::vector<int64_t> after;
   };
 
@@ -73,7 +73,7 @@ class Lanes {
   const size_t lanes_;
   Runner run_;
   std::function<void()> on_abort_;
-  /// Of each thread: that of a lane, or of the first group's lane for those of all groups.
+  /// Lane of each thread: that of a lane, or of the first group's lane for those of all groups.
   std::vector<std::vector<Step>> steps_;
   bool one_launcher_;
   /// The number of each instruction among those of its lane, and among the steps of its thread.

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// How many ranks vote for each.
+/// Numbers of ranks that vote for each.
 class Votes {
  public:
   void add(Vote vote) { at(vote) += 1; }

@@ -11,7 +11,7 @@ struct CollectiveAttrs {
   MeshAxis axis = MeshAxis::kTensor;
   /// Ranks along it.
   int64_t ranks = 1;
-  /// By how many of them a shift moves, from 1 to ranks - 1.
+  /// Places by which a shift moves, from 1 to ranks - 1.
   int64_t by = 0;
   bool operator==(const CollectiveAttrs&) const = default;
 };

@@ -54,6 +54,15 @@ std::string dims_text(const Dims& dims) {
   return cat("[", join_numbers(dims, ", "), "]");
 }
 
+void add_shape_problem(const std::string& name, const Dims* found, const Dims& expected,
+                       std::vector<std::string>& problems) {
+  if (found == nullptr)
+    problems.push_back(cat("tensor ", name, " is missing; expected shape ", dims_text(expected)));
+  else if (*found != expected)
+    problems.push_back(
+        cat("tensor ", name, " has shape ", dims_text(*found), "; expected ", dims_text(expected)));
+}
+
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name) {
   const TensorNames& names = tensor_names(model.family);
   if (model.tied && name == cat(names.head, ".weight")) return true;
@@ -71,16 +80,8 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
     const std::string& name = tensor.file_name();
     if (!looked_for.insert(name).second) continue;
     const auto it = rest.find(name);
-    if (it == rest.end()) {
-      problems.push_back(
-          cat("tensor ", name, " is missing; expected shape ", dims_text(tensor.file_shape())));
-      continue;
-    }
-    if (*it->second != tensor.file_shape()) {
-      problems.push_back(cat("tensor ", name, " has shape ", dims_text(*it->second), "; expected ",
-                             dims_text(tensor.file_shape())));
-    }
-    rest.erase(it);
+    add_shape_problem(name, it == rest.end() ? nullptr : it->second, tensor.file_shape(), problems);
+    if (it != rest.end()) rest.erase(it);
   }
   for (const auto& entry : found) {
     if (rest.erase(entry.first) != 0 && !is_ignored_tensor(model, entry.first)) {

@@ -16,6 +16,10 @@ namespace ftrun {
 std::vector<std::string> check_tensors(const ModelDescription& model,
                                        const std::vector<std::pair<std::string, Dims>>& found);
 
+/// Adds a problem where a tensor is missing (`found` is null) or has another shape than expected.
+void add_shape_problem(const std::string& name, const Dims* found, const Dims& expected,
+                       std::vector<std::string>& problems);
+
 /// Lines of a message, where nothing else says what is wrong.
 inline constexpr size_t kMostTensorProblems = 20;
 

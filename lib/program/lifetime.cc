@@ -39,7 +39,7 @@ namespace {
 std::vector<int64_t> completion_times(const Program& program, const LaneClocks& known) {
   const auto count = static_cast<int64_t>(program.instrs.size());
   std::vector<int64_t> done(program.instrs.size(), count);
-  // What a lane has done only grows, so one walk per lane is enough.
+  // Progress of a lane only grows, so one walk per lane is enough.
   std::vector<std::vector<size_t>> pending(known.lanes());
   std::vector<size_t> next(known.lanes(), 0);
   for (size_t i = 0; i < program.instrs.size(); ++i) {

@@ -11,7 +11,7 @@ namespace ftrun {
 /// The latest instruction of every lane that is done, -1 for none.
 using LaneClock = std::vector<InstrId>;
 inline constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
-/// With nothing done on any of the program's lanes.
+/// Makes it with nothing done on any of the program's lanes.
 LaneClock nothing_done(const Program& program);
 
 /// A clock for each instruction of a program, in one piece of memory.
@@ -30,8 +30,9 @@ class LaneClocks {
   std::vector<InstrId> ids_;
 };
 
-/// For each instruction what is known to be done when it starts, by the order of its lane and the
-/// waits (a vector clock, Mattern 1989). Waits that do not point backwards are left out.
+/// Progress that, for each instruction, is known to be done when it starts, by the order of its
+/// lane and the waits (a vector clock, Mattern 1989). Waits that do not point backwards are left
+/// out.
 LaneClocks known_done(const Program& program);
 
 /// Computes when each buffer is in use, in positions of the instruction list. An instruction of

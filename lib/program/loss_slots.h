@@ -14,8 +14,8 @@ enum class LossNumber : uint8_t {
 };
 inline constexpr int64_t kLossNumbers = static_cast<int64_t>(LossNumber::kTokens) + 1;
 
-/// What ranks tell each other with a step's loss. Each kind has a number of its own, how many ranks
-/// vote for it, so that none can hide another.
+/// Kinds of what ranks tell each other with a step's loss. Each kind has a number of its own, how
+/// many ranks vote for it, so that none can hide another.
 enum class Vote : uint8_t {
   /// A stop signal has reached this rank.
   kInterrupt,

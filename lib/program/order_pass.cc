@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// Who touched which bytes of each buffer so far, by lane.
+/// Records who touched which bytes of each buffer so far, by lane.
 class AccessLog {
  public:
   explicit AccessLog(const Program& program)
@@ -64,7 +64,7 @@ class AccessLog {
     return -1;
   }
 
-  /// By buffer and lane.
+  /// Touches by buffer and lane.
   std::vector<std::vector<Log>> buffers_;
 };
 
@@ -155,7 +155,7 @@ class SendsInFlight {
 
  private:
   static constexpr size_t kNotSent = SIZE_MAX;
-  /// By buffer: the lane that it is sent on, once somebody writes it.
+  /// Lanes by buffer: the one that it is sent on, once somebody writes it.
   std::vector<size_t> lane_of_;
   LaneClock newest_;
   LaneClock older_;
@@ -244,7 +244,7 @@ class Orderer {
 
   Program& program_;
   bool overlap_;
-  /// What each instruction knows to be done when it is done itself.
+  /// Progress that each instruction knows to be done when it is done itself.
   LaneClocks known_;
   AccessLog log_;
   BucketsInFlight buckets_;

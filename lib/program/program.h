@@ -192,7 +192,7 @@ struct Exchange {
   DType dtype = DType::kF32;
   /// A kAllReduce finds the largest of the ranks' numbers, not their sum.
   bool largest = false;
-  /// By how many places of its group a kShift moves, from the last ones on to the first.
+  /// Places of its group by which a kShift moves, from the last ones on to the first.
   int32_t by = 0;
   /// Elements of a row of a kCountedAllToAll. It reads rows, one rank's behind another's, and how
   /// many are each rank's, and writes the rows that came, one rank's behind another's, and how many
@@ -312,12 +312,12 @@ bool share_bytes(const Program& program, const Range& a, const Range& b);
 /// Says whether one of two instructions writes bytes that the other touches.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
-/// How many lanes its instructions may be on: those of its groups and the four before them.
+/// Counts the lanes that its instructions may be on: those of its groups and the four before them.
 int lane_count(const Program& program);
 /// The group whose lane it is; null for the other lanes.
 const ProgramGroup* group_on(const Program& program, Lane lane);
-/// Whether a lane is that of a link, and whether of any group of several stages: links, the ends of
-/// a pipeline, and what all its ranks do together.
+/// Says whether a lane is that of a link, and whether of any group of several stages: links, the
+/// ends of a pipeline, and what all its ranks do together.
 bool is_link(const Program& program, Lane lane);
 bool is_between_stages(const Program& program, Lane lane);
 

@@ -115,8 +115,8 @@ bool moves_blocks(InstrKind kind) {
          kind == InstrKind::kShift;
 }
 
-/// How what is moved among ranks fits together: as much comes as goes, in whole blocks, to another
-/// place. Of counted rows what comes may have less room, or more.
+/// Checks how what is moved among ranks fits together: as much comes as goes, in whole blocks, to
+/// another place. Of counted rows what comes may have less room, or more.
 void check_moved(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const int ranks = program.place_in(instr.group()).count;
@@ -153,8 +153,9 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
   }
 }
 
-/// How the parts of a collective fit together: whole copies are as many parts as the group has
-/// ranks, and a part in the buffer of its whole is this rank's.
+/// Checks how the parts of a collective fit together. An all-reduce is in place. In a gather or a
+/// reduce-scatter a whole has a part of equal size for each rank of the group, and a part that
+/// overlaps its whole is this rank's. Buffers have the dtype of the exchange, or are bytes.
 void check_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const ShardPlace group = program.place_in(instr.group());

@@ -18,8 +18,8 @@ double exchanged_bytes(const Instr& instr, size_t call) {
   return static_cast<double>((by_reads ? instr.reads : instr.writes)[call].bytes);
 }
 
-/// What the exchange is called in machine files. Each rank sends once in a shift; blocks that are
-/// counted fill their room at most.
+/// Names the exchange as machine files do. Each rank sends once in a shift; blocks that are counted
+/// fill their room at most.
 std::string_view exchange_name(InstrKind kind) {
   if (kind == InstrKind::kReceive || kind == InstrKind::kShift) return "send";
   return instr_name(kind == InstrKind::kCountedAllToAll ? InstrKind::kAllToAll : kind);

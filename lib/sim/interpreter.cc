@@ -413,7 +413,7 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::Turn turn,
   }
 }
 
-/// On symbols nobody knows how many rows a count is: what each rank gets follows from all that all
+/// Symbols do not say how many rows a count is: what each rank gets follows from all that all
 /// bring.
 void Interpreter::move_counted(std::span<const int32_t> members, Walk::Turn turn) {
   uint64_t all = members.size();

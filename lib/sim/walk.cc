@@ -87,7 +87,7 @@ void note_used(Course& course) {
 
 Course whole_course(const Program& program, Announcements& announcements) {
   Course course = empty_course(program);
-  // How many steps of its lane are done when an instruction is.
+  // Counts the steps of its lane that are done when an instruction is.
   std::vector<int32_t> position(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     auto& lane = course.lanes[static_cast<size_t>(program.instrs[i].lane)];
@@ -125,7 +125,7 @@ size_t course_lane(const Program& program, size_t lane) {
 Course collective_course(const Program& program, Announcements& announcements) {
   Course course = empty_course(program);
   const LaneClocks known = known_done(program);
-  // Of each lane of the course the instructions in it, ascending.
+  // Lists the instructions of each lane of the course, ascending.
   std::vector<std::vector<InstrId>> ids(course.lanes.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];

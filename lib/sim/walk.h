@@ -32,9 +32,9 @@ struct Course {
     int32_t steps = 0;
   };
 
-  /// As many as the program has lanes.
+  /// Lanes of the program, also those without steps.
   std::vector<std::vector<Step>> lanes;
-  /// Those that have steps.
+  /// Lanes that have steps.
   std::vector<int32_t> used;
   std::vector<Wait> waits;
 };
@@ -97,7 +97,7 @@ class Walk {
  private:
   struct Rank {
     const Course* course = nullptr;
-    /// Its first lane in `lanes_`.
+    /// Index of its first lane in `lanes_`.
     size_t first_lane = 0;
     bool decided = false;
   };
@@ -128,7 +128,7 @@ class Walk {
   size_t next(const Rank& rank, int32_t lane) const {
     return static_cast<size_t>(lane_at(rank, lane).next);
   }
-  /// Also of a lane that the rank's program does not have.
+  /// Serves lanes that the rank's program does not have, too.
   bool at_end(Turn turn) const {
     const Rank& rank = at(turn.rank);
     return static_cast<size_t>(turn.lane) >= rank.course->lanes.size() ||
@@ -164,7 +164,7 @@ class Walk {
 
   const World& world_;
   std::vector<Rank> ranks_;
-  /// Those of all ranks, one rank's after another's.
+  /// Lanes of all ranks, one rank's after another's.
   std::vector<LaneState> lanes_;
   std::vector<Meeting> meetings_;
   std::vector<Turn> ready_;

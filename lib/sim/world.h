@@ -25,7 +25,7 @@ struct World {
     int number = 0;
     /// Index in `programs`.
     int32_t program = 0;
-    /// By GroupId of that program: index in `groups`, or kStranger.
+    /// Indices in `groups`, or kStranger, by GroupId of that program.
     std::vector<int32_t> groups;
   };
   struct Group {

@@ -220,8 +220,8 @@ TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any ty
 
 namespace {
 
-/// What ranks give each other: `count(from, to)` numbers, which say from whom, to whom and which
-/// they are.
+/// Blocks that ranks give each other: `count(from, to)` numbers, which say from whom, to whom and
+/// which they are.
 struct Blocks {
   std::function<int64_t(int, int)> count;
 

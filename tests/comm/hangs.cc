@@ -93,7 +93,7 @@ class Member {
     return group.shift(data.data(), moved.data(), count, DType::kF32, 1, {"keys"});
   }
 
-  /// True where the collective is left out.
+  /// Leaves the collective out.
   bool inject() {
     if (hang_.hang == Hang::kSkips) return true;
     if (hang_.hang != Hang::kComputes && hang_.hang != Hang::kSlowDisk) return false;
@@ -109,7 +109,7 @@ class Member {
   const HangCase& hang_;
   Told& told_;
   const int rank_;
-  /// Of a step, until the device is done with it.
+  /// Memory of a step, until the device is done with it.
   std::array<std::vector<float>, 3> data_, moved_;
   std::unique_ptr<HangDevice> device_;
   std::unique_ptr<Communicator> tp_, dp_, world_;

@@ -68,7 +68,7 @@ std::vector<int32_t> counts_of(int rank, int ranks, bool given) {
   return counts;
 }
 
-/// What a rank has when the rows of all have come, and zeros.
+/// Computes what a rank has when the rows of all have come, and zeros.
 std::vector<float> rows_of_all(int rank, int ranks) {
   std::vector<float> come;
   for (int peer = 0; peer < ranks; ++peer) {

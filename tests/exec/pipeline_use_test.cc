@@ -56,7 +56,7 @@ class TimedWorld {
   struct Rank {
     const Program* program;
     PhaseClock clock;
-    /// When the last instruction of a lane, and each instruction, was done.
+    /// Times at which the last instruction of a lane, and each instruction, was done.
     std::vector<double> lanes;
     std::vector<double> done;
   };

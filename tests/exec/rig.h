@@ -71,7 +71,7 @@ struct Otherwise {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Tensors that are updated; all when empty.
   std::function<bool(const TensorInfo&)> trains = nullptr;
-  /// What is done to this rank's training program, which nobody checks.
+  /// Changes this rank's training program, which nobody checks.
   std::function<void(Program&)> mutates = nullptr;
 };
 

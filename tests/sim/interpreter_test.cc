@@ -223,7 +223,7 @@ std::vector<Step> all_with_exchanges(const Choice& choice, const MakeExchanges& 
   return steps;
 }
 
-/// There by `there`, and on by `back`.
+/// Shifts by `there`, and then by `back`.
 MakeExchanges shifted(int there, int back) {
   return [=](const Program&, const Range& hidden, const Range& other, const Range&) {
     return std::vector<Instr>{

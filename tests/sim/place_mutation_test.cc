@@ -36,7 +36,8 @@ Choice choice_of(Mesh mesh, int stage) {
   return choice;
 }
 
-/// "" where each element of the model's state is saved by one rank, else the first that is not.
+/// Says "" where each element of the model's state is saved by one rank, else the first that is
+/// not.
 std::string saved_fault(const Choice& choice, const std::vector<Step>& steps) {
   // By tensor rank, unit and state: how many ranks save each element.
   std::map<std::tuple<int, UnitId, int32_t>, std::vector<int>> saved;
