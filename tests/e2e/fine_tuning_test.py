@@ -43,8 +43,14 @@ with tempfile.TemporaryDirectory() as scratch:
     small_model(scratch / "models" / "smollm2-135m")
     (scratch / "build" / "release" / "bin").mkdir(parents=True)
     (scratch / "build" / "release" / "bin" / "ftrun").symlink_to(BINARY)
-    for name in ("scripts", "configs", ".venv"):
+    for name in ("scripts", "configs"):
         (scratch / name).symlink_to(SOURCE / name)
+    # The checkout's Python by its own name: below another one each import compiles torch and
+    # transformers anew (FTRUN_PYTHON_CACHE).
+    python = scratch / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{SOURCE}/.venv/bin/python" "$@"\n')
+    python.chmod(0o755)
 
     def run(block):
         text = "\n".join(line for line in block.splitlines() if not line.startswith(MAKES_MODEL))

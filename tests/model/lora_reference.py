@@ -22,6 +22,7 @@ import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 
+reference.load_libraries()
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # Name: family of reference.py, fields of LoraConfig. Between them every field that ftrun takes.
 CASES = {

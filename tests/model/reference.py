@@ -1,13 +1,22 @@
 #!/usr/bin/env python3
-"""References from transformers for the tests of models. Two commands:
+"""References from transformers for the tests of models. Three commands:
 
   families OUT [NAME ...]   Writes a small random model of each family, a token file and what
                             transformers makes of them into OUT:
         OUT/NAME/model/{config.json,model.safetensors}
         OUT/NAME/data/{train.bin,meta.json}    flat uint16 tokens
-        OUT/NAME/reference.json                settings, losses and gradient norms of 20 AdamW steps
-                                               in fp32 (and fp64), gradient norms of step 1 and
+        OUT/NAME/reference.json                losses and gradient norms of 20
+        AdamW steps in fp32, and
                                                weight norms at the end, tensor by tensor
+                            A family whose numbers are stored comes from references/NAME.json,
+                            without transformers, as long as all that they were made of is as
+                            it was: the family's entry and the tables it uses, the functions
+                            that train, the versions of torch and transformers, and each bit of
+                            weights and tokens. transformers trains any other family anew,
+                            which costs half a minute.
+  store [NAME ...]          Trains the families with transformers and stores the numbers in
+  references/. Needed after a
+                            change of what numbers are made of; without it tests only take longer.
   configs FOLDER            Reads every FOLDER/*.vN.json with transformers and writes what it
                             understood, angles of the rotation included, to FOLDER/expected.json
 
@@ -16,17 +25,34 @@ accumulation slot a of step s takes samples (s*acc + a)*mb + [0, mb), wrapping a
 is the mean over all tokens of a step. Weight decay is on every tensor. One thread.
 """
 import argparse
+import ast
+import hashlib
+import importlib.metadata
+import inspect
 import json
 import math
 import os
 import pathlib
+import tempfile
 
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import numpy as np
+from safetensors.numpy import load_file, save_file
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import transformers  # noqa: E402
+STORED = pathlib.Path(__file__).resolve().parent / "references"
+
+
+def load_libraries():
+    """Imports what trains, which takes seconds: tables, weights and stored
+    numbers need none of it."""
+    global torch, transformers
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import torch
+    import transformers
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
 
 SETTINGS = {"steps": 20, "sequence": 32, "micro_batch": 2, "accumulation": 2, "learning_rate": 3e-3,
             "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
@@ -248,7 +274,7 @@ def largest_relative(a, b):
 
 
 # Of a name's seeds, how many are known to give no reference.
-KNOWN_BAD = {"llama_untied": 2, "linear_rope": 1, "qwen2": 1, "qwen2_window": 1, "patterns": 1,
+KNOWN_BAD = {"gemma3": 1, "llama_bias": 2, "qwen3_bias": 1, "stablelm": 1, "patterns": 1,
              "dora_dropout": 1, "nf4": 1, "int8": 2}
 
 
@@ -258,20 +284,44 @@ def seeds(name):
     return range(first + KNOWN_BAD.get(name, 0), first + 10)
 
 
+def drawn_weights(tensors, seed):
+    """Random values of tensors, given by name as (shape, mean). numpy draws them, so that no test
+    has to load torch for them."""
+    random = np.random.default_rng(seed)
+    return {name: (mean + 0.1 * random.standard_normal(shape)).astype(np.float32)
+            for name, (shape, mean) in sorted(tensors.items())}
+
+
+def write_weights(model_folder, tensors, seed):
+    """Writes drawn weights; returns the hash of the file."""
+    path = model_folder / "model.safetensors"
+    save_file(drawn_weights(tensors, seed), path, metadata={"format": "pt"})
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def tensors_of_file(path):
+    """(shape, mean to draw around) of a file's tensors by name: norms and biases stay about
+    what a fresh model has."""
+    return {name: (list(values.shape), float(round(values.mean())) if values.ndim == 1 else 0.0)
+            for name, values in load_file(path).items()}
+
+
 def train_both(name, model_folder, data):
     """Saves a model and trains it in fp32 and fp64. A model whose own fp32 run strays from fp64 (a
     gradient element near 0 changes sign, and Adam's first steps move it the other way) is no
     reference: the next seed is taken."""
+    small_model(name, 0).save_pretrained(model_folder)
+    if name in VERSION_4:
+        to_version_4(model_folder / "config.json")
+    tensors = tensors_of_file(model_folder / "model.safetensors")
     for seed in seeds(name):
-        small_model(name, seed).save_pretrained(model_folder)
-        if name in VERSION_4:
-            to_version_4(model_folder / "config.json")
+        weights = write_weights(model_folder, tensors, seed)
         single = train(model_folder, data, torch.float32)
         double = train(model_folder, data, torch.float64)
         error = {key: largest_relative(single[key], double[key])
                  for key in ("losses", "grad_norms")}
         if error["losses"] < 1e-6 and error["grad_norms"] < 5e-6:
-            return seed, single, double, error
+            return {"seed": seed, "weights": weights, "tensors": tensors}, single, error
     raise SystemExit(f"{name}: no seed gives a run whose fp32 losses agree with its fp64 losses")
 
 
@@ -283,17 +333,86 @@ def write_tokens(folder):
     return data
 
 
-def write_family(name, folder):
+def code_of(function):
+    """The text of a function without its comments, which change no number."""
+    definition, = ast.parse(inspect.getsource(function)).body
+    if ast.get_docstring(definition) is not None:
+        del definition.body[0]
+    return ast.unparse(definition)
+
+
+def recipe(name):
+    """A hash of all that decides a family's numbers besides the bits of its weights."""
+    made_by = (tokens, small_model, to_version_4, batch, step_gradients, file_parameters, train,
+               run_steps, norms)
+    parts = [FAMILIES[name], name in VERSION_4, COMMON, SETTINGS,
+             [code_of(function) for function in made_by],
+             [importlib.metadata.version(package) for package in ("torch", "transformers")]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+RESULTS = ("losses", "grad_norms", "final_weight_norms")
+
+
+def train_family(name, folder):
+    """Writes the model and tokens of a family, trains them with transformers and returns
+    what is stored of it."""
     model_folder = folder / name / "model"
     data = write_tokens(folder / name / "data")
-    seed, single, double, error = train_both(name, model_folder, data)
-    reference = {"name": name, "seed": seed, "settings": SETTINGS,
-                 "transformers": transformers.__version__, **single,
-                 "losses_fp64": double["losses"], "grad_norms_fp64": double["grad_norms"]}
-    (folder / name / "reference.json").write_text(json.dumps(reference, indent=1) + "\n")
+    made_of, single, error = train_both(name, model_folder, data)
     print(f"{name}: loss {single['losses'][0]:.6f} -> {single['losses'][-1]:.6f}, grad norm "
           f"{single['grad_norms'][0]:.4f} -> {single['grad_norms'][-1]:.4f}; fp32 against fp64: "
-          f"loss {error['losses']:.1e}, grad norm {error['grad_norms']:.1e}", flush=True)
+          f"loss {error['losses']:.1e}, grad norm {error['grad_norms']:.1e}; seed "
+          f"{made_of['seed']}", flush=True)
+    files = {path.name: json.loads(path.read_text())
+             for path in sorted(model_folder.glob("*.json"))}
+    return {"recipe": recipe(name), **made_of, "files": files,
+            **{key: single[key] for key in RESULTS}}
+
+
+def write_stored(name, folder):
+    """Writes the model and tokens of a family whose numbers are stored, and returns what is stored;
+    None where it was made of something else."""
+    path = STORED / f"{name}.json"
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    if stored.get("recipe") != recipe(name):
+        return None
+    model_folder = folder / name / "model"
+    model_folder.mkdir(parents=True)
+    if write_weights(model_folder, stored["tensors"], stored["seed"]) != stored["weights"]:
+        return None
+    for file, content in stored["files"].items():
+        (model_folder / file).write_text(json.dumps(content, indent=2) + "\n")
+    write_tokens(folder / name / "data")
+    return stored
+
+
+def write_families(folder, names=tuple(FAMILIES)):
+    """Writes the folder of each family, from stored numbers where they can be used."""
+    folder, loaded = pathlib.Path(folder), False
+    for name in names:
+        numbers = write_stored(name, folder)
+        if numbers is None:
+            print(f"{name}: no stored numbers are of this recipe and these weights, transformers "
+                  f"trains it (reference.py store {name} stores them)", flush=True)
+            if not loaded:
+                load_libraries()
+                loaded = True
+            numbers = train_family(name, folder)
+        reference = {"name": name, "settings": SETTINGS, **{key: numbers[key] for key in RESULTS}}
+        (folder / name / "reference.json").write_text(json.dumps(reference, indent=1) + "\n")
+
+
+def store_families(names):
+    """Trains families with transformers and stores what comes out, a line for each part."""
+    load_libraries()
+    STORED.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            stored = train_family(name, pathlib.Path(scratch))
+            lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}"
+                               for key, value in stored.items())
+            (STORED / f"{name}.json").write_text("{" + lines + "}\n")
 
 
 def windows(config):
@@ -367,16 +486,16 @@ def main():
     families = commands.add_parser("families")
     families.add_argument("out", type=pathlib.Path)
     families.add_argument("names", nargs="*", default=list(FAMILIES))
+    commands.add_parser("store").add_argument("names", nargs="*", default=list(FAMILIES))
     commands.add_parser("configs").add_argument("folder", type=pathlib.Path)
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    if args.command == "configs":
+    if args.command == "families":
+        write_families(args.out, args.names)
+    elif args.command == "store":
+        store_families(args.names)
+    else:
+        load_libraries()
         write_expected(args.folder)
-        return
-    for name in args.names:
-        write_family(name, args.out)
 
 
 if __name__ == "__main__":
