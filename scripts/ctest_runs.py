@@ -1,10 +1,11 @@
 """Runs CTest and says of each entry how it ended: passed, skipped, by waiting, or by a fault.
 
-A wait that reaches its limit on a busy machine is noise; all else that an entry can fail by is not. So an entry fails *by
-waiting* only if it says so itself: its last line begins with WAITED, which tests/waiting.h and tests/e2e/runner.py print when
-each of its failures is a wait (a limit that was reached, or the exit code 6 where another one was expected). CTest's own
-Timeout counts as one where the output shows no failed assertion. A signal, a report of a sanitizer and every other failure
-are faults, whatever the entry says."""
+A wait that reaches its limit on a busy machine is noise; all else that an entry can fail by is not.
+So an entry fails *by waiting* only if it says so itself: its last line begins with WAITED, which
+tests/waiting.h and tests/e2e/runner.py print when each of its failures is a wait (a limit that was
+reached, or the exit code 6 where another one was expected). CTest's own Timeout counts as one where
+the output shows no failed assertion. A signal, a report of a sanitizer and every other failure are
+faults, whatever the entry says."""
 import ctypes
 import dataclasses
 import os
@@ -21,7 +22,8 @@ from script_errors import UserError
 WAITED = "waited: "
 SKIPPED = "skipped: "
 # Words that no wait prints: sanitizers', the runtime's last ones, Catch2's of a signal.
-BROKEN = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: runtime error: |terminate called|"
+BROKEN = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: runtime error: "
+                    r"|terminate called|"
                     r"Segmentation fault|core dumped|due to a fatal error condition")
 ASSERTED = re.compile(r": FAILED:|^Traceback \(most recent call last\)|AssertionError", re.M)
 FAILED_LINE = re.compile(r"^\t *\d+ - (\S+) \((.+?)\)")
@@ -53,29 +55,37 @@ def reason(output):
 
 
 def verdict(ended, output):
-    """(verdict, why) of an entry that failed: `ended` is CTest's word for it, such as Failed, Timeout, SEGFAULT."""
+    """(verdict, why) of an entry that failed: `ended` is CTest's word for it, such as
+    Failed, Timeout, SEGFAULT."""
     if ended not in ("Failed", "Timeout"):
         return "fault", ended
     if broken := BROKEN.search(output):
         return "fault", broken.group(0).strip(": ")
     if ended == "Timeout":
-        return ("fault", "a failed assertion, then CTest's time limit") if ASSERTED.search(output) else ("waited", "CTest's time limit")
+        return ("fault",
+                "a failed assertion, then CTest's time limit") if ASSERTED.search(output) else (
+                    "waited", "CTest's time limit")
     last = output.rstrip().rsplit("\n", 1)[-1]
-    return ("waited", last.removeprefix(WAITED)) if last.startswith(WAITED) else ("fault", "a failed assertion or check")
+    if last.startswith(WAITED):
+        return "waited", last.removeprefix(WAITED)
+    return "fault", "a failed assertion or check"
 
 
 def endings(text):
     """CTest's word for each entry that failed, by name, of its closing list."""
     _, _, closing = text.rpartition("The following tests FAILED:")
-    return {found.group(1): found.group(2) for line in closing.splitlines() if (found := FAILED_LINE.match(line))}
+    return {found.group(1): found.group(2) for line in closing.splitlines()
+            if (found := FAILED_LINE.match(line))}
 
 
 def entries(results, text):
     """The entries of a run, from its JUnit file and from what CTest printed."""
     ended, found = endings(text), []
     for case in xml.parse(results).getroot().iter("testcase"):
-        name, output, skipped = case.get("name"), case.findtext("system-out") or "", case.find("skipped")
-        # An entry that could not be started has a <skipped>, too; CTest itself counts that as failed.
+        name, output, skipped = case.get("name"), case.findtext("system-out") or "", case.find(
+            "skipped")
+        # An entry that could not be started has a <skipped>, too; CTest
+        # itself counts that as failed.
         if case.get("status") == "run":
             how = "passed", ""
         elif skipped is not None and "SKIP_RETURN_CODE" in skipped.get("message", ""):
@@ -87,16 +97,21 @@ def entries(results, text):
 
 
 def run(folder, results, names=None, parallel=1, shown=sys.stdout, log=None):
-    """Runs the entries of a folder (all of them, or those named) and returns them. What CTest prints goes to `shown` and to
-    the file `log` as it comes."""
-    command = ["ctest", "--test-dir", folder, "--parallel", str(parallel), "--output-on-failure", "--output-junit", results,
-               "--test-output-size-passed", str(OUTPUT_BYTES), "--test-output-size-failed", str(OUTPUT_BYTES)]
+    """Runs the entries of a folder (all of them, or those named) and returns them. What CTest
+    prints goes to `shown` and to the file `log` as it comes."""
+    command = ["ctest", "--test-dir", folder, "--parallel", str(parallel), "--output-on-failure",
+               "--output-junit", results,
+               "--test-output-size-passed", str(OUTPUT_BYTES), "--test-output-size-failed",
+               str(OUTPUT_BYTES)]
     if names is not None:
         command += ["-R", f"^({'|'.join(map(re.escape, names))})$"]
     pathlib.Path(results).unlink(missing_ok=True)
     lines = []
-    with open(log or os.devnull, "w") as file, subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                                                text=True, errors="replace") as ctest:
+    with open(log or os.devnull, "w") as file, subprocess.Popen(list(map(str, command)),
+                                                                stdout=subprocess.PIPE,
+                                                                stderr=subprocess.STDOUT,
+                                                                text=True,
+                                                                errors="replace") as ctest:
         try:
             for line in ctest.stdout:
                 lines.append(line)
@@ -110,12 +125,14 @@ def run(folder, results, names=None, parallel=1, shown=sys.stdout, log=None):
         raise CTestError(f"ctest ended with {ctest.returncode}: {''.join(lines[-3:]).strip()}")
     found = entries(results, "".join(lines))
     if (ctest.returncode == 8) != any(entry.verdict in ("waited", "fault") for entry in found):
-        raise CTestError(f"ctest ended with {ctest.returncode}, which its results ({results}) do not show")
+        raise CTestError(f"ctest ended with {ctest.returncode}, which its results ({results}) do "
+                         "not show")
     return found
 
 
 def closing_line(entries_of_run):
-    """CTest's last line but for its list: skipped entries count as passed, and no failure is rounded away."""
+    """CTest's last line but for its list: skipped entries count as passed, and no
+    failure is rounded away."""
     total = len(entries_of_run)
     failed = sum(entry.verdict in ("waited", "fault") for entry in entries_of_run)
     percent = 100 * (total - failed) / total if total else 100
@@ -124,11 +141,13 @@ def closing_line(entries_of_run):
     return f"{percent:.0f}% tests passed, {failed} tests failed out of {total}"
 
 
-# --- processes -------------------------------------------------------------------------------------
+# --- processes
+# -------------------------------------------------------------------------------------
 
 
 def adopt_orphans():
-    """Makes this process the parent of whatever an entry leaves running, so that end_descendants() finds it."""
+    """Makes this process the parent of whatever an entry leaves running, so that
+    end_descendants() finds it."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -137,7 +156,8 @@ def descendants():
     parents = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            parents[int(folder.name)] = int(fields[1])
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
     found = {os.getpid()}
@@ -147,7 +167,8 @@ def descendants():
 
 
 def end_descendants(spared=(), seconds=20):
-    """Kills what is left of the entries; `spared` are children that go on. Returns how many there were."""
+    """Kills what is left of the entries; `spared` are children that go on.
+    Returns how many there were."""
     ended, until = set(), time.monotonic() + seconds
     while (left := descendants() - set(spared)) and time.monotonic() < until:
         for pid in left:

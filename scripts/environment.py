@@ -1,5 +1,5 @@
-"""Gives the scripts of this folder the Python of the repository's .venv, which has their packages, and output that does
-not fail. Imported before anything else."""
+"""Gives the scripts of this folder the Python of the repository's .venv, which has their packages,
+and output that does not fail. Imported before anything else."""
 import importlib.util
 import os
 import sys
@@ -21,6 +21,7 @@ def need(*packages):
     python = os.path.join(venv, "bin", "python")
     if os.access(python, os.X_OK) and os.path.realpath(sys.prefix) != os.path.realpath(venv):
         os.execv(python, [python, os.path.abspath(script), *sys.argv[1:]])
-    print(f"{NAME}: error: the Python packages {', '.join(missing)} are missing; run scripts/setup.sh",
+    print(f"{NAME}: error: the Python packages {', '.join(missing)} are missing; run "
+          "scripts/setup.sh",
           file=sys.stderr)
     sys.exit(5)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs entries of CTest many times under load, as scripts/unsteady.sh says; exits 0 where none failed, 1 where one did."""
+"""Runs entries of CTest many times under load, as scripts/unsteady.sh says; exits 0 where none
+failed, 1 where one did."""
 import argparse
 import difflib
 import fnmatch
@@ -61,21 +62,26 @@ class Unfit(UserError):
 
 
 class Load:
-    """Processes that compute, write 256 MiB of a file again and again, and touch up to half of the memory that is left."""
+    """Processes that compute, write 256 MiB of a file again and again, and touch up to half of
+    the memory that is left."""
 
     def __init__(self, count, folder):
         self.processes = []
         if count:
             held = min(available_bytes() // 2, count << 29)
-            for body, *more in [(COMPUTING,)] * count + [(WRITING, folder / "written"), (HOLDING, held)]:
+            for body, *more in [(COMPUTING,)] * count + [(WRITING, folder / "written"),
+                                                         (HOLDING, held)]:
                 # The group is its own, so that Ctrl-C does not reach it.
-                self.processes.append(subprocess.Popen([sys.executable, "-c", PREAMBLE + body, str(os.getpid()), *map(str, more)],
+                self.processes.append(subprocess.Popen([sys.executable, "-c", PREAMBLE + body,
+                                                        str(os.getpid()), *map(str, more)],
                                                        process_group=0))
 
     def pids(self):
-        """Returns the process ids of the load; an error where one has ended, since the load would not be what was asked for."""
+        """Returns the process ids of the load; an error where one has ended, since the load would
+        not be what was asked for."""
         if ended := [process.args[2] for process in self.processes if process.poll() is not None]:
-            raise Unfit(f"{len(ended)} of {len(self.processes)} processes of the load ended by themselves")
+            raise Unfit(f"{len(ended)} of {len(self.processes)} processes of the load ended by "
+                        "themselves")
         return [process.pid for process in self.processes]
 
     def end(self):
@@ -86,7 +92,8 @@ class Load:
 
 def known_entries(folder):
     """Labels of each entry, by name."""
-    shown = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], capture_output=True, text=True)
+    shown = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"],
+                           capture_output=True, text=True)
     if shown.returncode:
         raise Unfit(f"ctest cannot list the entries of {folder}: {shown.stderr.strip()}")
     found = {}
@@ -104,14 +111,16 @@ def chosen_entries(known, wanted):
         found = fnmatch.filter(known, pattern)
         if not found:
             near = difflib.get_close_matches(pattern, known, 1)
-            raise UsageError(f"no entry {pattern} in the builds" + (f"; did you mean {near[0]}?" if near else ""))
+            raise UsageError(f"no entry {pattern} in the builds"
+                             + (f"; did you mean {near[0]}?" if near else ""))
         chosen += [name for name in found if name not in chosen]
     return chosen
 
 
 def builds_folder():
     """A folder of CTest's that holds the entries of each build that is there."""
-    built = [ROOT / "build" / name for name in BUILDS if (ROOT / "build" / name / "CTestTestfile.cmake").exists()]
+    built = [ROOT / "build" / name for name in BUILDS
+             if (ROOT / "build" / name / "CTestTestfile.cmake").exists()]
     if not built:
         raise Unfit("there is no build; run scripts/build.sh first")
     folder = ROOT / "build" / "unsteady"
@@ -130,7 +139,8 @@ class Finder:
     def once(self, name):
         """Runs an entry; what it leaves, processes and temporary files, is removed."""
         if (free := shutil.disk_usage(self.scratch).free) < LEFT_ON_DISK:
-            raise Unfit(f"{self.scratch}: {free >> 20} MiB are free on this disk, {LEFT_ON_DISK >> 20} MiB are needed")
+            raise Unfit(f"{self.scratch}: {free >> 20} MiB are free on this disk, "
+                        f"{LEFT_ON_DISK >> 20} MiB are needed")
         self.runs.mkdir()
         os.environ["TMPDIR"] = str(self.runs)
         spared = self.load.pids()
@@ -147,7 +157,8 @@ class Finder:
         (place / f"{number}.{entry.verdict}.txt").write_text(f"{entry.why}\n\n{entry.output}")
 
     def find(self, name):
-        """Runs an entry so many times and says how often it failed, also where it is stopped; returns that count."""
+        """Runs an entry so many times and says how often it failed, also where it is
+        stopped; returns that count."""
         shutil.rmtree(self.folder / name, ignore_errors=True)
         runs = []
         try:
@@ -157,7 +168,8 @@ class Finder:
                     print(f"{name}: skipped: {entry.why}", flush=True)
                     return 0
                 runs.append(entry)
-                if entry.verdict != "passed" and sum(run.verdict != "passed" for run in runs) <= KEPT:
+                if entry.verdict != "passed" and sum(run.verdict != "passed"
+                                                     for run in runs) <= KEPT:
                     self.keep(entry, number)
         finally:
             self.tell(name, runs)
@@ -166,11 +178,14 @@ class Finder:
     def tell(self, name, runs):
         if not runs:
             return
-        waited, faults = (sum(run.verdict == verdict for run in runs) for verdict in ("waited", "fault"))
-        failed = f" ({waited} by waiting, {faults} by a fault, outputs in {self.folder / name})" if waited + faults else ""
+        waited, faults = (sum(run.verdict == verdict for run in runs)
+                          for verdict in ("waited", "fault"))
+        failed = (f" ({waited} by waiting, {faults} by a fault, outputs in {self.folder / name})"
+                  if waited + faults else "")
         seconds = [run.seconds for run in runs]
-        print(f"{name}: {waited + faults} of {len(runs)} failed{failed}; {statistics.median(seconds):.1f} s in the median, "
-              f"{max(seconds):.1f} s at most", flush=True)
+        print(f"{name}: {waited + faults} of {len(runs)} failed{failed}; "
+              f"{statistics.median(seconds):.1f} s in the median, {max(seconds):.1f} s at most",
+              flush=True)
 
     def close(self):
         for number in STOPS:
@@ -196,7 +211,8 @@ def find(arguments, outcome):
         raise UsageError(f"no entry of {folder} has one of the labels {', '.join(sorted(LABELS))}")
     budget = test_summary.budgets(ROOT / "tests" / "budgets.tsv")
     hours = arguments.times * sum(budget.get(name, 0) for name in names) / 3600
-    print(f"{len(names)} entries, {arguments.times} times each under load {arguments.load}; {hours:.1f} hours if they took their budgets", flush=True)
+    print(f"{len(names)} entries, {arguments.times} times each under load {arguments.load}; "
+          f"{hours:.1f} hours if they took their budgets", flush=True)
     ctest_runs.adopt_orphans()
     finder = Finder(folder, arguments.times, Load(0, folder))
     try:
@@ -212,11 +228,16 @@ def stop(number, _):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="unsteady.sh", description="Runs entries of CTest many times under load.", allow_abbrev=False)
-    parser.add_argument("entries", nargs="*", metavar="entry", help="a name or a pattern; all that start processes, wait or measure by default")
+    parser = argparse.ArgumentParser(prog="unsteady.sh",
+                                     description="Runs entries of CTest many times under load.",
+                                     allow_abbrev=False)
+    parser.add_argument("entries", nargs="*", metavar="entry",
+                        help="a name or a pattern; all that start processes, wait or measure by "
+                             "default")
     parser.add_argument("--times", type=count(1), default=50)
     parser.add_argument("--load", type=count(0), default=4)
-    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)  # another folder of entries, for tests
+    # another folder of entries, for tests
+    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_intermixed_args()
     for number in STOPS:
         signal.signal(number, stop)

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Sends what a run writes to a tracker, with the tracker's own client: while it trains, or afterwards.
+"""Sends what a run writes to a tracker, with the tracker's own client: while
+it trains, or afterwards.
 
   scripts/follow_run.py runs/mine --to wandb
   scripts/follow_run.py runs/mine --to mlflow --project chats
   scripts/follow_run.py runs/mine --to trackio --name first
 
-It reads metrics.jsonl and run.json and changes nothing in the run folder. It ends when the run has ended, or when no process
-holds a run that failed or was killed for --patience seconds. The charts are named as TensorBoard's are: train/loss, train/learning_rate, ..., and SET/loss,
-SET/perplexity, SET/accuracy for each evaluated set. Steps that a resumed run trains again are sent once; what follows the run
-after another has ended goes on with the last step that wandb has. Where the client sends
-to is its own matter: its log-in, its environment variables (WANDB_MODE, MLFLOW_TRACKING_URI, ...).
+It reads metrics.jsonl and run.json and changes nothing in the run folder. It ends when the run
+has ended, or when no process holds a run that failed or was killed for --patience seconds. The
+charts are named as TensorBoard's are: train/loss, train/learning_rate, ..., and SET/loss,
+SET/perplexity, SET/accuracy for each evaluated set. Steps that a resumed run trains again are
+sent once; what follows the run after another has ended goes on with the last step that wandb has.
+Where the client sends to is its own matter: its log-in, its environment variables (WANDB_MODE,
+MLFLOW_TRACKING_URI, ...).
 """
 import argparse
 import contextlib
@@ -27,7 +30,8 @@ import script_errors
 from script_errors import MissingPackage, UserError
 
 TRAINED = {"loss": "train/loss", "grad_norm": "train/grad_norm", "lr": "train/learning_rate",
-           "tokens_per_second": "train/tokens_per_second", "loss_scale": "train/loss_scale", "samples": "train/samples",
+           "tokens_per_second": "train/tokens_per_second", "loss_scale": "train/loss_scale",
+           "samples": "train/samples",
            "step_seconds": "time/step_seconds", "data_wait_seconds": "time/data_wait_seconds",
            "exposed_communication_seconds": "time/exposed_communication_seconds"}
 MOST_PARAMETER_TEXT = 500  # MLflow's oldest servers take no more
@@ -52,8 +56,10 @@ def scalars(line):
         names = {key: f"{line['evaluation']}/{key}" for key in ("loss", "perplexity", "accuracy")}
     else:
         names = TRAINED
-    valueless = ("loss", "perplexity", "accuracy") if line.get("tokens") == 0 else ()  # no token counts
-    found = {name: number(line[key]) for key, name in names.items() if key in line and key not in valueless}
+    # no token counts
+    valueless = ("loss", "perplexity", "accuracy") if line.get("tokens") == 0 else ()
+    found = {name: number(line[key]) for key, name in names.items() if key in line
+             and key not in valueless}
     if names is TRAINED and isinstance(line.get("memory"), dict):
         found |= {f"memory/{name}": number(value) for name, value in line["memory"].items()}
     return line["step"], {name: value for name, value in found.items() if value is not None}
@@ -72,7 +78,8 @@ def flat(config, prefix=""):
 
 
 class Metrics:
-    """metrics.jsonl as it grows. A resumed run replaces the file by one that lacks the steps it trains again."""
+    """metrics.jsonl as it grows. A resumed run replaces the file by one that lacks the
+    steps it trains again."""
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "metrics.jsonl")
@@ -83,7 +90,8 @@ class Metrics:
             found = os.stat(self.path)
         except FileNotFoundError:
             return
-        if self.file is None or (found.st_ino, found.st_dev) != self.place or found.st_size < self.file.tell():
+        if self.file is None or (found.st_ino,
+                                 found.st_dev) != self.place or found.st_size < self.file.tell():
             if self.file:
                 self.file.close()
             self.file, self.torn = open(self.path, encoding="utf-8", errors="replace"), ""
@@ -116,7 +124,8 @@ class Wandb:
 
     def __init__(self, client, project, name, config, key, group=None, team=None):
         more = {word: value for word, value in (("group", group), ("entity", team)) if value}
-        self.run = client.init(project=project, name=name, config=config, id=key, resume="allow", **more)
+        self.run = client.init(project=project, name=name, config=config, id=key, resume="allow",
+                               **more)
         # Charts by a step of their own: what is sent again, or late, is not dropped.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
@@ -124,11 +133,13 @@ class Wandb:
         last = known.get("step") if known is not None else None
         self.first_step = last if isinstance(last, int) else 0
         # Of the last one an evaluation may be missing: wandb has the last value of each name.
-        self.last = {name: number(known.get(name)) for name in known.keys()} if isinstance(last, int) else {}
+        self.last = {name: number(known.get(name))
+                     for name in known.keys()} if isinstance(last, int) else {}
 
     def log(self, step, values):
         if step == self.first_step:
-            values = {name: value for name, value in values.items() if not same(value, self.last.get(name))}
+            values = {name: value for name, value in values.items()
+                      if not same(value, self.last.get(name))}
         if values:
             self.run.log({**values, "step": step})
 
@@ -147,7 +158,8 @@ class Mlflow:
         texts = {key: str(value) for key, value in flat(config)}
         kept = {key: text for key, text in texts.items() if len(text) <= MOST_PARAMETER_TEXT}
         for long in texts.keys() - kept.keys():
-            print(f"follow_run: {long}: is too long for a parameter of MLflow's and is left out", file=sys.stderr)
+            print(f"follow_run: {long}: is too long for a parameter of MLflow's and is left out",
+                  file=sys.stderr)
         items = list(kept.items())
         for at in range(0, len(items), 100):
             client.log_params(dict(items[at:at + 100]))
@@ -189,13 +201,16 @@ def client_of(tracker):
 
 @contextlib.contextmanager
 def client_errors(name):
-    """Turns errors of a tracker's client into errors of the environment: a log-in, a network, a server."""
+    """Turns errors of a tracker's client into errors of the environment: a
+    log-in, a network, a server."""
     try:
         yield
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
-        raise script_errors.EnvironmentFault(f"the client of {name} failed: {type(error).__name__}: {first}; see its log-in, its server and its "
-                                             f"environment variables, or what {script_errors.DEBUG} prints") from error
+        raise script_errors.EnvironmentFault(f"the client of {name} failed: "
+                                             f"{type(error).__name__}: {first}; see its log-in, "
+                                             "its server and its environment variables, or what "
+                                             f"{script_errors.DEBUG} prints") from error
 
 
 def manifest(folder):
@@ -226,13 +241,15 @@ def is_held(folder):
 
 def quiet_seconds(folder):
     """Since the run last wrote: one that failed or was killed may be started again."""
-    times = [os.stat(path).st_mtime for name in ("run.json", "metrics.jsonl") if os.path.exists(path := os.path.join(folder, name))]
+    times = [os.stat(path).st_mtime for name in ("run.json", "metrics.jsonl")
+             if os.path.exists(path := os.path.join(folder, name))]
     return time.time() - max(times, default=time.time())
 
 
 def let_go(folder):
-    """Of the log that the run gave as standard output, whose lock says that the run is followed: while a tracker takes its last
-    steps, a new start of the run may have another follow it. Whether there was none until then."""
+    """Of the log that the run gave as standard output, whose lock says that the run is followed:
+    while a tracker takes its last steps, a new start of the run may have another follow it. Whether
+    there was none until then."""
     if is_held(folder):
         return False
     try:
@@ -246,19 +263,24 @@ def let_go(folder):
 
 
 def end_after(folder, seconds, poll):
-    """Ends this process so long after the last process that held the run, whatever a client is waiting for."""
+    """Ends this process so long after the last process that held the run, whatever a
+    client is waiting for."""
     last = time.monotonic()
     while time.monotonic() - last < seconds:
         time.sleep(poll)
         if is_held(folder):
             last = time.monotonic()
-    print(f"follow_run: the run has ended {seconds:g} s ago, and its tracker has not taken all of it", file=sys.stderr, flush=True)
+    print(f"follow_run: the run has ended {seconds:g} s ago, and its tracker has not taken all of "
+          "it", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 def follow(a):
-    if not os.path.isfile(os.path.join(a.run, "run.json")) and not os.path.isfile(os.path.join(a.run, "metrics.jsonl")):
-        raise UserError(f"{a.run}: holds no run (run.json); give the output_dir of a run that has begun")
+    if not os.path.isfile(os.path.join(a.run,
+                                       "run.json")) and not os.path.isfile(
+                                           os.path.join(a.run, "metrics.jsonl")):
+        raise UserError(f"{a.run}: holds no run (run.json); give the output_dir of a run that has "
+                        "begun")
     client = client_of(TRACKERS[a.to])
     record = manifest(a.run)
     config = record.get("config") if isinstance(record.get("config"), dict) else {}
@@ -266,12 +288,14 @@ def follow(a):
     key = hashlib.sha256(f"{place}\n{a.name or ''}".encode()).hexdigest()[:16]
     whose = {word: value for word, value in (("group", a.group), ("team", a.team)) if value}
     if whose and a.to != "wandb":
-        raise script_errors.UsageError(f"--{next(iter(whose))} is a word of wandb's; leave it out with --to {a.to}")
+        raise script_errors.UsageError(f"--{next(iter(whose))} is a word of wandb's; leave it out "
+                                       f"with --to {a.to}")
     if a.with_run is not None:
         os.nice(10)
         threading.Thread(target=end_after, args=(a.run, a.with_run, a.poll), daemon=True).start()
     with client_errors(a.to):
-        tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key, **whose)
+        tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key,
+                                 **whose)
     metrics, sent = Metrics(a.run), 0
     last_held = -math.inf
     while True:
@@ -298,7 +322,8 @@ def follow(a):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="the run's folder (output_dir)")
     parser.add_argument("--to", required=True, choices=sorted(TRACKERS))
     parser.add_argument("--project", default="ftrun", help="project or experiment there")
@@ -306,10 +331,13 @@ def main():
     parser.add_argument("--group", help="of runs, with --to wandb")
     parser.add_argument("--team", help="account or team of the project, with --to wandb")
     parser.add_argument("--with-run", type=float, metavar="SECONDS",
-                        help="as the run itself starts it (wandb.enabled): at a lower priority, and ended so long after the run at the latest")
-    parser.add_argument("--poll", type=float, default=2.0, metavar="SECONDS", help="between two looks at a run that goes on")
+                        help="as the run itself starts it (wandb.enabled): at a lower priority, "
+                             "and ended so long after the run at the latest")
+    parser.add_argument("--poll", type=float, default=2.0, metavar="SECONDS",
+                        help="between two looks at a run that goes on")
     parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS",
-                        help="how long a run that failed or was killed is waited for: it may be started again")
+                        help="how long a run that failed or was killed is waited for: it may be "
+                             "started again")
     script_errors.add_debug(parser)
     a = parser.parse_args()
     return script_errors.run("follow_run", lambda: follow(a))

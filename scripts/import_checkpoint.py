@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Reads a checkpoint of DeepSpeed (ZeRO stages 1 to 3, universal) or of PyTorch's DCP (FSDP2, torchtitan) and writes its
-weights, Adam's moments and numbers as safetensors, from which `ftrun convert` makes a checkpoint of a run:
+"""Reads a checkpoint of DeepSpeed (ZeRO stages 1 to 3, universal) or of PyTorch's DCP (FSDP2,
+torchtitan) and writes its weights, Adam's moments and numbers as safetensors, from which `ftrun
+convert` makes a checkpoint of a run:
 
   scripts/import_checkpoint.py out/global_step500 --model models/base --out imported
   ftrun convert imported --run runs/mine
   ftrun --config mine.yaml --resume auto            # output_dir: runs/mine
 
-Nothing of the checkpoint is run, and neither DeepSpeed nor torch is needed. A few MiB are in memory at a time."""
+Nothing of the checkpoint is run, and neither DeepSpeed nor torch is needed. A few MiB
+are in memory at a time."""
 import argparse
 import json
 import os
@@ -30,7 +32,8 @@ from script_errors import EnvironmentFault, UserError
 from text_files import read_text, refuse_pointers
 
 LARGEST_FILE = 4 << 30
-WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
+WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+            "_forward_module"}
 PREFIXES = {"model", "base_model", "app", "state_dict", "trainer"}
 ROOT, HEAD, EMBEDDING = "model.", "lm_head.weight", "model.embed_tokens.weight"
 FIRST_LAYER = re.compile(r"((?:.*\.)?)layers\.0\.input_layernorm\.weight")
@@ -52,11 +55,13 @@ def open_checkpoint(folder, tag):
     if any(name.endswith("_optim_states.pt") for name in os.listdir(folder)):
         return read_zero(folder)
     if any(name.endswith("_model_states.pt") for name in os.listdir(folder)):
-        raise UserError(f"{folder}: holds *_model_states.pt but no *_optim_states.pt: the optimizer's state was not saved "
-                        "apart (ZeRO stage 0), or is missing; train one step at ZeRO stage 1 and save again")
+        raise UserError(f"{folder}: holds *_model_states.pt but no *_optim_states.pt: the "
+                        "optimizer's state was not saved apart (ZeRO stage 0), or is missing; "
+                        "train one step at ZeRO stage 1 and save again")
     inner = tagged_folder(folder, tag)
     if inner is None:
-        raise UserError(f"{folder}: holds no checkpoint of DeepSpeed (*_optim_states.pt, zero/, latest) or DCP (.metadata)")
+        raise UserError(f"{folder}: holds no checkpoint of DeepSpeed (*_optim_states.pt, zero/, "
+                        "latest) or DCP (.metadata)")
     return open_checkpoint(inner, None)
 
 
@@ -73,7 +78,8 @@ def tagged_folder(folder, tag):
         raise UserError(f"{folder}: the tag {printable(names[0])!r} is no plain name of a folder")
     inner = os.path.join(folder, names[0])
     if not os.path.isdir(inner):
-        raise UserError(f"{folder}: its newest checkpoint is called {names[0]!r}, which is not there; name one with --tag")
+        raise UserError(f"{folder}: its newest checkpoint is called {names[0]!r}, which is not "
+                        "there; name one with --tag")
     return inner
 
 
@@ -89,7 +95,8 @@ def safetensors_shapes(path):
             raise UserError(f"{path}: is not a safetensors file")
         try:
             header = json.loads(file.read(size))
-            return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+            return {name: tuple(entry["shape"]) for name, entry in header.items()
+                    if name != "__metadata__"}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path}: its header is damaged") from None
 
@@ -107,15 +114,19 @@ def weight_files(folder):
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{index}: is no index of shards; fetch it again") from None
     for name in names:
-        if not isinstance(name, str) or os.path.basename(name) != name or not os.path.exists(os.path.join(folder, name)):
-            raise UserError(f"{index}: the shard {printable(name)} is not in the folder; the download of the model is not complete")
+        if not isinstance(name,
+                          str) or os.path.basename(name) != name or not os.path.exists(
+                              os.path.join(folder, name)):
+            raise UserError(f"{index}: the shard {printable(name)} is not in the folder; the "
+                            "download of the model is not complete")
     return names
 
 
 def named_as_read(shapes):
-    """Shapes by the names that ftrun reads the tensors by: without wrappers, with `model.` in place of the prefix that the
-    layers have (lib/model/stored_names.cc is the same in C++)."""
-    plain = {".".join(part for part in name.split(".") if part not in WRAPPERS): shape for name, shape in shapes.items()}
+    """Shapes by the names that ftrun reads the tensors by: without wrappers, with `model.` in place
+    of the prefix that the layers have (lib/model/stored_names.cc is the same in C++)."""
+    plain = {".".join(part for part in name.split(".") if part not in WRAPPERS): shape
+             for name, shape in shapes.items()}
     prefixes = {match[1] for match in map(FIRST_LAYER.fullmatch, plain) if match}
     if len(prefixes) != 1 or ROOT in prefixes:
         return plain
@@ -123,22 +134,26 @@ def named_as_read(shapes):
     heads = [name for name in plain if f".{name}".endswith(f".{HEAD}")]
     if len(heads) == 1:
         plain[HEAD] = plain.pop(heads[0])
-    return {ROOT + name.removeprefix(prefix) if name.startswith(prefix) and name != HEAD else name: shape for name, shape in plain.items()}
+    return {ROOT + name.removeprefix(prefix) if name.startswith(prefix) and name != HEAD
+            else name: shape for name, shape in plain.items()}
 
 
 def model_tensors(folder):
-    """Shapes of the tensors that train, by name; without what a tied model keeps twice. Whether it is tied."""
+    """Shapes of the tensors that train, by name; without what a tied model keeps
+    twice. Whether it is tied."""
     try:
         config = json.loads(read_text(os.path.join(folder, "config.json")))
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder}/config.json: cannot be read ({error}); --model is the folder that training began from") from None
+        raise UserError(f"{folder}/config.json: cannot be read ({error}); --model is the folder "
+                        "that training began from") from None
     shapes = {}
     for name in weight_files(folder):
         shapes.update(safetensors_shapes(os.path.join(folder, name)))
     if not shapes:
         raise UserError(f"{folder}: holds no *.safetensors, which say what the tensors are called")
     shapes = named_as_read(shapes)
-    tied = bool(config.get("tie_word_embeddings", HEAD not in shapes)) if isinstance(config, dict) else False
+    tied = bool(config.get("tie_word_embeddings",
+                           HEAD not in shapes)) if isinstance(config, dict) else False
     if tied and HEAD in shapes:  # a tied matrix may be stored as the head alone
         shapes.setdefault(EMBEDDING, shapes[HEAD])
     return {name: shape for name, shape in shapes.items()
@@ -166,7 +181,8 @@ def model_name(name, shapes, tied):
 
 
 def match_names(run, shapes, tied):
-    """{(name in the model folder, kind): (name in the checkpoint, state)} and the names that match nothing."""
+    """{(name in the model folder, kind): (name in the checkpoint, state)} and the
+    names that match nothing."""
     found, strangers = {}, []
     for (name, kind), state in run.states.items():
         target = model_name(name, shapes, tied)
@@ -177,8 +193,9 @@ def match_names(run, shapes, tied):
         if before and is_second(name, run, tied):
             continue
         if before and not is_second(before[0], run, tied):
-            raise UserError(f"{printable(before[0])} and {printable(name)} of the checkpoint are both called {target} in the model "
-                            "folder; only one of them can be taken")
+            raise UserError(f"{printable(before[0])} and {printable(name)} of the checkpoint are "
+                            f"both called {target} in the model folder; only one of them can be "
+                            "taken")
         found[target, kind] = (name, state)
     for name, state in run.working.items():
         target = model_name(name, shapes, tied)
@@ -189,8 +206,9 @@ def match_names(run, shapes, tied):
             found[target, "param"] = (name, state)
     for (target, _), (name, state) in found.items():
         if tuple(state.shape) != shapes[target]:
-            raise UserError(f"{printable(name)} has shape {list(state.shape)} in the checkpoint, {target} has {list(shapes[target])} "
-                            "in the model folder; give the model that was trained (--model)")
+            raise UserError(f"{printable(name)} has shape {list(state.shape)} in the checkpoint, "
+                            f"{target} has {list(shapes[target])} in the model folder; give the "
+                            "model that was trained (--model)")
     return found, sorted(set(strangers))
 
 
@@ -208,15 +226,18 @@ def require_all(found, shapes, strangers, run, zero_moments):
     """Adds moments of zero where that is asked for; what else is missing is said by name."""
     missing = [name for name in shapes if (name, "param") not in found]
     if missing:
-        unmatched = f"\nWhat the checkpoint has beside them:{listed(strangers)}" if strangers else ""
-        raise UserError(f"the checkpoint has no weights for {len(missing)} of the model's {len(shapes)} tensors:{listed(missing)}{unmatched}\n"
-                        "give the model folder that was trained (--model)")
+        unmatched = (f"\nWhat the checkpoint has beside them:{listed(strangers)}"
+                     if strangers else "")
+        raise UserError(f"the checkpoint has no weights for {len(missing)} of the model's "
+                        f"{len(shapes)} tensors:{listed(missing)}{unmatched}\ngive the model "
+                        "folder that was trained (--model)")
     without = sorted({name for name in shapes for kind in KINDS[1:] if (name, kind) not in found})
     if without and not zero_moments:
         frozen = [name for name in without if found[name, "param"][0] in run.frozen]
         what = "did not train (frozen), so they have" if len(frozen) == len(without) else "have"
-        raise UserError(f"{len(without)} of the model's {len(shapes)} tensors {what} no state of the optimizer:{listed(without)}\n"
-                        "ftrun trains all tensors: --zero-moments lets these begin with moments of zero")
+        raise UserError(f"{len(without)} of the model's {len(shapes)} tensors {what} no state of "
+                        f"the optimizer:{listed(without)}\nftrun trains all tensors: "
+                        "--zero-moments lets these begin with moments of zero")
     for name in without:
         for kind in KINDS[1:]:
             found.setdefault((name, kind), (name, None))
@@ -248,7 +269,8 @@ def header_of(targets, shapes):
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for target in targets:
         size = 4 * count(shapes[target[0]])
-        header[entry_name(target)] = {"dtype": "F32", "shape": list(shapes[target[0]]), "data_offsets": [at, at + size]}
+        header[entry_name(target)] = {"dtype": "F32", "shape": list(shapes[target[0]]),
+                                      "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -277,7 +299,8 @@ def refuse_small_disk(place, found, shapes):
     wanted = sum(4 * count(shapes[name]) for name, _ in found)
     free = shutil.disk_usage(parent).free
     if wanted > free:
-        raise EnvironmentFault(f"{place}: {wanted} bytes are needed, {free} are free; give an --out on a larger disk")
+        raise EnvironmentFault(f"{place}: {wanted} bytes are needed, {free} are free; give an "
+                               "--out on a larger disk")
 
 
 def refuse_overlap(out, folder, model):
@@ -286,7 +309,8 @@ def refuse_overlap(out, folder, model):
     for given in (folder, model):
         source = os.path.realpath(given)
         if os.path.commonpath([source, place]) in (source, place):
-            raise UserError(f"--out {out}: overlaps with {given}, which is read; choose another folder")
+            raise UserError(f"--out {out}: overlaps with {given}, which is read; choose another "
+                            "folder")
 
 
 def settled(run, a):
@@ -299,15 +323,17 @@ def settled(run, a):
     if run.updates is None:
         run.updates = run.step - run.skipped_steps
     if run.updates > run.step:
-        raise UserError(f"the optimizer has made {run.updates} updates, and {run.step} steps were done; give the steps with --step")
+        raise UserError(f"the optimizer has made {run.updates} updates, and {run.step} steps were "
+                        "done; give the steps with --step")
     if run.step - run.updates != run.skipped_steps:
-        run.notes.append(f"the optimizer has made {run.updates} updates in {run.step} steps: {run.step - run.updates} count as skipped "
-                         f"(the checkpoint says {run.skipped_steps})")
+        run.notes.append(f"the optimizer has made {run.updates} updates in {run.step} steps: "
+                         f"{run.step - run.updates} count as skipped (the checkpoint says "
+                         f"{run.skipped_steps})")
         run.skipped_steps = run.step - run.updates
     position = run.scheduler.get("last_batch_iteration")
     if position is not None and position != run.updates - 1:
-        run.notes.append(f"the learning-rate schedule stood at {position}, after {run.updates} updates; ftrun's follows the updates "
-                         f"({run.updates - 1})")
+        run.notes.append(f"the learning-rate schedule stood at {position}, after {run.updates} "
+                         f"updates; ftrun's follows the updates ({run.updates - 1})")
     unknown = [name for name in ("tokens", "samples") if getattr(run, name) is None]
     if not run.scheduler:
         unknown.append("scheduler position")
@@ -322,10 +348,14 @@ def utf8(path):
 
 
 def describe(run, a, folder, unknown, without):
-    return {"format": "ftrun-import", "version": 1, "source": run.source, "path": utf8(os.path.realpath(folder)),
-            "model": utf8(os.path.realpath(a.model)), "step": run.step, "skipped_steps": run.skipped_steps,
-            "samples": run.samples, "tokens": run.tokens, "scheduler": {"last_batch_iteration": run.updates - 1},
-            "loss_scaler": run.loss_scaler, "known": run.known, "unknown": unknown, "zero_moments": without}
+    return {"format": "ftrun-import", "version": 1, "source": run.source,
+            "path": utf8(os.path.realpath(folder)),
+            "model": utf8(os.path.realpath(a.model)), "step": run.step,
+            "skipped_steps": run.skipped_steps,
+            "samples": run.samples, "tokens": run.tokens,
+            "scheduler": {"last_batch_iteration": run.updates - 1},
+            "loss_scaler": run.loss_scaler, "known": run.known, "unknown": unknown,
+            "zero_moments": without}
 
 
 def import_checkpoint(a):
@@ -334,8 +364,10 @@ def import_checkpoint(a):
     refuse_overlap(a.out, a.checkpoint, a.model)
     try:
         run = open_checkpoint(a.checkpoint, a.tag)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise BadFile(f"{a.checkpoint}: is not laid out as such a checkpoint is ({type(error).__name__}: {printable(str(error))})") from None
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
+            RecursionError) as error:
+        raise BadFile(f"{a.checkpoint}: is not laid out as such a checkpoint is "
+                      f"({type(error).__name__}: {printable(str(error))})") from None
     found, strangers = match_names(run, shapes, tied)
     without = require_all(found, shapes, strangers, run, a.zero_moments)
     unknown = settled(run, a)
@@ -345,31 +377,43 @@ def import_checkpoint(a):
         for number, targets in enumerate(files, 1):
             write_file(os.path.join(made, f"state-{number:05}.safetensors"), targets, found, shapes)
         with open(os.path.join(made, "import.json"), "x", encoding="utf-8") as file:
-            file.write(json.dumps(describe(run, a, a.checkpoint, unknown, without), indent=2) + "\n")
+            file.write(json.dumps(describe(run, a, a.checkpoint, unknown, without), indent=2)
+                       + "\n")
     print(f"{a.checkpoint}: {run.source}, step {run.step}")
     if strangers:
-        print(f"{len(strangers)} of its tensors are none of the model's and were left out:{listed(strangers)}")
+        print(f"{len(strangers)} of its tensors are none of the model's and were left "
+              f"out:{listed(strangers)}")
     if without:
         print(f"{len(without)} tensors begin with moments of zero:{listed(without)}")
     for note in run.notes:
         print(f"note: {note}")
     print(f"not known: {', '.join(unknown)}")
-    print(f"{a.out}: {len(shapes)} tensors with {', '.join(KINDS)}; next: ftrun convert {a.out} --run RUN_FOLDER")
+    print(f"{a.out}: {len(shapes)} tensors with {', '.join(KINDS)}; next: ftrun convert {a.out} "
+          "--run RUN_FOLDER")
 
 
 def parse_arguments(arguments):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", help="a folder of DeepSpeed (with latest, or one step's) or DCP (with .metadata)")
-    parser.add_argument("--model", required=True, help="the model folder that training began from: names and shapes")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a folder of DeepSpeed (with latest, or one step's) or "
+                                           "DCP (with .metadata)")
+    parser.add_argument("--model", required=True, help="the model folder that training began from: "
+                                                       "names and shapes")
     parser.add_argument("--out", required=True, help="the folder to write")
-    parser.add_argument("--tag", help="DeepSpeed: which of the folder's checkpoints (default: what latest says)")
-    parser.add_argument("--step", type=int, help="optimizer steps done, where the checkpoint does not say")
-    parser.add_argument("--tokens", type=int, help="tokens that were trained on, where the checkpoint does not say")
-    parser.add_argument("--samples", type=int, help="samples that were trained on, where the checkpoint does not say")
+    parser.add_argument("--tag", help="DeepSpeed: which of the folder's checkpoints (default: what "
+                                      "latest says)")
+    parser.add_argument("--step", type=int, help="optimizer steps done, where the checkpoint does "
+                                                 "not say")
+    parser.add_argument("--tokens", type=int, help="tokens that were trained on, where the "
+                                                   "checkpoint does not say")
+    parser.add_argument("--samples", type=int, help="samples that were trained on, where the "
+                                                    "checkpoint does not say")
     parser.add_argument("--zero-moments", action="store_true",
-                        help="tensors without optimizer state (frozen ones) begin with moments of zero")
+                        help="tensors without optimizer state (frozen ones) begin with moments of "
+                             "zero")
     parser.add_argument("--ignore-crc", action="store_true",
-                        help="do not compare checksums: for files that torch was told to save without")
+                        help="do not compare checksums: for files that torch was told to save "
+                             "without")
     script_errors.add_debug(parser)
     a = parser.parse_args(arguments)
     for name in ("step", "tokens", "samples"):

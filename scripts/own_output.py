@@ -42,7 +42,8 @@ def sync(file):
 
 
 def sync_folder(folder):
-    """Some file systems cannot sync a folder; they order renames themselves. SMB servers answer EBADF."""
+    """Some file systems cannot sync a folder; they order renames themselves. SMB
+    servers answer EBADF."""
     descriptor = os.open(folder or ".", os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -93,7 +94,8 @@ def _write_mark(folder, complete):
 
 def _recorded_name(record):
     """A name that is not UTF-8 is recorded as hexadecimal digits besides."""
-    return os.fsdecode(bytes.fromhex(record["name_hex"])) if "name_hex" in record else record["name"]
+    return os.fsdecode(
+        bytes.fromhex(record["name_hex"])) if "name_hex" in record else record["name"]
 
 
 def _read_mark(folder):
@@ -103,7 +105,8 @@ def _read_mark(folder):
             mark = json.load(file)
         if mark["format"] != "ftrun-output":
             return None
-        return {_recorded_name(record): (record["bytes"], record["xxh3"]) for record in mark["files"]}
+        return {_recorded_name(record): (record["bytes"], record["xxh3"])
+                for record in mark["files"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -115,8 +118,8 @@ def refuse_foreign_folder(place):
         return
     written = _read_mark(place)
     if written is None:
-        raise UserError(f"{place}: is not replaced: it holds no {MARK}, so it was not written here; "
-                        "choose another --out, or move it away")
+        raise UserError(f"{place}: is not replaced: it holds no {MARK}, so it was not written "
+                        "here; choose another --out, or move it away")
     found = [f"{name} was added" for name in names if name != MARK and name not in written]
     found += [f"{name} was changed" for name in names
               if name in written and not is_as_written(os.path.join(place, name), *written[name])]
@@ -164,8 +167,9 @@ def _put_in_place(made, place):
 
 
 def _discard(old, place):
-    """That it stays is no failure: a folder of a network file system cannot be removed while any process reads a file of
-    it. Under a temporary name, as a removal cut short must not look like a complete folder."""
+    """That it stays is no failure: a folder of a network file system cannot be removed while
+    any process reads a file of it. Under a temporary name, as a removal cut short must not look
+    like a complete folder."""
     try:
         going = old
         if old.startswith(f"{place}.replaced-"):
@@ -173,7 +177,8 @@ def _discard(old, place):
             os.rename(old, going)
         _remove(going)
     except OSError as error:
-        print(f"warning: {place}: what it was before could not be removed: {error}", file=sys.stderr)
+        print(f"warning: {place}: what it was before could not be removed: {error}",
+              file=sys.stderr)
 
 
 def _remove(folder):
@@ -212,8 +217,8 @@ def _is_held(folder):
 
 
 def recover(place):
-    """After a kill: what stepped aside comes back where nothing took its place, the rest goes. A folder
-    that another process is writing stays."""
+    """After a kill: what stepped aside comes back where nothing took its place, the rest goes. A
+    folder that another process is writing stays."""
     parent, name = os.path.split(place)
     if not os.path.isdir(parent):
         return
@@ -223,7 +228,8 @@ def recover(place):
         if not found or os.path.islink(path) or not os.path.isdir(path) or _is_held(path):
             continue
         # The mark is the first file that is made, under a temporary name before its own.
-        if _read_mark(path) is None and not all(n.startswith(MARK + ".tmp") for n in os.listdir(path)):
+        if _read_mark(path) is None and not all(n.startswith(MARK + ".tmp")
+                                                for n in os.listdir(path)):
             continue
         if found.group(1) == "replaced" and not os.path.exists(place):
             os.rename(path, place)

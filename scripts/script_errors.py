@@ -57,8 +57,8 @@ class BadDocument(UserError):
 
 
 class Stream:
-    """Standard output or error that never ends a script: characters that it cannot show are escaped, and once nobody
-    reads it or nothing fits on it, what is written is lost."""
+    """Standard output or error that never ends a script: characters that it cannot show are
+    escaped, and once nobody reads it or nothing fits on it, what is written is lost."""
 
     def __init__(self, stream):
         self._stream, self.lost = stream, None
@@ -95,7 +95,8 @@ class Stream:
 
 def prepare_streams():
     """Output of any encoding, and none at all, will do."""
-    while (free := os.open(os.devnull, os.O_RDWR)) <= 2:  # a file would get the number of a closed stream
+    # a file would get the number of a closed stream
+    while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(free)
     for name in ("stdout", "stderr"):
@@ -109,11 +110,13 @@ def prepare_streams():
 
 
 def printable(text):
-    """A text that UTF-8 holds: bytes of the names of files that Python could not read come as what they are, or escaped."""
+    """A text that UTF-8 holds: bytes of the names of files that Python could not read come as what
+    they are, or escaped."""
     if text.isascii():
         return text
     try:
-        return text.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="backslashreplace")
+        return text.encode("utf-8",
+                           errors="surrogateescape").decode("utf-8", errors="backslashreplace")
     except UnicodeEncodeError:
         return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
@@ -133,15 +136,16 @@ def naming(path):
 
 
 def run(name, work):
-    """Runs `work` of the script `name` and returns its exit code. An error is printed as one line, with --debug after its
-    stack trace."""
+    """Runs `work` of the script `name` and returns its exit code. An error is printed as one line,
+    with --debug after its stack trace."""
     prepare_streams()
     try:
         code = attempt(name, work)
     finally:
         sys.stdout.flush()
         if sys.stdout.lost:
-            print(f"{name}: warning: what it printed could not be written: {sys.stdout.lost}", file=sys.stderr)
+            print(f"{name}: warning: what it printed could not be written: {sys.stdout.lost}",
+                  file=sys.stderr)
         sys.stderr.flush()
     return code
 
@@ -175,11 +179,13 @@ def explained(error):
     if isinstance(error, ImportError):
         return f"error: {error}; run scripts/setup.sh, which installs the packages again", 5
     what = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"error: a defect of this script: {what}; please report it, with what {DEBUG} prints besides", 1
+    return (f"error: a defect of this script: {what}; please report it, with what {DEBUG} prints "
+            "besides", 1)
 
 
 def watch(name):
-    """Ends a script in the same way where it fails before run(), such as at a package that cannot be imported."""
+    """Ends a script in the same way where it fails before run(), such as at a package
+    that cannot be imported."""
     def hook(kind, error, trace):
         prepare_streams()
         if DEBUG in sys.argv:
@@ -194,4 +200,5 @@ def watch(name):
 
 
 def add_debug(parser):
-    parser.add_argument(DEBUG, action="store_true", help="show a stack trace where the script fails")
+    parser.add_argument(DEBUG, action="store_true",
+                        help="show a stack trace where the script fails")

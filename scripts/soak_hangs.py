@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Injects hangs and counts how often the culprit is named: `scripts/soak_hangs.py [--cases 200] [--seed N]`.
+"""Injects hangs and counts how often the culprit is named: `scripts/soak_hangs.py
+[--cases 200] [--seed N]`.
 
-Four of five are made inside tests/comm/hang_test.cc (computing for ever, a slow disk, a collective left out, a wrong
-size, a deadlock); every fifth stops a process of a real run on a 2 x 2 mesh (SIGSTOP) at a drawn moment, whose supervisor
-must have ended it, with the right rank in run.json; how long that took is printed. Uses build/release.
+Four of five are made inside tests/comm/hang_test.cc (computing for ever, a slow disk, a collective
+left out, a wrong size, a deadlock); every fifth stops a process of a real run on a 2 x 2 mesh
+(SIGSTOP) at a drawn moment, whose supervisor must have ended it, with the right rank in run.json;
+how long that took is printed. Uses build/release.
 """
 import argparse
 import json
@@ -26,9 +28,11 @@ LIMIT = 2
 
 
 def inside(cases, seed):
-    done = subprocess.run([SOURCE / "build/release/bin/test_comm", "-s", "--filenames-as-tags", "[#hang_test]"],
+    done = subprocess.run([SOURCE / "build/release/bin/test_comm", "-s", "--filenames-as-tags",
+                           "[#hang_test]"],
                           capture_output=True, text=True,
-                          env={**os.environ, "FTRUN_HANG_CASES": str(cases), "FTRUN_HANG_SEED": str(seed)})
+                          env={**os.environ, "FTRUN_HANG_CASES": str(cases),
+                               "FTRUN_HANG_SEED": str(seed)})
     lines = [line.strip() for line in done.stdout.splitlines() if ":=" in line]
     print(f"in one process: {'; '.join(lines[:2])}", flush=True)
     if done.returncode != 0:
@@ -41,7 +45,8 @@ def stopped_process(job, number, chance):
     victim = chance.randrange(4)
     name = f"stopped-{number}"
     backend = chance.choice(("auto", "gloo"))
-    running = start("--config", job.config(name, train={"steps": 100000}, comm={"timeout": LIMIT, "backend": backend},
+    running = start("--config", job.config(name, train={"steps": 100000},
+                                           comm={"timeout": LIMIT, "backend": backend},
                                            parallel={"data": 2, "tensor": 2}), "--restarts", 0)
     running.await_line("step 2/")
     ranks = running.ranks()
@@ -53,7 +58,8 @@ def stopped_process(job, number, chance):
     record = manifest(job.out(name))
     right = record["exit_rank"] == victim and "is stopped" in record["exit_reason"]
     if not right:
-        print(f"{name}: rank {victim} over {backend} was stopped, and this is said: {json.dumps(record['exit_reason'])}", flush=True)
+        print(f"{name}: rank {victim} over {backend} was stopped, and this is said: "
+              f"{json.dumps(record['exit_reason'])}", flush=True)
     return right, took
 
 
@@ -68,13 +74,15 @@ def main():
     from runner import Job, tiny_model, tiny_weights
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as scratch:
-        model = tiny_model(pathlib.Path(scratch) / "model", tiny_weights(vocabulary=212), vocab_size=212)
+        model = tiny_model(pathlib.Path(scratch) / "model", tiny_weights(vocabulary=212),
+                           vocab_size=212)
         job = Job(scratch, model)
         found = [stopped_process(job, number, chance) for number in range(stopped)]
     named = sum(right for right, _ in found)
     times = sorted(took for _, took in found)
-    print(f"stopped processes: {named} of {stopped} named; from the stop to the end of the run {times[len(times) // 2]:.1f} s in the "
-          f"median, {times[-1]:.1f} s at most (limit {LIMIT} s)")
+    print(f"stopped processes: {named} of {stopped} named; from the stop to the end of the run "
+          f"{times[len(times) // 2]:.1f} s in the median, {times[-1]:.1f} s at most (limit {LIMIT} "
+          "s)")
     sys.exit(0 if good and 100 * (stopped - named) <= stopped else 1)
 
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Says what a run of CTest comes to: entries that were skipped and why, the slowest entries, and those that took longer
-than their budget of seconds.
+"""Says what a run of CTest comes to: entries that were skipped and why, the slowest entries, and
+those that took longer than their budget of seconds.
 
     test_summary.py RESULTS.xml BUDGETS.tsv [--write]
 
-A budget is what an entry takes on two quiet cores, in a whole run. Machines differ and are shared, so budgets are scaled by
-the run's pace, which is how much slower than its budgets the run was as a whole (PACE at most). An entry that takes more than
-LISTED times its scaled budget and LISTED_SLACK seconds beyond it is listed. It fails the run only where it takes both more than
-REFUSED times its scaled budget and REFUSED_SLACK seconds beyond it; an entry without a budget has one of NEW seconds. Exits 1, and
-says why, when one does, when one was skipped without a reason, or when nothing ran. --write takes the run's seconds as the new
-budgets."""
+A budget is what an entry takes on two quiet cores, in a whole run. Machines differ and are shared,
+so budgets are scaled by the run's pace, which is how much slower than its budgets the run was as a
+whole (PACE at most). An entry that takes more than LISTED times its scaled budget and LISTED_SLACK
+seconds beyond it is listed. It fails the run only where it takes both more than REFUSED times its
+scaled budget and REFUSED_SLACK seconds beyond it; an entry without a budget has one of NEW seconds.
+Exits 1, and says why, when one does, when one was skipped without a reason, or when nothing ran.
+--write takes the run's seconds as the new budgets."""
 import statistics
 import sys
 import xml.etree.ElementTree as xml
@@ -26,27 +27,32 @@ SLOWEST = 12
 def budgets(path):
     try:
         with open(path, encoding="utf-8") as file:
-            lines = [line.rstrip("\n").split("\t") for line in file if line.strip() and not line.startswith("#")]
+            lines = [line.rstrip("\n").split("\t") for line in file if line.strip()
+                     and not line.startswith("#")]
     except FileNotFoundError:
         return {}
     return {name: float(seconds) for name, seconds in lines}
 
 
 def pace(ran, budget):
-    """How many times slower than its budgets this run was, by the median of the entries of some length; 1 to PACE."""
+    """How many times slower than its budgets this run was, by the median of the entries of
+    some length; 1 to PACE."""
     ratios = [seconds / budget[name] for name, seconds in ran.items() if budget.get(name, 0) >= 2]
     return min(PACE, max(1.0, statistics.median(ratios))) if len(ratios) >= 5 else 1.0
 
 
 def beyond(ran, budget):
-    """(line that tells it, whether it fails the run) of each entry beyond its budget, the largest excess first."""
+    """(line that tells it, whether it fails the run) of each entry beyond its budget, the
+    largest excess first."""
     scale, found = pace(ran, budget), []
     for name, seconds in ran.items():
-        known = f"a budget of {budget[name]:.0f} s" if name in budget else f"no budget in tests/budgets.tsv ({NEW:.0f} s count)"
+        known = (f"a budget of {budget[name]:.0f} s" if name in budget
+                 else f"no budget in tests/budgets.tsv ({NEW:.0f} s count)")
         scaled = scale * budget.get(name, NEW)
         if seconds > max(LISTED * scaled, scaled + LISTED_SLACK):
             refused = seconds > max(REFUSED * scaled, scaled + REFUSED_SLACK)
-            found.append((seconds - scaled, f"{name}: {seconds:.1f} s, with {known}, {scaled:.0f} s at the pace of this run", refused))
+            found.append((seconds - scaled, f"{name}: {seconds:.1f} s, with {known}, {scaled:.0f} "
+                                            "s at the pace of this run", refused))
     return [(line, refused) for _, line, refused in sorted(found, reverse=True)]
 
 
@@ -62,9 +68,11 @@ def summarize(entries, table):
     ran = {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}
     skipped = [entry for entry in entries if entry.verdict == "skipped"]
     budget = budgets(table)
-    print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, {pace(ran, budget):.1f} times their budgets; the slowest:")
+    print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, {pace(ran, budget):.1f} times their "
+          "budgets; the slowest:")
     for name, seconds in sorted(ran.items(), key=lambda item: -item[1])[:SLOWEST]:
-        print(f"  {seconds:7.1f} s  {name}" + (f"  (budget {budget[name]:.0f} s)" if name in budget else ""))
+        print(f"  {seconds:7.1f} s  {name}" + (f"  (budget {budget[name]:.0f} s)" if name in budget
+                                               else ""))
     print(f"{len(skipped)} skipped" + (":" if skipped else ""))
     for entry in skipped:
         print(f"  {entry.name}: {entry.why}")
@@ -73,7 +81,8 @@ def summarize(entries, table):
         print(f"{'far over budget, which fails the run' if refused else 'over budget'}: {line}")
     silent = [entry.name for entry in skipped if entry.why == ctest_runs.reason("")]
     for name in silent:
-        print(f"skipped without a reason: {name} printed no line that begins with '{ctest_runs.SKIPPED}'")
+        print(f"skipped without a reason: {name} printed no line that begins with "
+              f"'{ctest_runs.SKIPPED}'")
     if not ran:
         print("nothing ran")
     return bool(ran) and not silent and not any(refused for _, refused in over)
@@ -88,7 +97,8 @@ def main(*arguments):
     except xml.ParseError as error:
         raise script_errors.UserError(f"{results}: is no XML: {error}") from None
     if "--write" in options:
-        write(table, {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}, budgets(table))
+        write(table, {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"},
+              budgets(table))
         return 0
     return 0 if summarize(entries, table) else 1
 

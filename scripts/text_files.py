@@ -1,4 +1,5 @@
-"""Files that people hand over: which encoding a text has, and whether a file is the file or a pointer to it."""
+"""Files that people hand over: which encoding a text has, and whether a file is the
+file or a pointer to it."""
 import codecs
 import os
 import shlex
@@ -17,8 +18,9 @@ def refuse_pointer(path, head):
     """Names a file that Git keeps elsewhere, by its first bytes."""
     if head.startswith(LFS_HEAD):
         folder, name = os.path.split(os.path.abspath(path))
-        raise UserError(f"{path}: is a pointer of Git LFS, and the file itself was not fetched; fetch it: "
-                        f"git -C {shlex.quote(folder)} lfs pull --include {shlex.quote(name)}")
+        raise UserError(f"{path}: is a pointer of Git LFS, and the file itself was not fetched; "
+                        f"fetch it: git -C {shlex.quote(folder)} lfs pull --include "
+                        f"{shlex.quote(name)}")
 
 
 def head_of(path, size=HEAD_BYTES):
@@ -38,7 +40,8 @@ def marked_encoding(head):
 
 
 def wide_encoding(head):
-    """(name, Python's name) of a text in UTF-16 or UTF-32: by its mark, else as it reads in it; None for any other."""
+    """(name, Python's name) of a text in UTF-16 or UTF-32: by its mark, else as it reads in
+    it; None for any other."""
     marked = marked_encoding(head)
     if marked:
         return marked if marked[0] != "UTF-8" else None
@@ -51,7 +54,8 @@ def wide_encoding(head):
 
 
 def reads_as(head, codec):
-    """How many characters of ASCII a text has in an encoding; 0 where it does not read as a text."""
+    """How many characters of ASCII a text has in an encoding; 0 where it
+    does not read as a text."""
     width = 4 if "32" in codec else 2
     try:
         text = codecs.getincrementaldecoder(codec)().decode(head[:len(head) // width * width])
@@ -64,24 +68,31 @@ def reads_as(head, codec):
 def family(encoding):
     """UTF-8, UTF-16, UTF-32, or Python's own name of another encoding."""
     name = codecs.lookup(encoding).name
-    return next((wide for wide in ("utf-8", "utf-16", "utf-32") if name.startswith(wide)), name).upper()
+    return next((wide for wide in ("utf-8", "utf-16", "utf-32") if name.startswith(wide)),
+                name).upper()
 
 
 def check_encoding(path, head, encoding):
     """Refuses a text whose first bytes say that it has another encoding than is expected."""
     found, wanted = wide_encoding(head) or marked_encoding(head), codecs.lookup(encoding).name
     if found is None:
-        if family(encoding) in ("UTF-16", "UTF-32") and head and b"\0" not in head and is_utf8(head):
-            raise UserError(f"{path}: is no {family(encoding)}, but UTF-8 or ASCII; leave out --encoding {encoding}")
+        if family(encoding) in ("UTF-16",
+                                "UTF-32") and head and b"\0" not in head and is_utf8(head):
+            raise UserError(f"{path}: is no {family(encoding)}, but UTF-8 or ASCII; leave out "
+                            f"--encoding {encoding}")
         return
     name, codec = found
     marked = marked_encoding(head) is not None
-    by_machine = wanted == name.lower() and not marked and codec.endswith("-be")  # Python takes the machine's order
-    if family(encoding) == name and wanted in (name.lower(), f"{name.lower()}-sig", codec) and not by_machine:
+    # Python takes the machine's order
+    by_machine = wanted == name.lower() and not marked and codec.endswith("-be")
+    if family(encoding) == name and wanted in (name.lower(), f"{name.lower()}-sig",
+                                               codec) and not by_machine:
         return
     order = {"-le": "little-endian, ", "-be": "big-endian, "}.get(codec[-3:], "")
-    remedy = f"leave out --encoding {encoding}" if name == "UTF-8" else f"give --encoding {name.lower() if marked else codec}"
-    raise UserError(f"{path}: is {name} ({order}{'by its mark' if marked else 'without a mark'}), expected {encoding}; {remedy}")
+    remedy = (f"leave out --encoding {encoding}" if name == "UTF-8"
+              else f"give --encoding {name.lower() if marked else codec}")
+    raise UserError(f"{path}: is {name} ({order}{'by its mark' if marked else 'without a mark'}), "
+                    f"expected {encoding}; {remedy}")
 
 
 def is_utf8(head):
@@ -104,8 +115,10 @@ def read_text(path):
     refuse_pointer(path, raw)
     wide = wide_encoding(raw[:HEAD_BYTES])
     if wide:
-        raise UserError(f"{path}: is {wide[0]}, expected UTF-8; write it in UTF-8, such as with: iconv -f {wide[1].upper()} -t UTF-8 OLD > NEW")
+        raise UserError(f"{path}: is {wide[0]}, expected UTF-8; write it in UTF-8, such as with: "
+                        f"iconv -f {wide[1].upper()} -t UTF-8 OLD > NEW")
     try:
         return decoded(raw, "utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8; write the file in UTF-8") from None
+        raise UserError(
+            f"{path}: byte {error.start} is not UTF-8; write the file in UTF-8") from None

@@ -1,5 +1,5 @@
-"""Folders of torch.distributed.checkpoint (DCP), as FSDP2 trainers and torchtitan write them: .metadata says which box of
-which tensor lies where in which __RANK_N.distcp."""
+"""Folders of torch.distributed.checkpoint (DCP), as FSDP2 trainers and torchtitan write them:
+.metadata says which box of which tensor lies where in which __RANK_N.distcp."""
 import functools
 import os
 import re
@@ -11,8 +11,10 @@ from .inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, read_pic
 MOMENT = re.compile(r"(?:.*?\.)?state\.(.+)\.(exp_avg|exp_avg_sq|step)")
 GROUP = re.compile(r"(?:^|\.)param_groups(?:\.|$)")
 SETTING = re.compile(r"(?:^|\.)param_groups\..+\.(betas|eps|weight_decay)(?:\.\d+)?")
-NUMBERS = {"step": ("step", "global_step", "global_steps"), "tokens": ("ntokens_seen", "tokens_seen", "tokens"),
-           "samples": ("samples", "nsamples_seen", "samples_seen"), "last_batch_iteration": ("last_epoch",)}
+NUMBERS = {"step": ("step", "global_step", "global_steps"),
+           "tokens": ("ntokens_seen", "tokens_seen", "tokens"),
+           "samples": ("samples", "nsamples_seen", "samples_seen"),
+           "last_batch_iteration": ("last_epoch",)}
 # Objects of more are not what these numbers are kept in.
 LARGEST_OBJECT = 16 << 20
 
@@ -30,7 +32,8 @@ def read_dcp(folder):
     steps, settings = [], {}
     for key, what in described.items():
         if not isinstance(key, str) or not isinstance(what, Inert):
-            raise BadFile(f"{path}: state_dict_metadata is not a list of tensors and objects by name")
+            raise BadFile(f"{path}: state_dict_metadata is not a list of tensors and objects by "
+                          "name")
         moment = MOMENT.fullmatch(key)
         if what.made_by.name == "BytesStorageMetadata":
             take_object(run, steps, settings, key, lambda key=key: object_at(places, key))
@@ -52,7 +55,8 @@ def read_dcp(folder):
     if run.step is None:
         run.step = run.updates
         if run.step is not None:
-            run.notes.append("the folder names no step of the trainer: that of the optimizer is taken")
+            run.notes.append("the folder names no step of the trainer: that of the optimizer is "
+                             "taken")
     return run
 
 
@@ -60,20 +64,28 @@ def places_of(folder, path, stored):
     """(key, offsets): (file, offset, bytes); an object, which has no offsets, has ()."""
     places = {}
     for index, info in stored.items():
-        key, offsets = (index.field("fqn"), index.field("offset")) if isinstance(index, Inert) else (None, None)
-        name, offset, length = (info.field(f) for f in ("relative_path", "offset", "length")) if isinstance(info, Inert) else (None,) * 3
+        key, offsets = (index.field("fqn"),
+                        index.field("offset")) if isinstance(index, Inert) else (None, None)
+        name, offset, length = (info.field(f) for f in ("relative_path", "offset",
+                                                        "length")) if isinstance(info, Inert) else (
+                                                            None,) * 3
         if not isinstance(key, str) or type(offset) is not int or type(length) is not int:
-            raise BadFile(f"{path}: storage_data holds {shown_type(index)} and {shown_type(info)}, which are not read")
+            raise BadFile(f"{path}: storage_data holds {shown_type(index)} and {shown_type(info)}, "
+                          "which are not read")
         if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name in (".", ".."):
-            raise BadFile(f"{path}: {printable(key)} lies in {printable(name)!r}, which is no plain file name")
+            raise BadFile(f"{path}: {printable(key)} lies in {printable(name)!r}, which is no "
+                          "plain file name")
         if info.field("transform_descriptors"):
-            raise BadFile(f"{path}: {printable(key)} is stored transformed (compressed or encrypted), which is not read")
+            raise BadFile(f"{path}: {printable(key)} is stored transformed (compressed or "
+                          "encrypted), which is not read")
         places[key, tuple(offsets or ())] = (os.path.join(folder, name), offset, length)
     return places
 
 
 def sizes(value, path, key):
-    if isinstance(value, (tuple, list)) and len(value) <= 8 and all(type(v) is int and 0 <= v < 1 << 48 for v in value):
+    if isinstance(value,
+                  (tuple, list)) and len(value) <= 8 and all(type(v) is int and 0 <= v < 1 << 48
+                                                             for v in value):
         return tuple(value)
     raise BadFile(f"{path}: {printable(key)} has {shown_type(value)} for a shape")
 
@@ -82,13 +94,16 @@ def tensor_state(path, key, what, places):
     shape = sizes(what.field("size"), path, key)
     parts = []
     for chunk in what.field("chunks") or []:
-        begin, size = ((sizes(chunk.field(f), path, key) for f in ("offsets", "sizes")) if isinstance(chunk, Inert) else ((), None))
+        begin, size = ((sizes(chunk.field(f), path, key) for f in ("offsets", "sizes"))
+                       if isinstance(chunk, Inert) else ((), None))
         if size is None or len(begin) != len(shape) or len(size) != len(shape) \
                 or any(b + s > most for b, s, most in zip(begin, size, shape)):
-            raise BadFile(f"{path}: {printable(key)} of shape {list(shape)} has a part that is not within it")
+            raise BadFile(f"{path}: {printable(key)} of shape {list(shape)} has a part that is not "
+                          "within it")
         if count(size) == 0:
             continue
-        place = places.get((key, begin)) or (places.get((key, ())) if count(begin) == 0 or not any(begin) else None)
+        place = places.get((key, begin)) or (places.get((key, ())) if count(begin) == 0
+                                             or not any(begin) else None)
         if place is None:
             raise BadFile(f"{path}: {printable(key)}: the part at {list(begin)} is in no file")
         parts.append(Part(begin, size, lambda place=place, size=size: tensor_at(place, key, size)))
@@ -103,7 +118,8 @@ def tensor_at(place, key, size):
     if not isinstance(tensor, Tensor):
         raise BadFile(f"{file.place}: {printable(key)} is {shown_type(tensor)} instead of a tensor")
     if tuple(tensor.shape) != tuple(size):
-        raise BadFile(f"{file.place}: {printable(key)} has shape {list(tensor.shape)}, .metadata says {list(size)}")
+        raise BadFile(f"{file.place}: {printable(key)} has shape {list(tensor.shape)}, .metadata "
+                      f"says {list(size)}")
     return tensor
 
 
@@ -126,7 +142,8 @@ def take_number(run, key, value):
         if key.split(".")[-1] not in names:
             continue
         if ours == "last_batch_iteration":
-            # Of a scheduler that is stepped after each update: its position is that of the next one.
+            # Of a scheduler that is stepped after each update: its position
+            # is that of the next one.
             run.scheduler[ours] = int(value) - 1
         elif getattr(run, ours) is None:
             setattr(run, ours, int(value))
@@ -146,10 +163,13 @@ def take_object(run, steps, settings, key, read):
                     take_setting(settings, name, group[name])
     elif is_number(key):
         value = read()
-        take_number(run, key, value.number() if isinstance(value, Tensor) and value.elements == 1 else value)
+        take_number(run, key, value.number() if isinstance(value, Tensor) and value.elements == 1
+                    else value)
 
 
 def take_setting(settings, name, value):
     parts = value if isinstance(value, (tuple, list)) else (value,)
-    if all(type(part) in (int, float) for part in parts) and (name == "betas") == isinstance(value, (tuple, list)):
-        settings.setdefault(name, []).append([float(p) for p in parts] if name == "betas" else float(value))
+    if all(type(part) in (int, float)
+           for part in parts) and (name == "betas") == isinstance(value, (tuple, list)):
+        settings.setdefault(name, []).append([float(p) for p in parts] if name == "betas"
+                                             else float(value))

@@ -1,4 +1,5 @@
-"""DeepSpeed's checkpoints: ZeRO stages 1 to 3 and universal ones. How parameters are cut is in the functions' comments."""
+"""DeepSpeed's checkpoints: ZeRO stages 1 to 3 and universal ones. How parameters are cut is in
+the functions' comments."""
 import os
 import re
 
@@ -6,7 +7,8 @@ from .imported_state import ImportedRun, count, flat_state
 from .inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, shown_type
 
 OPTIM_FILE = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
-UNIVERSAL_HINT = "make a universal checkpoint of it (python -m deepspeed.checkpoint.ds_to_universal) and import that"
+UNIVERSAL_HINT = ("make a universal checkpoint of it (python -m "
+                  "deepspeed.checkpoint.ds_to_universal) and import that")
 
 
 def entry(value, key, kind, place):
@@ -34,7 +36,8 @@ def shapes_of(value, place):
         raise BadFile(f"{place}: param_shapes is {shown_type(groups)}, which is not read")
     for group in groups:
         if not isinstance(group, dict) or not all(
-                isinstance(n, str) and isinstance(s, tuple) and all(type(d) is int and d >= 0 for d in s)
+                isinstance(n, str) and isinstance(s, tuple)
+                and all(type(d) is int and d >= 0 for d in s)
                 for n, s in group.items()):
             raise BadFile(f"{place}: param_shapes holds something else than shapes by name")
     return groups
@@ -59,11 +62,13 @@ def rank_files(folder):
             raise BadFile(f"{folder}/{name}: experts are not read")
         if match := OPTIM_FILE.fullmatch(name):
             if int(match[2]) > 0:
-                raise BadFile(f"{folder}/{name}: is of a tensor-parallel or pipeline rank; {UNIVERSAL_HINT}")
+                raise BadFile(f"{folder}/{name}: is of a tensor-parallel or pipeline rank; "
+                              f"{UNIVERSAL_HINT}")
             found[int(match[1])] = os.path.join(folder, name)
     missing = sorted(set(range(len(found))) - set(found))
     if missing:
-        raise BadFile(f"{folder}: the file of rank {missing[0]} is missing, that of rank {max(found)} is there")
+        raise BadFile(f"{folder}: the file of rank {missing[0]} is missing, that of rank "
+                      f"{max(found)} is there")
     return [found[rank] for rank in range(len(found))]
 
 
@@ -71,12 +76,14 @@ def model_file(folder, rank=0):
     for name in (f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt", "mp_rank_00_model_states.pt"):
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)
-    raise BadFile(f"{folder}: holds no file zero_pp_rank_{rank}_mp_rank_00_model_states.pt or mp_rank_00_model_states.pt")
+    raise BadFile(f"{folder}: holds no file zero_pp_rank_{rank}_mp_rank_00_model_states.pt or "
+                  "mp_rank_00_model_states.pt")
 
 
 def read_zero(folder):
     files = rank_files(folder)
-    optimizers = [entry(TorchFile(file).value(), "optimizer_state_dict", dict, file) for file in files]
+    optimizers = [entry(TorchFile(file).value(), "optimizer_state_dict", dict, file)
+                  for file in files]
     path = model_file(folder)
     model = TorchFile(path).value()
     if not isinstance(model, dict):
@@ -109,23 +116,27 @@ def require_ranks(optimizers, files):
         counts = optimizer.get("partition_count", len(files))
         counts = counts if isinstance(counts, list) else [counts]
         if any(c != len(files) for c in counts):
-            raise BadFile(f"{file}: was saved by {max(c for c in counts if type(c) is int)} data-parallel ranks, and the files of "
-                          f"{len(files)} are there")
+            raise BadFile(f"{file}: was saved by {max(c for c in counts if type(c) is int)} "
+                          f"data-parallel ranks, and the files of {len(files)} are there")
 
 
 # ---- stages 1 and 2 ----
 
 
 def read_stage_one_or_two(run, model, path, optimizers, files):
-    """Each group's parameters lie one after another in a flat range that is cut in equal parts over the ranks. Which part
-    of a parameter a rank holds, and where, its param_slice_mappings say; the ranks' parts follow each other. Older
-    versions have none: then the order of param_shapes tells."""
+    """Each group's parameters lie one after another in a flat range that is cut in equal
+    parts over the ranks. Which part of a parameter a rank holds, and where, its
+    param_slice_mappings say; the ranks' parts follow each other. Older versions have none:
+    then the order of param_shapes tells."""
     shapes = shapes_of(model.get("param_shapes"), path)
-    weights = [flat_tensors(o, "single_partition_of_fp32_groups", f) for o, f in zip(optimizers, files)]
+    weights = [flat_tensors(o, "single_partition_of_fp32_groups", f)
+               for o, f in zip(optimizers, files)]
     for held, file in zip(weights, files):
         if len(held) != len(shapes):
-            raise BadFile(f"{file}: holds {len(held)} groups of parameters, {path} names {len(shapes)}")
-    moments = [group_states(o, "base_optimizer_state", f, len(shapes)) for o, f in zip(optimizers, files)]
+            raise BadFile(f"{file}: holds {len(held)} groups of parameters, {path} names "
+                          f"{len(shapes)}")
+    moments = [group_states(o, "base_optimizer_state", f, len(shapes))
+               for o, f in zip(optimizers, files)]
     for group, names in enumerate(shapes):
         places = fragments(optimizers, files, group) or places_in_order(weights, group, names, path)
         for name, shape in names.items():
@@ -135,7 +146,8 @@ def read_stage_one_or_two(run, model, path, optimizers, files):
                                   ("exp_avg_sq", [m[group].get("exp_avg_sq") for m in moments])):
                 if all(isinstance(tensors[rank], Tensor) for rank, _ in held):
                     run.states[name, kind] = flat_state(
-                        shape, [(tensors[rank], first, size) for rank, (first, size) in held], f"{path}: {printable(name)}")
+                        shape, [(tensors[rank], first, size) for rank, (first, size) in held],
+                        f"{path}: {printable(name)}")
     take_updates(run, [m[g].get("step") for m in moments for g in range(len(shapes))], files[0])
     take_settings(run, optimizers[0].get("base_optimizer_state"))
 
@@ -144,33 +156,40 @@ def group_states(optimizer, key, file, groups):
     """The optimizer's state of each group; {} where it has none."""
     base = optimizer.get(key)
     if isinstance(base, list):
-        raise BadFile(f"{file}: is an elastic checkpoint (zero_optimization.elastic_checkpoint), which is not read; {UNIVERSAL_HINT}")
+        raise BadFile(f"{file}: is an elastic checkpoint (zero_optimization.elastic_checkpoint), "
+                      f"which is not read; {UNIVERSAL_HINT}")
     states = entry(base, "state", dict, f"{file}: {key}")
     found = [states.get(group, {}) for group in range(groups)]
     for state in found:
         if not isinstance(state, dict):
-            raise BadFile(f"{file}: the optimizer's state is {shown_type(state)}, which is not read")
+            raise BadFile(f"{file}: the optimizer's state is {shown_type(state)}, which is not "
+                          "read")
         other = sorted(k for k, v in state.items() if isinstance(k, str) and isinstance(v, Tensor)
                        and k not in ("exp_avg", "exp_avg_sq", "step"))
         if other:
-            raise BadFile(f"{file}: the optimizer keeps {printable(', '.join(other))}; what is read is Adam's (exp_avg, exp_avg_sq)")
+            raise BadFile(f"{file}: the optimizer keeps {printable(', '.join(other))}; what is "
+                          "read is Adam's (exp_avg, exp_avg_sq)")
     return found
 
 
 def fragments(optimizers, files, group):
-    """For each rank {name: (first element of its flat part, elements)}; None where the files do not say."""
+    """For each rank {name: (first element of its flat part, elements)}; None where
+    the files do not say."""
     places = []
     for optimizer, file in zip(optimizers, files):
         mappings = optimizer.get("param_slice_mappings")
         if not isinstance(mappings, list) or group >= len(mappings):
             return None
         if not isinstance(mappings[group], dict):
-            raise BadFile(f"{file}: param_slice_mappings holds {shown_type(mappings[group])}, which is not read")
+            raise BadFile(f"{file}: param_slice_mappings holds {shown_type(mappings[group])}, "
+                          "which is not read")
         here = {}
         for name, address in mappings[group].items():
-            found = [address.field(f) for f in ("start", "numel")] if isinstance(address, Inert) else [None]
+            found = [address.field(f)
+                     for f in ("start", "numel")] if isinstance(address, Inert) else [None]
             if any(type(f) is not int or f < 0 for f in found):
-                raise BadFile(f"{file}: param_slice_mappings has {shown_type(address)} for {printable(str(name))}, which is not read")
+                raise BadFile(f"{file}: param_slice_mappings has {shown_type(address)} for "
+                              f"{printable(str(name))}, which is not read")
             here[name] = tuple(found)
         places.append(here)
     return places
@@ -196,17 +215,21 @@ def places_in_order(weights, group, names, path):
 
 
 def read_stage_three(run, model, path, optimizers, files, folder):
-    """Each parameter is cut by itself: rank r holds elements [r c, (r + 1) c), c = elements / ranks, rounded up; a flat
-    group holds the ranks' parts in the order of param_shapes, each of c elements."""
+    """Each parameter is cut by itself: rank r holds elements [r c, (r + 1) c), c =
+    elements / ranks, rounded up; a flat group holds the ranks' parts in the order of
+    param_shapes, each of c elements."""
     shapes = shapes_of(model.get("param_shapes"), path)
     for rank in range(1, len(files)):
         other = model_file(folder, rank)
-        if other != path and shapes_of(TorchFile(other).value().get("param_shapes"), other) != shapes:
+        if other != path and shapes_of(TorchFile(other).value().get("param_shapes"),
+                                       other) != shapes:
             raise BadFile(f"{other}: names other parameters than {path}")
     weights = [flat_tensors(o, "fp32_flat_groups", f) for o, f in zip(optimizers, files)]
-    moments = [group_states(o, "optimizer_state_dict", f, len(shapes)) for o, f in zip(optimizers, files)]
+    moments = [group_states(o, "optimizer_state_dict", f, len(shapes))
+               for o, f in zip(optimizers, files)]
     if any(len(w) != len(shapes) for w in weights):
-        raise BadFile(f"{files[0]}: holds {len(weights[0])} groups of parameters, {path} names {len(shapes)}")
+        raise BadFile(f"{files[0]}: holds {len(weights[0])} groups of parameters, {path} names "
+                      f"{len(shapes)}")
     ranks = len(files)
     for group, names in enumerate(shapes):
         at = 0
@@ -217,12 +240,15 @@ def read_stage_three(run, model, path, optimizers, files, folder):
                                   ("exp_avg", [m[group].get("exp_avg") for m in moments]),
                                   ("exp_avg_sq", [m[group].get("exp_avg_sq") for m in moments])):
                 if all(isinstance(t, Tensor) for t in tensors):
-                    run.states[name, kind] = flat_state(shape, [(t, at, s) for t, s in zip(tensors, sizes)], f"{path}: {printable(name)}")
+                    run.states[name, kind] = flat_state(shape,
+                                                        [(t, at, s)
+                                                         for t, s in zip(tensors, sizes)],
+                                                        f"{path}: {printable(name)}")
             at += share
         for held, file in zip(weights, files):
             if held[group].elements != at:
-                raise BadFile(f"{file}: group {group} has {held[group].elements} elements, the parameters that {path} "
-                              f"names need {at}")
+                raise BadFile(f"{file}: group {group} has {held[group].elements} elements, the "
+                              f"parameters that {path} names need {at}")
     take_updates(run, [m[g].get("step") for m in moments for g in range(len(shapes))], files[0])
     take_settings(run, optimizers[0].get("optimizer_state_dict"))
 
@@ -231,7 +257,8 @@ def read_stage_three(run, model, path, optimizers, files, folder):
 
 
 def read_universal(folder):
-    """A folder for each parameter; each state is a whole tensor, in its shape ({"param": tensor}) or flat (stage 3)."""
+    """A folder for each parameter; each state is a whole tensor, in its shape ({"param":
+    tensor}) or flat (stage 3)."""
     path = model_file(folder)
     model = TorchFile(path).value()
     if not isinstance(model, dict):
@@ -247,7 +274,8 @@ def read_universal(folder):
         here = os.path.join(zero, name)
         if not os.path.isdir(here):
             continue
-        for kind, file in (("param", "fp32.pt"), ("exp_avg", "exp_avg.pt"), ("exp_avg_sq", "exp_avg_sq.pt")):
+        for kind, file in (("param", "fp32.pt"), ("exp_avg", "exp_avg.pt"),
+                           ("exp_avg_sq", "exp_avg_sq.pt")):
             if os.path.exists(os.path.join(here, file)):
                 read_universal_state(run, name, kind, os.path.join(here, file), shapes.get(name))
         if os.path.exists(os.path.join(here, "step.pt")):
@@ -278,21 +306,25 @@ def read_universal_state(run, name, kind, file, shape):
 
 
 def read_frozen(run, model, path):
-    """Parameters that do not train have no master weights: their own serve, in whatever dtype they have."""
+    """Parameters that do not train have no master weights: their own serve, in
+    whatever dtype they have."""
     held = model.get("module")
     shapes = model.get("frozen_param_shapes") or {}
     if isinstance(shapes, dict):
         run.frozen.update(n for n in shapes if isinstance(n, str))
-    for alias, name in (model.get("shared_params") or {}).items() if isinstance(model.get("shared_params"), dict) else ():
+    for alias, name in (model.get("shared_params")
+                        or {}).items() if isinstance(model.get("shared_params"), dict) else ():
         if isinstance(alias, str) and isinstance(name, str):
             run.aliases[alias] = name
     if not isinstance(held, dict):
         return
     buffers = model.get("buffer_names") if isinstance(model.get("buffer_names"), list) else []
     for name, tensor in held.items():
-        if isinstance(name, str) and isinstance(tensor, Tensor) and (name, "param") not in run.states \
+        if isinstance(name, str) and isinstance(tensor,
+                                                Tensor) and (name, "param") not in run.states \
                 and name not in buffers and name not in run.aliases and tensor.elements > 0:
-            run.working[name] = flat_state(tensor.shape, [(tensor, 0, tensor.elements)], f"{path}: {printable(name)}")
+            run.working[name] = flat_state(tensor.shape, [(tensor, 0, tensor.elements)],
+                                           f"{path}: {printable(name)}")
 
 
 def read_numbers(run, model, path):
@@ -317,25 +349,29 @@ def read_scaler(run, optimizer, file):
     if not isinstance(scaler, Inert) or scaler.made_by.name != "DynamicLossScaler":
         return
     fields = {ours: number(scaler.field(theirs), file) for ours, theirs in
-              (("scale", "cur_scale"), ("iteration", "cur_iter"), ("last_overflow", "last_overflow_iter"), ("hysteresis", "cur_hysteresis"))}
+              (("scale", "cur_scale"), ("iteration", "cur_iter"),
+               ("last_overflow", "last_overflow_iter"), ("hysteresis", "cur_hysteresis"))}
     if any(value is None for value in fields.values()):
-        raise BadFile(f"{file}: the loss scaler ({scaler.made_by}) has no cur_scale, cur_iter, last_overflow_iter or cur_hysteresis")
+        raise BadFile(f"{file}: the loss scaler ({scaler.made_by}) has no cur_scale, cur_iter, "
+                      "last_overflow_iter or cur_hysteresis")
     run.loss_scaler = {"scale": float(fields["scale"]),
-                       **{name: int(fields[name]) for name in ("iteration", "last_overflow", "hysteresis")}}
+                       **{name: int(fields[name])
+                          for name in ("iteration", "last_overflow", "hysteresis")}}
 
 
 def take_updates(run, steps, place):
     found = {int(number(step, place)) for step in steps if step is not None}
     if len(found) > 1:
-        raise BadFile(f"{place}: the optimizer has made {min(found)} updates of some parameters and {max(found)} of others; "
-                      "ftrun counts them once for all")
+        raise BadFile(f"{place}: the optimizer has made {min(found)} updates of some parameters "
+                      f"and {max(found)} of others; ftrun counts them once for all")
     run.updates = found.pop() if found else None
 
 
 def take_settings(run, optimizer):
     """Of all parameter groups alike."""
     groups = optimizer.get("param_groups") if isinstance(optimizer, dict) else None
-    if not isinstance(groups, list) or not groups or not all(isinstance(group, dict) for group in groups):
+    if not isinstance(groups, list) or not groups or not all(isinstance(group, dict)
+                                                             for group in groups):
         return
     if run.updates is None:  # some of DeepSpeed's own optimizers count here
         take_updates(run, [group.get("step") for group in groups], "param_groups")
@@ -343,6 +379,9 @@ def take_settings(run, optimizer):
         values = [group.get(name) for group in groups]
         parts = [value if isinstance(value, (tuple, list)) else (value,) for value in values]
         # Numbers first: what else stands there may be nested without end.
-        if all(type(part) in (int, float) for some in parts for part in some) and all(some == parts[0] for some in parts):
+        if all(type(part) in (int, float) for some in parts
+               for part in some) and all(some == parts[0] for some in parts):
             parts = parts[0]
-            run.known[f"optimizer.params.{name}"] = [float(p) for p in parts] if name == "betas" else float(parts[0])
+            run.known[f"optimizer.params.{name}"] = [float(p)
+                                                     for p in parts] if name == "betas" else float(
+                                                         parts[0])

@@ -1,4 +1,5 @@
-"""What the readers of other programs' checkpoints give: where each state of each tensor lies, and the run's numbers."""
+"""What the readers of other programs' checkpoints give: where each state of each tensor lies,
+and the run's numbers."""
 import dataclasses
 
 import numpy as np
@@ -12,7 +13,8 @@ PIECE = 1 << 20
 
 @dataclasses.dataclass
 class Part:
-    """A box of a state, whose elements lie one after another in `tensor()` from element `first` on."""
+    """A box of a state, whose elements lie one after another in `tensor()`
+    from element `first` on."""
     begin: tuple
     size: tuple
     tensor: object
@@ -21,14 +23,15 @@ class Part:
 
 @dataclasses.dataclass
 class State:
-    """One state of one tensor, in boxes. `grid` is what the boxes are parts of: the tensor's shape, or its number of
-    elements where it is cut as a flat range."""
+    """One state of one tensor, in boxes. `grid` is what the boxes are parts of: the tensor's shape,
+    or its number of elements where it is cut as a flat range."""
     shape: tuple
     grid: tuple
     parts: list
 
     def pieces(self, name):
-        """All elements in fp32, row by row, some rows at a time. Each must be in exactly one part."""
+        """All elements in fp32, row by row, some rows at a time. Each must
+        be in exactly one part."""
         rows = self.grid[0] if self.grid else 1
         row = count(self.grid[1:])
         if rows * row == 0:
@@ -42,7 +45,9 @@ class State:
                 self._fill(part, first, last, values, held)
             if not (held == 1).all():
                 what = "is in no file" if (held == 0).any() else "is there twice"
-                raise BadFile(f"{name}: element {first * row + int(np.flatnonzero(held.reshape(-1) != 1)[0])} {what}")
+                raise BadFile(f"{name}: element "
+                              f"{first * row + int(np.flatnonzero(held.reshape(-1) != 1)[0])} "
+                              f"{what}")
             yield values
 
     def _fill(self, part, first, last, values, held):
@@ -54,7 +59,8 @@ class State:
         tensor = part.tensor()
         at = part.first + (a - begin[0]) * inner
         found = tensor.read_f32(at, at + (b - a) * inner).reshape(b - a, *size[1:])
-        place = (slice(a - first, b - first), *(slice(o, o + s) for o, s in zip(begin[1:], size[1:])))
+        place = (slice(a - first, b - first),
+                 *(slice(o, o + s) for o, s in zip(begin[1:], size[1:])))
         rows = (values.shape[0], *self.grid[1:])
         values.reshape(rows)[place] = found
         held = held.reshape(rows)
@@ -75,7 +81,8 @@ def flat_state(shape, parts, name):
         boxes.append(Part((at,), (elements,), lambda tensor=tensor: tensor, first))
         at += elements
     if at != count(shape):
-        raise BadFile(f"{name}: its parts on all ranks have {at} elements, its shape {list(shape)} has {count(shape)}")
+        raise BadFile(f"{name}: its parts on all ranks have {at} elements, its shape {list(shape)} "
+                      f"has {count(shape)}")
     return State(tuple(shape), (at,), boxes)
 
 
@@ -86,7 +93,8 @@ class ImportedRun:
     states: dict = dataclasses.field(default_factory=dict)  # (name, kind): State
     # The model's own weights by name, for those that have no master weights: frozen ones.
     working: dict = dataclasses.field(default_factory=dict)
-    aliases: dict = dataclasses.field(default_factory=dict)  # tied weights: name: name that holds them
+    # tied weights: name: name that holds them
+    aliases: dict = dataclasses.field(default_factory=dict)
     frozen: set = dataclasses.field(default_factory=set)
     step: int = None
     skipped_steps: int = 0

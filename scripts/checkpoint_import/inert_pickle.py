@@ -1,9 +1,10 @@
 """What torch.save wrote, read without running anything of it.
 
-A pickle is a program. This reader is a machine of its own for that program: names in it (`module class`) stay
-names, and what would be called or constructed becomes an Inert, which has no behaviour. The few constructors that
-stand for data (CONSTRUCTORS) are written out here. Neither `pickle` nor `torch` is imported, so a class of the file
-need not be installed and cannot act. docs/checkpoint.md says what is refused."""
+A pickle is a program. This reader is a machine of its own for that program: names in it (`module
+class`) stay names, and what would be called or constructed becomes an Inert, which has no
+behaviour. The few constructors that stand for data (CONSTRUCTORS) are written out here. Neither
+`pickle` nor `torch` is imported, so a class of the file need not be installed and cannot act.
+docs/checkpoint.md says what is refused."""
 import io
 import os
 import pickletools
@@ -20,7 +21,8 @@ from text_files import LFS_HEAD, refuse_pointer
 
 LARGEST_PICKLE = 256 << 20
 # Of these no checkpoint has any: that a file names them is said, though naming does nothing here.
-NEVER = re.compile(r"(os|posix|nt|subprocess|sys|shutil|socket|pty|runpy|importlib|ctypes|code|pdb|webbrowser|"
+NEVER = re.compile(r"(os|posix|nt|subprocess|sys|shutil|socket|pty|runpy|importlib|ctypes|code|pdb|"
+                   r"webbrowser|"
                    r"commands|multiprocessing)(\.|$)")
 NEVER_BUILTINS = {"eval", "exec", "compile", "__import__", "open", "input", "breakpoint"}
 
@@ -64,7 +66,8 @@ class Storage:
 
 
 def printable(text, most=200):
-    """For messages: no control characters, not endless. What is no text is not unfolded: nested lists may be endless."""
+    """For messages: no control characters, not endless. What is no text is not unfolded: nested
+    lists may be endless."""
     if not isinstance(text, str):
         return shown_type(text)
     shown = "".join(c if c.isprintable() else "?" for c in text[:most])
@@ -74,12 +77,16 @@ def printable(text, most=200):
 # ---- tensors ----
 
 # name of torch's dtype: bytes of an element, and how NumPy holds it
-DTYPES = {"float32": (4, "<f4"), "float16": (2, "<f2"), "bfloat16": (2, "<u2"), "float64": (8, "<f8"),
-          "int64": (8, "<i8"), "int32": (4, "<i4"), "int16": (2, "<i2"), "int8": (1, "<i1"), "uint8": (1, "<u1"),
+DTYPES = {"float32": (4, "<f4"), "float16": (2, "<f2"), "bfloat16": (2, "<u2"),
+          "float64": (8, "<f8"),
+          "int64": (8, "<i8"), "int32": (4, "<i4"), "int16": (2, "<i2"), "int8": (1, "<i1"),
+          "uint8": (1, "<u1"),
           "bool": (1, "<u1")}
 STORAGES = {"FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-            "DoubleStorage": "float64", "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16",
-            "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool", "UntypedStorage": "uint8"}
+            "DoubleStorage": "float64", "LongStorage": "int64", "IntStorage": "int32",
+            "ShortStorage": "int16",
+            "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
+            "UntypedStorage": "uint8"}
 
 
 class Tensor:
@@ -91,12 +98,14 @@ class Tensor:
         expected = 1
         for size, stride in zip(reversed(shape), reversed(strides)):
             if size != 1 and stride != expected and self.elements > 0:
-                raise BadFile(f"{place}: holds a tensor of shape {list(shape)} whose elements do not lie one after "
-                              f"another (strides {list(strides)}); save it with .contiguous()")
+                raise BadFile(f"{place}: holds a tensor of shape {list(shape)} whose elements do "
+                              f"not lie one after another (strides {list(strides)}); save it with "
+                              ".contiguous()")
             expected *= size
         held = storage.elements * DTYPES[storage.dtype][0]
         if (offset + self.elements) * DTYPES[dtype][0] > held:
-            raise BadFile(f"{place}: holds a tensor of shape {list(shape)} that reaches beyond its {held} bytes")
+            raise BadFile(f"{place}: holds a tensor of shape {list(shape)} that reaches beyond its "
+                          f"{held} bytes")
 
     @property
     def elements(self):
@@ -108,10 +117,11 @@ class Tensor:
     def read(self, first, last):
         """Elements [first, last), as they are stored."""
         if not 0 <= first <= last <= self.elements:
-            raise BadFile(f"{self.storage.file.place}: elements {first} to {last} are asked for of a tensor that has "
-                          f"{self.elements}")
+            raise BadFile(f"{self.storage.file.place}: elements {first} to {last} are asked for of "
+                          f"a tensor that has {self.elements}")
         size, kind = DTYPES[self.dtype]
-        raw = self.storage.file.entry_bytes(self.storage.key, (self.offset + first) * size, (last - first) * size)
+        raw = self.storage.file.entry_bytes(self.storage.key, (self.offset + first) * size,
+                                            (last - first) * size)
         return np.frombuffer(raw, dtype=kind)
 
     def read_f32(self, first, last):
@@ -135,10 +145,12 @@ def whole_numbers(values, place, what):
 
 def rebuild_tensor(arguments, place, dtype=None):
     if len(arguments) < 4 or not isinstance(arguments[0], Storage):
-        raise BadFile(f"{place}: a tensor is made of something else than a storage, an offset, a shape and strides")
+        raise BadFile(f"{place}: a tensor is made of something else than a storage, an offset, a "
+                      "shape and strides")
     storage = arguments[0]
     (offset,) = whole_numbers((arguments[1],), place, "the offset")
-    shape, strides = (whole_numbers(a, place, w) for a, w in ((arguments[2], "the shape"), (arguments[3], "the strides")))
+    shape, strides = (whole_numbers(a, place, w)
+                      for a, w in ((arguments[2], "the shape"), (arguments[3], "the strides")))
     if len(shape) != len(strides):
         raise BadFile(f"{place}: a tensor has {len(shape)} dimensions and {len(strides)} strides")
     return Tensor(storage, dtype or storage.dtype, offset, shape, strides, place)
@@ -164,15 +176,19 @@ def rebuild_parameter(arguments, place):
 
 def rebuild_from_type(arguments, place):
     """A tensor with attributes: (function, type, its arguments, attributes)."""
-    if len(arguments) >= 3 and isinstance(arguments[0], Name) and isinstance(arguments[2], tuple) and \
-            arguments[0].module == "torch._utils" and (make := CONSTRUCTORS.get(("torch._utils", arguments[0].name))):
+    if len(arguments) >= 3 and isinstance(arguments[0],
+                                          Name) and isinstance(arguments[2], tuple) and \
+            arguments[0].module == "torch._utils" and (
+                make := CONSTRUCTORS.get(("torch._utils", arguments[0].name))):
         return make(arguments[2], place)
-    raise BadFile(f"{place}: holds a tensor that is made by {shown_type(arguments[0] if arguments else None)}, which is not read")
+    raise BadFile(f"{place}: holds a tensor that is made by "
+                  f"{shown_type(arguments[0] if arguments else None)}, which is not read")
 
 
 def one_list(make):
     def construct(arguments, place):
-        if len(arguments) > 1 or (arguments and not isinstance(arguments[0], (list, tuple, set, frozenset))):
+        if len(arguments) > 1 or (arguments
+                                  and not isinstance(arguments[0], (list, tuple, set, frozenset))):
             raise BadFile(f"{place}: a {make.__name__} is made of something else than a list")
         try:
             return make(arguments[0] if arguments else ())
@@ -183,13 +199,15 @@ def one_list(make):
 
 def ordered_dictionary(arguments, place):
     pairs = arguments[0] if arguments else ()
-    if not isinstance(pairs, (list, tuple)) or any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pairs):
+    if not isinstance(pairs, (list, tuple)) or any(not isinstance(p, (list, tuple)) or len(p) != 2
+                                                   for p in pairs):
         raise BadFile(f"{place}: an OrderedDict is made of something else than pairs")
     return {usable_key(key, place): value for key, value in pairs}
 
 
 def encoded(arguments, place):
-    if len(arguments) != 2 or not isinstance(arguments[0], str) or arguments[1] not in ("latin1", "latin-1"):
+    if len(arguments) != 2 or not isinstance(arguments[0],
+                                             str) or arguments[1] not in ("latin1", "latin-1"):
         raise BadFile(f"{place}: bytes are encoded in another way than latin-1")
     return arguments[0].encode("latin-1", errors="replace")
 
@@ -219,7 +237,8 @@ CONSTRUCTORS = {
     ("torch._utils", "_rebuild_parameter"): rebuild_parameter,
     ("torch._tensor", "_rebuild_from_type_v2"): rebuild_from_type,
     ("_codecs", "encode"): encoded,
-    ("numpy.core.multiarray", "scalar"): numpy_scalar, ("numpy._core.multiarray", "scalar"): numpy_scalar,
+    ("numpy.core.multiarray", "scalar"): numpy_scalar,
+    ("numpy._core.multiarray", "scalar"): numpy_scalar,
 }
 SAME_MODULE = {"__builtin__": "builtins"}
 
@@ -227,8 +246,8 @@ SAME_MODULE = {"__builtin__": "builtins"}
 def named(module, name, place):
     module = SAME_MODULE.get(module, module)
     if NEVER.match(module) or (module == "builtins" and name in NEVER_BUILTINS):
-        raise BadFile(f"{place}: names {printable(f'{module}.{name}')}, which no checkpoint needs: the file may be an attack; "
-                      "nothing of it was run")
+        raise BadFile(f"{place}: names {printable(f'{module}.{name}')}, which no checkpoint needs: "
+                      "the file may be an attack; nothing of it was run")
     return Name(module, name)
 
 
@@ -254,7 +273,8 @@ class Machine:
     def __init__(self, data, place, storage=None):
         self.data, self.place, self.storage = data, place, storage
         self.stack, self.marks, self.memo = [], [], {}
-        # Elements that constructors may copy: a pickle spells its lists out, so more is an attack on the memory.
+        # Elements that constructors may copy: a pickle spells its lists out, so more is
+        # an attack on the memory.
         self.room = 16 * len(data)
 
     def run(self):
@@ -264,13 +284,16 @@ class Machine:
                     return self.pop()
                 step = STEPS.get(opcode.name)
                 if step is None:
-                    raise BadFile(f"{self.place}: the pickle holds {opcode.name}, which no checkpoint needs")
+                    raise BadFile(f"{self.place}: the pickle holds {opcode.name}, which no "
+                                  "checkpoint needs")
                 step(self, argument)
         except BadFile:
             raise
-        except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeError, struct.error,
+        except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
+                UnicodeError, struct.error,
                 MemoryError) as error:
-            raise BadFile(f"{self.place}: the pickle is damaged ({printable(str(error))})") from None
+            raise BadFile(
+                f"{self.place}: the pickle is damaged ({printable(str(error))})") from None
         raise BadFile(f"{self.place}: the pickle has no end")
 
     def pop(self):
@@ -321,7 +344,8 @@ class Machine:
         state = self.pop()
         if isinstance(self.stack[-1], Inert):
             self.stack[-1].state = state
-        elif not isinstance(self.stack[-1], (dict, Tensor, list)):  # these may have attributes, which hold no data
+        # these may have attributes, which hold no data
+        elif not isinstance(self.stack[-1], (dict, Tensor, list)):
             raise BadFile(f"{self.place}: {shown_type(self.stack[-1])} is given a state")
 
     def persistent(self, what):
@@ -387,26 +411,37 @@ def _stack_name(self, _):
 STEPS = {
     **dict.fromkeys(("PROTO", "FRAME"), lambda self, _: None),
     "MARK": lambda self, _: self.marks.append(len(self.stack)),
-    "POP": lambda self, _: self.marks.pop() if self.marks and self.marks[-1] == len(self.stack) else self.pop(),
-    "POP_MARK": lambda self, _: self.since_mark() and None, "DUP": lambda self, _: self.push(self.stack[-1]),
+    "POP": lambda self, _: self.marks.pop() if self.marks and self.marks[-1] == len(self.stack)
+    else self.pop(),
+    "POP_MARK": lambda self, _: self.since_mark()
+    and None, "DUP": lambda self, _: self.push(self.stack[-1]),
     "NONE": _constant(None), "NEWTRUE": _constant(True), "NEWFALSE": _constant(False),
-    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING",
-                     "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT",
+                     "BINFLOAT", "STRING",
+                     "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE",
+                     "BINUNICODE8",
                      "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"), _push),
     "EMPTY_LIST": lambda self, _: self.push([]), "EMPTY_DICT": lambda self, _: self.push({}),
     "EMPTY_SET": lambda self, _: self.push(set()), "EMPTY_TUPLE": _constant(()),
-    "LIST": lambda self, _: self.push(self.since_mark()), "TUPLE": lambda self, _: self.push(tuple(self.since_mark())),
+    "LIST": lambda self, _: self.push(self.since_mark()), "TUPLE": lambda self, _:
+    self.push(tuple(self.since_mark())),
     "TUPLE1": _tuple(1), "TUPLE2": _tuple(2), "TUPLE3": _tuple(3),
-    "FROZENSET": lambda self, _: self.push(frozenset(usable_key(v, self.place) for v in self.since_mark())),
-    "DICT": _dictionary, "SETITEM": _set_item, "SETITEMS": lambda self, _: self.set_items(self.since_mark()),
-    "APPEND": lambda self, _: self.extend([self.pop()]), "APPENDS": lambda self, _: self.extend(self.since_mark()),
+    "FROZENSET": lambda self, _: self.push(frozenset(usable_key(v, self.place)
+                                                     for v in self.since_mark())),
+    "DICT": _dictionary, "SETITEM": _set_item,
+    "SETITEMS": lambda self, _: self.set_items(self.since_mark()),
+    "APPEND": lambda self, _: self.extend([self.pop()]), "APPENDS": lambda self, _:
+    self.extend(self.since_mark()),
     "ADDITEMS": lambda self, _: self.extend(self.since_mark()),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda self, number: self.push(self.memo[number])),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"),
+                    lambda self, number: self.push(self.memo[number])),
     **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _remember),
     # The argument of GLOBAL and INST is "module name".
     "GLOBAL": lambda self, text: self.push(named(*text.split(" ", 1), self.place)),
-    "STACK_GLOBAL": _stack_name, "REDUCE": _reduce, "NEWOBJ": _reduce, "NEWOBJ_EX": _reduce_with_names,
-    "INST": lambda self, text: self.push(self.construct(named(*text.split(" ", 1), self.place), tuple(self.since_mark()))),
+    "STACK_GLOBAL": _stack_name, "REDUCE": _reduce, "NEWOBJ": _reduce,
+    "NEWOBJ_EX": _reduce_with_names,
+    "INST": lambda self, text: self.push(self.construct(named(*text.split(" ", 1), self.place),
+                                                        tuple(self.since_mark()))),
     "OBJ": _from_mark, "BUILD": lambda self, _: self.build(),
     "BINPERSID": lambda self, _: self.push(self.persistent(self.pop())),
 }
@@ -428,7 +463,8 @@ def read_pickle(path):
 
 
 class OpenFiles:
-    """Descriptors of the files that were read last: a checkpoint may have more than a process may hold open."""
+    """Descriptors of the files that were read last: a checkpoint may have more than a
+    process may hold open."""
 
     MOST = 64
 
@@ -454,7 +490,8 @@ class OpenFiles:
         identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
         if self.seen.setdefault(path, identity) != identity:
             os.close(found)
-            raise BadFile(f"{path}: was changed while it was read; import from a folder that nothing writes to")
+            raise BadFile(f"{path}: was changed while it was read; import from a folder that "
+                          "nothing writes to")
         self.descriptors[path] = found
         return found
 
@@ -476,7 +513,8 @@ class Window(io.RawIOBase):
         if length is None:
             length = size - begin
         if begin < 0 or length < 0 or begin + length > size:
-            raise BadFile(f"{path}: has {size} bytes, and bytes {begin} to {begin + length} are asked for")
+            raise BadFile(f"{path}: has {size} bytes, and bytes {begin} to {begin + length} are "
+                          "asked for")
         self.path, self.begin, self.length, self.at = path, begin, length, 0
 
     def at_offset(self, offset, count):
@@ -489,7 +527,8 @@ class Window(io.RawIOBase):
         return len(data)
 
     def seek(self, offset, whence=os.SEEK_SET):
-        self.at = max(0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self.at, os.SEEK_END: self.length}[whence])
+        self.at = max(0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self.at,
+                                   os.SEEK_END: self.length}[whence])
         return self.at
 
     def tell(self):
@@ -503,8 +542,8 @@ class Window(io.RawIOBase):
 
 
 class TorchFile:
-    """A file of torch.save, or a part of one that holds such a file. Entries are read in place: nothing is unpacked,
-    and no name in the file is taken for a path."""
+    """A file of torch.save, or a part of one that holds such a file. Entries are read in place:
+    nothing is unpacked, and no name in the file is taken for a path."""
 
     # For files saved with torch.serialization.set_crc32_options(False).
     check_sums = True
@@ -520,19 +559,22 @@ class TorchFile:
         try:
             with zipfile.ZipFile(self.window) as archive:
                 infos = archive.infolist()
-        except (zipfile.BadZipFile, ValueError, struct.error, OSError, NotImplementedError, EOFError) as error:
+        except (zipfile.BadZipFile, ValueError, struct.error, OSError, NotImplementedError,
+                EOFError) as error:
             start = self.window.at_offset(0, 2)
             if start[:1] == b"\x80":
-                raise BadFile(f"{self.place}: is a plain pickle, as torch saved before 1.6; load and save it anew "
-                              "with a newer torch") from None
+                raise BadFile(f"{self.place}: is a plain pickle, as torch saved before 1.6; load "
+                              "and save it anew with a newer torch") from None
             raise BadFile(f"{self.place}: is no complete zip file of torch.save "
                           f"({printable(str(error))}); it may have been cut short") from None
         entries = {}
         for info in infos:
             top, _, name = info.filename.partition("/")
             parts = info.filename.split("/")
-            if not top or not name or ".." in parts or "." in parts or "" in parts[:-1] or "\\" in info.filename:
-                raise BadFile(f"{self.place}: the zip entry {printable(info.filename)!r} is not named as torch names them")
+            if (not top or not name or ".." in parts or "." in parts or "" in parts[:-1]
+                or "\\" in info.filename):
+                raise BadFile(f"{self.place}: the zip entry {printable(info.filename)!r} is not "
+                              "named as torch names them")
             if name in entries:
                 raise BadFile(f"{self.place}: the zip entry {printable(name)!r} is there twice")
             entries[name] = self._place_of(info)
@@ -542,22 +584,24 @@ class TorchFile:
 
     def _place_of(self, info):
         name = printable(info.filename)
-        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
-            raise BadFile(f"{self.place}: the zip entry {name!r} is compressed or encrypted; torch.save does neither")
+        if (info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size
+            or info.flag_bits & 1):
+            raise BadFile(f"{self.place}: the zip entry {name!r} is compressed or encrypted; "
+                          "torch.save does neither")
         head = self.window.at_offset(info.header_offset, 30) if info.header_offset >= 0 else b""
         if len(head) != 30 or head[:4] != b"PK\3\4":
             raise BadFile(f"{self.place}: the zip entry {name!r} is not where the file's list says")
         begin = info.header_offset + 30 + sum(struct.unpack("<HH", head[26:30]))
         if begin + info.file_size > self.window.length:
-            raise BadFile(f"{self.place}: the zip entry {name!r} of {info.file_size} bytes reaches beyond the file's "
-                          f"{self.window.length}")
+            raise BadFile(f"{self.place}: the zip entry {name!r} of {info.file_size} bytes reaches "
+                          f"beyond the file's {self.window.length}")
         return begin, info.file_size, info.CRC
 
     def entry_bytes(self, name, offset, count):
         begin, size, crc = self.entries[name]
         if offset < 0 or count < 0 or offset + count > size:
-            raise BadFile(f"{self.place}: bytes {offset} to {offset + count} of the zip entry {printable(name)!r} are "
-                          f"asked for, which has {size}")
+            raise BadFile(f"{self.place}: bytes {offset} to {offset + count} of the zip entry "
+                          f"{printable(name)!r} are asked for, which has {size}")
         self._check(name, begin, size, crc)
         data = self.window.at_offset(begin + offset, count)
         if len(data) != count:
@@ -572,32 +616,39 @@ class TorchFile:
         for at in range(0, size, 1 << 22):
             found = zlib.crc32(self.window.at_offset(begin + at, min(1 << 22, size - at)), found)
         if found != crc:
-            raise BadFile(f"{self.place}: the zip entry {printable(name)!r} has the checksum {found:08x}, the file says "
-                          f"{crc:08x}: it is damaged, or was saved without checksums (--ignore-crc)")
+            raise BadFile(f"{self.place}: the zip entry {printable(name)!r} has the checksum "
+                          f"{found:08x}, the file says {crc:08x}: it is damaged, or was saved "
+                          "without checksums (--ignore-crc)")
         self.checked.add(name)
 
     def _storage(self, what):
         """What BINPERSID names: ("storage", class, key, device, elements)."""
-        if not isinstance(what, tuple) or len(what) != 5 or what[0] != "storage" or not isinstance(what[1], Name) \
-                or not isinstance(what[2], str) or type(what[4]) is not int or not 0 <= what[4] < 1 << 60:
+        if not isinstance(what,
+                          tuple) or len(what) != 5 or what[0] != "storage" or not isinstance(
+                              what[1], Name) \
+                or not isinstance(what[2],
+                                  str) or type(what[4]) is not int or not 0 <= what[4] < 1 << 60:
             raise BadFile(f"{self.place}: refers to something that is no storage")
         kind = STORAGES.get(what[1].name) if what[1].module in ("torch", "torch.storage") else None
         if kind is None:
             raise BadFile(f"{self.place}: holds a storage of class {what[1]}, which is not read")
         entry = f"data/{what[2]}"
         if entry not in self.entries:
-            raise BadFile(f"{self.place}: refers to the storage {printable(what[2])!r}, which is not there")
+            raise BadFile(f"{self.place}: refers to the storage {printable(what[2])!r}, which is "
+                          "not there")
         size = self.entries[entry][1]
         if what[4] * DTYPES[kind][0] > size:
-            raise BadFile(f"{self.place}: the storage {printable(what[2])!r} has {size} bytes, {what[4]} elements of "
-                          f"{kind} need more")
+            raise BadFile(f"{self.place}: the storage {printable(what[2])!r} has {size} bytes, "
+                          f"{what[4]} elements of {kind} need more")
         return Storage(self, entry, kind, what[4])
 
     def value(self):
         """What was saved; its tensors refer to this file."""
-        if "byteorder" in self.entries and self.entry_bytes("byteorder", 0, self.entries["byteorder"][1]) != b"little":
+        order = self.entries.get("byteorder")
+        if order and self.entry_bytes("byteorder", 0, order[1]) != b"little":
             raise BadFile(f"{self.place}: was saved on a machine of another byte order")
         size = self.entries["data.pkl"][1]
         if size > LARGEST_PICKLE:
-            raise BadFile(f"{self.place}: its data.pkl has {size} bytes, at most {LARGEST_PICKLE} are read")
+            raise BadFile(f"{self.place}: its data.pkl has {size} bytes, at most {LARGEST_PICKLE} "
+                          "are read")
         return Machine(self.entry_bytes("data.pkl", 0, size), self.place, self._storage).run()

@@ -1,5 +1,5 @@
-"""From files of texts and chats to token files: the parts of prepare_data.py, in the order in which a
-document passes through them.
+"""From files of texts and chats to token files: the parts of prepare_data.py, in the order in which
+a document passes through them.
 
   records        files (JSONL, JSON, Parquet, Arrow, text; gzip, zstd) to documents
   fields         which fields a record may have, and what becomes of each
@@ -11,4 +11,5 @@ document passes through them.
   token_files    the files of a data set, and what they may replace
   report         what was made, on the terminal and as a page
 
-They lie beside the scripts because nothing else uses them; what users run stands in scripts/ itself."""
+They lie beside the scripts because nothing else uses them; what users run
+stands in scripts/ itself."""

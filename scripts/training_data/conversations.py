@@ -3,15 +3,21 @@ import dataclasses
 import json
 
 from script_errors import BadDocument
-from training_data.fields import MESSAGE_MEANINGS, RECORD_MEANINGS, Fields, canonical, holds_nothing, is_absent, refuse_or_count, verdict
+from training_data.fields import (MESSAGE_MEANINGS, RECORD_MEANINGS, Fields, canonical,
+                                  holds_nothing, is_absent, refuse_or_count, verdict)
 
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
-         "bot": "assistant", "model": "assistant", "system": "system", "developer": "developer", "tool": "tool",
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
+         "chatgpt": "assistant",
+         "bot": "assistant", "model": "assistant", "system": "system", "developer": "developer",
+         "tool": "tool",
          "observation": "tool", "function_response": "tool", "function_call": "assistant"}
 # Names of the same roles that messages of errors do not list: JSON of a call, and what a call gave.
-CALLING, MORE_ROLES = ("function_call", "tool_call"), {"function": "tool", "ipython": "tool", "tool_response": "tool",
-                                                       "tool_result": "tool", "tool_call": "assistant"}
-REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing, of which transformers gives a template all three
+CALLING, MORE_ROLES = ("function_call", "tool_call"), {"function": "tool", "ipython": "tool",
+                                                       "tool_response": "tool",
+                                                       "tool_result": "tool",
+                                                       "tool_call": "assistant"}
+# one thing, of which transformers gives a template all three
+REASONING = ("reasoning_content", "thinking", "reasoning")
 PLAIN_PART_KEYS = ("type", "text", "annotations", "cache_control", "citations", "id", "index")
 
 
@@ -25,8 +31,10 @@ class Chat:
     tools: list | None = None
     options: dict = dataclasses.field(default_factory=dict)  # of the template
     pair: tuple | None = None  # a prompt and its completion, which can be joined without a template
-    unread: list = dataclasses.field(default_factory=list)  # names of fields that are passed over and counted
-    beside: dict = dataclasses.field(default_factory=dict)  # the record's fields that have no meaning here
+    # names of fields that are passed over and counted
+    unread: list = dataclasses.field(default_factory=list)
+    # the record's fields that have no meaning here
+    beside: dict = dataclasses.field(default_factory=dict)
     held_back: int | None = None  # the first message that its own field keeps from being trained on
 
     def empty_answers(self):
@@ -42,11 +50,14 @@ class Text:
 
 
 def read_object(content, place, ignored=frozenset()):
-    """The Chat or Text that an object holds. `ignored` are canonical names of fields that are passed over."""
+    """The Chat or Text that an object holds. `ignored` are canonical names of fields
+    that are passed over."""
     record = Fields(content, RECORD_MEANINGS, place, ignored)
     if not record.found and "input_ids" in content:
-        raise BadDocument(f'{place}: holds token ids ("input_ids"); name such a file in data.train as it is')
-    unread = refuse_or_count(record.others, place, has_messages=record.has("messages")) + record.passed_over
+        raise BadDocument(f'{place}: holds token ids ("input_ids"); name such a file in data.train '
+                          'as it is')
+    unread = refuse_or_count(record.others, place,
+                             has_messages=record.has("messages")) + record.passed_over
     read = read_shape(record, place, ignored, content)
     refuse_label(record, read, place)
     read.unread += unread
@@ -56,32 +67,42 @@ def read_object(content, place, ignored=frozenset()):
 
 
 def read_shape(record, place, ignored, content):
-    """The first shape whose key holds something; an empty prompt is one where nothing else is there."""
-    shapes = {"messages": chat_of, "prompt": chat_of_prompt, "instruction": chat_of_instruction, "text": text_of_record}
+    """The first shape whose key holds something; an empty prompt is one where
+    nothing else is there."""
+    shapes = {"messages": chat_of, "prompt": chat_of_prompt, "instruction": chat_of_instruction,
+              "text": text_of_record}
     found = [meaning for meaning in shapes if not holds_nothing(record.raw(meaning))] or \
-            [meaning for meaning in ("prompt", "instruction", "text", "messages") if meaning in record.found]
+            [meaning for meaning in ("prompt", "instruction", "text", "messages")
+             if meaning in record.found]
     if not found:
-        raise BadDocument(f'{place}: has none of "messages", "conversations", "prompt", "instruction" or "text"; '
-                          + (f"its keys are {', '.join(map(str, list(content)[:8]))}" if content else "it is empty"))
+        raise BadDocument(f'{place}: has none of "messages", "conversations", "prompt", '
+                          '"instruction" or "text"; '
+                          + (f"its keys are {', '.join(map(str, list(content)[:8]))}"
+                             if content else "it is empty"))
     return shapes[found[0]](record, place, ignored)
 
 
 def refuse_label(record, read, place):
-    """An unpaired preference: a completion that is labelled false is one that must not be imitated."""
+    """An unpaired preference: a completion that is labelled false is one that
+    must not be imitated."""
     if record.has("good"):
         if verdict(record.get("good")) is False:
-            raise BadDocument(f'{place}: "{record.key("good")}" is {shown(record.get("good"))}: its answer must not be imitated')
+            raise BadDocument(f'{place}: "{record.key("good")}" is {shown(record.get("good"))}: '
+                              'its answer must not be imitated')
         read.unread.append(record.key("good"))
     if not record.has("label"):
         return
     key, value = record.key("label"), record.get("label")
     if isinstance(read, Text):
-        raise BadDocument(f'{place}: "{key}" is {shown(value)}, and a text is trained on whatever its class; write "prompt" and "completion" '
-                          f"where the class is to be learnt, or pass over it with --ignore-fields {key}")
+        raise BadDocument(f'{place}: "{key}" is {shown(value)}, and a text is trained on whatever '
+                          'its class; write "prompt" and "completion" '
+                          "where the class is to be learnt, or pass over it with --ignore-fields "
+                          f"{key}")
     if verdict(value) is False:
         raise BadDocument(f'{place}: "{key}" is {shown(value)}: its answer must not be imitated')
     if verdict(value) is None:
-        raise BadDocument(f'{place}: "{key}" is {shown(value)}, expected true (an answer to imitate) or false; correct it, or pass over it '
+        raise BadDocument(f'{place}: "{key}" is {shown(value)}, expected true (an answer to '
+                          'imitate) or false; correct it, or pass over it '
                           f"with --ignore-fields {key}")
 
 
@@ -103,14 +124,16 @@ def chat_of(record, place, ignored):
     refuse_second_answer(record, [m for m, _ in read], place)
     unread += other_contents(record, [m for m, _ in read], place)
     messages, trains = with_system(record, read, place)
-    return Chat(key, messages, [t is not False for t in trains], unread=unread, held_back=first_held_back(read),
+    return Chat(key, messages, [t is not False for t in trains], unread=unread,
+                held_back=first_held_back(read),
                 **template_inputs(record, place))
 
 
 def chat_of_prompt(record, place, ignored):
     prompt_key, answer = record.key("prompt"), record.key("answer") or "response"
     if record.has("input"):
-        raise BadDocument(f'{place}: "{record.key("input")}" stands beside "{prompt_key}" and is not read there; write both into "{prompt_key}", '
+        raise BadDocument(f'{place}: "{record.key("input")}" stands beside "{prompt_key}" and is '
+                          f'not read there; write both into "{prompt_key}", '
                           f"or pass over it with --ignore-fields {record.key('input')}")
     if record.has("instruction"):
         raise second_prompt(record, "instruction", prompt_key, place)
@@ -126,22 +149,27 @@ def chat_of_prompt(record, place, ignored):
 def chat_of_lists(record, prompt_key, answer, place, ignored):
     """A prompt and its completion that are messages; only the completion's may be trained on."""
     parts, unread = [], []
-    for key, role, value in ((prompt_key, "user", record.raw("prompt")), (answer, "assistant", record.raw("answer"))):
+    for key, role, value in ((prompt_key, "user", record.raw("prompt")),
+                             (answer, "assistant", record.raw("answer"))):
         turns = [{"role": role, "content": value}] if isinstance(value, str) else value
         if not isinstance(turns, list) or not turns:
             raise BadDocument(f'{place}: "{key}" must be a text or a list of at least one message')
-        parts.append([message_of(turn, ("role", "content"), n, f'{place}: "{key}"', ignored, unread) for n, turn in enumerate(turns, 1)])
+        parts.append([message_of(turn, ("role", "content"), n, f'{place}: "{key}"', ignored, unread)
+                      for n, turn in enumerate(turns, 1)])
     if record.has("history"):
-        raise BadDocument(f'{place}: "{record.key("history")}" stands beside a prompt that is a list of messages; write it into that list')
+        raise BadDocument(f'{place}: "{record.key("history")}" stands beside a prompt that is a '
+                          'list of messages; write it into that list')
     prompt, completion = [(message, False) for message, _ in parts[0]], parts[1]
     messages, trains = with_system(record, prompt + completion, place)
-    return Chat(f"{prompt_key} and {answer}", messages, [t is not False for t in trains], unread=unread + texts_beside(record),
+    return Chat(f"{prompt_key} and {answer}", messages, [t is not False for t in trains],
+                unread=unread + texts_beside(record),
                 held_back=first_held_back(completion), **template_inputs(record, place))
 
 
 def chat_of_instruction(record, place, ignored):
     refuse_missing_answer(record, "output", "instruction", place)
-    answer, extra = record.key("answer") or "output", "" if is_absent(record.raw("input")) else record.raw("input")
+    answer, extra = record.key("answer") or "output", "" if is_absent(
+        record.raw("input")) else record.raw("input")
     for name, value in (("instruction", record.raw("instruction")), (answer, record.raw("answer"))):
         need_text(name, value, place)
     if not isinstance(extra, str):
@@ -153,15 +181,19 @@ def chat_of_instruction(record, place, ignored):
 def chat_of_pairs(shape, pair, record, place):
     key = record.key("history") or "history"
     history = parsed_or(record.get("history"), [], f'"{key}"', place)
-    if not isinstance(history, list) or not all(isinstance(h, list) and len(h) == 2 and all(isinstance(t, str) for t in h) for h in history):
+    if not isinstance(history, list) or not all(isinstance(h, list) and len(h) == 2
+                                                and all(isinstance(t, str) for t in h)
+                                                for h in history):
         raise BadDocument(f'{place}: "{key}" must be a list of pairs of texts')
     turns = []
     for prompt, answer in [*history, pair]:
-        turns += [({"role": "user", "content": prompt}, None), ({"role": "assistant", "content": answer}, None)]
+        turns += [({"role": "user", "content": prompt}, None),
+                  ({"role": "assistant", "content": answer}, None)]
     messages, _ = with_system(record, turns, place)
     inputs = template_inputs(record, place)
     joinable = len(messages) == 2 and inputs["tools"] is None
-    return Chat(shape, messages, [True] * len(messages), pair=tuple(pair) if joinable else None, unread=texts_beside(record), **inputs)
+    return Chat(shape, messages, [True] * len(messages), pair=tuple(pair) if joinable else None,
+                unread=texts_beside(record), **inputs)
 
 
 def text_of_record(record, place, ignored):
@@ -170,24 +202,29 @@ def text_of_record(record, place, ignored):
     for meaning in ("system", "tools", "history", "answer"):
         if record.has(meaning) and not holds_nothing(record.get(meaning)):
             key = record.key(meaning)
-            raise BadDocument(f'{place}: "{key}" stands beside "text", which is trained on alone; write "messages", or pass over it with '
+            raise BadDocument(f'{place}: "{key}" stands beside "text", which is trained on alone; '
+                              'write "messages", or pass over it with '
                               f"--ignore-fields {key}")
-    return Text(text, unread=[record.key(m) for m in ("input", "options") if record.has(m) and not holds_nothing(record.get(m))])
+    return Text(text, unread=[record.key(m) for m in ("input", "options") if record.has(m)
+                              and not holds_nothing(record.get(m))])
 
 
 # ---- what stands beside a conversation ----
 
 
 def with_system(record, turns, place):
-    """Messages and what they say of being trained on, the record's system text first. The same text twice is one."""
+    """Messages and what they say of being trained on, the record's system text first. The
+    same text twice is one."""
     given = record.get("system")
     system = None if holds_nothing(given) else system_text(given)
     if system is None and not holds_nothing(given):
-        raise BadDocument(f'{place}: "{record.key("system")}" must be a text, or a list of {{"text": "..."}}')
+        raise BadDocument(f'{place}: "{record.key("system")}" must be a text, or a list of '
+                          f'{{"text": "..."}}')
     if system is not None:
         first = turns[0][0]
         if first["role"] in ("system", "developer") and first["content"].strip() != system.strip():
-            raise BadDocument(f'{place}: "{record.key("system")}" stands beside a first message of the role {first["role"]} that says something '
+            raise BadDocument(f'{place}: "{record.key("system")}" stands beside a first message of '
+                              f'the role {first["role"]} that says something '
                               "else; leave one of them out")
         if first["role"] not in ("system", "developer"):
             turns = [({"role": "system", "content": system}, None), *turns]
@@ -195,12 +232,15 @@ def with_system(record, turns, place):
 
 
 def system_text(value):
-    """The text of a system prompt as files hold it: a text, parts of a content, a message; None where it is none of these."""
+    """The text of a system prompt as files hold it: a text, parts of a content, a message; None
+    where it is none of these."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        inner = [key for key in value if not holds_nothing(value[key]) and key not in ("role", "type")]
-        return system_text(value[inner[0]]) if len(inner) == 1 and inner[0] in ("text", "content", "parts") else None
+        inner = [key for key in value if not holds_nothing(value[key])
+                 and key not in ("role", "type")]
+        is_text = len(inner) == 1 and inner[0] in ("text", "content", "parts")
+        return system_text(value[inner[0]]) if is_text else None
     if isinstance(value, list) and value:
         texts = [system_text(part) for part in value]
         return None if None in texts else "".join(texts)
@@ -211,20 +251,23 @@ def refuse_second_answer(record, messages, place):
     """An answer beside messages is one of theirs, or nobody can tell which is trained on."""
     for meaning in ("answer", "instruction", "history"):
         value = record.get(meaning)
-        if value is None or (isinstance(value, str) and any(value.strip() == m["content"].strip() for m in messages)):
+        if value is None or (isinstance(value, str)
+                             and any(value.strip() == m["content"].strip() for m in messages)):
             continue
         raise second_prompt(record, meaning, record.key("messages"), place)
 
 
 def second_prompt(record, meaning, beside, place):
     key = record.key(meaning)
-    return BadDocument(f'{place}: "{key}" stands beside "{beside}" and says something else; write it as a message, or pass over it with '
+    return BadDocument(f'{place}: "{key}" stands beside "{beside}" and says something else; write '
+                       'it as a message, or pass over it with '
                        f"--ignore-fields {key}")
 
 
 def other_contents(record, messages, place):
     """Names of what repeats the conversation, or leads to it, and is passed over."""
-    return [record.key(m) for m in ("prompt", "input", "text", "answer", "instruction") if record.has(m)]
+    return [record.key(m) for m in ("prompt", "input", "text", "answer", "instruction")
+            if record.has(m)]
 
 
 def texts_beside(record):
@@ -245,17 +288,22 @@ def tools_of(record, place):
     tools = parsed_or(record.get("tools"), None, f'"{key}"', place)
     if isinstance(tools, list):  # tables hold each as its JSON, too
         tools = [parsed(tool, f'item {n} of "{key}"', place) for n, tool in enumerate(tools, 1)]
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(t, dict) for t in tools)):
+    if tools is not None and not (isinstance(tools, list)
+                                  and all(isinstance(t, dict) for t in tools)):
         raise BadDocument(f'{place}: "{key}" must be a list of objects, or the JSON of one')
     for number, tool in enumerate(tools or [], 1):
         function = tool.get("function", tool)
-        unknown = [name for name in ("input_schema", "inputSchema", "toolSpec") if isinstance(function, dict) and name in function]
-        if not isinstance(function, dict) or unknown or not (isinstance(function.get("name"), str) and function["name"]):
+        unknown = [name for name in ("input_schema", "inputSchema", "toolSpec")
+                   if isinstance(function, dict) and name in function]
+        if not isinstance(function, dict) or unknown or not (isinstance(function.get("name"), str)
+                                                             and function["name"]):
             found = f", found {', '.join(unknown)}" if unknown else ""
-            raise BadDocument(f'{place}: item {number} of "{key}" must be {{"type": "function", "function": {{"name": ..., "description": ..., '
-                              f'"parameters": ...}}}}{found}')
+            raise BadDocument(f'{place}: item {number} of "{key}" must be {{"type": "function", '
+                              f'"function": {{"name": ..., "description": ..., "parameters": '
+                              f'...}}}}{found}')
     if key and canonical(key) == "functions" and tools:  # of OpenAI's first interface
-        tools = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
+        tools = [tool if "function" in tool else {"type": "function", "function": tool}
+                 for tool in tools]
     return tools
 
 
@@ -292,7 +340,8 @@ def parsed_or(value, nothing, what, place):
 
 
 def trains(fields, role, number, place):
-    """Whether the message says that it is trained on (OpenAI's weight of 0 or 1, others' train); None where it says nothing."""
+    """Whether the message says that it is trained on (OpenAI's weight of 0 or 1, others' train);
+    None where it says nothing."""
     said = None
     for meaning in ("weight", "train"):
         if not fields.has(meaning):
@@ -300,14 +349,17 @@ def trains(fields, role, number, place):
         key, value = fields.key(meaning), fields.get(meaning)
         means = verdict(value)
         if means is None or value in (-1, "-1"):
-            raise BadDocument(f'{place}: message {number}: "{key}" is {shown(value)}; a message is trained on or it is not: write '
+            raise BadDocument(f'{place}: message {number}: "{key}" is {shown(value)}; a message is '
+                              'trained on or it is not: write '
                               + ("1 or 0" if meaning == "weight" else "true or false"))
         if said is not None and said != means:
-            raise BadDocument(f'{place}: message {number}: "{key}" is {shown(value)}, and "{fields.key("weight")}" says otherwise; leave one of '
+            raise BadDocument(f'{place}: message {number}: "{key}" is {shown(value)}, and '
+                              f'"{fields.key("weight")}" says otherwise; leave one of '
                               "them out")
         said = means
         if means and meaning == "train" and role != "assistant":
-            raise BadDocument(f'{place}: message {number}: "{key}" is {shown(value)}, and its role is {role}: answers alone are trained on, or '
+            raise BadDocument(f'{place}: message {number}: "{key}" is {shown(value)}, and its role '
+                              f'is {role}: answers alone are trained on, or '
                               "everything with --train-on all")
     return said
 
@@ -319,7 +371,10 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
     here = f"{place}: message {number}"
     fields = Fields(turn, MESSAGE_MEANINGS, here, ignored)
     who, what = fields.raw("role"), fields.raw("content")
-    names = ("from", "value") if fields.key("role") == "from" else ("role", "content") if fields.has("role") else names
+    if fields.key("role") == "from":
+        names = ("from", "value")
+    elif fields.has("role"):
+        names = ("role", "content")
     names = (fields.key("role") or names[0], fields.key("content") or names[1])
     calls = calls_of(fields, number, place)
     if what is None and calls:
@@ -327,16 +382,19 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
     if isinstance(what, list):
         what = joined_parts(what, number, place, ignored)
     if not is_absent(fields.others.get("refusal")):
-        raise BadDocument(f'{here}: "refusal" is not read; write what the assistant says into "content"')
+        raise BadDocument(f'{here}: "refusal" is not read; write what the assistant says into '
+                          '"content"')
     if not (isinstance(who, str) and isinstance(what, str)):
         raise needs_texts(names, number, place)
     role = ROLES.get(who) or MORE_ROLES.get(who)
     if role is None:
-        near = {"user": "user", "human": "human", "assistant": "assistant", "system": "system"}.get(who.lower())
+        near = {"user": "user", "human": "human", "assistant": "assistant",
+                "system": "system"}.get(who.lower())
         raise BadDocument(f"{place}: message {number}: role {who!r}, expected " +
                           (f"{near!r}" if near else f"one of {', '.join(ROLES)}"))
     if calls and role != "assistant":
-        raise BadDocument(f'{place}: "tool_calls" of message {number}, whose role is {who}; assistants alone call tools')
+        raise BadDocument(f'{place}: "tool_calls" of message {number}, whose role is {who}; '
+                          'assistants alone call tools')
     if who in CALLING:
         call = parsed(what, f"the function call of message {number}", place)
         what, calls = "", checked_calls(call if isinstance(call, list) else [call], number, place)
@@ -344,7 +402,9 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
         unread += [f"message.{key}" for key in fields.passed_over]
     # What has no meaning of its own is passed to the template, which may know it.
     if fields.others:
-        refuse_or_count({k: v for k, v in fields.others.items() if canonical(k) not in map(canonical, REASONING)}, place, f"message {number}: ")
+        refuse_or_count({k: v for k, v in fields.others.items()
+                         if canonical(k) not in map(canonical, REASONING)}, place,
+                        f"message {number}: ")
     message = Message({"role": role, "content": what, **fields.others})
     if isinstance(fields.raw("content"), list) and len(fields.raw("content")) > 1:
         message.parts = [{"type": "text", "text": part["text"]} for part in fields.raw("content")]
@@ -359,27 +419,34 @@ def needs_texts(names, number, place):
 
 def joined_parts(parts, number, place, ignored):
     for part in parts:
-        kind = part.get("type", "text" if "text" in part else None) if isinstance(part, dict) else type(part).__name__
+        kind = part.get("type", "text" if "text" in part
+                        else None) if isinstance(part, dict) else type(part).__name__
         if kind != "text" or not isinstance(part.get("text"), str):
             raise BadDocument(f"{place}: a part of type {kind!r} in a message's content; "
                               'expected {"type": "text", "text": "..."}')
-        more = [key for key, value in part.items() if key not in PLAIN_PART_KEYS and not holds_nothing(value) and canonical(key) not in ignored]
+        more = [key for key, value in part.items() if key not in PLAIN_PART_KEYS
+                and not holds_nothing(value) and canonical(key) not in ignored]
         if more:
-            raise BadDocument(f'{place}: message {number}: "{more[0]}" in a part of its content is not read, as contents are texts here; write the '
-                              f"message so that its text says it, or pass over it with --ignore-fields {more[0]}")
+            raise BadDocument(f'{place}: message {number}: "{more[0]}" in a part of its content is '
+                              'not read, as contents are texts here; write the '
+                              "message so that its text says it, or pass over it with "
+                              f"--ignore-fields {more[0]}")
     return "".join(part["text"] for part in parts)
 
 
 def calls_of(fields, number, place):
-    """The calls of a message in OpenAI's present form; its first one had a single call beside the content."""
+    """The calls of a message in OpenAI's present form; its first one had a single
+    call beside the content."""
     key = fields.key("tool_calls")
     calls = parsed_or(fields.get("tool_calls"), [], f'"{key}" of message {number}', place)
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise BadDocument(f'{place}: "{key}" of message {number} must be a list of objects')
     if fields.has("function_call"):
-        call = parsed(fields.get("function_call"), f'"{fields.key("function_call")}" of message {number}', place)
+        call = parsed(fields.get("function_call"), f'"{fields.key("function_call")}" of message '
+                                                   f'{number}', place)
         if calls:
-            raise BadDocument(f'{place}: message {number} has "tool_calls" and "function_call"; leave one of them out')
+            raise BadDocument(f'{place}: message {number} has "tool_calls" and "function_call"; '
+                              'leave one of them out')
         return checked_calls([call], number, place, fields.key("function_call"))
     return checked_calls(calls, number, place, fields.key("tool_calls"))
 
@@ -389,10 +456,14 @@ def checked_calls(calls, number, place, key="tool_calls"):
     for at, call in enumerate(calls, 1):
         function = call.get("function", call) if isinstance(call, dict) else None
         here = f'{place}: call {at} in "{key}" of message {number}'
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
-            raise BadDocument(f'{here} must be {{"type": "function", "function": {{"name": "...", "arguments": {{...}}}}}}')
-        if "arguments" not in function and "parameters" in function:  # as Llama's models write a call
-            function = {("arguments" if key == "parameters" else key): value for key, value in function.items()}
+        if not isinstance(function, dict) or not isinstance(function.get("name"),
+                                                            str) or not function["name"]:
+            raise BadDocument(f'{here} must be {{"type": "function", "function": {{"name": "...", '
+                              f'"arguments": {{...}}}}}}')
+        # as Llama's models write a call
+        if "arguments" not in function and "parameters" in function:
+            function = {("arguments" if key == "parameters" else key): value
+                        for key, value in function.items()}
             call = {**call, "function": function} if "function" in call else function
         if "arguments" not in function:
             raise BadDocument(f'{here} needs "arguments", an object or its JSON')
@@ -403,7 +474,8 @@ def checked_calls(calls, number, place, key="tool_calls"):
 def refuse_missing_answer(record, usual, beside, place):
     """Where a text stands beside a prompt, either may be what is meant."""
     if "answer" not in record.found and record.has("text"):
-        raise BadDocument(f'{place}: needs a text "{usual}" beside "{beside}"; where "text" is meant, pass over that with --ignore-fields {beside}')
+        raise BadDocument(f'{place}: needs a text "{usual}" beside "{beside}"; where "text" is '
+                          f'meant, pass over that with --ignore-fields {beside}')
 
 
 def need_text(name, value, place):

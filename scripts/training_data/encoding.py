@@ -15,7 +15,8 @@ from text_files import head_of, marked_encoding, refuse_pointer, wide_encoding
 from training_data.records import line_content, read_json
 from training_data.templates import ChatTemplate, has_template
 
-# What becomes of a document: (ids, trained) of each of its samples (int32 and bool), and the shape it had.
+# What becomes of a document: (ids, trained) of each of its samples (int32 and
+# bool), and the shape it had.
 Encoded = collections.namedtuple("Encoded", "samples shape notes")
 
 
@@ -33,7 +34,8 @@ class Notes:
 
     def of(self, kind):
         """((kind, what), how often) of all counts of a kind, in the order in which they came."""
-        return [(what, number) for what, number in self.counts.items() if isinstance(what, tuple) and what[0] == kind]
+        return [(what, number) for what, number in self.counts.items() if isinstance(what, tuple)
+                and what[0] == kind]
 
     def add(self, other):
         self.counts += other.counts
@@ -44,7 +46,8 @@ class Notes:
 class Encoder:
     """A tokenizer folder and the choices that decide what becomes of a document."""
 
-    def __init__(self, folder, plain=False, train_on="assistant", bos="auto", template=None, template_options=None, ignored=()):
+    def __init__(self, folder, plain=False, train_on="assistant", bos="auto", template=None,
+                 template_options=None, ignored=()):
         from tokenizers import Tokenizer
 
         path = os.path.join(folder, "tokenizer.json")
@@ -55,11 +58,13 @@ class Encoder:
         try:
             self.tokenizer = Tokenizer.from_file(path)
         except Exception as error:  # the library has no narrower one
-            raise UserError(f"{path}: cannot be read as a tokenizer: {str(error).splitlines()[0]}") from None
+            raise UserError(
+                f"{path}: cannot be read as a tokenizer: {str(error).splitlines()[0]}") from None
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         config, settings, generation = (
-            read_json(os.path.join(folder, f"{name}.json")) for name in ("config", "tokenizer_config", "generation_config"))
+            read_json(os.path.join(folder, f"{name}.json"))
+            for name in ("config", "tokenizer_config", "generation_config"))
         self.vocab_size = int(config.get("vocab_size") or self.tokenizer.get_vocab_size())
         self.end = self._special_id("eos", config, settings)
         if self.end is None:
@@ -67,7 +72,8 @@ class Encoder:
         self.ends = end_ids(self.end, config, generation)
         self.bos = self._special_id("bos", config, settings)
         self.begin = self._begin_id(folder, settings, bos)
-        added = {i: token for i, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        added = {i: token for i, token in self.tokenizer.get_added_tokens_decoder().items()
+                 if token.special}
         self.special = set(added)
         texts = sorted((token.content for token in added.values()), key=len, reverse=True)
         self.special_texts = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
@@ -83,15 +89,16 @@ class Encoder:
         return ChatTemplate(self.folder, *self._template)
 
     def _begin_id(self, folder, settings, bos):
-        """The id that a plain text begins with, or None; add_bos_token overrides tokenizer.json, as in
-        transformers."""
+        """The id that a plain text begins with, or None; add_bos_token overrides
+        tokenizer.json, as in transformers."""
         if bos == "never":
             return None
         wanted = bos == "always" or settings.get("add_bos_token")
         if wanted is None:
             bare = self.tokenizer.encode("a", add_special_tokens=False).ids
             whole = self.tokenizer.encode("a", add_special_tokens=True).ids
-            begin = whole[:next((i for i in range(len(whole)) if whole[i:i + len(bare)] == bare), 0)]
+            begin = whole[:next((i for i in range(len(whole)) if whole[i:i + len(bare)] == bare),
+                                0)]
             return int(begin[0]) if len(begin) == 1 else None
         begin = self.bos if wanted else None
         if begin is None and wanted:
@@ -118,7 +125,8 @@ class Encoder:
             content = line_content(content, place)
         if isinstance(content, BadDocument):
             raise content
-        read = Text(content, "text file") if isinstance(content, str) else read_object(content, place, self.ignored)
+        read = (Text(content, "text file") if isinstance(content, str)
+                else read_object(content, place, self.ignored))
         notes = Notes()
         for key in read.unread:
             notes.count(("unread", key), place)
@@ -131,12 +139,14 @@ class Encoder:
                 notes.count(("unread", f"chat_template_kwargs.{key}"), place)
             return Encoded([self.joined(read, place)], read.shape, notes)
         samples = self.template.samples(read, self.train_on, place, notes)
-        return Encoded([self.laid_out(sample, place, notes) for sample in samples], read.shape, notes)
+        return Encoded([self.laid_out(sample, place, notes) for sample in samples], read.shape,
+                       notes)
 
     def count_forged(self, read, place, notes):
         """Special tokens that a text spells out become those tokens, whoever says it."""
         if isinstance(read, Text):
-            begin = self.begin_text if self.begin_text and read.text.startswith(self.begin_text) else ""
+            begin = self.begin_text if self.begin_text and read.text.startswith(
+                self.begin_text) else ""
             said = [("text", read.text[len(begin):])]
         else:
             said = [(m["role"], "\n".join(texts_of(m))) for m in read.messages]
@@ -153,8 +163,9 @@ class Encoder:
     def joined(self, chat, place):
         if chat.pair is None:
             why = "--plain is given" if self.plain_text else f"{self.folder} has no chat template"
-            raise UserError(f"{place}: {why}, so messages cannot be laid out; name the folder of the chat model, put its "
-                            "chat_template.jinja into this one, or use prompt and completion")
+            raise UserError(f"{place}: {why}, so messages cannot be laid out; name the folder of "
+                            "the chat model, put its chat_template.jinja into this one, or use "
+                            "prompt and completion")
         prompt, answer = chat.pair
         return self.plain(prompt + answer, None if self.train_on == "all" else len(prompt), place)
 
@@ -174,8 +185,8 @@ class Encoder:
         encoded = self.tokens(sample.text, place)
         ids = np.array(encoded.ids, dtype=np.int32)
         if self.bos is not None and ids.size > 1 and ids[0] == self.bos and ids[1] == self.bos:
-            raise BadDocument(f"{place}: begins with the begin-of-text token twice; the chat template writes it, so "
-                              "messages must not")
+            raise BadDocument(f"{place}: begins with the begin-of-text token twice; the chat "
+                              "template writes it, so messages must not")
         if sample.turns is None:
             return ids, np.ones(ids.size, dtype=bool)
         trained = np.zeros(ids.size, dtype=bool)
@@ -184,10 +195,11 @@ class Encoder:
         return ids, trained
 
     def mark_turn(self, encoded, ids, trained, turn, size, place, notes):
-        """A token that straddles the begin of an answer belongs to the prompt. What ends the answer is
-        trained on, also where the template's marks end before it; what the template writes after it is
-        not, as no model says it."""
-        chosen = [i for b, e in turn.ranges for i in range(first_token(encoded, b, size), first_token(encoded, e, size))]
+        """A token that straddles the begin of an answer belongs to the prompt. What ends the answer
+        is trained on, also where the template's marks end before it; what the template writes after
+        it is not, as no model says it."""
+        chosen = [i for b, e in turn.ranges for i in range(first_token(encoded, b, size),
+                                                           first_token(encoded, e, size))]
         limit = first_token(encoded, turn.limit, size)
         if chosen and chosen[-1] + 1 < limit and int(ids[chosen[-1] + 1]) in self.ends:
             chosen.append(chosen[-1] + 1)
@@ -200,7 +212,8 @@ class Encoder:
         if ending is not None:
             notes.count(("end", int(ids[chosen[-1]])))
         elif chosen:
-            last = next((int(i) for i in ids[chosen[0]:limit][::-1] if int(i) in self.special), None)
+            last = next((int(i) for i in ids[chosen[0]:limit][::-1] if int(i) in self.special),
+                        None)
             notes.count(("other end", last), place)
 
     def tokens(self, text, place):
@@ -219,10 +232,12 @@ class Encoder:
 
 def model_texts(folder):
     """The files that say how the model's text is laid out."""
-    names = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json",
+    names = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json",
+             "special_tokens_map.json", "added_tokens.json",
              "chat_template.jinja")
     paths = [os.path.join(folder, name) for name in names]
-    paths += sorted(glob.glob(os.path.join(glob.escape(folder), "additional_chat_templates", "*.jinja")))
+    paths += sorted(glob.glob(os.path.join(glob.escape(folder), "additional_chat_templates",
+                                           "*.jinja")))
     return [path for path in paths if os.path.isfile(path)]
 
 
@@ -232,8 +247,10 @@ def refuse_unreadable(path):
     refuse_pointer(path, head)
     if marked_encoding(head) or wide_encoding(head):
         name = (wide_encoding(head) or marked_encoding(head))[0]
-        raise UserError(f"{path}: " + (f"is {name}, expected UTF-8; write it in UTF-8" if name != "UTF-8" else
-                                       "begins with the mark of UTF-8, which transformers takes for text; write it without the mark"))
+        raise UserError(f"{path}: " + (f"is {name}, expected UTF-8; write it in UTF-8"
+                                       if name != "UTF-8" else
+                                       "begins with the mark of UTF-8, which transformers takes "
+                                       "for text; write it without the mark"))
 
 
 def texts_of(value):

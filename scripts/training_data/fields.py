@@ -1,16 +1,19 @@
-"""The fields of a record, under every spelling: which are read, which are harmless, which are refused.
+"""The fields of a record, under every spelling: which are read, which are
+harmless, which are refused.
 
-A field that holds nothing (null, "", [], {}, NaN) counts as absent. Every other field is read, or is harmless
-(HARMLESS, a closed list), or is counted and named in the report, or is refused because it could change what is
-trained on. docs/data.md lists all four."""
+A field that holds nothing (null, "", [], {}, NaN) counts as absent. Every other field is read, or
+is harmless (HARMLESS, a closed list), or is counted and named in the report, or is refused because
+it could change what is trained on. docs/data.md lists all four."""
 import functools
 
 from script_errors import BadDocument
 
-# Fields that are read: the spellings of each, the usual one first. Case, "_", "-" and spaces do not count.
+# Fields that are read: the spellings of each, the usual one first. Case, "_", "-"
+# and spaces do not count.
 RECORD = {
     "messages": ("messages", "conversations", "conversation", "dialogue", "dialog", "chat"),
-    "system": ("system", "system_prompt", "system_message", "system_instruction", "system_instructions", "instructions", "sys_prompt"),
+    "system": ("system", "system_prompt", "system_message", "system_instruction",
+               "system_instructions", "instructions", "sys_prompt"),
     "prompt": ("prompt", "question", "query"),
     "instruction": ("instruction",),
     "input": ("input", "context"),
@@ -20,7 +23,8 @@ RECORD = {
     "tools": ("tools", "functions"),
     "options": ("chat_template_kwargs", "chat_template_args", "template_kwargs"),
     "label": ("label", "kto_tag", "kto_label", "desirable", "is_desirable"),
-    "good": ("is_correct", "correct", "accepted", "is_accepted", "preferred", "is_preferred", "is_chosen", "is_good"),
+    "good": ("is_correct", "correct", "accepted", "is_accepted", "preferred", "is_preferred",
+             "is_chosen", "is_good"),
 }
 MESSAGE = {
     "role": ("role", "from"),
@@ -30,34 +34,52 @@ MESSAGE = {
     "tool_calls": ("tool_calls",),
     "function_call": ("function_call",),
 }
-HARMLESS = ("id", "uuid", "guid", "idx", "index", "row", "line", "number", "key", "prompt_id", "conversation_id", "session_id", "dialogue_id",
-            "dialog_id", "message_id", "document_id", "example_id", "sample_id", "source_id", "dataset_id", "user_id", "hash", "sha1",
-            "sha256", "md5", "digest", "source", "sources", "origin", "dataset", "dataset_name", "subset", "split", "config", "file",
-            "filename", "file_name", "path", "url", "urls", "link", "domain", "meta", "metadata", "extra_info", "info", "timestamp",
-            "time", "date", "created", "created_at", "updated", "updated_at", "author", "authors", "annotator", "license", "licence",
-            "copyright", "version", "schema_version", "language", "lang", "locale", "category", "categories", "topic", "topics", "tag",
-            "tags", "task", "task_type", "task_name", "difficulty", "comment", "comments", "note", "notes", "model_name", "generator",
-            "length", "num_turns", "turn_count", "num_tokens", "token_count", "n_tokens", "num_messages", "char_count", "word_count",
+HARMLESS = ("id", "uuid", "guid", "idx", "index", "row", "line", "number", "key", "prompt_id",
+            "conversation_id", "session_id", "dialogue_id",
+            "dialog_id", "message_id", "document_id", "example_id", "sample_id", "source_id",
+            "dataset_id", "user_id", "hash", "sha1",
+            "sha256", "md5", "digest", "source", "sources", "origin", "dataset", "dataset_name",
+            "subset", "split", "config", "file",
+            "filename", "file_name", "path", "url", "urls", "link", "domain", "meta", "metadata",
+            "extra_info", "info", "timestamp",
+            "time", "date", "created", "created_at", "updated", "updated_at", "author", "authors",
+            "annotator", "license", "licence",
+            "copyright", "version", "schema_version", "language", "lang", "locale", "category",
+            "categories", "topic", "topics", "tag",
+            "tags", "task", "task_type", "task_name", "difficulty", "comment", "comments", "note",
+            "notes", "model_name", "generator",
+            "length", "num_turns", "turn_count", "num_tokens", "token_count", "n_tokens",
+            "num_messages", "char_count", "word_count",
             "__index_level_0__", "unnamed_0")
-# Fields that say something about what is trained on and have no counterpart here: (what they say, what would serve).
+# Fields that say something about what is trained on and have no counterpart here: (what
+# they say, what would serve).
 REFUSED = {
-    "token ids": ("holds token ids beside texts", "name a file of token ids in data.train as it is, or remove them"),
-    "mask": ("says by token what counts in the loss, which texts cannot", 'write "train": false in the messages that do not count, or '
+    "token ids": ("holds token ids beside texts", "name a file of token ids in data.train as it "
+                                                  "is, or remove them"),
+    "mask": ("says by token what counts in the loss, which texts cannot",
+             'write "train": false in the messages that do not count, or '
              "prepare the token ids elsewhere and name that file in data.train"),
-    "weight": ("weighs the record or its tokens, and all count alike here", "give a data set of its own a weight in data.train"),
-    "media": ("holds what is no text, and texts alone are trained on", "remove it where the texts do not need it"),
-    "call": ("is a call of a tool beside the conversation", 'put it into "tool_calls" of an assistant\'s message'),
+    "weight": ("weighs the record or its tokens, and all count alike here",
+               "give a data set of its own a weight in data.train"),
+    "media": ("holds what is no text, and texts alone are trained on",
+              "remove it where the texts do not need it"),
+    "call": ("is a call of a tool beside the conversation",
+             'put it into "tool_calls" of an assistant\'s message'),
     "role": ("says who speaks beside the conversation", 'put it into "role" of each message'),
-    "train": ("says what is trained on in a way that is not known here", 'write "train": true or false in each message'),
+    "train": ("says what is trained on in a way that is not known here",
+              'write "train": true or false in each message'),
 }
-TOKEN_IDS = ("input_ids", "token_ids", "labels", "position_ids", "token_type_ids", "target_ids", "label_ids", "segment_ids", "seq_lengths",
+TOKEN_IDS = ("input_ids", "token_ids", "labels", "position_ids", "token_type_ids", "target_ids",
+             "label_ids", "segment_ids", "seq_lengths",
              "sequence_lengths", "seq_lens", "cu_seqlens", "inputs_embeds")
 CALLS = ("tool_calls", "tool_call", "function_call", "function_calls")
 WEIGHTS = ("weight", "weights", "loss_scale", "loss_scales", "advantage", "advantages")
 MEDIA = ("image", "video", "audio", "pixelvalues", "media", "attachment")
-TRAIN = ("train", "trainable", "training", "train_on", "train_on_input", "train_on_inputs", "train_on_prompt", "train_on_prompts",
+TRAIN = ("train", "trainable", "training", "train_on", "train_on_input", "train_on_inputs",
+         "train_on_prompt", "train_on_prompts",
          "train_on_turn", "train_detail", "train_turns", "is_trainable", "do_train")
-TRUE, FALSE = (True, 1, "true", "yes", "1", "desirable", "good"), (False, 0, -1, "false", "no", "0", "-1", "undesirable", "bad")
+TRUE, FALSE = (True, 1, "true", "yes", "1", "desirable",
+               "good"), (False, 0, -1, "false", "no", "0", "-1", "undesirable", "bad")
 
 
 @functools.lru_cache(4096)
@@ -75,17 +97,22 @@ def by_name(meanings):
 
 
 RECORD_MEANINGS, MESSAGE_MEANINGS = by_name(RECORD), by_name(MESSAGE)
-HARMLESS_NAMES, TOKEN_NAMES, CALL_NAMES, WEIGHT_NAMES, TRAIN_NAMES = map(spelled, (HARMLESS, TOKEN_IDS, CALLS, WEIGHTS, TRAIN))
+HARMLESS_NAMES, TOKEN_NAMES, CALL_NAMES, WEIGHT_NAMES, TRAIN_NAMES = map(
+    spelled, (HARMLESS, TOKEN_IDS, CALLS, WEIGHTS, TRAIN))
 
 
 def is_absent(value):
-    """Whether a field holds nothing: null, NaN, an empty list or object, a text without a character to see."""
-    return value is None or value != value or (isinstance(value, (list, dict)) and not value) or (isinstance(value, str) and not value.strip())
+    """Whether a field holds nothing: null, NaN, an empty list or object, a text
+    without a character to see."""
+    return (value is None or value != value
+            or (isinstance(value, (list, dict)) and not value)
+            or (isinstance(value, str) and not value.strip()))
 
 
 def holds_nothing(value):
     """Whether a field holds nothing, also where a table keeps a list or an object as its JSON."""
-    return is_absent(value) or (isinstance(value, str) and value.strip() in ("null", "None", "[]", "{}"))
+    return is_absent(value) or (isinstance(value, str)
+                                and value.strip() in ("null", "None", "[]", "{}"))
 
 
 def verdict(value):
@@ -97,8 +124,8 @@ def verdict(value):
 
 
 class Fields:
-    """The fields of an object by what they mean (`meanings`: RECORD_MEANINGS or MESSAGE_MEANINGS); `others` are those that
-    mean nothing here, by their own names."""
+    """The fields of an object by what they mean (`meanings`: RECORD_MEANINGS or MESSAGE_MEANINGS);
+    `others` are those that mean nothing here, by their own names."""
 
     def __init__(self, content, meanings, place, ignored=frozenset()):
         self.place, self.found, self.others, self.passed_over = place, {}, {}, []
@@ -114,7 +141,8 @@ class Fields:
             elif meaning not in self.found or is_absent(self.found[meaning][1]):
                 self.found[meaning] = (key, value)
             elif not is_absent(value) and value != self.found[meaning][1]:
-                raise BadDocument(f'{place}: "{self.found[meaning][0]}" and "{key}" are two spellings of one thing and hold different '
+                raise BadDocument(f'{place}: "{self.found[meaning][0]}" and "{key}" are two '
+                                  'spellings of one thing and hold different '
                                   "values; leave one of them out")
 
     def key(self, meaning):
@@ -133,11 +161,13 @@ class Fields:
 
 
 def kind_of_field(key, value):
-    """What a field beside those that are read is: harmless, unread, preference, or a key of REFUSED."""
+    """What a field beside those that are read is: harmless, unread,
+    preference, or a key of REFUSED."""
     name = canonical(key)
     if name in HARMLESS_NAMES:
         return "harmless"
-    if name.startswith(("rejected", "chosen", "nonpreferred", "dispreferred", "preferredoutput", "preferredresponse", "preferredanswer")):
+    if name.startswith(("rejected", "chosen", "nonpreferred", "dispreferred", "preferredoutput",
+                        "preferredresponse", "preferredanswer")):
         return "preference"
     if name in TOKEN_NAMES:
         return "token ids"
@@ -157,8 +187,8 @@ def kind_of_field(key, value):
 
 
 def refuse_or_count(others, place, where="", has_messages=False):
-    """Names of the fields that are passed over and counted; refuses those that could change what is trained on. `where` is
-    empty for the record, or the message that has them."""
+    """Names of the fields that are passed over and counted; refuses those that could change what is
+    trained on. `where` is empty for the record, or the message that has them."""
     unread, preference = [], []
     for key, value in others.items():
         kind = kind_of_field(key, value)
@@ -166,12 +196,15 @@ def refuse_or_count(others, place, where="", has_messages=False):
             preference.append(key)
         elif kind in REFUSED:
             says, serves = REFUSED[kind]
-            raise BadDocument(f'{place}: {where}"{key}" {says}; {serves}, or pass over it with --ignore-fields {key}')
+            raise BadDocument(f'{place}: {where}"{key}" {says}; {serves}, or pass over it with '
+                              f'--ignore-fields {key}')
         elif kind == "unread":
             unread.append(key)
     if preference:
-        messages = f"; to train on its messages alone, pass over the others with --ignore-fields {','.join(preference)}" if has_messages else ""
-        raise BadDocument(f"{place}: {where}is a preference ({' and '.join(preference)}); answers to imitate are read from "
+        messages = ("; to train on its messages alone, pass over the others with --ignore-fields "
+                    f"{','.join(preference)}" if has_messages else "")
+        raise BadDocument(f"{place}: {where}is a preference ({' and '.join(preference)}); answers "
+                          "to imitate are read from "
                           f'"messages", or "prompt" and "completion"{messages}')
     return unread
 

@@ -5,16 +5,18 @@ import re
 from script_errors import UserError
 
 # As lib/base/hub_cache.cc reads them.
-NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})(?:@([^\s\\]+))?")
+NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,"
+                  r"95})(?:@([^\s\\]+))?")
 
 # What names a file is none of the Hub's, whether it is there or not.
-IS_FILE = re.compile(r"\.(txt|text|md|jsonl?|ndjson|parquet|arrow|csv|tsv|py|html?|gz|zst|zip|bin)$", re.IGNORECASE)
+IS_FILE = re.compile(r"\.(txt|text|md|jsonl?|ndjson|parquet|arrow|csv|tsv|py|html?|gz|zst|zip|"
+                     r"bin)$", re.IGNORECASE)
 
 
 def find(path, repo_type, say):
-    """The folder of `path`: itself when it is there or is no name of the Hub, else the snapshot of the cache.
-    `repo_type`: "model" or "dataset"; `say` gets a line when a snapshot is taken. UserError with the line that brings
-    what is missing."""
+    """The folder of `path`: itself when it is there or is no name of the Hub, else the snapshot of
+    the cache. `repo_type`: "model" or "dataset"; `say` gets a line when a snapshot is taken.
+    UserError with the line that brings what is missing."""
     name = NAME.fullmatch(path)
     if os.path.lexists(path) or not name or "--" in path or ".." in path or IS_FILE.search(path):
         return path
@@ -22,13 +24,15 @@ def find(path, repo_type, say):
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
     repository, revision = name.groups()
     try:
-        folder = snapshot_download(repository, repo_type=repo_type, revision=revision, local_files_only=True)
+        folder = snapshot_download(repository, repo_type=repo_type, revision=revision,
+                                   local_files_only=True)
     except HFValidationError:
         return path
     except LocalEntryNotFoundError:
         kind = "" if repo_type == "model" else f" --repo-type {repo_type}"
         at = f" --revision {revision}" if revision else ""
-        raise UserError(f"{path}: there is no such file or folder, and no such {repo_type} in the Hugging Face cache, "
-                        f"{constants.HF_HUB_CACHE}; hf download {repository}{kind}{at} brings it") from None
+        raise UserError(f"{path}: there is no such file or folder, and no such {repo_type} in the "
+                        f"Hugging Face cache, {constants.HF_HUB_CACHE}; hf download "
+                        f"{repository}{kind}{at} brings it") from None
     say(f"{path}: commit {os.path.basename(folder)} in the Hugging Face cache")
     return folder

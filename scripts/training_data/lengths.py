@@ -9,8 +9,8 @@ BAR = 40  # characters of the longest bar of a histogram
 
 
 class Fitting:
-    """Rows of `length` inputs hold samples of length + 1 tokens: each input has the next as its label.
-    Without a length every sample fits."""
+    """Rows of `length` inputs hold samples of length + 1 tokens: each input has the next as its
+    label. Without a length every sample fits."""
 
     def __init__(self, length, policy):
         self.length, self.policy = length, policy
@@ -44,8 +44,8 @@ class Fitting:
         return []
 
     def _split(self, ids, trained):
-        """As rows of documents are split: a piece begins with the last token of the one before, which is
-        no label there."""
+        """As rows of documents are split: a piece begins with the last token of the one before,
+        which is no label there."""
         pieces, held = [], np.zeros(ids.size, bool)
         for begin in range(0, ids.size - 1, self.length):
             piece = trained[begin:begin + self.length + 1].copy()
@@ -61,18 +61,19 @@ class Fitting:
             return
         share = 100 * self.long / self.samples
         raise UserError(
-            f"{self.long} of {self.samples} samples ({share:.1f}%) are longer than a row of {self.length} tokens "
-            f"(--sequence-length): {', '.join(self.places)}{', …' if self.long > len(self.places) else ''}\n"
-            f"{histogram_text(lengths, self.length)}\n"
-            "  train with longer rows (the longest needs "
-            f"{max(self.lengths) - 1}), or say what shall become of them: --too-long truncate (their end is lost), "
-            "drop, or split (later parts begin without what came before)")
+            f"{self.long} of {self.samples} samples ({share:.1f}%) are longer than a row of "
+            f"{self.length} tokens (--sequence-length): "
+            f"{', '.join(self.places)}{', …' if self.long > len(self.places) else ''}\n"
+            f"{histogram_text(lengths, self.length)}\n  train with longer rows (the longest needs "
+            f"{max(self.lengths) - 1}), or say what shall become of them: --too-long truncate "
+            "(their end is lost), drop, or split (later parts begin without what came before)")
 
     def summary(self):
         if not self.long:
             return ""
         done = {"truncate": "cut", "drop": "left out", "split": "split"}[self.policy]
-        text = f"{self.long} of {self.samples} samples longer than a row of {self.length} tokens were {done}"
+        text = (f"{self.long} of {self.samples} samples longer than a row of {self.length} tokens "
+                f"were {done}")
         if self.policy != "split":
             text += f": {self.tokens_lost} tokens lost, {self.trained_lost} of them trained on"
         elif self.tokens_lost:
@@ -88,7 +89,8 @@ def histogram(lengths):
     edges = [1]
     while edges[-1] <= lengths.max():
         edges.append(edges[-1] * 2)
-    counts = [(low, high - 1, int(((lengths >= low) & (lengths < high)).sum())) for low, high in zip(edges, edges[1:])]
+    counts = [(low, high - 1, int(((lengths >= low) & (lengths < high)).sum()))
+              for low, high in zip(edges, edges[1:])]
     while len(counts) > 1 and counts[0][2] == 0:
         counts.pop(0)
     return counts

@@ -12,22 +12,27 @@ import stat
 import zlib
 
 from script_errors import BadDocument, MissingPackage, UserError
-from text_files import HEAD_BYTES, check_encoding, decoded, family, read_text, refuse_pointers, wide_encoding
+from text_files import (HEAD_BYTES, check_encoding, decoded, family, read_text, refuse_pointers,
+                        wide_encoding)
 
 TEXT_EXTENSIONS = (".txt", ".text", ".md")
 LINE_EXTENSIONS = (".jsonl", ".ndjson")
 ARROW_EXTENSIONS = (".arrow", ".feather")
 COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-# Files of a folder that are no data, and words of names that say which split a file is of (as the Hub reads them).
-CARD = re.compile("(readme|licen[cs]e|copying|notice|citation|changelog|contributing|code_of_conduct|security|datasheet|dataset_card|data_card)",
+# Files of a folder that are no data, and words of names that say which split a file is of
+# (as the Hub reads them).
+CARD = re.compile("(readme|licen[cs]e|copying|notice|citation|changelog|contributing|"
+                  "code_of_conduct|security|datasheet|dataset_card|data_card)",
                   re.IGNORECASE)
-SPLIT_WORDS = {**dict.fromkeys(("train", "training"), "train"), **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+SPLIT_WORDS = {**dict.fromkeys(("train", "training"), "train"),
+               **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
                **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test")}
 ARROW_ROWS = 256  # that are objects of Python at a time
 
-# One document before tokenising: its file, where in it, its size in bytes for the progress bar, and a
-# text, the object of a line, a line that is still to be read (bytes), or the BadDocument that it is.
+# One document before tokenising: its file, where in it, its size in bytes for the
+# progress bar, and a text, the object of a line, a line that is still to be read (bytes),
+# or the BadDocument that it is.
 Document = collections.namedtuple("Document", "path place size content")
 
 
@@ -48,10 +53,12 @@ def input_files(patterns):
         paths += found
     for path in paths:
         if not os.path.exists(path):
-            raise UserError(f"{path}: is a link to {os.readlink(path)}, and there is no such file" if os.path.islink(path) else
+            raise UserError(f"{path}: is a link to {os.readlink(path)}, and there is no such file"
+                            if os.path.islink(path) else
                             f"{path}: no such file")
         if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
-            raise UserError(f"{path}: is a pipe or a device, which can be read only once; write it to a file first")
+            raise UserError(f"{path}: is a pipe or a device, which can be read only once; write it "
+                            "to a file first")
     refuse_pointers(paths)
     return paths, left_out
 
@@ -68,15 +75,19 @@ def folder_files(folder):
             by_use[use_of(os.path.relpath(path, folder))].append(path)
     splits = [split for split in ("validation", "test") if by_use[split]]
     if not by_use["train"] and splits:
-        raise UserError(f"{folder}: holds {' and '.join(splits)} files alone; name those that are to be trained on")
+        raise UserError(f"{folder}: holds {' and '.join(splits)} files alone; name those that are "
+                        "to be trained on")
     if not by_use["train"]:
-        raise UserError(f"{folder}: holds no {', '.join(TEXT_EXTENSIONS)}, .jsonl or .parquet file; "
-                        "files of other kinds are read when they are named")
-    left_out = [f"{folder}: its {split} files are left out: {listed(by_use[split], folder)}" for split in splits]
+        raise UserError(f"{folder}: holds no {', '.join(TEXT_EXTENSIONS)}, .jsonl or .parquet "
+                        "file; files of other kinds are read when they are named")
+    left_out = [f"{folder}: its {split} files are left out: {listed(by_use[split], folder)}"
+                for split in splits]
     if by_use["card"]:
-        left_out.append(f"{folder}: cards and licences are left out: {listed(by_use['card'], folder)}")
+        left_out.append(f"{folder}: cards and licences are left out: "
+                        f"{listed(by_use['card'], folder)}")
     if by_use["other"]:
-        left_out.append(f"{folder}: files of other kinds, which are read when they are named, are left out: {listed(by_use['other'], folder)}")
+        left_out.append(f"{folder}: files of other kinds, which are read when they are named, are "
+                        f"left out: {listed(by_use['other'], folder)}")
     return by_use["train"], left_out
 
 
@@ -103,8 +114,8 @@ def split_files(folder):
     """Of a DatasetDict that datasets saved."""
     splits = read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
     if len(splits) != 1:
-        raise UserError(f"{folder}: holds the splits {', '.join(splits)}; name one of them, such as "
-                        f"{os.path.join(folder, splits[0] if splits else 'train')}")
+        raise UserError(f"{folder}: holds the splits {', '.join(splits)}; name one of them, such "
+                        f"as {os.path.join(folder, splits[0] if splits else 'train')}")
     return arrow_folder_files(os.path.join(folder, splits[0]))
 
 
@@ -160,7 +171,8 @@ def compression_of(path):
 def kind_of(path, as_text=False):
     """lines, json, parquet, arrow or text: by name, else by the first bytes."""
     extension = name_and_compression(path)[1]
-    for kind, extensions in (("lines", LINE_EXTENSIONS), ("json", (".json",)), ("parquet", (".parquet",)),
+    for kind, extensions in (("lines", LINE_EXTENSIONS), ("json", (".json",)),
+                             ("parquet", (".parquet",)),
                              ("arrow", ARROW_EXTENSIONS), ("text", TEXT_EXTENSIONS)):
         if extension in extensions:
             return kind
@@ -172,11 +184,13 @@ def kind_of(path, as_text=False):
         if head.startswith(begin):
             return kind
     wide = wide_encoding(head)
-    text = head.decode(wide[1] if wide else "utf-8", errors="replace").removeprefix("\ufeff").lstrip()
+    text = head.decode(wide[1] if wide else "utf-8",
+                       errors="replace").removeprefix("\ufeff").lstrip()
     if text[:1] in ("{", "["):
         return "json"
-    raise UserError(f"{path}: {', '.join(TEXT_EXTENSIONS)}, .jsonl, .json, .parquet and .arrow files are read "
-                    "(also .gz and .zst of them); --as-text takes any other file for plain text")
+    raise UserError(f"{path}: {', '.join(TEXT_EXTENSIONS)}, .jsonl, .json, .parquet and .arrow "
+                    "files are read (also .gz and .zst of them); --as-text takes any other file "
+                    "for plain text")
 
 
 def opened(path):
@@ -185,7 +199,8 @@ def opened(path):
     if kind == "gzip":
         return gzip.open(path, "rb")
     if kind == "zstd":
-        return io.BufferedReader(ZstdFile(path, package("zstandard", path, "a file packed with zstd")), 1 << 20)
+        return io.BufferedReader(ZstdFile(path, package("zstandard", path,
+                                                        "a file packed with zstd")), 1 << 20)
     return open(path, "rb")
 
 
@@ -228,8 +243,8 @@ class ZstdFile(io.RawIOBase):
 
 def package(name, path, what):
     if importlib.util.find_spec(name) is None:
-        raise MissingPackage(f"{path}: reading {what} needs the Python package {name}, which is not installed; "
-                             "run scripts/setup.sh")
+        raise MissingPackage(f"{path}: reading {what} needs the Python package {name}, which is "
+                             "not installed; run scripts/setup.sh")
     return importlib.import_module(name)
 
 
@@ -255,11 +270,12 @@ def documents(paths, encoding, as_text=False):
                 yield from texts[kind](path, encoding)
                 continue
             if family(encoding) != "UTF-8":
-                raise UserError(f"{path}: --encoding {encoding} is of texts, and the texts of a table are always UTF-8; prepare it without "
-                                "that option")
+                raise UserError(f"{path}: --encoding {encoding} is of texts, and the texts of a "
+                                "table are always UTF-8; prepare it without that option")
             yield from tables[kind](path)
         except broken as error:
-            raise UserError(f"{path}: cannot be unpacked: {error}; it is damaged or was cut short") from None
+            raise UserError(
+                f"{path}: cannot be unpacked: {error}; it is damaged or was cut short") from None
 
 
 def text_documents(path, encoding):
@@ -285,29 +301,35 @@ def checked_text(path, raw, encoding):
 
 
 def lines_of(path, encoding):
-    """The lines of a file in UTF-8, each without the mark that it, or a part of a joined file, may begin with."""
+    """The lines of a file in UTF-8, each without the mark that it, or a part of a joined
+    file, may begin with."""
     with opened(path) as file:
         check_encoding(path, file.read(HEAD_BYTES), encoding)
     number, as_bytes = 0, family(encoding) == "UTF-8"
-    with opened(path) as raw, contextlib.nullcontext(raw) if as_bytes else io.TextIOWrapper(raw, encoding, newline="\n") as file:
+    with opened(path) as raw, contextlib.nullcontext(raw) if as_bytes else io.TextIOWrapper(
+            raw, encoding, newline="\n") as file:
         try:
             for line in file:
                 number += 1
-                yield (line if isinstance(line, bytes) else line.encode("utf-8", "surrogatepass")).removeprefix(b"\xef\xbb\xbf")
+                yield (line if isinstance(line, bytes)
+                       else line.encode("utf-8", "surrogatepass")).removeprefix(b"\xef\xbb\xbf")
         except UnicodeError:
-            raise UserError(f"{path}: what follows line {number} is not {encoding}; name the file's encoding with --encoding") from None
+            raise UserError(f"{path}: what follows line {number} is not {encoding}; name the "
+                            "file's encoding with --encoding") from None
 
 
 def line_documents(path, encoding):
     with contextlib.closing(lines_of(path, encoding)) as lines:
         for number, line in enumerate(lines, 1):
             if number == 1 and line.lstrip().startswith(b"["):
-                raise UserError(f"{path}: is a JSON array, where each line should be an object; rename it to .json")
+                raise UserError(f"{path}: is a JSON array, where each line should be an object; "
+                                "rename it to .json")
             if line.strip():
                 yield Document(path, f"{path}:{number}", len(line), line)
 
 
-NUL = "holds NUL bytes, which no text has; where UTF-16 was appended to a file of UTF-8, write all of it in UTF-8"
+NUL = ("holds NUL bytes, which no text has; where UTF-16 was appended to a file of UTF-8, write "
+       "all of it in UTF-8")
 
 
 def line_content(line, place):
@@ -318,7 +340,8 @@ def line_content(line, place):
         # Without its end: a line that is cut short would else be wrong on the line after it.
         text = line.decode("utf-8").rstrip()
     except UnicodeDecodeError as error:
-        return BadDocument(f"{place}: byte {error.start} of the line is not UTF-8; name the file's encoding with --encoding, such as latin-1")
+        return BadDocument(f"{place}: byte {error.start} of the line is not UTF-8; name the file's "
+                           "encoding with --encoding, such as latin-1")
     try:
         return object_or_bad(json.loads(text), place)
     except json.JSONDecodeError as error:
@@ -351,8 +374,8 @@ def json_documents(path, encoding):
         if any(isinstance(line_content(line, path), dict) for line in first_lines(text)):
             yield from line_documents(path, encoding)
             return
-        raise UserError(f"{path}:{error.lineno}: column {error.colno}: {reason(error)}; a .json file "
-                        "must hold an array of objects, or an object a line") from None
+        raise UserError(f"{path}:{error.lineno}: column {error.colno}: {reason(error)}; a .json "
+                        "file must hold an array of objects, or an object a line") from None
     except (RecursionError, ValueError) as error:
         raise UserError(f"{path}: {error}") from None
     if not isinstance(content, (list, dict)):
@@ -394,7 +417,9 @@ def arrow_documents(path):
         with pyarrow.memory_map(path) as mapped:
             if indexed:
                 with ipc.open_file(mapped) as reader:
-                    yield from row_documents(path, (reader.get_batch(i) for i in range(reader.num_record_batches)))
+                    yield from row_documents(path,
+                                             (reader.get_batch(i)
+                                              for i in range(reader.num_record_batches)))
             else:
                 with ipc.open_stream(mapped) as reader:
                     yield from row_documents(path, reader)
@@ -418,8 +443,8 @@ def row_documents(path, record_batches):
 
 
 def without_nulls(value):
-    """Arrow gives all structs of a column the same keys and fills with null those that a row does not
-    have: a call's arguments would get what another tool takes."""
+    """Arrow gives all structs of a column the same keys and fills with null those that a row does
+    not have: a call's arguments would get what another tool takes."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

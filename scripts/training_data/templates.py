@@ -1,13 +1,15 @@
-"""Chats as the model's own chat template lays them out, and which characters of that are trained on.
+"""Chats as the model's own chat template lays them out, and which
+characters of that are trained on.
 
-transformers renders, so that the text is what a server makes of the same messages. For each answer k
+transformers renders, so that the text is what a server makes of the same
+messages. For each answer k
   P = the messages before it, with the generation prompt: what a server would give the model
   F = the messages up to it
-are rendered. P must be how F begins, byte by byte; what follows in F is what the model is to say. Where F
-is how the whole conversation begins, for every answer, the conversation is one sample. Where it is not,
-the template rewrites earlier messages once later ones follow (reasoning is left out of history), and each
-answer becomes a sample of its own: F, as at inference. Marks that a template itself makes
-({% generation %}) narrow what is trained on."""
+are rendered. P must be how F begins, byte by byte; what follows in F is what the model is to say.
+Where F is how the whole conversation begins, for every answer, the conversation is one sample.
+Where it is not, the template rewrites earlier messages once later ones follow (reasoning is left
+out of history), and each answer becomes a sample of its own: F, as at inference. Marks that a
+template itself makes ({% generation %}) narrow what is trained on."""
 import collections
 import dataclasses
 import functools
@@ -24,7 +26,8 @@ from training_data.records import read_json
 TRAIN_ON = ("assistant", "last", "all")
 PROBED_NAME, PROBED_KEY, PROBED_VALUE = "probed_name", "probed_key", "probed value"
 GENERATION_TAG = r"\{%-?\s*(?:end)?generation\s*-?%\}"
-GIVEN = ("messages", "tools", "add_generation_prompt")  # variables of a template that its caller gives
+# variables of a template that its caller gives
+GIVEN = ("messages", "tools", "add_generation_prompt")
 # Keys of a message that are checked by themselves, or tell messages apart.
 CHECKED_KEYS = ("role", "content", "tool_calls", "tool_call_id", *REASONING)
 
@@ -61,8 +64,9 @@ class ChatTemplate:
             try:
                 self._sources[key] = self.tokenizer.get_chat_template(self.name, tools)
             except ValueError:
-                raise UserError(f"{self.folder}: has several chat templates and none is called default; choose one "
-                                f"with --chat-template: {', '.join(self.tokenizer.chat_template)}") from None
+                raise UserError(f"{self.folder}: has several chat templates and none is called "
+                                "default; choose one with --chat-template: "
+                                f"{', '.join(self.tokenizer.chat_template)}") from None
         return self._sources[key]
 
     def says_the_date(self):
@@ -74,7 +78,8 @@ class ChatTemplate:
         options = {**self.options, **chat.options}
         try:
             return self.tokenizer.apply_chat_template(
-                messages, tools=chat.tools, chat_template=self.source(chat.tools), add_generation_prompt=prompt,
+                messages, tools=chat.tools, chat_template=self.source(chat.tools),
+                add_generation_prompt=prompt,
                 tokenize=False, **options)
         except UserError:
             raise
@@ -82,7 +87,8 @@ class ChatTemplate:
             raise self._failure(error, place) from None
 
     def marks(self, messages, chat, place):
-        """The ranges of characters in the template's own generation blocks; None where it has none."""
+        """The ranges of characters in the template's own generation blocks;
+        None where it has none."""
         source = self.source(chat.tools)
         if not re.search(GENERATION_TAG, source):
             return None
@@ -99,7 +105,8 @@ class ChatTemplate:
         from jinja2 import TemplateError, TemplateSyntaxError
 
         if isinstance(error, TemplateSyntaxError):
-            return UserError(f"{self.folder}: line {error.lineno} of the chat template is no Jinja: {error.message}")
+            return UserError(f"{self.folder}: line {error.lineno} of the chat template is no "
+                             f"Jinja: {error.message}")
         if type(error) is TemplateError:  # its raise_exception
             return BadDocument(f"{place}: the chat template refuses it: {error}")
         return BadDocument(f"{place}: the chat template fails{template_line(error)}: {error}")
@@ -108,29 +115,36 @@ class ChatTemplate:
 
     @functools.lru_cache(4)
     def variables(self, source):
-        """The names of what the template takes; none where it is no Jinja, which rendering tells."""
+        """The names of what the template takes; none where it is no Jinja,
+        which rendering tells."""
         from jinja2 import Environment, TemplateError, meta
 
         try:
-            tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(re.sub(GENERATION_TAG, "", source))
+            tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(
+                re.sub(GENERATION_TAG, "", source))
         except TemplateError:
             return frozenset()
-        return frozenset(meta.find_undeclared_variables(tree)) - set(GIVEN) - set(self.tokenizer.special_tokens_map)
+        return frozenset(meta.find_undeclared_variables(tree)) - set(GIVEN) - set(
+            self.tokenizer.special_tokens_map)
 
     @functools.cached_property
     def reserved(self):
         """The names that apply_chat_template itself takes."""
-        return frozenset(inspect.signature(self.tokenizer.apply_chat_template).parameters) | {"messages"}
+        return frozenset(inspect.signature(self.tokenizer.apply_chat_template).parameters) | {
+            "messages"}
 
     def check_arguments(self, chat, place, notes):
-        """Refuses arguments that stand where the template does not get them; counts those that it does not know."""
+        """Refuses arguments that stand where the template does not get them; counts those
+        that it does not know."""
         known = self.variables(self.source(chat.tools))
         for key in chat.options:
             if key in self.reserved:
-                raise BadDocument(f'{place}: "{key}" in "chat_template_kwargs" is no argument of a chat template; remove it')
+                raise BadDocument(f'{place}: "{key}" in "chat_template_kwargs" is no argument of a '
+                                  'chat template; remove it')
         for key in chat.beside:
             if key in known:
-                raise BadDocument(f'{place}: "{key}" is an argument of this chat template, which is read from "chat_template_kwargs" alone; '
+                raise BadDocument(f'{place}: "{key}" is an argument of this chat template, which '
+                                  'is read from "chat_template_kwargs" alone; '
                                   f"write it there, or pass over it with --ignore-fields {key}")
         for key in chat.options:
             if key not in known:
@@ -139,26 +153,34 @@ class ChatTemplate:
             notes.count(("unread", f"{key} of --template-options"), place)
 
     def with_tools_as_read(self, chat, notes, place):
-        """The chat, its tools in the form that this template reads: as they are, else in OpenAI's."""
+        """The chat, its tools in the form that this template reads: as they
+        are, else in OpenAI's."""
         if not chat.tools or all("function" in tool for tool in chat.tools):
             return chat
         if not self.reads_tools(False) and self.reads_tools(True):
-            return dataclasses.replace(chat, tools=[t if "function" in t else {"type": "function", "function": t} for t in chat.tools])
+            return dataclasses.replace(chat,
+                                       tools=[t if "function" in t
+                                              else {"type": "function", "function": t}
+                                              for t in chat.tools])
         notes.count("bare tools", place)
         return chat
 
     @functools.lru_cache(2)
     def reads_tools(self, wrapped):
-        function = {"name": PROBED_NAME, "description": PROBED_VALUE, "parameters": {"type": "object", "properties": {}}}
+        function = {"name": PROBED_NAME, "description": PROBED_VALUE,
+                    "parameters": {"type": "object", "properties": {}}}
         tools = [{"type": "function", "function": function} if wrapped else function]
         return PROBED_NAME in self._probed([{"role": "user", "content": "x"}], tools)
 
     @functools.lru_cache(256)
     def reads_tool_key(self, key, wrapped):
         """Whether the template shows what stands under a key of a tool's function."""
-        function = {"name": PROBED_NAME, "description": "seeks", "parameters": {"type": "object", "properties": {}}}
-        shown = [self._probed([{"role": "user", "content": "x"}], [{"type": "function", "function": one} if wrapped else one])
-                 for one in ({**function, key: PROBED_VALUE}, {name: value for name, value in function.items() if name != key})]
+        function = {"name": PROBED_NAME, "description": "seeks",
+                    "parameters": {"type": "object", "properties": {}}}
+        shown = [self._probed([{"role": "user", "content": "x"}],
+                              [{"type": "function", "function": one} if wrapped else one])
+                 for one in ({**function, key: PROBED_VALUE},
+                             {name: value for name, value in function.items() if name != key})]
         return shown[0] != shown[1]
 
     def _probed(self, messages, tools):
@@ -178,34 +200,43 @@ class ChatTemplate:
         messages = self.with_calls_as_read(chat, place)
         if train_on == "all":
             if chat.held_back:
-                raise BadDocument(f"{place}: message {chat.held_back} says that it is not trained on, and --train-on all trains on every "
-                                  "token; leave one of them out")
+                raise BadDocument(f"{place}: message {chat.held_back} says that it is not trained "
+                                  "on, and --train-on all trains on every token; leave one of them "
+                                  "out")
             whole = self.whole_text(messages, chat, place)
             self.count_unread(messages, whole, [], chat, place, notes)
             return [Sample(whole, None)]
-        answers = [i for i, m in enumerate(messages) if m["role"] == "assistant" and chat.may_train[i]]
+        answers = [i for i, m in enumerate(messages) if m["role"] == "assistant"
+                   and chat.may_train[i]]
         if not answers:
-            held_back = f": message {chat.held_back} says that it is not trained on" if chat.held_back else ""
+            held_back = (f": message {chat.held_back} says that it is not trained on"
+                         if chat.held_back else "")
             raise BadDocument(f"{place}: has no assistant message to train on{held_back}")
         if train_on == "last":
             answers = answers[-1:]
-        notes.count(("unread", "messages after the last answer"), place, len(messages) - answers[-1] - 1)
+        notes.count(("unread", "messages after the last answer"), place,
+                    len(messages) - answers[-1] - 1)
         messages = messages[:answers[-1] + 1]  # nothing after the last answer is learnt from
         whole = self.whole_text(messages, chat, place)
         self.count_unread(messages, whole, answers, chat, place, notes)
-        texts = [whole if i == answers[-1] else self.render(messages[:i + 1], chat, place) for i in answers]
+        texts = [whole if i == answers[-1] else self.render(messages[:i + 1], chat, place)
+                 for i in answers]
         for i, text in zip(answers, texts):
             self.refuse_lost_reasoning(messages[:i + 1], text, chat, place)
-        turns = [self.turn(messages, i, text, chat, place, notes) for i, text in zip(answers, texts)]
+        turns = [self.turn(messages, i, text, chat, place, notes)
+                 for i, text in zip(answers, texts)]
         if all(whole.startswith(text) for text in texts):
             groups = [(messages, whole, turns)]
         else:
             notes.count("rewritten")
-            groups = [(messages[:i + 1], text, [turn]) for i, text, turn in zip(answers, texts, turns)]
-        return [Sample(text, self.marked(part, text, turns, chat, place)) for part, text, turns in groups]
+            groups = [(messages[:i + 1], text, [turn])
+                      for i, text, turn in zip(answers, texts, turns)]
+        return [Sample(text, self.marked(part, text, turns, chat, place))
+                for part, text, turns in groups]
 
     def is_rendering_of(self, text, messages, chat, place):
-        """Whether the template makes the same of other messages; one that it refuses is not the same."""
+        """Whether the template makes the same of other messages; one that it
+        refuses is not the same."""
         try:
             return text == self.render(messages, chat, place)
         except BadDocument:
@@ -214,29 +245,39 @@ class ChatTemplate:
     def refuse_lost_reasoning(self, messages, text, chat, place):
         """The reasoning of an answer that is trained on, which is the last message here."""
         keys = [key for key in messages[-1] if canonical(key) in map(canonical, REASONING)]
-        if keys and self.is_rendering_of(text, [*messages[:-1], without(messages[-1], keys)], chat, place):
-            raise BadDocument(f'{place}: this chat template leaves out "{keys[0]}" of message {len(messages)}; write it into "content", or '
+        if keys and self.is_rendering_of(text, [*messages[:-1], without(messages[-1], keys)], chat,
+                                         place):
+            raise BadDocument(f'{place}: this chat template leaves out "{keys[0]}" of message '
+                              f'{len(messages)}; write it into "content", or '
                               f"pass over it with --ignore-fields {keys[0]}")
 
     def count_unread(self, messages, whole, answers, chat, place, notes):
-        """Counts the keys of messages and calls that the template passes over. The reasoning of `answers` is looked at elsewhere."""
-        checked = {i: CHECKED_KEYS if i in answers else CHECKED_KEYS[:-len(REASONING)] for i in range(len(messages))}
+        """Counts the keys of messages and calls that the template passes over. The reasoning of
+        `answers` is looked at elsewhere."""
+        checked = {i: CHECKED_KEYS if i in answers else CHECKED_KEYS[:-len(REASONING)]
+                   for i in range(len(messages))}
         found = dict.fromkeys((m["role"], k) for i, m in enumerate(messages) for k in m
                               if k not in checked[i] and canonical(k) not in HARMLESS_NAMES)
         for role, key in found:
-            having = [i for i, m in enumerate(messages) if m["role"] == role and key in m and key not in checked[i]]
-            if self.is_rendering_of(whole, [without(m, [key]) if i in having else m for i, m in enumerate(messages)], chat, place):
+            having = [i for i, m in enumerate(messages) if m["role"] == role and key in m
+                      and key not in checked[i]]
+            if self.is_rendering_of(whole, [without(m, [key]) if i in having else m
+                                            for i, m in enumerate(messages)], chat, place):
                 notes.count(("unread", f"message.{key}"), place, len(having))
         functions = [(tool.get("function", tool), "function" in tool) for tool in chat.tools or []]
         for function, is_wrapped in functions:
             for key, value in function.items():
-                if key not in ("name", "type") and not holds_nothing(value) and not self.reads_tool_key(key, is_wrapped):
+                if key not in ("name",
+                               "type") and not holds_nothing(value) and not self.reads_tool_key(
+                                   key, is_wrapped):
                     notes.count(("unread", f"tool.{key}"), place)
         calls = [call for m in messages for call in m.get("tool_calls", ())]
         for key in dict.fromkeys(key for call in calls for key in more_keys(call)):
-            fewer = [{**m, "tool_calls": [without_more(c, key) for c in m["tool_calls"]]} if m.get("tool_calls") else m for m in messages]
+            fewer = [{**m, "tool_calls": [without_more(c, key) for c in m["tool_calls"]]}
+                     if m.get("tool_calls") else m for m in messages]
             if self.is_rendering_of(whole, fewer, chat, place):
-                notes.count(("unread", f"call.{key}"), place, sum(key in more_keys(call) for call in calls))
+                notes.count(("unread", f"call.{key}"), place,
+                            sum(key in more_keys(call) for call in calls))
 
     def turn(self, messages, i, text, chat, place, notes):
         if i == 0:
@@ -248,18 +289,20 @@ class ChatTemplate:
         before = self.render(messages[:i], chat, place)
         if not text.startswith(before) or same < len(before):
             raise BadDocument(
-                f"{place}: the chat template changes earlier messages when message {i + 1} follows, so that no server "
-                f"would give the model what is trained on: after {tail(text[:same])} a server has "
-                f"{head(prompt[same:])}, the chat {head(text[same:])}; use --train-on all or --plain")
-        notes.count("prefilled", f"{place}: after {tail(text[:same])} a server has {head(prompt[same:])}, the chat "
-                                 f"{head(text[same:])}")
+                f"{place}: the chat template changes earlier messages when message {i + 1} "
+                "follows, so that no server would give the model what is trained on: after "
+                f"{tail(text[:same])} a server has {head(prompt[same:])}, the chat "
+                f"{head(text[same:])}; use --train-on all or --plain")
+        notes.count("prefilled", f"{place}: after {tail(text[:same])} a server has "
+                                 f"{head(prompt[same:])}, the chat {head(text[same:])}")
         return answer_turn(same, text)
 
     def opening_turn(self, messages, text, chat, place):
-        """A chat that the assistant begins: no server renders an empty one, so what leads an answer in is
-        looked for."""
+        """A chat that the assistant begins: no server renders an empty one, so what leads an
+        answer in is looked for."""
         user = [{"role": "user", "content": "x"}]
-        lead = self.render(user, chat, place, prompt=True).removeprefix(self.render(user, chat, place))
+        lead = self.render(user, chat, place,
+                           prompt=True).removeprefix(self.render(user, chat, place))
         at = text.find(lead) if lead else -1
         return answer_turn(0 if at < 0 else at + len(lead), text)
 
@@ -273,8 +316,9 @@ class ChatTemplate:
             (begin, end), = turn.ranges
             inside = [(max(begin, b), min(end, e)) for b, e in marks if max(begin, b) < min(end, e)]
             if not inside:
-                raise BadDocument(f"{place}: the chat template's generation marks leave out an answer, after "
-                                  f"{tail(text[:begin])}; use --train-on all, or correct the template")
+                raise BadDocument(f"{place}: the chat template's generation marks leave out an "
+                                  f"answer, after {tail(text[:begin])}; use --train-on all, or "
+                                  "correct the template")
             narrowed.append(Turn(inside, turn.limit))
         return narrowed
 
@@ -284,29 +328,35 @@ class ChatTemplate:
         self.refuse_parts(messages, whole, chat, place)
         self.refuse_lost_tools(messages, whole, chat, place)
         for i, changed, what in self.changed_calls(messages):
-            if self.is_rendering_of(whole, [*messages[:i], {**messages[i], "tool_calls": changed}, *messages[i + 1:]], chat, place):
+            if self.is_rendering_of(whole, [*messages[:i], {**messages[i], "tool_calls": changed},
+                                            *messages[i + 1:]], chat, place):
                 raise BadDocument(f"{place}: this chat template leaves out {what}")
         for i in self.unseen(messages, whole, chat, place):
             changed = {**messages[i], "content": ""}
-            if self.is_rendering_of(whole, [*messages[:i], changed, *messages[i + 1:]], chat, place):
+            if self.is_rendering_of(whole, [*messages[:i], changed, *messages[i + 1:]], chat,
+                                    place):
                 role = messages[i]["role"]
                 raise BadDocument(f"{place}: this chat template leaves out " +
-                                  (f"what message {i + 1} says beside its tool_calls" if role == "assistant" else f"messages of the role {role}"))
+                                  (f"what message {i + 1} says beside its tool_calls"
+                                   if role == "assistant" else f"messages of the role {role}"))
         return whole
 
     def refuse_parts(self, messages, whole, chat, place):
-        """Contents of several parts, which are one text here, where the template knows parts and lays them out otherwise."""
+        """Contents of several parts, which are one text here, where the template knows parts and
+        lays them out otherwise."""
         for i, message in enumerate(messages):
             parts = getattr(message, "parts", None)
             if not parts:
                 continue
             try:
-                text = self.render([*messages[:i], {**message, "content": parts}, *messages[i + 1:]], chat, place)
+                text = self.render([*messages[:i], {**message, "content": parts},
+                                    *messages[i + 1:]], chat, place)
             except BadDocument:
                 continue
             if text != whole and "{'type'" not in text and '{"type"' not in text:
-                raise BadDocument(f"{place}: this chat template lays out the {len(parts)} parts of message {i + 1} otherwise than one "
-                                  "text of them; write its content as one text")
+                raise BadDocument(f"{place}: this chat template lays out the {len(parts)} parts of "
+                                  f"message {i + 1} otherwise than one text of them; write its "
+                                  "content as one text")
 
     @staticmethod
     def changed_calls(messages):
@@ -319,31 +369,40 @@ class ChatTemplate:
                 if len(calls) > 1:
                     yield i, [*calls[:at], *calls[at + 1:]], f"call {at + 1} of message {i + 1}"
                 function = call.get("function", call)
-                empty = {**function, "arguments": "{}" if isinstance(function["arguments"], str) else {}}
+                empty = {**function, "arguments": "{}" if isinstance(function["arguments"], str)
+                         else {}}
                 if function["arguments"] != empty["arguments"]:
                     changed = {**call, "function": empty} if "function" in call else empty
-                    yield i, [*calls[:at], changed, *calls[at + 1:]], f"the arguments of call {at + 1} of message {i + 1}"
+                    yield i, [*calls[:at], changed,
+                              *calls[at + 1:]], f"the arguments of call {at + 1} of message {i + 1}"
 
     def refuse_lost_tools(self, messages, whole, chat, place):
         for number, tool in enumerate(chat.tools or [], 1):
             name = tool.get("function", tool)["name"]
-            if name not in whole or not (self.reads_tools("function" in tool) or self.differs_without(number - 1, messages, whole, chat, place)):
-                raise BadDocument(f"{place}: this chat template leaves out tools: {name}, item {number}")
+            if name not in whole or not (self.reads_tools("function" in tool)
+                                         or self.differs_without(number - 1, messages, whole, chat,
+                                                                 place)):
+                raise BadDocument(f"{place}: this chat template leaves out tools: {name}, item "
+                                  f"{number}")
 
     def differs_without(self, at, messages, whole, chat, place):
         function = {**chat.tools[at].get("function", chat.tools[at]), "name": PROBED_NAME}
-        tool = {**chat.tools[at], "function": function} if "function" in chat.tools[at] else function
+        tool = {**chat.tools[at],
+                "function": function} if "function" in chat.tools[at] else function
         tools = [*chat.tools[:at], tool, *chat.tools[at + 1:]]
-        return not self.is_rendering_of(whole, messages, dataclasses.replace(chat, tools=tools), place)
+        return not self.is_rendering_of(whole, messages, dataclasses.replace(chat, tools=tools),
+                                        place)
 
     def unseen(self, messages, whole, chat, place):
-        """Messages whose text is not seen in the whole, answers without calls apart: a short one may be seen by chance, so
-        all of these are tried at once with others in their place."""
-        said = {i: m["content"].strip() for i, m in enumerate(messages) if m["role"] != "assistant" or m.get("tool_calls")}
+        """Messages whose text is not seen in the whole, answers without calls apart: a short one
+        may be seen by chance, so all of these are tried at once with others in their place."""
+        said = {i: m["content"].strip() for i, m in enumerate(messages) if m["role"] != "assistant"
+                or m.get("tool_calls")}
         doubtful = [i for i, text in said.items() if text and (len(text) < 8 or text not in whole)]
         if not doubtful:
             return []
-        tried = [{**m, "content": f"tried-{i}-out"} if i in doubtful else m for i, m in enumerate(messages)]
+        tried = [{**m, "content": f"tried-{i}-out"} if i in doubtful else m
+                 for i, m in enumerate(messages)]
         try:
             text = self.render(tried, chat, place)
         except BadDocument:
@@ -359,7 +418,8 @@ class ChatTemplate:
             return chat.messages
         as_text = self.calls_are_texts(chat)
         wrap = not self.reads_bare_calls()
-        return [{**m, "tool_calls": [wrapped(self.call_as_read(c, as_text, place), wrap) for c in m["tool_calls"]]}
+        return [{**m, "tool_calls": [wrapped(self.call_as_read(c, as_text, place), wrap)
+                                     for c in m["tool_calls"]]}
                 if m.get("tool_calls") else m for m in chat.messages]
 
     @staticmethod
@@ -370,8 +430,8 @@ class ChatTemplate:
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError) as error:
-                raise BadDocument(f"{place}: the arguments of a call of {function.get('name')} are not JSON: "
-                                  f"{error}") from None
+                raise BadDocument(f"{place}: the arguments of a call of {function.get('name')} are "
+                                  f"not JSON: {error}") from None
         if as_text:
             value = given if isinstance(given, str) else json.dumps(value, ensure_ascii=False)
         function = {**function, "arguments": value}
@@ -384,7 +444,8 @@ class ChatTemplate:
             objects = self._laid_out({PROBED_KEY: PROBED_VALUE}, chat)
             texts = self._laid_out(json.dumps({PROBED_KEY: PROBED_VALUE}), chat)
             is_json = f'"{PROBED_KEY}": "{PROBED_VALUE}"'
-            listed = PROBED_KEY in objects and PROBED_VALUE in objects and f"'{PROBED_KEY}'" not in objects
+            listed = (PROBED_KEY in objects and PROBED_VALUE in objects
+                      and f"'{PROBED_KEY}'" not in objects)
             self._forms[key] = not listed and is_json in texts
         return self._forms[key]
 
@@ -392,12 +453,15 @@ class ChatTemplate:
     def reads_bare_calls(self):
         """Whether the template knows calls that are no {"type": "function", "function": ...}."""
         call = {"name": PROBED_NAME, "arguments": {PROBED_KEY: PROBED_VALUE}}
-        text = self._probed([{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}], None)
+        text = self._probed([{"role": "user", "content": "x"},
+                             {"role": "assistant", "content": "", "tool_calls": [call]}], None)
         return PROBED_NAME in text and PROBED_KEY in text
 
     def _laid_out(self, arguments, chat):
-        call = {"id": "call00001", "type": "function", "function": {"name": "probed", "arguments": arguments}}
-        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        call = {"id": "call00001", "type": "function",
+                "function": {"name": "probed", "arguments": arguments}}
+        messages = [{"role": "user", "content": "x"},
+                    {"role": "assistant", "content": "", "tool_calls": [call]}]
         try:
             return self.render(messages, chat, "")
         except UserError:
@@ -409,7 +473,8 @@ def wrapped(call, wrap):
     if not wrap or "function" in call:
         return call
     inside = {key: value for key, value in call.items() if key in ("name", "arguments")}
-    return {"type": "function", **{key: value for key, value in call.items() if key not in inside}, "function": inside}
+    return {"type": "function", **{key: value for key, value in call.items() if key not in inside},
+            "function": inside}
 
 
 def without(message, keys):
@@ -418,7 +483,8 @@ def without(message, keys):
 
 def more_keys(call):
     """Keys that a call has besides those that make it one."""
-    outer = without(call, ("id", "type", "index", "function", *(() if "function" in call else ("name", "arguments"))))
+    outer = without(call, ("id", "type", "index", "function",
+                           *(() if "function" in call else ("name", "arguments"))))
     inner = without(call["function"], ("name", "arguments")) if "function" in call else {}
     return [key for key, value in {**outer, **inner}.items() if not holds_nothing(value)]
 
@@ -454,5 +520,6 @@ def tail(text, most=40):
 
 def has_template(folder):
     settings = read_json(os.path.join(folder, "tokenizer_config.json"))
-    return bool(settings.get("chat_template")) or os.path.isfile(os.path.join(folder, "chat_template.jinja")) or \
+    return bool(settings.get("chat_template")) or os.path.isfile(
+        os.path.join(folder, "chat_template.jinja")) or \
         os.path.isdir(os.path.join(folder, "additional_chat_templates"))

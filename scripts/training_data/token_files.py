@@ -1,5 +1,5 @@
-"""The files of a data set: Megatron's pair, the loss mask and what is known of them; and what they may
-replace (docs/data.md has the formats)."""
+"""The files of a data set: Megatron's pair, the loss mask and what is known of them; and what they
+may replace (docs/data.md has the formats)."""
 import contextlib
 import fcntl
 import json
@@ -48,11 +48,14 @@ def refuse_foreign(prefix):
         path = prefix + extension
         if extension == ".json" and side is not None and not os.path.islink(path):
             continue
-        records = [] if side is None else [r for r in own_records(side) if r["name"] == os.path.basename(path)]
+        records = [] if side is None else [r for r in own_records(side)
+                                           if r["name"] == os.path.basename(path)]
         if any(is_as_written(path, r["bytes"], r["xxh3"]) for r in records):
             continue
-        why = "was changed since this script wrote it" if records else "was not written by this script"
-        raise UserError(f"{path}: {why}, so it is not replaced; choose another --out, or move it away")
+        why = ("was changed since this script wrote it"
+               if records else "was not written by this script")
+        raise UserError(f"{path}: {why}, so it is not replaced; choose another --out, or move it "
+                        "away")
 
 
 def refuse_own_inputs(inputs, prefixes):
@@ -61,8 +64,10 @@ def refuse_own_inputs(inputs, prefixes):
     for path in inputs:
         for output in outputs:
             if os.path.realpath(path) == os.path.realpath(output) or (
-                    os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output)):
-                raise UserError(f"{path}: is read, and would be replaced as {output}; choose another --out")
+                    os.path.exists(path) and os.path.exists(output)
+                    and os.path.samefile(path, output)):
+                raise UserError(f"{path}: is read, and would be replaced as {output}; choose "
+                                "another --out")
 
 
 @contextlib.contextmanager
@@ -89,7 +94,9 @@ def remove_stale(out, folder):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         raise UserError(f"{out}: another prepare_data.py is writing there; wait for it") from None
-    except OSError:  # made by something else, or this very moment; or there are no locks, and nothing tells whether it is in use
+    # made by something else, or this very moment; or there are no locks, and nothing
+    # tells whether it is in use
+    except OSError:
         return
     # With the lock closed: a network file system keeps an open file, and the folder with it.
     shutil.rmtree(folder, ignore_errors=True)
@@ -99,10 +106,12 @@ def remove_stale(out, folder):
 
 
 class SplitWriter:
-    """Writes one data set in a folder of its own; finish() completes it, put_in_place() moves it."""
+    """Writes one data set in a folder of its own; finish() completes it,
+    put_in_place() moves it."""
 
     def __init__(self, folder, prefix, dtype):
-        self.made, self.prefix, self.dtype = os.path.join(folder, os.path.basename(prefix)), prefix, dtype
+        self.made, self.prefix, self.dtype = os.path.join(folder,
+                                                          os.path.basename(prefix)), prefix, dtype
         self.lengths, self.trained, self.tokens = [], 0, 0
         self.untrained = 0  # documents without a label that counts
         self.conversations = 0  # documents that are chats, or prompts with their answers
@@ -153,7 +162,8 @@ class SplitWriter:
         self.side = {"format": FORMAT, "version": 1, "dtype": self.dtype, "tokens": self.tokens,
                      "documents": len(self.lengths), "conversations": self.conversations,
                      "trained_tokens": self.trained,
-                     "min_id": self.min_id or 0, "max_id": self.max_id, "longest_conversation": self.longest_conversation,
+                     "min_id": self.min_id or 0, "max_id": self.max_id,
+                     "longest_conversation": self.longest_conversation,
                      **facts, "files": files, "fingerprint": fingerprint(files)}
         if self.page:
             self.side["report"] = self.page

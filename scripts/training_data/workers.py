@@ -45,18 +45,23 @@ def batches(stream):
 
 def process_pool(workers):
     try:
-        return concurrent.futures.ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"), initializer=start_worker,
+        return concurrent.futures.ProcessPoolExecutor(workers,
+                                                      mp_context=multiprocessing.get_context(
+                                                          "fork"), initializer=start_worker,
                                                       initargs=(None,))
     except (OSError, ImportError) as error:  # Python has no semaphores where the system has none
-        raise EnvironmentFault(f"{SHARED_MEMORY}: {getattr(error, 'strerror', None) or error}: the tokenising processes need a few bytes there; make it "
-                               "writable and leave it some room, or tokenise in this process with --workers 1") from None
+        raise EnvironmentFault(f"{SHARED_MEMORY}: {getattr(error, 'strerror', None) or error}: the "
+                               "tokenising processes need a few bytes there; make it writable and "
+                               "leave it some room, or tokenise in this process with "
+                               "--workers 1") from None
 
 
 def submitted(pool, batch):
     try:
         return pool.submit(encode_batch, batch)
     except OSError as error:
-        raise EnvironmentFault(f"a tokenising process cannot be started: {error.strerror}; use fewer with --workers, or see ulimit -u and -v") from None
+        raise EnvironmentFault(f"a tokenising process cannot be started: {error.strerror}; use "
+                               "fewer with --workers, or see ulimit -u and -v") from None
 
 
 def encoded_batches(stream, workers, encoder):

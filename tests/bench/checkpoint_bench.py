@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
-"""Checkpoints: how long training stands for one, how fast one is written and read, what training loses. README.md says how.
+"""Checkpoints: how long training stands for one, how fast one is written and read, what training
+loses. README.md says how.
 
-  checkpoint_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 3]                  beside the machine's own limits
-  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON                          beside torch.distributed.checkpoint
-  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed         beside DeepSpeed's writer
-  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed-decoupled    beside the one that writes in another process
+  checkpoint_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 3]                  beside the
+  machine's own limits checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON
+  beside torch.distributed.checkpoint checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON
+  --peer deepspeed         beside DeepSpeed's writer checkpoint_bench.py --data TOKENS.bin
+  --peer-python PYTHON --peer deepspeed-decoupled    beside the one that writes in another process
 
-One process trains the model in fp32, so a checkpoint holds three floats a parameter. Everything lies below --folder, on
-the disk that is measured. The limits are measured in the same run, between trainings: a copy of as many bytes of memory on
-as many threads; a file of as many bytes that is written, synced, and read back after the kernel has given up its copy.
+One process trains the model in fp32, so a checkpoint holds three floats a parameter. Everything
+lies below --folder, on the disk that is measured. The limits are measured in the same run, between
+trainings: a copy of as many bytes of memory on as many threads; a file of as many bytes that is
+written, synced, and read back after the kernel has given up its copy.
 
-Beside a peer: who goes first alternates; both save and load in processes of their own with nothing else going on (what training is held
-for is of a save beside training, or the peer's asynchronous one); files and folders are synced before a save counts; they leave the
-kernel's memory before they are loaded, the same way on both sides. ftrun's load is all of a resume that reads: choosing, verifying, filling.
+Beside a peer: who goes first alternates; both save and load in processes of their own with
+nothing else going on (what training is held for is of a save beside training, or the peer's
+asynchronous one); files and folders are synced before a save counts; they leave the kernel's
+memory before they are loaded, the same way on both sides. ftrun's load is all of a resume that
+reads: choosing, verifying, filling.
 """
 import argparse
 import concurrent.futures
@@ -49,11 +54,15 @@ def train(args, name, steps, every, background=True, resume=False):
         shutil.rmtree(out, ignore_errors=True)
     file.write_text(json.dumps({
         "model": {"path": str(args.model)}, "output_dir": str(out), "threads": args.threads,
-        "data": {"train": str(args.data), "token_dtype": "uint16", "sequence_length": args.tokens, "shuffle": False},
-        "train": {"steps": steps}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": args.accumulation,
+        "data": {"train": str(args.data), "token_dtype": "uint16", "sequence_length": args.tokens,
+                 "shuffle": False},
+        "train": {"steps": steps}, "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": args.accumulation,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "export": {"enabled": False},
         "checkpoint": {"every": every, "keep_last": 2, "background": background}}))
-    done = subprocess.run([args.binary, "--config", file, *(["--resume", "auto"] if resume else [])], capture_output=True, text=True)
+    done = subprocess.run([args.binary, "--config", file,
+                           *(["--resume", "auto"] if resume else [])], capture_output=True,
+                          text=True)
     if done.returncode:
         sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
@@ -61,12 +70,15 @@ def train(args, name, steps, every, background=True, resume=False):
 
 
 def saved(text):
-    """(bytes, seconds beside training, pause of training) of each checkpoint that was written in the background."""
-    found = re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+\w+) while training went on, which paused for ([\d.]+ ?\w+)", text)
+    """(bytes, seconds beside training, pause of training) of each checkpoint that was
+    written in the background."""
+    found = re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+\w+) while training went on, which "
+                       r"paused for ([\d.]+ ?\w+)", text)
     return [tuple(map(quantity, one)) for one in found]
 
 
-# --- what the machine can do -----------------------------------------------------------------------
+# --- what the machine can do
+# -----------------------------------------------------------------------
 
 
 def copy_seconds(size, threads):
@@ -78,7 +90,8 @@ def copy_seconds(size, threads):
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         for _ in range(3):
             start = time.perf_counter()
-            list(pool.map(lambda i: np.copyto(target[cuts[i]:cuts[i + 1]], source[cuts[i]:cuts[i + 1]]), range(threads)))
+            list(pool.map(lambda i: np.copyto(target[cuts[i]:cuts[i + 1]],
+                                              source[cuts[i]:cuts[i + 1]]), range(threads)))
             times.append(time.perf_counter() - start)
     return min(times)
 
@@ -105,8 +118,9 @@ def disk_seconds(folder, size):
 
 
 def costs_within(lines, every, seconds, held):
-    """What each checkpoint but the first cost the training that it is of: its pause, and what the steps beside its writing took longer than
-    those before and after them. The machine's rate may wander from one training to the next by more than that is."""
+    """What each checkpoint but the first cost the training that it is of: its pause, and what the
+    steps beside its writing took longer than those before and after them. The machine's rate may
+    wander from one training to the next by more than that is."""
     times = {line["step"]: line["step_seconds"] for line in lines if "loss" in line}
     beside = math.ceil(seconds / statistics.median(times.values()))
     costs = []
@@ -114,16 +128,19 @@ def costs_within(lines, every, seconds, held):
         return costs
     for save in range(2 * every, max(times) - every + 1, every):
         during = [times[save + i] for i in range(1, beside + 1)]
-        others = [times[save + i] for i in range(beside + 1 - every, every + 1) if not 1 <= i <= beside]
+        others = [times[save + i] for i in range(beside + 1 - every, every + 1)
+                  if not 1 <= i <= beside]
         costs.append(sum(during) - beside * statistics.median(others) + held)
     return costs
 
 
 def spread_of_costs(costs):
     if not costs:
-        return "not measured (--steps three times --every at least, and --every twice what a checkpoint takes)"
+        return ("not measured (--steps three times --every at least, and --every twice what a "
+                "checkpoint takes)")
     middle = statistics.median(costs)
-    return f"{middle:.2f} s ({min(costs):.2f} to {max(costs):.2f}, of {len(costs)}), {middle / 30:.1%} of 30 s"
+    return (f"{middle:.2f} s ({min(costs):.2f} to {max(costs):.2f}, of {len(costs)}), "
+            f"{middle / 30:.1%} of 30 s")
 
 
 def beside_the_machine(args):
@@ -138,29 +155,37 @@ def beside_the_machine(args):
         copied = copy_seconds(size, args.threads)
         written, read = disk_seconds(args.scratch, size)
         seconds = statistics.median(seconds for _, seconds, _ in found)
-        # From one checkpoint to the next, of both trainings the same steps. Those before the first one meet, once in a run,
-        # the pages that the kernel has yet to give for the copy.
+        # From one checkpoint to the next, of both trainings the same steps. Those before the first
+        # one meet, once in a run, the pages that the kernel has yet to give for the copy.
         whole = range(args.every + 1, args.steps // args.every * args.every + 1)
-        step, mean = (statistics.fmean(line["step_seconds"] for line in one if "loss" in line and line["step"] in whole)
+        step, mean = (statistics.fmean(line["step_seconds"] for line in one if "loss" in line
+                                       and line["step"] in whole)
                       for one in (plain, lines))
         lost = (mean - step) * args.every + held
-        early = [[line["step_seconds"] for line in one if "loss" in line and 1 < line["step"] <= args.every + 1] for one in (plain, lines)]
+        early = [[line["step_seconds"] for line in one if "loss" in line
+                  and 1 < line["step"] <= args.every + 1] for one in (plain, lines)]
         once = sum(early[1]) - sum(early[0]) - lost
         costs = costs_within(lines, args.every, seconds, held)
-        print(f"pair {pair + 1}: {size / 2**30:.2f} GiB a checkpoint, {count} of them in {len(lines)} steps of {step:.2f} s\n"
-              f"  held {held:.3f} s a checkpoint, {held / copied:.2f} of a copy of as many bytes ({copied:.3f} s)\n"
-              f"  written and read back in {seconds:.2f} s beside training; the disk alone {written:.2f} + {read:.2f} s: "
-              f"{(written + read) / seconds:.2f} of its rate\n"
-              f"  a checkpoint costs training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}; the first one of a run {once:.2f} s more\n"
-              f"  within the one training: {spread_of_costs(costs)}\n"
-              f"  (steps of the training without checkpoints differ by {statistics.stdev(one['step_seconds'] for one in plain if 'loss' in one and one['step'] > 1):.2f} s)",
+        plain_steps = [line["step_seconds"] for line in plain
+                       if "loss" in line and line["step"] > 1]
+        print(f"pair {pair + 1}: {size / 2**30:.2f} GiB a checkpoint, {count} of them in "
+              f"{len(lines)} steps of {step:.2f} s\n  held {held:.3f} s a checkpoint, "
+              f"{held / copied:.2f} of a copy of as many bytes ({copied:.3f} s)\n  written and "
+              f"read back in {seconds:.2f} s beside training; the disk alone {written:.2f} + "
+              f"{read:.2f} s: {(written + read) / seconds:.2f} of its rate\n  a checkpoint costs "
+              f"training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}; the first one of "
+              f"a run {once:.2f} s more\n  within the one training: {spread_of_costs(costs)}\n  "
+              "(steps of the training without checkpoints differ by "
+              f"{statistics.stdev(plain_steps):.2f} s)",
               flush=True)
 
 
-# --- the peers -------------------------------------------------------------------------------------
+# --- the peers
+# -------------------------------------------------------------------------------------
 
-# Each is a program `PEER save|load FOLDER SHAPES` in a process of its own. It saves the same state twice, the first time to make what it
-# keeps for later ones, and prints what the second took; it says of what it saved and of what it loaded what it was ("state").
+# Each is a program `PEER save|load FOLDER SHAPES` in a process of its own. It saves the same state
+# twice, the first time to make what it keeps for later ones, and prints what the second took; it
+# says of what it saved and of what it loaded what it was ("state").
 PEER = '''
 import json, os, sys, time, torch
 kinds = ("param", "exp_avg", "exp_avg_sq")
@@ -189,7 +214,8 @@ def save(folder, shapes):
     made = state(shapes)
     for attempt in range(2):
         start = time.perf_counter()
-        future = dcp.async_save(made, storage_writer=dcp.FileSystemWriter(f"{folder}-{attempt}", sync_files=True, thread_count=2))
+        writer = dcp.FileSystemWriter(f"{folder}-{attempt}", sync_files=True, thread_count=2)
+        future = dcp.async_save(made, storage_writer=writer)
         held = time.perf_counter() - start
         future.result()
         sync(f"{folder}-{attempt}")
@@ -206,7 +232,8 @@ if __name__ == "__main__":
     main(save, load)
 '''
 
-# Without ZeRO, whose fp32 checkpoints hold the weights twice. WRITER: what its config says of "checkpoint".
+# Without ZeRO, whose fp32 checkpoints hold the weights twice. WRITER: what its
+# config says of "checkpoint".
 DEEPSPEED = PEER + '''
 import deepspeed
 class Model(torch.nn.Module):
@@ -219,11 +246,13 @@ def engine(shapes):
     model = Model(shapes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     return deepspeed.initialize(model=model, optimizer=optimizer, config={
-        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}, "zero_allow_untested_optimizer": True,
+        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0},
+        "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1 << 30, "checkpoint": WRITER})[0]
 def state(one):
     states = one.optimizer.state
-    return bits(tensor for p in one.module.all for tensor in (p.detach(), states[p]["exp_avg"], states[p]["exp_avg_sq"]))
+    return bits(tensor for p in one.module.all
+                for tensor in (p.detach(), states[p]["exp_avg"], states[p]["exp_avg_sq"]))
 def save(folder, shapes):
     one = engine(shapes)
     one.backward(one())
@@ -243,13 +272,17 @@ def load(folder, shapes):
     one.load_checkpoint(f"{folder}-1")
     return {"load": time.perf_counter() - start, "state": state(one)}
 if __name__ == "__main__":
-    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False,
+                               init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
     main(save, load)
 '''
 
-# DeepSpeed's default engine is torch.save; its "fast" writer wants memory pinned by CUDA, its plain one does in a process of its own.
+# DeepSpeed's default engine is torch.save; its "fast" writer wants memory pinned by CUDA, its plain
+# one does in a process of its own.
 PEERS = {"dcp": ("DCP", DCP), "deepspeed": ("DeepSpeed", DEEPSPEED.replace("WRITER", "{}")),
-         "deepspeed-decoupled": ("DeepSpeed, decoupled", DEEPSPEED.replace("WRITER", '{"writer": {"type": "python", "decoupled": True}}'))}
+         "deepspeed-decoupled": ("DeepSpeed, decoupled",
+                                 DEEPSPEED.replace("WRITER", '{"writer": {"type": "python", '
+                                                   '"decoupled": True}}'))}
 
 
 def evict(folder):
@@ -265,25 +298,31 @@ def evict(folder):
 
 
 def run_ftrun(args):
-    """The last of three checkpoints is written when training has ended: alone, as the peer's are."""
+    """The last of three checkpoints is written when training has ended:
+    alone, as the peer's are."""
     text, _, _ = train(args, "saving", 6, 2)
     held = saved(text)[-1][2]
-    total, verified = map(quantity, re.findall(r"saved \S+ \([\d.]+ \w+, in ([\d.]+\w+); ([\d.]+\w+) of it to verify it\)", text)[-1])
+    total, verified = map(quantity, re.findall(r"saved \S+ \([\d.]+ \w+, in ([\d.]+\w+); "
+                                               r"([\d.]+\w+) of it to verify it\)", text)[-1])
     size = evict(args.scratch / "saving" / "checkpoints" / "step-00000006")
     again, _, _ = train(args, "saving", 6, 0, resume=True)
     read = quantity(re.search(r"resumed from \S+ \(read in ([\d.]+\w+)\)", again)[1])
     shutil.rmtree(args.scratch / "saving")
-    return {"held": held, "durable": total - verified, "verified": verified, "load": read, "bytes": size}
+    return {"held": held, "durable": total - verified, "verified": verified, "load": read,
+            "bytes": size}
 
 
 def run_peer(args, program):
     script, folder = args.scratch / "peer.py", args.scratch / "peer"
     script.write_text(program)
-    env = {**os.environ, "DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": str(args.threads)}
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0", "RANK": "0",
+           "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": str(args.threads)}
 
     def once(action):
-        started = subprocess.Popen([args.peer_python, script, action, folder, args.scratch / "shapes.json"], stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True)
+        started = subprocess.Popen([args.peer_python, script, action, folder,
+                                    args.scratch / "shapes.json"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, env=env,
+                                   start_new_session=True)
         lines = []
         for line in started.stdout:
             lines.append(line)
@@ -323,13 +362,16 @@ def beside_peer(args):
         ours, theirs = found["ftrun"], found[called]
         both = {name: one["durable"] + one["load"] for name, one in found.items()}
         ratios.append(both[called] / both["ftrun"])
-        print(f"pair {pair + 1}: {ratios[-1]:.2f} x as fast (with what ftrun verifies after writing: "
-              f"{both[called] / (both['ftrun'] + ours['verified']):.2f} x)", flush=True)
+        print(f"pair {pair + 1}: {ratios[-1]:.2f} x as fast (with what ftrun verifies after "
+              f"writing: {both[called] / (both['ftrun'] + ours['verified']):.2f} x)", flush=True)
         for name, one in found.items():
-            verified = f", verified from the disk in {one['verified']:.2f} s" if "verified" in one else ""
-            print(f"  {name}: {one['bytes'] / 2**30:.2f} GiB, held {one['held']:.2f} s, on the disk after {one['durable']:.2f} s{verified}, "
-                  f"loaded in {one['load']:.2f} s", flush=True)
-    print(f"saved and loaded {statistics.median(ratios):.2f} x as fast as {called} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs)")
+            verified = (f", verified from the disk in {one['verified']:.2f} s" if "verified" in one
+                        else "")
+            print(f"  {name}: {one['bytes'] / 2**30:.2f} GiB, held {one['held']:.2f} s, on the "
+                  f"disk after {one['durable']:.2f} s{verified}, loaded in {one['load']:.2f} s",
+                  flush=True)
+    print(f"saved and loaded {statistics.median(ratios):.2f} x as fast as {called} "
+          f"({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs)")
 
 
 def main():
@@ -337,18 +379,22 @@ def main():
     parser.add_argument("--binary", default=str(ROOT / "build/release/bin/ftrun"))
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/smollm2-135m")
     parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--folder", help="on the disk that is measured; the system's temporary folder")
-    parser.add_argument("--peer-python", help="with torch, or DeepSpeed: compare with a peer instead")
+    parser.add_argument("--folder", help="on the disk that is measured; the system's temporary "
+                                         "folder")
+    parser.add_argument("--peer-python", help="with torch, or DeepSpeed: compare with a peer "
+                                              "instead")
     parser.add_argument("--peer", choices=PEERS, default="dcp")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=13)
-    parser.add_argument("--every", type=int, default=4, help="steps; a checkpoint is to be written within half of them")
+    parser.add_argument("--every", type=int, default=4,
+                        help="steps; a checkpoint is to be written within half of them")
     parser.add_argument("--tokens", type=int, default=256, help="of a sequence")
     parser.add_argument("--accumulation", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     if args.steps < 2 * args.every:
-        parser.error("--steps must be twice --every at least: what a checkpoint costs is counted from one to the next")
+        parser.error("--steps must be twice --every at least: what a checkpoint costs is counted "
+                     "from one to the next")
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         args.scratch = pathlib.Path(scratch)
         (beside_peer if args.peer_python else beside_the_machine)(args)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The job of train_bench.py in fp64, in one process: losses and gradient norms that nobody's rounding is in. What is
-several ranks' micro-batch there is accumulated here (--acc)."""
+"""The job of train_bench.py in fp64, in one process: losses and gradient norms that nobody's
+rounding is in. What is several ranks' micro-batch there is accumulated here (--acc)."""
 import json
 import sys
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Whole trainings on one GPU: tokens/s, memory and hidden copies by ZeRO stage, offload, adapter and kernels.
+"""Whole trainings on one GPU: tokens/s, memory and hidden copies by ZeRO stage,
+offload, adapter and kernels.
 
-  tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun] [--steps 12] [--way NAME]...
+  tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun]
+  [--steps 12] [--way NAME]...
                            [--hidden] [--peer]
 
 Trains the model at --model in bf16 on one rank, each way in a run of its own:
@@ -11,14 +13,16 @@ Trains the model at --model in bf16 on one rank, each way in a run of its own:
   GPU           bytes in use on the GPU at the end, CUDA's own and other processes' among them
   planned       bytes of the device tier, as `ftrun plan` prints them
   host          bytes of the host tier (pinned)
-  hidden        with --hidden: share of the time of copies between device and host in which compute had work, from
-                events around every instruction. It is taken in a second run (wall_clock_breakdown), because measuring
-                waits for the GPU once a step.
+  hidden        with --hidden: share of the time of copies between device and host in
+  which compute had work, from
+                events around every instruction. It is taken in a second run (wall_clock_breakdown),
+                because measuring waits for the GPU once a step.
 
-Model FLOPs of a token are 6 for each weight that it is multiplied by (4 where the weight is frozen) and, of causal
-attention, 6 x layers x query width x sequence length. --peer puts a training loop of transformers beside it, on the same
-weights and tokens: fp32 weights under autocast to bf16, scaled-dot-product attention, fused AdamW, clipping. It runs
-as it is and, with --compiled, by torch.compile as well.
+Model FLOPs of a token are 6 for each weight that it is multiplied by (4 where the weight is
+frozen) and, of causal attention, 6 x layers x query width x sequence length. --peer puts a
+training loop of transformers beside it, on the same weights and tokens: fp32 weights under
+autocast to bf16, scaled-dot-product attention, fused AdamW, clipping. It runs as it is and, with
+--compiled, by torch.compile as well.
 """
 import argparse
 import json
@@ -38,10 +42,14 @@ WAYS = {
     "ZeRO 1": ["zero_optimization.stage=1"],
     "ZeRO 2": ["zero_optimization.stage=2"],
     "ZeRO 3": ["zero_optimization.stage=3"],
-    "ZeRO 2, optimizer on the host": ["zero_optimization.stage=2", f"zero_optimization.offload_optimizer={HOST}"],
-    "ZeRO 3, optimizer on the host": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={HOST}"],
-    "ZeRO 3, parameters on the host": ["zero_optimization.stage=3", f"zero_optimization.offload_param={HOST}"],
-    "ZeRO 3, all on the host": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={HOST}",
+    "ZeRO 2, optimizer on the host": ["zero_optimization.stage=2",
+                                      f"zero_optimization.offload_optimizer={HOST}"],
+    "ZeRO 3, optimizer on the host": ["zero_optimization.stage=3",
+                                      f"zero_optimization.offload_optimizer={HOST}"],
+    "ZeRO 3, parameters on the host": ["zero_optimization.stage=3",
+                                       f"zero_optimization.offload_param={HOST}"],
+    "ZeRO 3, all on the host": ["zero_optimization.stage=3",
+                                f"zero_optimization.offload_optimizer={HOST}",
                                 f"zero_optimization.offload_param={HOST}"],
     "recorded": ["kernels.step_graph=true"],
     "own attention": ["kernels.attention=own"],
@@ -51,7 +59,8 @@ WAYS = {
     "LoRA, cuDNN": [LORA, "kernels.attention=cudnn"],
     "LoRA on NF4": [LORA, "quantization.type=nf4"],
     "full recompute": ["recompute=full"],
-    "full recompute, inputs on the host": ["recompute=full", "activation_checkpointing.cpu_checkpointing=true"],
+    "full recompute, inputs on the host": ["recompute=full",
+                                           "activation_checkpointing.cpu_checkpointing=true"],
 }
 
 
@@ -61,7 +70,8 @@ def config(args, out):
         "data": {"train": str(args.data), "sequence_length": args.sequence, "shuffle": False},
         "train": {"steps": args.steps},
         "device": "cuda", "bf16": {"enabled": True},
-        "train_micro_batch_size_per_gpu": args.micro_batch, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
+        "train_micro_batch_size_per_gpu": args.micro_batch, "gradient_accumulation_steps": 1,
+        "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
         "zero_optimization": {"stage": 0, "overlap_comm": True},
         "checkpoint": {"every": 0}, "export": {"enabled": False}, "output_dir": str(out),
@@ -75,7 +85,8 @@ def run(args, scratch, settings):
     file = pathlib.Path(scratch) / "config.json"
     file.write_text(json.dumps(config(args, out)))
     words = [word for setting in settings for word in ("--set", setting)]
-    done = subprocess.run([str(args.binary), "--config", str(file), *words], capture_output=True, text=True)
+    done = subprocess.run([str(args.binary), "--config", str(file), *words], capture_output=True,
+                          text=True)
     if done.returncode != 0:
         return None, done.stderr.strip().splitlines()[-2:]
     manifest = json.loads((out / "run.json").read_text())
@@ -92,7 +103,8 @@ def hidden(printed):
 
 
 def model_flops(folder, sequence, frozen):
-    """Floating-point operations of one token's forward and backward pass; the docstring above has the formula."""
+    """Floating-point operations of one token's forward and backward pass; the docstring
+    above has the formula."""
     c = json.loads((folder / "config.json").read_text())
     heads, kv, size = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
     d, wide = c["hidden_size"], heads * size
@@ -102,12 +114,14 @@ def model_flops(folder, sequence, frozen):
 
 
 def peer(args, compiled):
-    """Tokens/s of transformers' own loop, of the median step without the first two; and bytes that torch reserved."""
+    """Tokens/s of transformers' own loop, of the median step without the first two; and
+    bytes that torch reserved."""
     import array
     import time
     import torch
     from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation="sdpa").cuda()
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32,
+                                                 attn_implementation="sdpa").cuda()
     model.config.use_cache = False
     forward = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
@@ -116,7 +130,8 @@ def peer(args, compiled):
     times = []
     for step in range(args.steps):
         at = step * count % (len(tokens) - count)
-        ids = torch.tensor(tokens[at:at + count], dtype=torch.int64).view(args.micro_batch, args.sequence).cuda()
+        ids = torch.tensor(tokens[at:at + count],
+                           dtype=torch.int64).view(args.micro_batch, args.sequence).cuda()
         torch.cuda.synchronize()
         begin = time.perf_counter()
         with torch.autocast("cuda", torch.bfloat16):
@@ -131,7 +146,8 @@ def peer(args, compiled):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/bin/ftrun")
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--data", type=pathlib.Path, required=True)
@@ -139,21 +155,26 @@ def main():
     parser.add_argument("--micro-batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=2048)
     parser.add_argument("--way", action="append", choices=WAYS, help="these ways alone")
-    parser.add_argument("--hidden", action="store_true", help="a second run each, for the share of hidden copies")
-    parser.add_argument("--peer", action="store_true", help="transformers' loop on the same GPU, last")
+    parser.add_argument("--hidden", action="store_true",
+                        help="a second run each, for the share of hidden copies")
+    parser.add_argument("--peer", action="store_true",
+                        help="transformers' loop on the same GPU, last")
     parser.add_argument("--compiled", action="store_true", help="that loop compiled, too")
     args = parser.parse_args()
     if args.steps < 4:
         parser.error("--steps: at least 4, the first two are not counted")
     print(f"{args.model.name}, bf16, {args.micro_batch} x {args.sequence} tokens a step, one rank")
-    print("| way | tokens/s | TFLOP/s | GPU, MiB | planned, MiB | host, MiB | hidden |\n|---|---|---|---|---|---|---|")
+    print("| way | tokens/s | TFLOP/s | GPU, MiB | planned, MiB | host, MiB | hidden |\n"
+          "|---|---|---|---|---|---|---|")
     failed = 0
     for name, settings in WAYS.items():
         if args.way and name not in args.way:
             continue
         with tempfile.TemporaryDirectory() as scratch:
             result, why = run(args, scratch, settings)
-            timed, timed_why = run(args, scratch, [*settings, "wall_clock_breakdown=true"]) if args.hidden else ([""], "")
+            timed, timed_why = run(args, scratch,
+                                   [*settings,
+                                    "wall_clock_breakdown=true"]) if args.hidden else ([""], "")
         if result is None or timed is None:
             failed += 1
             print(f"| {name} | failed: {' '.join(why or timed_why)} |", flush=True)
@@ -162,8 +183,10 @@ def main():
         memory = manifest["memory"]
         speed = statistics.median(step["tokens_per_second"] for step in steps[2:])
         rate = speed * model_flops(args.model, args.sequence, LORA in settings) * 1e-12
-        mib = [memory["gpu"]["used"], memory["predicted"]["device_total"], memory["predicted"].get("host_total", 0)]
-        print(f"| {name} | {speed:.0f} | {rate:.0f} | " + " | ".join(f"{b / 2**20:.0f}" for b in mib) +
+        mib = [memory["gpu"]["used"], memory["predicted"]["device_total"],
+               memory["predicted"].get("host_total", 0)]
+        print(f"| {name} | {speed:.0f} | {rate:.0f} | "
+              + " | ".join(f"{b / 2**20:.0f}" for b in mib) +
               f" | {hidden(timed[0]) if args.hidden else ''} |", flush=True)
     for compiled in ([False] if args.peer else []) + ([True] if args.compiled else []):
         speed, reserved = peer(args, compiled)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Whole trainings on a GPU that must hold: each check prints its figures and ends with 0, 1, or 77 without a GPU.
+"""Whole trainings on a GPU that must hold: each check prints its figures and ends with
+0, 1, or 77 without a GPU.
 
   tests/bench/gpu_checks.py CHECK... [--binary FTRUN] [--scratch FOLDER] [--device cuda]
 
@@ -7,17 +8,18 @@
   recorded   kernels.step_graph gives the losses of steps that are not recorded, bit for bit
   processor  the first ten losses within 5e-3 of the processor's
   cudnn      losses of cuDNN's attention repeat, and are within 5e-3 of those of our kernels
-  documents  the same in rows of several documents, of few tokens too and more than cuDNN's lists hold
-  adapters   LoRA, LoRA on NF4 and on INT8, DoRA and DoRA on NF4: losses repeat, and are within 5e-3 of the processor's
-  precisions fp16 with loss scaling, and moments and master weights in bf16: losses repeat, and are within 5e-3 of the processor's
-  optimizers Lion, Adagrad, and SGD with momentum: losses repeat, and are within 5e-3 of the processor's
-  multipliers  the same of a Granite model
-  resume     a GPU's checkpoint continues on the processor, its next loss within 5e-3 of the GPU's own
-  long       two layers of an 8B model at 32,768 tokens: finite, and the same losses twice
-  messages   no visible GPU, one that is not there, a batch that does not fit: exit codes and what is said
+  documents  the same in rows of several documents, of few tokens too and more than cuDNN's lists
+  hold adapters   LoRA, LoRA on NF4 and on INT8, DoRA and DoRA on NF4: losses repeat, and are
+  within 5e-3 of the processor's precisions fp16 with loss scaling, and moments and master weights
+  in bf16: losses repeat, and are within 5e-3 of the processor's optimizers Lion, Adagrad, and SGD
+  with momentum: losses repeat, and are within 5e-3 of the processor's multipliers  the same of a
+  Granite model resume     a GPU's checkpoint continues on the processor, its next loss within
+  5e-3 of the GPU's own long       two layers of an 8B model at 32,768 tokens: finite, and the
+  same losses twice messages   no visible GPU, one that is not there, a batch that does not fit:
+  exit codes and what is said
 
-Weights are random (random_model.py). --device cpu runs the checks on the processor, to see that they work; `messages`
-wants a GPU.
+Weights are random (random_model.py). --device cpu runs the checks on the processor, to see that
+they work; `messages` wants a GPU.
 """
 import argparse
 import json
@@ -66,9 +68,11 @@ class Runs:
         if not resume:
             shutil.rmtree(out, ignore_errors=True)
         file = self.args.scratch / f"{name}.json"
-        file.write_text(json.dumps(config(*self.model(shape), out, device, steps, sequence, **more)))
+        file.write_text(json.dumps(config(*self.model(shape), out, device, steps, sequence,
+                                          **more)))
         words = ["--resume", "auto"] if resume else []
-        done = subprocess.run([str(self.args.binary), "--config", str(file), *words], capture_output=True, text=True,
+        done = subprocess.run([str(self.args.binary), "--config", str(file), *words],
+                              capture_output=True, text=True,
                               env={**os.environ, **(environment or {})})
         return done, out
 
@@ -97,8 +101,10 @@ def beside_processor(runs, folder, name, **more):
 def repeat(runs):
     host = {"device": "cpu"}
     for name, zero in (("ZeRO 0", {"stage": 0}),
-                       ("ZeRO 3, all on the host", {"stage": 3, "offload_optimizer": host, "offload_param": host})):
-        first, second = (runs.losses("repeat", runs.args.device, runs.shape, 6, 512, zero_optimization=zero)
+                       ("ZeRO 3, all on the host",
+                        {"stage": 3, "offload_optimizer": host, "offload_param": host})):
+        first, second = (runs.losses("repeat", runs.args.device, runs.shape, 6, 512,
+                                     zero_optimization=zero)
                          for _ in range(2))
         print(f"{name}: {first[0]} ... {first[-1]}")
         if first != second:
@@ -114,7 +120,8 @@ def processor(runs):
 
 
 def recorded(runs):
-    plain, at_once = (runs.losses("recorded", runs.args.device, runs.shape, 6, 512, kernels={"step_graph": flag})
+    plain, at_once = (runs.losses("recorded", runs.args.device, runs.shape, 6, 512,
+                                  kernels={"step_graph": flag})
                       for flag in (False, True))
     print(f"recorded: {at_once[0]} ... {at_once[-1]}")
     if plain != at_once:
@@ -122,7 +129,8 @@ def recorded(runs):
 
 
 def beside_own(runs, name, what, **more):
-    own, first, second = (runs.losses(name, runs.args.device, runs.shape, 6, 512, kernels={"attention": by}, **more)
+    own, first, second = (runs.losses(name, runs.args.device, runs.shape, 6, 512,
+                                      kernels={"attention": by}, **more)
                           for by in ("own", "cudnn", "cudnn"))
     if first != second:
         raise Failed(f"cuDNN's losses differ: {first} and {second}")
@@ -136,20 +144,24 @@ def cudnn(runs):
 
 
 def documents(runs):
-    """Lengths from one token to more than a row; rows of 512 have eight places for documents of up to 256 tokens."""
+    """Lengths from one token to more than a row; rows of 512 have eight places for
+    documents of up to 256 tokens."""
     for name, lengths in (("several documents a row", (200, 90, 1, 700, 40, 300, 2, 150)),
                           ("more than the lists hold", (9, 3, 30, 1, 14, 5, 22))):
         file = runs.args.scratch / "documents.jsonl"
         with open(file, "w") as out:
             for document in range(20000 * len(lengths) // sum(lengths)):
-                ids = [(document * 31 + i * 7) % 200 + 1 for i in range(lengths[document % len(lengths)])]
+                ids = [(document * 31 + i * 7) % 200 + 1
+                       for i in range(lengths[document % len(lengths)])]
                 out.write(json.dumps({"input_ids": ids}) + "\n")
-        data = {"train": str(file), "sequence_length": 512, "shuffle": False, "packing": "documents"}
+        data = {"train": str(file), "sequence_length": 512, "shuffle": False,
+                "packing": "documents"}
         beside_own(runs, "documents", f"cuDNN's attention of {name} beside ours", data=data)
 
 
 def adapters(runs):
-    lora = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "init_lora_weights": "gaussian"}
+    lora = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear",
+            "init_lora_weights": "gaussian"}
     dora, nf4 = {**lora, "use_dora": True}, {"quantization": {"type": "nf4"}}
     for name, more in (("LoRA", {"adapter": lora}), ("LoRA on NF4", {"adapter": lora, **nf4}),
                        ("LoRA on INT8", {"adapter": lora, "quantization": {"type": "int8"}}),
@@ -159,13 +171,16 @@ def adapters(runs):
 
 def precisions(runs):
     narrow = {"enabled": True, "bf16_optimizer_states": True, "bf16_master_weights_and_grads": True}
-    for name, more in (("fp16", {"bf16": {"enabled": False}, "fp16": {"enabled": True, "initial_scale_power": 8}}),
-                       ("moments and master weights in bf16", {"bf16": narrow, "zero_optimization": {"stage": 1}})):
+    for name, more in (("fp16", {"bf16": {"enabled": False},
+                                 "fp16": {"enabled": True, "initial_scale_power": 8}}),
+                       ("moments and master weights in bf16",
+                        {"bf16": narrow, "zero_optimization": {"stage": 1}})):
         beside_processor(runs, "precisions", name, **more)
 
 
 def optimizers(runs):
-    for name, params in (("Lion", {"lr": 1e-4}), ("Adagrad", {"lr": 1e-2, "initial_accumulator_value": 0.1}),
+    for name, params in (("Lion", {"lr": 1e-4}),
+                         ("Adagrad", {"lr": 1e-2, "initial_accumulator_value": 0.1}),
                          ("SGD", {"lr": 0.1, "momentum": 0.9})):
         beside_processor(runs, "optimizers", name, optimizer={"type": name, "params": params})
 
@@ -182,14 +197,17 @@ def multipliers(runs):
 def resume(runs):
     whole = runs.losses("resume-whole", runs.args.device, runs.shape, 4, 256)
     runs.losses("resume", runs.args.device, runs.shape, 3, 256, checkpoint={"every": 3})
-    continued = runs.losses("resume", "cpu", runs.shape, 4, 256, resume=True, checkpoint={"every": 3})
+    continued = runs.losses("resume", "cpu", runs.shape, 4, 256, resume=True,
+                            checkpoint={"every": 3})
     close(whole[3:], continued[-1:], "the step after the checkpoint")
 
 
 def long(runs):
-    shape, sequence, steps = ("8b-two-layers", 32768, 2) if runs.args.device == "cuda" else ("tiny", 256, 2)
+    shape, sequence, steps = ("8b-two-layers", 32768,
+                              2) if runs.args.device == "cuda" else ("tiny", 256, 2)
     more = {"recompute": "full", "zero_optimization": {"stage": 0}}
-    first, second = (runs.losses("long", runs.args.device, shape, steps, sequence, **more) for _ in range(2))
+    first, second = (runs.losses("long", runs.args.device, shape, steps, sequence, **more)
+                     for _ in range(2))
     print(f"{shape} at {sequence} tokens: {first}")
     if first != second or not all(loss == loss and abs(loss) < 1e4 for loss in first):
         raise Failed(f"losses: {first} and {second}")
@@ -199,8 +217,10 @@ def messages(runs):
     if runs.args.device != "cuda":
         raise Failed("messages are those of a GPU")
     cases = (("no GPU is visible", {"CUDA_VISIBLE_DEVICES": ""}, {}, "cannot use this machine"),
-             ("a GPU that is not there", {"CUDA_VISIBLE_DEVICES": "99"}, {}, "cannot use this machine"),
-             ("a batch that does not fit", {}, {"train_micro_batch_size_per_gpu": 4096}, "out of memory"))
+             ("a GPU that is not there", {"CUDA_VISIBLE_DEVICES": "99"}, {},
+              "cannot use this machine"),
+             ("a batch that does not fit", {}, {"train_micro_batch_size_per_gpu": 4096},
+              "out of memory"))
     for name, environment, more, said in cases:
         done, _ = runs.run("messages", "cuda", "small", 2, 512, environment=environment, **more)
         text = done.stdout + done.stderr
@@ -215,9 +235,11 @@ def has_gpu():
 
 def main():
     checks = {check.__name__: check
-              for check in (repeat, recorded, processor, cudnn, documents, adapters, precisions, optimizers, multipliers, resume, long,
+              for check in (repeat, recorded, processor, cudnn, documents, adapters, precisions,
+                            optimizers, multipliers, resume, long,
                             messages)}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checks", nargs="+", choices=checks)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/ftrun")
     parser.add_argument("--scratch", type=pathlib.Path, default=ROOT / "build/gpu-scratch")

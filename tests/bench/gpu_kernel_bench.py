@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Puts torch's attention and products beside ours: `gpu_kernel_bench` and torch on the same GPU, one after the other.
+"""Puts torch's attention and products beside ours: `gpu_kernel_bench` and torch on the same
+GPU, one after the other.
 
-  tests/bench/gpu_kernel_bench.py [--binary build/release/bin/gpu_kernel_bench] [--only word] [--attention own|cudnn]
+  tests/bench/gpu_kernel_bench.py [--binary build/release/bin/gpu_kernel_bench] [--only
+  word] [--attention own|cudnn]
 
-Ratios above 1: ours is faster. All on random numbers. Ends with 77 where there is no GPU, or no torch that sees one.
+Ratios above 1: ours is faster. All on random numbers. Ends with 77 where there is no GPU,
+or no torch that sees one.
 """
 import argparse
 import json
@@ -18,7 +21,8 @@ HEADS = {"8B": (32, 8, 128), "135M": (9, 3, 64)}
 
 
 def ours(args):
-    done = subprocess.run([str(args.binary), "--only", args.only, "--attention", args.attention], capture_output=True,
+    done = subprocess.run([str(args.binary), "--only", args.only, "--attention", args.attention],
+                          capture_output=True,
                           text=True)
     if done.returncode != 0:
         print((done.stdout + done.stderr).strip())
@@ -45,17 +49,20 @@ def attention(torch, name):
     model, rows, tokens = re.match(r"attention\S* (\S+) (\d+) x (\d+)", name).groups()
     query, kv, size = HEADS[model]
     shapes = ((int(rows), heads, int(tokens), size) for heads in (query, kv, kv))
-    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for shape in shapes)
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+               for shape in shapes)
 
     def forward():
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                                                enable_gqa=True)
 
     if name.startswith("attention "):
         with torch.no_grad():
             return milliseconds(torch, forward)
     out = forward()
     gradient = torch.randn_like(out)
-    return milliseconds(torch, lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True))
+    return milliseconds(torch, lambda: torch.autograd.grad(out, (q, k, v), gradient,
+                                                           retain_graph=True))
 
 
 def product(torch, name):
@@ -70,8 +77,10 @@ def product(torch, name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/gpu_kernel_bench")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", type=pathlib.Path,
+                        default=ROOT / "build/release/bin/gpu_kernel_bench")
     parser.add_argument("--only", default="")
     parser.add_argument("--attention", choices=("own", "cudnn"), default="own")
     args = parser.parse_args()
@@ -86,12 +95,15 @@ def main():
     print("| case | ms | TFLOP/s | GB/s | torch, ms | ratio |\n|---|---|---|---|---|---|")
     for case in found:
         name = case["case"]
-        timed = attention if name.startswith("attention") else product if name.startswith("linear") else None
-        if "cross_entropy" in name or "documents" in name:  # torch has no such attention without a package
+        timed = attention if name.startswith("attention") else product if name.startswith(
+            "linear") else None
+        # torch has no such attention without a package
+        if "cross_entropy" in name or "documents" in name:
             timed = None
         theirs = timed(torch, name) if timed else None
         beside = f"{theirs:.3f} | {theirs / case['ms']:.2f}" if theirs else "| "
-        print(f"| {name} | {case['ms']:.3f} | {case['tflops']:.1f} | {case['gbytes']:.0f} | {beside} |", flush=True)
+        print(f"| {name} | {case['ms']:.3f} | {case['tflops']:.1f} | {case['gbytes']:.0f} | "
+              f"{beside} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Adapters: tokens per second and memory beside PEFT, and a step beside one of full training. README.md says how.
+"""Adapters: tokens per second and memory beside PEFT, and a step beside one of full
+training. README.md says how.
 
   lora_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 5]
-  lora_bench.py --data TOKENS.bin --model FOLDER --alone        # memory of one run on an NF4 base, as planned and as measured
+  lora_bench.py --data TOKENS.bin --model FOLDER --alone        # memory of one run on an NF4 base,
+  as planned and as measured
 
-Each pair trains the same steps in turn, one process on as many threads: LoRA of rank 16 on all linear layers with ftrun, the
-same on an NF4 base, the same with transformers and PEFT, and all weights with ftrun (--dora: adapters with magnitudes, and LoRA in
-place of all weights). Times are the median of the steps after
-the first; memory is the most that the process held (VmHWM), libraries included.
+Each pair trains the same steps in turn, one process on as many threads: LoRA of rank 16 on
+all linear layers with ftrun, the same on an NF4 base, the same with transformers and PEFT,
+and all weights with ftrun (--dora: adapters with magnitudes, and LoRA in place of all
+weights). Times are the median of the steps after the first; memory is the most that the
+process held (VmHWM), libraries included.
 """
 import argparse
 import json
@@ -25,11 +28,16 @@ PEER = '''
 import json, resource, sys, time
 import numpy as np, torch, transformers
 from peft import LoraConfig, get_peft_model
-model_folder, data, tokens, steps, threads, targets, dora = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]), sys.argv[6].split(","), sys.argv[7] == "dora"
+model_folder, data = sys.argv[1:3]
+tokens, steps, threads = map(int, sys.argv[3:6])
+targets, dora = sys.argv[6].split(","), sys.argv[7] == "dora"
 torch.set_num_threads(threads)
 base = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-model = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules=targets, use_dora=dora, task_type="CAUSAL_LM")).train()
-optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-4, weight_decay=0.0)
+adapter = LoraConfig(r=16, lora_alpha=32, target_modules=targets, use_dora=dora,
+                     task_type="CAUSAL_LM")
+model = get_peft_model(base, adapter).train()
+trained = [p for p in model.parameters() if p.requires_grad]
+optimizer = torch.optim.AdamW(trained, lr=2e-4, weight_decay=0.0)
 stream = np.fromfile(data, dtype=np.uint16).astype(np.int64)
 times, losses = [], []
 for step in range(steps):
@@ -43,7 +51,8 @@ for step in range(steps):
     optimizer.zero_grad()
     losses.append(loss.item())
     times.append(time.perf_counter() - start)
-print(json.dumps({"times": times, "losses": losses, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"times": times, "losses": losses, "peak": peak}))
 '''
 
 
@@ -51,12 +60,16 @@ def ftrun(args, adapter, quantized=False, dora=False):
     out = args.scratch / "run"
     shutil.rmtree(out, ignore_errors=True)
     value = {"model": {"path": str(args.model)}, "output_dir": str(out), "threads": args.threads,
-             "data": {"train": str(args.data), "token_dtype": args.token_dtype, "sequence_length": args.tokens, "shuffle": False},
-             "train": {"steps": args.steps}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
-             "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "weight_decay": 0.0}},
+             "data": {"train": str(args.data), "token_dtype": args.token_dtype,
+                      "sequence_length": args.tokens, "shuffle": False},
+             "train": {"steps": args.steps}, "train_micro_batch_size_per_gpu": 1,
+             "gradient_accumulation_steps": 1,
+             "gradient_clipping": 1.0,
+             "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "weight_decay": 0.0}},
              "checkpoint": {"every": 0}, "export": {"enabled": False}}
     if adapter:
-        value["adapter"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "use_dora": dora}
+        value["adapter"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear",
+                            "use_dora": dora}
     if quantized:
         value["quantization"] = {"type": "nf4"}
     if args.bf16:
@@ -69,12 +82,14 @@ def ftrun(args, adapter, quantized=False, dora=False):
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
     lines = [line for line in lines if "loss" in line and "evaluation" not in line]
     memory = json.loads((out / "run.json").read_text())["memory"]["process"]
-    return {"times": [line["step_seconds"] for line in lines], "losses": [line["loss"] for line in lines], "peak": memory["measured"],
+    return {"times": [line["step_seconds"] for line in lines],
+            "losses": [line["loss"] for line in lines], "peak": memory["measured"],
             "planned": memory["predicted"]}
 
 
 def peer(args):
-    done = subprocess.run([sys.executable, "-c", PEER, args.model, args.data, str(args.tokens), str(args.steps), str(args.threads), ",".join(ALL),
+    done = subprocess.run([sys.executable, "-c", PEER, args.model, args.data, str(args.tokens),
+                           str(args.steps), str(args.threads), ",".join(ALL),
                            "dora" if args.dora else "lora"],
                           capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -98,18 +113,24 @@ def main():
         args.scratch = pathlib.Path(scratch)
         if args.alone:
             run = ftrun(args, True, quantized=True)
-            print(f"the process held {run['peak'] / 2**30:.3f} GiB, planned were {run['planned'] / 2**30:.3f} GiB "
-                  f"({run['peak'] / run['planned'] - 1:+.1%}); {statistics.median(run['times'][1:]):.1f} s a step of {args.tokens} tokens")
+            print(f"the process held {run['peak'] / 2**30:.3f} GiB, planned were "
+                  f"{run['planned'] / 2**30:.3f} GiB ({run['peak'] / run['planned'] - 1:+.1%}); "
+                  f"{statistics.median(run['times'][1:]):.1f} s a step of {args.tokens} tokens")
             return
         for pair in range(args.pairs):
             ours, packed = (ftrun(args, True, quantized, args.dora) for quantized in (False, True))
             theirs, full = peer(args), ftrun(args, args.dora)
-            mine, small, other, whole = (statistics.median(run["times"][1:]) for run in (ours, packed, theirs, full))
-            print(f"pair {pair + 1}: {other / mine:.2f} x PEFT's tokens/s, {ours['peak'] / theirs['peak']:.2f} x its memory "
-                  f"({ours['peak'] / 2**20:.0f} and {theirs['peak'] / 2**20:.0f} MiB); a step takes {mine / whole:.2f} of one of {'LoRA' if args.dora else 'full training'} "
-                  f"({mine:.2f} s, {whole:.2f} s), memory {ours['peak'] / full['peak']:.2f}; first losses {ours['losses'][0]:.6f}, {theirs['losses'][0]:.6f}; "
-                  f"NF4 base: {packed['peak'] / theirs['peak']:.2f} x PEFT's fp32 memory ({packed['peak'] / 2**20:.0f} MiB), {mine / small:.2f} x the speed of "
-                  f"fp32's, first loss {packed['losses'][0]:.6f}", flush=True)
+            mine, small, other, whole = (statistics.median(run["times"][1:])
+                                         for run in (ours, packed, theirs, full))
+            print(f"pair {pair + 1}: {other / mine:.2f} x PEFT's tokens/s, "
+                  f"{ours['peak'] / theirs['peak']:.2f} x its memory ({ours['peak'] / 2**20:.0f} "
+                  f"and {theirs['peak'] / 2**20:.0f} MiB); a step takes {mine / whole:.2f} of one "
+                  f"of {'LoRA' if args.dora else 'full training'} ({mine:.2f} s, {whole:.2f} s), "
+                  f"memory {ours['peak'] / full['peak']:.2f}; first losses "
+                  f"{ours['losses'][0]:.6f}, {theirs['losses'][0]:.6f}; NF4 base: "
+                  f"{packed['peak'] / theirs['peak']:.2f} x PEFT's fp32 memory "
+                  f"({packed['peak'] / 2**20:.0f} MiB), {mine / small:.2f} x the speed of fp32's, "
+                  f"first loss {packed['losses'][0]:.6f}", flush=True)
 
 
 main()

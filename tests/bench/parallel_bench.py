@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Tensor and pipeline parallelism on two ranks of one thread, beside PyTorch's and beside each other. README.md says how.
+"""Tensor and pipeline parallelism on two ranks of one thread, beside PyTorch's and beside each
+other. README.md says how.
 
-  parallel_bench.py --tensor --peers FOLDER [--pairs 5] [--steps 4]    beside one process and torch.distributed.tensor.parallel
-  parallel_bench.py --pipeline --peers FOLDER                          beside torch.distributed.pipelining
-  parallel_bench.py --schedules [--shape 15-layers]                    1F1B beside the others: steps, idle shares; six minutes
-  parallel_bench.py --memory [--stages 1,2,4]                          bytes of each stage under each schedule
+  parallel_bench.py --tensor --peers FOLDER [--pairs 5] [--steps 4]    beside one process and
+  torch.distributed.tensor.parallel parallel_bench.py --pipeline --peers FOLDER
+  beside torch.distributed.pipelining parallel_bench.py --schedules [--shape 15-layers]
+  1F1B beside the others: steps, idle shares; six minutes parallel_bench.py --memory [--stages
+  1,2,4]                          bytes of each stage under each schedule
 
-Weights and tokens are random (random_model.py). --tensor: eight layers of Qwen2.5-0.5B's shape, one sequence a step.
---pipeline: 15 layers of hidden 1024, feed-forward 2816, 16 query and 4 key/value heads, vocabulary 8,192, untied, as 8 + 7, eight
-micro-batches of one sequence. --schedules: the same at half the width, a quarter of the operations. --memory: 16 layers, two steps
-under each schedule. AdamW on all tensors, clip 1, fp32.
-A round is one run of each, by turns. FOLDER holds the peers (torch_tp.py, torch_pp.py and the common.py that they use).
+Weights and tokens are random (random_model.py). --tensor: eight layers of Qwen2.5-0.5B's shape, one
+sequence a step. --pipeline: 15 layers of hidden 1024, feed-forward 2816, 16 query and 4 key/value
+heads, vocabulary 8,192, untied, as 8 + 7, eight micro-batches of one sequence. --schedules: the
+same at half the width, a quarter of the operations. --memory: 16 layers, two steps under each
+schedule. AdamW on all tensors, clip 1, fp32. A round is one run of each, by turns. FOLDER holds the
+peers (torch_tp.py, torch_pp.py and the common.py that they use).
 """
 import argparse
 import json
@@ -32,7 +35,8 @@ SPLIT = [8, 7]
 MICRO_BATCHES = 8
 TIMEOUT = 1800
 # name: settings, parts of the model a stage.
-SCHEDULES = {"gpipe": ({}, 1), "1f1b": ({}, 1), "interleaved": ({"virtual_stages": 2}, 2), "zb-h1": ({}, 1), "zbv": ({}, 2)}
+SCHEDULES = {"gpipe": ({}, 1), "1f1b": ({}, 1), "interleaved": ({"virtual_stages": 2}, 2),
+             "zb-h1": ({}, 1), "zbv": ({}, 2)}
 
 
 # --- the job -------------------------------------------------------------------------------------
@@ -41,11 +45,16 @@ SCHEDULES = {"gpipe": ({}, 1), "1f1b": ({}, 1), "interleaved": ({"virtual_stages
 def config(args, model, out, parallel, micro_batches, steps, threads):
     return {
         "model": {"path": str(model)},
-        "data": {"train": str(model / "train.bin"), "token_dtype": "uint32", "sequence_length": args.tokens, "shuffle": False},
-        "train": {"steps": steps, "weight_decay_exempt": "none"}, "parallel": {"data": 1, **parallel},
-        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": micro_batches, "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
-        "steps_per_print": 1, "threads": threads, "checkpoint": {"every": 0}, "export": {"enabled": False}, "output_dir": str(out),
+        "data": {"train": str(model / "train.bin"), "token_dtype": "uint32",
+                 "sequence_length": args.tokens, "shuffle": False},
+        "train": {"steps": steps, "weight_decay_exempt": "none"},
+        "parallel": {"data": 1, **parallel},
+        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": micro_batches,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "betas": [0.9, 0.95], "eps": 1e-8,
+                                                  "weight_decay": 0.1}},
+        "steps_per_print": 1, "threads": threads, "checkpoint": {"every": 0},
+        "export": {"enabled": False}, "output_dir": str(out),
     }
 
 
@@ -65,20 +74,24 @@ def train(args, model, parallel, micro_batches, steps, threads=1):
 
 
 def figures(watched, seconds, losses, **more):
-    return {"seconds": statistics.median(seconds[1:]), "losses": losses, "foreign": watched.foreign_cores, **more}
+    return {"seconds": statistics.median(seconds[1:]), "losses": losses,
+            "foreign": watched.foreign_cores, **more}
 
 
 def run_ftrun(args, model, parallel, micro_batches, threads=1):
     watched, lines, run = train(args, model, parallel, micro_batches, args.steps, threads)
     idle = {stage: (found["idle_per_million"] / 1e4, found["schedule_idle_per_million"] / 1e4)
             for stage, found in run.get("pipeline", {}).items()}
-    return figures(watched, [line["step_seconds"] for line in lines], [line["loss"] for line in lines], idle=idle)
+    return figures(watched, [line["step_seconds"] for line in lines],
+                   [line["loss"] for line in lines], idle=idle)
 
 
 def run_peer(args, model, script, *options):
-    command = [args.peer_python, pathlib.Path(args.peers) / script, "--model", model, "--data", model / "train.bin", "--ranks", 2,
+    command = [args.peer_python, pathlib.Path(args.peers) / script, "--model", model, "--data",
+               model / "train.bin", "--ranks", 2,
                "--seq", args.tokens, "--steps", args.steps, *options]
-    env = {"PATH": f"{pathlib.Path(args.peer_python).parent}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1",
+    env = {"PATH": f"{pathlib.Path(args.peer_python).parent}:{os.environ['PATH']}",
+           "PYTHONDONTWRITEBYTECODE": "1",
            "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     watched = watch(command, env, step_of_peer, TIMEOUT)
     lines = [json.loads(line) for line in watched.output.splitlines() if line.startswith('{"step"')]
@@ -86,7 +99,8 @@ def run_peer(args, model, script, *options):
 
 
 def compare(args, runs):
-    """Rounds of all runs, by turns; the first of them against each other one. The quiet rounds, or all where none was quiet."""
+    """Rounds of all runs, by turns; the first of them against each other one. The quiet rounds, or
+    all where none was quiet."""
     ours, *others = runs
     found = []
     for i in range(args.pairs):
@@ -94,18 +108,27 @@ def compare(args, runs):
         turned = names[i % len(names):] + names[:i % len(names)]
         found.append({name: runs[name]() for name in turned})
         one = found[-1]
-        print(f"round {i + 1}: {ours} {one[ours]['seconds']:.2f} s; " + "; ".join(
-            f"{name} {one[name]['seconds']:.2f} s, {one[name]['seconds'] / one[ours]['seconds']:.2f} x, losses off by "
-            f"{max(abs(a - b) / b for a, b in zip(one[ours]['losses'], one[name]['losses'], strict=True)):.1e}" for name in others) +
-            f"; other load at most {max(run['foreign'] for run in one.values()):.2f} core", flush=True)
+
+        def against(name):
+            pairs = zip(one[ours]["losses"], one[name]["losses"], strict=True)
+            off = max(abs(a - b) / b for a, b in pairs)
+            ratio = one[name]["seconds"] / one[ours]["seconds"]
+            return f"{name} {one[name]['seconds']:.2f} s, {ratio:.2f} x, losses off by {off:.1e}"
+
+        foreign = max(run["foreign"] for run in one.values())
+        print(f"round {i + 1}: {ours} {one[ours]['seconds']:.2f} s; "
+              + "; ".join(against(name) for name in others)
+              + f"; other load at most {foreign:.2f} core", flush=True)
         for name, run in one.items():
             for stage, (idle, schedule) in run.get("idle", {}).items():
-                print(f"  {name}, {stage}: waits {idle:.1f} % of its steps, by the schedule {schedule:.1f} %", flush=True)
+                print(f"  {name}, {stage}: waits {idle:.1f} % of its steps, by the schedule "
+                      f"{schedule:.1f} %", flush=True)
     quiet = [one for one in found if max(run["foreign"] for run in one.values()) <= QUIET_CORES]
     for name in others:
         ratios = sorted(one[name]["seconds"] / one[ours]["seconds"] for one in quiet or found)
-        print(f"{ours} is {statistics.median(ratios):.2f} x as fast as {name} ({ratios[0]:.2f} to {ratios[-1]:.2f}; {len(quiet)} of "
-              f"{len(found)} rounds quiet{'' if quiet else ': no result'})")
+        print(f"{ours} is {statistics.median(ratios):.2f} x as fast as {name} ({ratios[0]:.2f} to "
+              f"{ratios[-1]:.2f}; {len(quiet)} of {len(found)} rounds "
+              f"quiet{'' if quiet else ': no result'})")
     return quiet or found
 
 
@@ -120,14 +143,16 @@ def compare_tensor(args):
 
 
 def pipeline(schedule, split):
-    return {"pipeline": 2, "schedule": schedule, **({"pipeline_layers": split} if split else {}), **SCHEDULES[schedule][0]}
+    return {"pipeline": 2, "schedule": schedule, **({"pipeline_layers": split} if split else {}),
+            **SCHEDULES[schedule][0]}
 
 
 def compare_pipeline(args):
     model = random_model.make(PIPELINE_SHAPE, args.scratch / "model")[0]
     compare(args, {
         "1f1b": lambda: run_ftrun(args, model, pipeline("1f1b", SPLIT), MICRO_BATCHES),
-        "PyTorch": lambda: run_peer(args, model, "torch_pp.py", "--acc", MICRO_BATCHES, "--schedule", "1f1b", "--split",
+        "PyTorch": lambda: run_peer(args, model, "torch_pp.py", "--acc", MICRO_BATCHES,
+                                    "--schedule", "1f1b", "--split",
                                     ",".join(map(str, SPLIT))),
     })
 
@@ -135,10 +160,15 @@ def compare_pipeline(args):
 def compare_schedules(args):
     """Four parts are cut by ftrun itself."""
     names = [name for name in SCHEDULES if name != "gpipe"]
-    print(f"{args.shape}, {args.tokens} tokens, {MICRO_BATCHES} micro-batches, two stages", flush=True)
+    print(f"{args.shape}, {args.tokens} tokens, {MICRO_BATCHES} micro-batches, two stages",
+          flush=True)
     model = random_model.make(args.shape, args.scratch / "model")[0]
-    rounds = compare(args, {name: (lambda name=name: run_ftrun(args, model, pipeline(name, SPLIT if SCHEDULES[name][1] == 1 else None),
-                                                               MICRO_BATCHES)) for name in names})
+
+    def run(name):
+        layers = SPLIT if SCHEDULES[name][1] == 1 else None
+        return run_ftrun(args, model, pipeline(name, layers), MICRO_BATCHES)
+
+    rounds = compare(args, {name: (lambda name=name: run(name)) for name in names})
 
     def middle(name, value):
         return statistics.median(value(one[name], one["1f1b"]) for one in rounds)
@@ -146,22 +176,27 @@ def compare_schedules(args):
     def mean_idle(run, which):
         return statistics.mean(shares[which] for shares in run["idle"].values())
 
-    print("\n| schedule | step | of 1f1b's | stage 0 waits (by the schedule) | stage 1 waits (by the schedule) | both wait less than under 1f1b, "
-          "points (by the schedule) |\n|---|---|---|---|---|---|")
+    print("\n| schedule | step | of 1f1b's | stage 0 waits (by the schedule) | stage 1 waits (by "
+          "the schedule) | both wait less than under 1f1b, points (by the schedule) |\n"
+          "|---|---|---|---|---|---|")
     for name in names:
-        idle = [[middle(name, lambda run, _: run["idle"][f"stage {stage}"][which]) for which in (0, 1)] for stage in (0, 1)]
-        less = [middle(name, lambda run, ours: mean_idle(ours, which) - mean_idle(run, which)) for which in (0, 1)]
+        idle = [[middle(name, lambda run, _: run["idle"][f"stage {stage}"][which])
+                 for which in (0, 1)] for stage in (0, 1)]
+        less = [middle(name, lambda run, ours: mean_idle(ours, which) - mean_idle(run, which))
+                for which in (0, 1)]
         print(f"| {name} | {middle(name, lambda run, _: run['seconds']):.2f} s | "
               f"{middle(name, lambda run, ours: run['seconds'] / ours['seconds']):.3f} | " +
-              " | ".join(f"{measured:.1f} % ({schedule:.1f})" for measured, schedule in idle) + f" | {less[0]:.1f} ({less[1]:.1f}) |")
+              " | ".join(f"{measured:.1f} % ({schedule:.1f})" for measured, schedule in idle)
+              + f" | {less[0]:.1f} ({less[1]:.1f}) |")
 
 
 # --- memory --------------------------------------------------------------------------------------
 
 
 def in_flight(schedule, stages, stage, micro_batches):
-    """Most micro-batches whose activations a stage keeps, counted in whole stages, by the schedules' papers: GPipe (Huang et
-    al. 2019), 1F1B (Narayanan et al. 2019), interleaved 1F1B (Narayanan et al. 2021), ZB-H1 and ZBV (Qi et al. 2024)."""
+    """Most micro-batches whose activations a stage keeps, counted in whole stages, by the
+    schedules' papers: GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019), interleaved 1F1B
+    (Narayanan et al. 2021), ZB-H1 and ZBV (Qi et al. 2024)."""
     if schedule == "gpipe":
         return micro_batches
     if schedule == "1f1b":
@@ -182,31 +217,37 @@ def stage_bytes(args, model, schedule, stages, micro_batches):
 
 
 def compare_memory(args):
-    """One micro-batch's activations are what two GPipe runs of 4 and 8 micro-batches differ in, a quarter of it; gradients and scratch
-    lie in the same memory, where activations are gone."""
+    """One micro-batch's activations are what two GPipe runs of 4 and 8 micro-batches differ in, a
+    quarter of it; gradients and scratch lie in the same memory, where activations are gone."""
     model = random_model.make(MEMORY_SHAPE, args.scratch / "model")[0]
-    print("| stages | schedule | stage | parameters | optimizer | temporary | of it in flight | process |")
+    print("| stages | schedule | stage | parameters | optimizer | temporary | of it in flight | "
+          "process |")
     print("|---|---|---|---|---|---|---|---|")
     for stages in args.stages:
-        half, full = (stage_bytes(args, model, "gpipe", stages, count) for count in (MICRO_BATCHES // 2, MICRO_BATCHES))
+        half, full = (stage_bytes(args, model, "gpipe", stages, count)
+                      for count in (MICRO_BATCHES // 2, MICRO_BATCHES))
         if stages == 1:
             half = full
         for schedule in SCHEDULES if stages > 1 else ["1f1b"]:
-            found = full if schedule == "gpipe" or stages == 1 else stage_bytes(args, model, schedule, stages, MICRO_BATCHES)
+            found = (full if schedule == "gpipe" or stages == 1
+                     else stage_bytes(args, model, schedule, stages, MICRO_BATCHES))
             for stage, used in enumerate(found):
                 one = (full[stage]["temporary"] - half[stage]["temporary"]) / (MICRO_BATCHES // 2)
                 kept = in_flight(schedule, stages, stage, MICRO_BATCHES)
                 mib = [used[name] / 2**20 for name in ("parameters", "optimizer", "temporary")]
                 known = f"{kept:g} x {one / 2**20:.1f}" if stages > 1 else "1"
-                print(f"| {stages} | {schedule if stages > 1 else '-'} | {stage} | " + " | ".join(f"{x:.1f}" for x in mib) +
+                print(f"| {stages} | {schedule if stages > 1 else '-'} | {stage} | "
+                      + " | ".join(f"{x:.1f}" for x in mib) +
                       f" | {known} | {used['process'] / 2**20:.0f} |", flush=True)
 
 
-WAYS = {"tensor": compare_tensor, "pipeline": compare_pipeline, "schedules": compare_schedules, "memory": compare_memory}
+WAYS = {"tensor": compare_tensor, "pipeline": compare_pipeline, "schedules": compare_schedules,
+        "memory": compare_memory}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_mutually_exclusive_group(required=True)
     for way in WAYS:
         ways.add_argument(f"--{way}", dest="way", action="store_const", const=way)
@@ -217,7 +258,9 @@ def main():
     parser.add_argument("--shape", default=SCHEDULES_SHAPE, help="of --schedules (random_model.py)")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=512, help="of a sequence")
-    parser.add_argument("--stages", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 4])
+    parser.add_argument("--stages",
+                        type=lambda text: [int(part)
+                                           for part in text.split(",")], default=[1, 2, 4])
     args = parser.parse_args()
     args.pairs = args.pairs or PAIRS.get(args.way)
     if args.way in ("tensor", "pipeline") and not args.peers:

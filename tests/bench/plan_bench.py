@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""How long `ftrun plan` takes for all ranks of a large run, and the memory that it takes, beside the same of few ranks.
+"""How long `ftrun plan` takes for all ranks of a large run, and the memory that it takes,
+beside the same of few ranks.
 
-  tests/bench/plan_bench.py [--binary build/release/bin/ftrun] [--config tests/sim/llama-3-405b/plan.yaml] [--times 5]
+  tests/bench/plan_bench.py [--binary build/release/bin/ftrun] [--config
+  tests/sim/llama-3-405b/plan.yaml] [--times 5]
 
   tests/bench/plan_bench.py --pipelines [--micro-batches 16,32,64]
 
---pipelines: tensor 8 x pipeline 16 x data 128 instead, under each schedule, with the time and memory of the picture
-(`--schedule`) and of plan and check added up. Else: each time plans and checks the config as it is, and with two data-parallel ranks, in turn: what differs is what all the
-other ranks cost. Processor seconds hardly depend on what else the machine does, wall-clock seconds do; of each the least
-and the median, of memory the most. The goal for Llama-3-405B on 16,384 ranks: under 5 s and under 2 GB.
+--pipelines: tensor 8 x pipeline 16 x data 128 instead, under each schedule, with the time and
+memory of the picture (`--schedule`) and of plan and check added up. Else: each time plans and
+checks the config as it is, and with two data-parallel ranks, in turn: what differs is what all the
+other ranks cost. Processor seconds hardly depend on what else the machine does, wall-clock seconds
+do; of each the least and the median, of memory the most. The goal for Llama-3-405B on 16,384 ranks:
+under 5 s and under 2 GB.
 """
 import argparse
 import os
@@ -24,18 +28,22 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def plan(binary, config, *arguments):
     """(what was checked, wall-clock seconds, processor seconds, bytes of memory at most)"""
     start = time.monotonic()
-    process = subprocess.Popen([binary, "plan", "--config", config, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen([binary, "plan", "--config", config, *arguments],
+                               stdout=subprocess.PIPE, text=True, cwd=ROOT)
     text = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, f"ftrun plan: exit {process.returncode}"
     checked = re.search(r"^checked: all (\d+) ranks, (\d+) ", text, re.M)
-    return (checked[1], checked[2]), time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+    took = time.monotonic() - start
+    return checked.groups(), took, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
 MESH = ("parallel.data=128", "parallel.pipeline=16")
-PIPELINES = {"1f1b, ZeRO-1": (), "interleaved, ZeRO-1": ("parallel.schedule=interleaved", "parallel.virtual_stages=2"),
-             "zb-h1, ZeRO-1": ("parallel.schedule=zb-h1",), "1f1b, ZeRO-3": ("zero_optimization.stage=3",)}
+PIPELINES = {"1f1b, ZeRO-1": (), "interleaved, ZeRO-1": ("parallel.schedule=interleaved",
+                                                         "parallel.virtual_stages=2"),
+             "zb-h1, ZeRO-1": ("parallel.schedule=zb-h1",),
+             "1f1b, ZeRO-3": ("zero_optimization.stage=3",)}
 
 
 def settings(*of_config):
@@ -45,9 +53,11 @@ def settings(*of_config):
 def draw(binary, config, *arguments):
     """(wall-clock seconds, processor seconds) of the picture"""
     start, before = time.monotonic(), os.times()
-    subprocess.run([binary, "plan", "--schedule", "--config", config, *arguments], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    subprocess.run([binary, "plan", "--schedule", "--config", config, *arguments], check=True,
+                   stdout=subprocess.DEVNULL, cwd=ROOT)
     after = os.times()
-    return time.monotonic() - start, after.children_user + after.children_system - before.children_user - before.children_system
+    return (time.monotonic() - start, after.children_user
+            + after.children_system - before.children_user - before.children_system)
 
 
 def plan_pipelines(options):
@@ -57,13 +67,15 @@ def plan_pipelines(options):
             walls, seconds, memory = [], [], []
             for _ in range(options.times):
                 drawn = draw(options.binary, options.config, *arguments)
-                (ranks, programs), wall, processor, most = plan(options.binary, options.config, *arguments)
+                (ranks, programs), wall, processor, most = plan(options.binary, options.config,
+                                                                *arguments)
                 walls.append(wall + drawn[0])
                 seconds.append(processor + drawn[1])
                 memory.append(most)
-            print(f"{name}, {count} micro-batches: {ranks} ranks, {programs} programs: {min(walls):.2f} s (median "
-                  f"{statistics.median(walls):.2f}), processor {min(seconds):.2f} s (median {statistics.median(seconds):.2f}), "
-                  f"memory at most {max(memory) / 2**20:.0f} MiB", flush=True)
+            print(f"{name}, {count} micro-batches: {ranks} ranks, {programs} programs: "
+                  f"{min(walls):.2f} s (median {statistics.median(walls):.2f}), processor "
+                  f"{min(seconds):.2f} s (median {statistics.median(seconds):.2f}), memory at most "
+                  f"{max(memory) / 2**20:.0f} MiB", flush=True)
 
 
 def main():
@@ -72,7 +84,9 @@ def main():
     parser.add_argument("--config", default="tests/sim/llama-3-405b/plan.yaml")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--pipelines", action="store_true")
-    parser.add_argument("--micro-batches", type=lambda text: [int(part) for part in text.split(",")], default=[16, 32, 64])
+    parser.add_argument("--micro-batches",
+                        type=lambda text: [int(part)
+                                           for part in text.split(",")], default=[16, 32, 64])
     options = parser.parse_args()
     if options.pipelines:
         return plan_pipelines(options)
@@ -82,10 +96,11 @@ def main():
         for name, arguments in ways.items():
             runs[name].append(plan(options.binary, options.config, *arguments))
     for name, found in runs.items():
-        (ranks, programs), walls, seconds, memory = found[0][0], *(list(column) for column in list(zip(*found))[1:])
-        print(f"{name}: {ranks} ranks, {programs} programs: {min(walls):.2f} s (median {statistics.median(walls):.2f}), "
-              f"processor {min(seconds):.2f} s (median {statistics.median(seconds):.2f}), "
-              f"memory at most {max(memory) / 2**20:.0f} MiB")
+        ranks, programs = found[0][0]
+        walls, seconds, memory = (list(column) for column in list(zip(*found))[1:])
+        print(f"{name}: {ranks} ranks, {programs} programs: {min(walls):.2f} s (median "
+              f"{statistics.median(walls):.2f}), processor {min(seconds):.2f} s (median "
+              f"{statistics.median(seconds):.2f}), memory at most {max(memory) / 2**20:.0f} MiB")
 
 
 main()

@@ -1,9 +1,11 @@
-"""How far `ftrun plan --machine` is from what steps take: trains a small decoder on a grid of layouts, each of them right after
-the machine was measured anew, and prints predicted and measured medians.
+"""How far `ftrun plan --machine` is from what steps take: trains a small decoder on a
+grid of layouts, each of them right after the machine was measured anew, and prints
+predicted and measured medians.
 
     plan_time_bench.py ROOT [--out FILE] [--only WORD] [--steps N] [--full]
 
-Steps after the second count. Nothing else should run meanwhile; the share of time that other processes took is printed beside."""
+Steps after the second count. Nothing else should run meanwhile; the share of time that other
+processes took is printed beside."""
 import argparse
 import itertools
 import json
@@ -32,8 +34,10 @@ def layouts():
     def layout(name, data=1, tensor=1, pipeline=1, stage=0, accumulation=None, **more):
         rows = 4 // data
         accumulation = accumulation or (rows if pipeline > 1 else 1)
-        return name, {"parallel": {"data": data, "tensor": tensor, "pipeline": pipeline}, "zero_optimization": {"stage": stage},
-                      "train_micro_batch_size_per_gpu": rows // accumulation, "gradient_accumulation_steps": accumulation} | more
+        return name, {"parallel": {"data": data, "tensor": tensor, "pipeline": pipeline},
+                      "zero_optimization": {"stage": stage},
+                      "train_micro_batch_size_per_gpu": rows // accumulation,
+                      "gradient_accumulation_steps": accumulation} | more
 
     bf16 = {"bf16": {"enabled": True}}
     full = {"recompute": "full"}
@@ -69,7 +73,8 @@ def stolen():
 
 
 def measured(config, nproc, folder):
-    subprocess.run([FTRUN, "--config", config, "--nproc", str(nproc), "--restarts", "0"], check=True, capture_output=True)
+    subprocess.run([FTRUN, "--config", config, "--nproc", str(nproc), "--restarts", "0"],
+                   check=True, capture_output=True)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "step_seconds" in line][2:]
     return (statistics.median(line["step_seconds"] for line in steps),
@@ -77,7 +82,8 @@ def measured(config, nproc, folder):
 
 
 def predicted(config, nproc, machine):
-    told = subprocess.run([FTRUN, "plan", "--config", config, "--nproc", str(nproc), "--machine", machine], check=True,
+    told = subprocess.run([FTRUN, "plan", "--config", config, "--nproc", str(nproc), "--machine",
+                           machine], check=True,
                           capture_output=True, text=True).stdout
     step = float(re.search(r"time of a step on .*?: ([\d.e+-]+) s", told)[1])
     waits = re.search(r"waits for collectives +([\d.e+-]+) s", told)
@@ -97,23 +103,28 @@ def main():
             folder = scratch / f"run-{number}"
             config = scratch / f"{number}.json"
             config.write_text(json.dumps({
-                "model": {"path": str(model)}, "output_dir": str(folder), "train": {"steps": options.steps},
+                "model": {"path": str(model)}, "output_dir": str(folder),
+                "train": {"steps": options.steps},
                 "data": {"train": str(tokens), "token_dtype": "uint32", "sequence_length": 256},
-                "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "checkpoint": {"every": 0}} | settings))
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "checkpoint": {"every": 0}}
+                                         | settings))
             machine = scratch / f"machine-{number}.yaml"
-            subprocess.run([FTRUN, "bench", "machine", "--out", machine] + ([] if options.full else ["--quick"]), check=True,
+            subprocess.run([FTRUN, "bench", "machine", "--out", machine]
+                           + ([] if options.full else ["--quick"]), check=True,
                            capture_output=True)
             before = stolen()
             seconds, exposed = measured(config, nproc, folder)
             plan, waits = predicted(config, nproc, machine)
             rows.append((name, plan, seconds, plan / seconds - 1, waits / plan, exposed / seconds))
-            print(f"{name:40s} predicted {plan:7.3f} s  measured {seconds:7.3f} s  {100 * rows[-1][3]:+6.1f} %   "
-                  f"exposed {100 * rows[-1][4]:5.1f} % / {100 * rows[-1][5]:5.1f} %   stolen {stolen() - before}", flush=True)
+            print(f"{name:40s} predicted {plan:7.3f} s  measured {seconds:7.3f} s  "
+                  f"{100 * rows[-1][3]:+6.1f} %   exposed {100 * rows[-1][4]:5.1f} % / "
+                  f"{100 * rows[-1][5]:5.1f} %   stolen {stolen() - before}", flush=True)
     errors = [abs(row[3]) for row in rows]
     pairs = [(a, b) for a, b in itertools.combinations(rows, 2) if abs(a[2] / b[2] - 1) > 0.05]
     ordered = sum(1 if (a[1] - b[1]) * (a[2] - b[2]) > 0 else -1 for a, b in pairs)
-    print(f"{len(rows)} layouts: mean error {100 * statistics.mean(errors):.1f} %, worst {100 * max(errors):.1f} %, "
-          f"{sum(e <= 0.15 for e in errors)} within 15 %, order {ordered / max(len(pairs), 1):.2f}")
+    print(f"{len(rows)} layouts: mean error {100 * statistics.mean(errors):.1f} %, worst "
+          f"{100 * max(errors):.1f} %, {sum(e <= 0.15 for e in errors)} within 15 %, order "
+          f"{ordered / max(len(pairs), 1):.2f}")
     if options.out:
         options.out.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
 

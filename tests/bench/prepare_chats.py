@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""How fast chats become training data, beside transformers' apply_chat_template(tokenize=True) on as many processes.
+"""How fast chats become training data, beside transformers'
+apply_chat_template(tokenize=True) on as many processes.
 
-  tests/bench/prepare_chats.py [--model models/smollm2-135m] [--chats 4000] [--workers 2] [--turns 2]
+  tests/bench/prepare_chats.py [--model models/smollm2-135m] [--chats 4000]
+  [--workers 2] [--turns 2]
 
-Both read the same JSON lines and give ids; prepare_data.py also finds what is trained on, renders every
-prompt as a server would, and writes its files. Prints both rates and their ratio: by the clock, with the start
-of prepare_data.py's processes, and by the processor's time, which other programs hardly disturb, without the
-start of either."""
+Both read the same JSON lines and give ids; prepare_data.py also finds what is trained on, renders
+every prompt as a server would, and writes its files. Prints both rates and their ratio: by the
+clock, with the start of prepare_data.py's processes, and by the processor's time, which other
+programs hardly disturb, without the start of either."""
 import argparse
 import json
 import multiprocessing
@@ -20,8 +22,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WORDS = ("the a of and model learns from what it is told in many words because some lines are longer than "
-         "others while numbers like 42 or 3.14 and names such as Ada Lovelace stand between them").split()
+WORDS = ("the a of and model learns from what it is told in many words because some lines are "
+         "longer than others while numbers like 42 or 3.14 and names such as Ada Lovelace stand "
+         "between them").split()
 
 
 def write_chats(path, count, turns):
@@ -29,7 +32,8 @@ def write_chats(path, count, turns):
     say = lambda: " ".join(made.choices(WORDS, k=made.randint(10, 180)))
     with open(path, "w") as file:
         for _ in range(count):
-            messages = [{"role": role, "content": say()} for _ in range(turns // 2) for role in ("user", "assistant")]
+            messages = [{"role": role, "content": say()} for _ in range(turns // 2)
+                        for role in ("user", "assistant")]
             file.write(json.dumps({"messages": messages}) + "\n")
 
 
@@ -45,7 +49,8 @@ def load(model):
 
 
 def apply(lines):
-    return sum(len(_tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=True)["input_ids"])
+    return sum(len(_tokenizer.apply_chat_template(json.loads(line)["messages"],
+                                                  tokenize=True)["input_ids"])
                for line in lines)
 
 
@@ -71,10 +76,11 @@ def reference(path, model, workers, times):
 
 def prepared(path, model, workers, out):
     """Seconds as the command itself counts them, start of the processes included."""
-    script = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", model, "--out", out, "--workers",
-              str(workers), path]
+    script = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", model, "--out",
+              out, "--workers", str(workers), path]
     told = subprocess.run(script, check=True, capture_output=True, text=True).stdout
-    return float(told.rsplit("done in ", 1)[1].split()[0]), json.loads(pathlib.Path(out, "train.json").read_text())["tokens"]
+    seconds = float(told.rsplit("done in ", 1)[1].split()[0])
+    return seconds, json.loads(pathlib.Path(out, "train.json").read_text())["tokens"]
 
 
 def main():
@@ -96,9 +102,10 @@ def main():
         theirs, same = reference(path, a.model, a.workers, times)
         ratio = (used() - times[3]) / (times[2] - times[1] - (times[1] - times[0]))
     assert tokens == same, f"{tokens} tokens here, {same} there"
-    print(f"{a.chats} chats of {a.turns} messages, {tokens} tokens, {a.workers} processes: prepare_data.py "
-          f"{tokens / ours / 1e3:.0f} k tokens/s, apply_chat_template {tokens / theirs / 1e3:.0f} k tokens/s, "
-          f"ratio {theirs / ours:.2f} by the clock, {ratio:.2f} by processor time")
+    print(f"{a.chats} chats of {a.turns} messages, {tokens} tokens, {a.workers} processes: "
+          f"prepare_data.py {tokens / ours / 1e3:.0f} k tokens/s, apply_chat_template "
+          f"{tokens / theirs / 1e3:.0f} k tokens/s, ratio {theirs / ours:.2f} by the clock, "
+          f"{ratio:.2f} by processor time")
 
 
 if __name__ == "__main__":

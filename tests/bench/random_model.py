@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a model folder of random bf16 weights and a file of tokens, with the standard library alone.
+"""Writes a model folder of random bf16 weights and a file of tokens, with
+the standard library alone.
 
   tests/bench/random_model.py --shape NAME --out FOLDER
 
-For machines that no weights can be carried to. The same shape gives the same bytes. Norm weights are 1, all others
-have either sign and sizes between 2^-7 and 2^-5. Llama and Granite models with a head of their own, and one Qwen2, whose head is its
-embedding and whose query, key and value have biases.
+For machines that no weights can be carried to. The same shape gives the same bytes. Norm
+weights are 1, all others have either sign and sizes between 2^-7 and 2^-5. Llama and Granite
+models with a head of their own, and one Qwen2, whose head is its embedding and whose query,
+key and value have biases.
 """
 import argparse
 import json
@@ -22,7 +24,8 @@ SHAPES = {
     "smollm2": (576, 1536, 30, 9, 3, 64, 49152),
     "8b-two-layers": (4096, 14336, 2, 32, 8, 128, 128256),
     "qwen2.5-3b": (2048, 11008, 36, 16, 2, 128, 151936),
-    # Eight layers of Qwen2.5-0.5B: query and key/value heads that two tensor ranks share out evenly.
+    # Eight layers of Qwen2.5-0.5B: query and key/value heads that two
+    # tensor ranks share out evenly.
     "qwen2.5-0.5b-eight-layers": (896, 4864, 8, 14, 2, 64, 49152),
     # Two equal stages: the head costs one layer.
     "15-layers": (1024, 2816, 15, 16, 4, 64, 8192),
@@ -60,7 +63,8 @@ def tensors(shape):
 
 
 # Of a Granite model.
-MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625, "logits_scaling": 8.0}
+MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+               "attention_multiplier": 0.015625, "logits_scaling": 8.0}
 
 
 def is_granite(shape):
@@ -108,11 +112,16 @@ def config(shape):
     hidden, feed_forward, layers, query, kv, head, vocabulary = SHAPES[shape]
     family = "Qwen2" if is_qwen(shape) else "Granite" if is_granite(shape) else "Llama"
     return {
-        "architectures": [f"{family}ForCausalLM"], "model_type": family.lower(), "vocab_size": vocabulary, "hidden_size": hidden,
-        "intermediate_size": feed_forward, "num_hidden_layers": layers, "num_attention_heads": query,
-        "num_key_value_heads": kv, "head_dim": head, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": is_qwen(shape), "attention_bias": False,
-        "attention_dropout": 0.0, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16",
+        "architectures": [f"{family}ForCausalLM"], "model_type": family.lower(),
+        "vocab_size": vocabulary, "hidden_size": hidden,
+        "intermediate_size": feed_forward, "num_hidden_layers": layers,
+        "num_attention_heads": query,
+        "num_key_value_heads": kv, "head_dim": head, "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": is_qwen(shape),
+        "attention_bias": False,
+        "attention_dropout": 0.0, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2,
+        "torch_dtype": "bfloat16",
         **(MULTIPLIERS if is_granite(shape) else {}),
     }
 
@@ -127,9 +136,11 @@ def make(shape, out):
         write_weights(out / "model.safetensors", shape)
         vocabulary = SHAPES[shape][-1]
         source = random.Random(2)
-        # Sixteen words in turn, and any other one time in ten: there is something to learn, and soon.
+        # Sixteen words in turn, and any other one time in ten: there is
+        # something to learn, and soon.
         words = [source.randrange(vocabulary) for _ in range(16)]
-        tokens = [words[i % 16] if source.random() < 0.9 else source.randrange(vocabulary) for i in range(TOKENS)]
+        tokens = [words[i % 16] if source.random() < 0.9 else source.randrange(vocabulary)
+                  for i in range(TOKENS)]
         (out / "train.bin").write_bytes(struct.pack(f"<{TOKENS}I", *tokens))
         (out / "meta.json").write_text(json.dumps({"dtype": "uint32", "eos": 2}))
         done.write_text(shape)
@@ -137,7 +148,8 @@ def make(shape, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()

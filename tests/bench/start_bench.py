@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What it costs to start ranks: whole runs of two steps of a tiny model, nearly all of which is start and end.
+"""What it costs to start ranks: whole runs of two steps of a tiny model, nearly all
+of which is start and end.
 
   start_bench.py [--ranks 1 2 4 8] [--pairs 5] [--binary FTRUN]
 
-Each pair, in turn: ranks that `ftrun --nproc` starts, which share what their supervisor has loaded, and as many processes with
-RANK and WORLD_SIZE, as a launcher starts them, each of which loads LibTorch itself. Processor and wall-clock time of the whole
-run, and the ratio of the two; medians, lowest and highest in brackets.
+Each pair, in turn: ranks that `ftrun --nproc` starts, which share what their supervisor has loaded,
+and as many processes with RANK and WORLD_SIZE, as a launcher starts them, each of which loads
+LibTorch itself. Processor and wall-clock time of the whole run, and the ratio of the two; medians,
+lowest and highest in brackets.
 """
 import argparse
 import json
@@ -35,15 +37,19 @@ def write_config(folder, name, ranks):
     path.write_text(json.dumps({
         "model": {"path": str(folder / "model")}, "output_dir": str(folder / name), "threads": 1,
         "data": {"train": str(folder / "model" / "train.bin"), "sequence_length": 32},
-        "train": {"steps": 2}, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "parallel": {"data": ranks},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "export": {"enabled": False}, "checkpoint": {"every": 0}}))
+        "train": {"steps": 2}, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1,
+        "parallel": {"data": ranks},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "export": {"enabled": False},
+        "checkpoint": {"every": 0}}))
     return path
 
 
 def measured(commands):
-    """Processor and wall-clock seconds of processes that run side by side, each with its own environment."""
+    """Processor and wall-clock seconds of processes that run side by side, each
+    with its own environment."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    started = [subprocess.Popen(command, env={**os.environ, **more}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    started = [subprocess.Popen(command, env={**os.environ, **more}, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
                for command, more in commands]
     texts = [process.communicate()[0] for process in started]
     wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -54,13 +60,15 @@ def measured(commands):
 
 
 def by_supervisor(args, folder, ranks, name):
-    return measured([([args.binary, "--config", write_config(folder, name, ranks), "--nproc", str(ranks)], {})])
+    return measured([([args.binary, "--config", write_config(folder, name, ranks), "--nproc",
+                       str(ranks)], {})])
 
 
 def by_launcher(args, folder, ranks, name):
     config, port = write_config(folder, name, ranks), str(free_port())
     return measured([([args.binary, "--config", config], {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}) for rank in range(ranks)])
 
 
@@ -69,7 +77,8 @@ def spread(values, unit=""):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build/release/bin/ftrun"))
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--pairs", type=int, default=5)
@@ -84,8 +93,9 @@ def main():
                 launched.append(by_launcher(args, folder, ranks, f"launched-{ranks}-{pair}"))
             for what, column in (("processor", 0), ("wall clock", 1)):
                 mine, theirs = [run[column] for run in own], [run[column] for run in launched]
-                print(f"{ranks} ranks, {what}: ftrun's supervisor {spread(mine, ' s')}, each by itself {spread(theirs, ' s')}, "
-                      f"ratio {spread([a / b for a, b in zip(mine, theirs, strict=True)])}", flush=True)
+                print(f"{ranks} ranks, {what}: ftrun's supervisor {spread(mine, ' s')}, each by "
+                      f"itself {spread(theirs, ' s')}, ratio "
+                      f"{spread([a / b for a, b in zip(mine, theirs, strict=True)])}", flush=True)
 
 
 if __name__ == "__main__":

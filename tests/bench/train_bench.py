@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""Training beside the peers: interleaved pairs of the same job in one run, ratios of each pair. README.md says how.
+"""Training beside the peers: interleaved pairs of the same job in one run, ratios of each
+pair. README.md says how.
 
-  train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4] [--out results.jsonl]
-  train_bench.py --data train.bin --peers FOLDER --case NAME --exact    losses and gradient norms of all against fp64
-  train_bench.py --data train.bin --bound      ftrun beside the machine's matrix products, by the best library at each
-  train_bench.py --data train.bin --plain      ZeRO-3 beside ftrun's own plain data parallel
-  train_bench.py --data train.bin --disk       the optimizer on disk beside its update and its transfers
-  train_bench.py --data train.bin --ways       memory and tokens/s of ftrun's ways to save memory
-  train_bench.py --table [--out results.jsonl] what has been measured so far
+  train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4] [--out
+  results.jsonl] train_bench.py --data train.bin --peers FOLDER --case NAME --exact    losses and
+  gradient norms of all against fp64 train_bench.py --data train.bin --bound      ftrun beside the
+  machine's matrix products, by the best library at each train_bench.py --data train.bin --plain
+  ZeRO-3 beside ftrun's own plain data parallel train_bench.py --data train.bin --disk       the
+  optimizer on disk beside its update and its transfers train_bench.py --data train.bin --ways
+  memory and tokens/s of ftrun's ways to save memory train_bench.py --table [--out results.jsonl]
+  what has been measured so far
 
-The job: SmolLM2-135M, fp32, sequence 512, no shuffling, AdamW on all tensors, clip 1. A case is ftrun's settings and the
-peers to run them against, as they are usually configured and at their sensible best. One pair is one run of each; with
-two ranks a third run, of ftrun held to Gloo, shows what is due to shared memory. A pair counts only when other processes
-kept at most 0.05 core busy during the timed steps of all of its runs; runs go on until --pairs did, at most twice as many.
-Each run is a line of --out as soon as it is done: the same command goes on where an earlier one stopped.
+The job: SmolLM2-135M, fp32, sequence 512, no shuffling, AdamW on all tensors, clip 1. A case is
+ftrun's settings and the peers to run them against, as they are usually configured and at their
+sensible best. One pair is one run of each; with two ranks a third run, of ftrun held to Gloo, shows
+what is due to shared memory. A pair counts only when other processes kept at most 0.05 core busy
+during the timed steps of all of its runs; runs go on until --pairs did, at most twice as many. Each
+run is a line of --out as soon as it is done: the same command goes on where an earlier one stopped.
 """
 import argparse
 import datetime
@@ -36,24 +39,32 @@ QUIET_PAIRS = 5     # fewer are no result
 SETTLE_SECONDS = 3  # the system takes a while to clear up after gigabytes of the process before
 TIMEOUT = 1800
 TUNED = "tuned_peer.py"
-# name: ranks, micro-batch, ftrun's settings (as for --set) and the peers' command lines. Those of tuned_peer.py also get huge
-# pages and tcmalloc.
+# name: ranks, micro-batch, ftrun's settings (as for --set) and the peers' command lines. Those of
+# tuned_peer.py also get huge pages and tcmalloc.
 CASES = {
-    "single": dict(ranks=1, mb=1, settings=[], peers=["hf_single.py", f"{TUNED} single", f"{TUNED} single --compile"]),
-    "ddp": dict(ranks=2, mb=1, settings=[], peers=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
-    "single-mb4": dict(ranks=1, mb=4, settings=[], peers=["hf_single.py", f"{TUNED} single", f"{TUNED} single --compile"]),
-    "ddp-mb4": dict(ranks=2, mb=4, settings=[], peers=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
+    "single": dict(ranks=1, mb=1, settings=[], peers=["hf_single.py", f"{TUNED} single",
+                                                      f"{TUNED} single --compile"]),
+    "ddp": dict(ranks=2, mb=1, settings=[],
+                peers=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
+    "single-mb4": dict(ranks=1, mb=4, settings=[],
+                       peers=["hf_single.py", f"{TUNED} single", f"{TUNED} single --compile"]),
+    "ddp-mb4": dict(ranks=2, mb=4, settings=[],
+                    peers=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
     "zero1": dict(ranks=2, mb=1, settings=["zero_optimization.stage=1"],
                   peers=["ds_zero.py --stage 1", f"{TUNED} deepspeed --stage 1"]),
     "zero2": dict(ranks=2, mb=1, settings=["zero_optimization.stage=2"],
-                  peers=["ds_zero.py --stage 2", f"{TUNED} deepspeed --stage 2", "hf_fsdp2.py --keep",
+                  peers=["ds_zero.py --stage 2", f"{TUNED} deepspeed --stage 2",
+                         "hf_fsdp2.py --keep",
                          f"{TUNED} fsdp2 --stage 2 --meta"]),
     "zero3": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3"],
-                  peers=["hf_fsdp2.py", f"{TUNED} fsdp2 --meta", f"{TUNED} fsdp2 --meta --compile", "ds_zero.py --stage 3",
+                  peers=["hf_fsdp2.py", f"{TUNED} fsdp2 --meta", f"{TUNED} fsdp2 --meta --compile",
+                         "ds_zero.py --stage 3",
                          f"{TUNED} deepspeed --stage 3 --meta"]),
     "zero3-recompute": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3", "recompute=full"],
-                            peers=["hf_fsdp2.py --ckpt", f"{TUNED} fsdp2 --meta --ckpt", "hf_fsdp2.py",
-                                   "ds_zero.py --stage 3 --ckpt", f"{TUNED} deepspeed --stage 3 --meta --ckpt"]),
+                            peers=["hf_fsdp2.py --ckpt", f"{TUNED} fsdp2 --meta --ckpt",
+                                   "hf_fsdp2.py",
+                                   "ds_zero.py --stage 3 --ckpt",
+                                   f"{TUNED} deepspeed --stage 3 --meta --ckpt"]),
 }
 CPU, DISK = "{device: cpu}", "{device: nvme, nvme_path: FOLDER}"
 # What the README's table shows, on two ranks: settings beside those of plain data parallel.
@@ -65,9 +76,12 @@ WAYS = {
     "ZeRO 3, selective recompute": ["zero_optimization.stage=3", "recompute=selective"],
     "ZeRO 3, full recompute": ["zero_optimization.stage=3", "recompute=full"],
     "ZeRO 3, bf16": ["zero_optimization.stage=3", "bf16.enabled=true"],
-    "ZeRO 3, bf16, full recompute": ["zero_optimization.stage=3", "bf16.enabled=true", "recompute=full"],
-    "ZeRO 3, optimizer on the host": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={CPU}"],
-    "ZeRO 3, optimizer and parameters on disk": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={DISK}",
+    "ZeRO 3, bf16, full recompute": ["zero_optimization.stage=3", "bf16.enabled=true",
+                                     "recompute=full"],
+    "ZeRO 3, optimizer on the host": ["zero_optimization.stage=3",
+                                      f"zero_optimization.offload_optimizer={CPU}"],
+    "ZeRO 3, optimizer and parameters on disk": ["zero_optimization.stage=3",
+                                                 f"zero_optimization.offload_optimizer={DISK}",
                                                  f"zero_optimization.offload_param={DISK}"],
 }
 CATEGORIES = ("parameters", "optimizer", "temporary")
@@ -77,15 +91,19 @@ CATEGORIES = ("parameters", "optimizer", "temporary")
 
 
 def tuned_environment(args):
-    """Huge pages for tensors and for what malloc gives, and tcmalloc instead of it where it is installed."""
+    """Huge pages for tensors and for what malloc gives, and tcmalloc instead of it
+    where it is installed."""
     env = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     return env | ({"LD_PRELOAD": str(args.tcmalloc)} if args.tcmalloc else {})
 
 
 def peer_environment(args):
-    """DeepSpeed compiles an extension at its first start; a folder of our own keeps it from waiting on another's lock."""
-    return {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu",
-            "DS_BUILD_OPS": "0", "MAX_JOBS": "2", "TORCH_EXTENSIONS_DIR": str(args.cache / "torch_extensions"),
+    """DeepSpeed compiles an extension at its first start; a folder of our own keeps it from
+    waiting on another's lock."""
+    return {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu",
+            "DS_BUILD_OPS": "0", "MAX_JOBS": "2",
+            "TORCH_EXTENSIONS_DIR": str(args.cache / "torch_extensions"),
             "TORCHINDUCTOR_CACHE_DIR": str(args.cache / "inductor"),
             "PATH": f"{pathlib.Path(args.peer_python).parent}:{os.environ['PATH']}"}
 
@@ -97,7 +115,8 @@ def needs_deepspeed(peer):
 def peer_is_there(args, peer):
     if not needs_deepspeed(peer):
         return True
-    found = subprocess.run([args.peer_python, "-c", "import deepspeed"], capture_output=True, text=True,
+    found = subprocess.run([args.peer_python, "-c", "import deepspeed"], capture_output=True,
+                           text=True,
                            env={**os.environ, **peer_environment(args)})
     if found.returncode != 0:
         why = (found.stderr.strip().splitlines() or ["it does not import"])[-1]
@@ -110,10 +129,13 @@ def json_lines(text):
 
 
 def figures(watched, steps, tokens, **more):
-    """What is compared, of either side. Step times are each program's own; the rest is observed from outside."""
+    """What is compared, of either side. Step times are each program's own; the rest is
+    observed from outside."""
     times = [step["step_s"] for step in steps][1:]
-    return {"tokens_per_s": tokens / statistics.median(times), "first_step_s": watched.first_step_seconds,
-            "foreign": watched.foreign_cores, "loss": [s["loss"] for s in steps], "grad_norm": [s["grad_norm"] for s in steps],
+    return {"tokens_per_s": tokens / statistics.median(times),
+            "first_step_s": watched.first_step_seconds,
+            "foreign": watched.foreign_cores, "loss": [s["loss"] for s in steps],
+            "grad_norm": [s["grad_norm"] for s in steps],
             "seconds": statistics.median(times)} | more
 
 
@@ -125,35 +147,45 @@ def run_peer(args, case, peer):
     time.sleep(SETTLE_SECONDS)
     script, *options = peer.split()
     tuned = script == TUNED
-    command = [args.peer_python, (HERE if tuned else pathlib.Path(args.peers)) / script, *options, "--model", args.model, "--data",
+    command = [args.peer_python, (HERE if tuned else pathlib.Path(args.peers)) / script, *options,
+               "--model", args.model, "--data",
                args.data, "--mb", case["mb"], "--steps", args.steps]
     if tuned:
         command += ["--common", args.peers]
     if case["ranks"] > 1:
         command += ["--ranks", case["ranks"]]
-    watched = watch(command, peer_environment(args) | (tuned_environment(args) if tuned else {}), step_of_peer, TIMEOUT)
+    watched = watch(command, peer_environment(args) | (tuned_environment(args) if tuned else {}),
+                    step_of_peer, TIMEOUT)
     lines = json_lines(watched.output)
     summary = next(line for line in lines if "summary" in line)
-    return figures(watched, [line for line in lines if "step" in line], tokens_of(case), memory=max(summary["peak_rss_mb"]))
+    return figures(watched, [line for line in lines if "step" in line], tokens_of(case),
+                   memory=max(summary["peak_rss_mb"]))
 
 
 def ftrun_config(args, case, out):
     return {
         "model": {"path": str(args.model)},
-        "data": {"train": str(args.data), "token_dtype": args.token_dtype, "sequence_length": 512, "shuffle": False},
+        "data": {"train": str(args.data), "token_dtype": args.token_dtype, "sequence_length": 512,
+                 "shuffle": False},
         "train": {"steps": args.steps, "weight_decay_exempt": "none"},
         "parallel": {"data": case["ranks"]},
-        "train_micro_batch_size_per_gpu": case["mb"], "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+        "train_micro_batch_size_per_gpu": case["mb"], "gradient_accumulation_steps": 1,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "betas": [0.9, 0.95], "eps": 1e-8,
+                                                  "weight_decay": 0.1}},
         "zero_optimization": {"stage": 0, "overlap_comm": True, "reduce_bucket_size": args.bucket},
-        "steps_per_print": 1, "checkpoint": {"every": 0}, "export": {"enabled": False}, "output_dir": str(out),
+        "steps_per_print": 1, "checkpoint": {"every": 0}, "export": {"enabled": False},
+        "output_dir": str(out),
     }
 
 
 def kinds_of(printed):
-    """Median seconds of each kind of instruction, where wall_clock_breakdown printed them; without the first step."""
-    steps = [dict(re.findall(r"(\w+): ([\d.]+)", line)) for line in printed.splitlines() if "time (ms) |" in line][1:]
-    return {kind: statistics.median(float(step[kind]) / 1e3 for step in steps) for kind in (steps[0] if steps else [])}
+    """Median seconds of each kind of instruction, where wall_clock_breakdown printed them;
+    without the first step."""
+    steps = [dict(re.findall(r"(\w+): ([\d.]+)", line)) for line in printed.splitlines()
+             if "time (ms) |" in line][1:]
+    return {kind: statistics.median(float(step[kind]) / 1e3 for step in steps)
+            for kind in (steps[0] if steps else [])}
 
 
 def run_ftrun(args, case, settings=()):
@@ -162,14 +194,16 @@ def run_ftrun(args, case, settings=()):
     shutil.rmtree(out, ignore_errors=True)
     config = args.scratch / "config.json"
     config.write_text(json.dumps(ftrun_config(args, case, out)))
-    words = [word.replace("FOLDER", str(args.scratch / "swap")) for setting in [*case["settings"], *settings, *args.set]
+    words = [word.replace("FOLDER", str(args.scratch / "swap"))
+             for setting in [*case["settings"], *settings, *args.set]
              for word in ("--set", setting)]
     watched = watch([args.binary, "--config", config, *words], {}, step_of_ftrun, TIMEOUT)
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
     run = json.loads((out / "run.json").read_text())
     shutil.rmtree(out)
     steps = [{**line, "step_s": line["step_seconds"]} for line in lines]
-    return figures(watched, steps, tokens_of(case), memory=run["counters"]["peak_resident_bytes"] / 2**20,
+    return figures(watched, steps, tokens_of(case),
+                   memory=run["counters"]["peak_resident_bytes"] / 2**20,
                    categories=lines[-1]["memory"], kinds=kinds_of(watched.output))
 
 
@@ -190,7 +224,8 @@ class Results:
 
     def add(self, name, runs, **more):
         foreign = max(run["foreign"] for run in runs.values())
-        record = {"name": name, "when": datetime.datetime.now().isoformat(timespec="seconds"), "quiet": foreign <= QUIET_CORES,
+        record = {"name": name, "when": datetime.datetime.now().isoformat(timespec="seconds"),
+                  "quiet": foreign <= QUIET_CORES,
                   "foreign": foreign, "runs": runs} | more
         with open(self.path, "a") as file:
             file.write(json.dumps(record) + "\n")
@@ -204,7 +239,8 @@ def counted(records):
 
 
 def repeat(args, name, once, print_one):
-    """Runs `once(i)` until --pairs of what is recorded under `name` were quiet, at most twice as many in all."""
+    """Runs `once(i)` until --pairs of what is recorded under `name` were quiet, at most
+    twice as many in all."""
     while True:
         found = args.results.of(name)
         if sum(record["quiet"] for record in found) >= args.pairs or len(found) >= 2 * args.pairs:
@@ -221,8 +257,8 @@ def run_all(runs, i):
 
 
 def run_text(name, run):
-    return (f"{name} {run['tokens_per_s']:.1f} tok/s {run['memory']:.0f} MiB first step {run['first_step_s']:.1f} s "
-            f"(foreign {run['foreign']:.2f})")
+    return (f"{name} {run['tokens_per_s']:.1f} tok/s {run['memory']:.0f} MiB first step "
+            f"{run['first_step_s']:.1f} s (foreign {run['foreign']:.2f})")
 
 
 def compare(args, name):
@@ -235,13 +271,18 @@ def compare(args, name):
             runs["gloo"] = lambda: run_ftrun(args, case, ["comm.backend=gloo"])
         label = f"{name} | {peer}"
         repeat(args, label, lambda i: {"runs": run_all(runs, i)},
-               lambda i, pair: print(f"{label}, pair {i}: " + ", ".join(run_text(*run) for run in pair["runs"].items()), flush=True))
+               lambda i, pair: print(f"{label}, pair {i}: "
+                                     + ", ".join(run_text(*run) for run in pair["runs"].items()),
+                                     flush=True))
 
 
 def compare_plain(args):
-    runs = {"ftrun": lambda: run_ftrun(args, CASES["zero3"]), "peer": lambda: run_ftrun(args, CASES["ddp"])}
+    runs = {"ftrun": lambda: run_ftrun(args, CASES["zero3"]), "peer": lambda:
+            run_ftrun(args, CASES["ddp"])}
     repeat(args, "zero3 | ftrun's plain data parallel", lambda i: {"runs": run_all(runs, i)},
-           lambda i, pair: print(f"plain, pair {i}: " + ", ".join(run_text(*run) for run in pair["runs"].items()), flush=True))
+           lambda i, pair: print(f"plain, pair {i}: "
+                                 + ", ".join(run_text(*run) for run in pair["runs"].items()),
+                                 flush=True))
 
 
 def spread(ratios):
@@ -261,12 +302,14 @@ def pair_row(name, records):
     quiet = sum(r["quiet"] for r in records)
     gloo = ratio("tokens_per_s", "gloo")
     first = used[0]["runs"]
-    return (f"| {name.replace(' | ', ': ')} | {quiet} of {len(records)}{'' if quiet >= QUIET_PAIRS else ': not established'} "
-            f"| {statistics.median(r['runs']['ftrun']['tokens_per_s'] for r in used):.0f} / "
-            f"{statistics.median(r['runs']['peer']['tokens_per_s'] for r in used):.0f} "
-            f"| {spread(ratio('tokens_per_s'))} | {spread(gloo) if gloo else '-'} | {spread(ratio('memory'))} "
-            f"| {spread(ratio('first_step_s'))} | {furthest(first['ftrun']['loss'], first['peer']['loss']):.1e} "
-            f"| {furthest(first['ftrun']['grad_norm'], first['peer']['grad_norm']):.1e} |")
+    return (f"| {name.replace(' | ', ': ')} | {quiet} of "
+            f"{len(records)}{'' if quiet >= QUIET_PAIRS else ': not established'} | "
+            f"{statistics.median(r['runs']['ftrun']['tokens_per_s'] for r in used):.0f} / "
+            f"{statistics.median(r['runs']['peer']['tokens_per_s'] for r in used):.0f} | "
+            f"{spread(ratio('tokens_per_s'))} | {spread(gloo) if gloo else '-'} | "
+            f"{spread(ratio('memory'))} | {spread(ratio('first_step_s'))} | "
+            f"{furthest(first['ftrun']['loss'], first['peer']['loss']):.1e} | "
+            f"{furthest(first['ftrun']['grad_norm'], first['peer']['grad_norm']):.1e} |")
 
 
 def ways_rows(records):
@@ -277,7 +320,8 @@ def ways_rows(records):
         cells = [f"{kept.get(category, 0) / 2**20:.0f}" for category in CATEGORIES]
         peak = statistics.median(r["runs"][name]["memory"] for r in used)
         speed = [r["runs"][name]["tokens_per_s"] / r["runs"][base]["tokens_per_s"] for r in used]
-        rows.append(f"| {name} | " + " | ".join(cells) + f" | {peak:.0f} | {statistics.median(speed):.2f} |")
+        rows.append(f"| {name} | " + " | ".join(cells) + f" | {peak:.0f} | "
+                                                         f"{statistics.median(speed):.2f} |")
     return rows
 
 
@@ -286,47 +330,60 @@ def table(args):
     names = list(dict.fromkeys(record["name"] for record in records))
     pairs = [name for name in names if "peer" in args.results.of(name)[0]["runs"]]
     if pairs:
-        print("| ftrun against | quiet pairs | tokens/s, both | tokens/s | of it by shared memory instead of Gloo | peak memory of a rank "
-              "| launch to first step done | losses off | norms off |\n" + "|---" * 9 + "|")
+        print("| ftrun against | quiet pairs | tokens/s, both | tokens/s | of it by shared memory "
+              "instead of Gloo | peak memory of a rank | launch to first step done | losses off | "
+              "norms off |\n" + "|---" * 9 + "|")
         print("\n".join(pair_row(name, args.results.of(name)) for name in pairs))
     if "ways" in names:
         found = args.results.of("ways")
         print(f"\n{sum(r['quiet'] for r in found)} of {len(found)} rounds quiet")
-        print("| 2 ranks, MiB of a rank | " + " | ".join(CATEGORIES) + " | peak of the process | tokens/s |\n" + "|---" * (3 + len(CATEGORIES)) + "|")
+        print("| 2 ranks, MiB of a rank | " + " | ".join(CATEGORIES)
+              + " | peak of the process | tokens/s |\n" + "|---" * (3 + len(CATEGORIES)) + "|")
         print("\n".join(ways_rows(found)))
     for name in ("bound", "disk"):
         if name in names:
             found = args.results.of(name)
-            print(f"\n{name}: {spread([r['ratio'] for r in counted(found)])}, {sum(r['quiet'] for r in found)} of {len(found)} pairs quiet")
+            print(f"\n{name}: {spread([r['ratio'] for r in counted(found)])}, "
+                  f"{sum(r['quiet'] for r in found)} of {len(found)} pairs quiet")
     for name in names:
         if name.startswith("exact | "):
-            print(f"\n{name.replace(' | ', ', ')}: " + exact_text(args.results.of(name)[-1]["runs"]))
+            print(f"\n{name.replace(' | ', ', ')}: "
+                  + exact_text(args.results.of(name)[-1]["runs"]))
 
 
 # --- what is no pair -----------------------------------------------------------------------------
 
 
 def disk(args):
-    """How long the update takes with the optimizer on disk, beside the longer of its two parts. Short sequences, so that
-    little else is in a step; what else there is is that of the same step with the optimizer in memory."""
+    """How long the update takes with the optimizer on disk, beside the longer of its two parts.
+    Short sequences, so that little else is in a step; what else there is is that of the same step
+    with the optimizer in memory."""
     common = ["data.sequence_length=32", "zero_optimization.stage=1", "wall_clock_breakdown=true"]
     case = dict(ranks=1, mb=1, settings=common)
 
     def once(i):
-        runs = {"memory": run_ftrun(args, case), "disk": run_ftrun(args, case, [f"zero_optimization.offload_optimizer={DISK}"])}
+        runs = {"memory": run_ftrun(args, case),
+                "disk": run_ftrun(args, case, [f"zero_optimization.offload_optimizer={DISK}"])}
         other = runs["memory"]["seconds"] - runs["memory"]["kinds"]["update"]
         update, transfer = runs["disk"]["kinds"]["update"], runs["disk"]["kinds"]["copy"]
-        return {"runs": runs, "ratio": (runs["disk"]["seconds"] - other) / max(update, transfer), "update": update, "transfer": transfer}
-    repeat(args, "disk", once, lambda i, pair: print(f"disk, pair {i}: updates {pair['update']:.2f} s, transfers {pair['transfer']:.2f} s, "
-                                                     f"ratio {pair['ratio']:.2f}, foreign {pair['foreign']:.2f}", flush=True))
+        return {"runs": runs, "ratio": (runs["disk"]["seconds"] - other) / max(update, transfer),
+                "update": update, "transfer": transfer}
+    repeat(args, "disk", once, lambda i, pair: print(f"disk, pair {i}: updates "
+                                                     f"{pair['update']:.2f} s, transfers "
+                                                     f"{pair['transfer']:.2f} s, ratio "
+                                                     f"{pair['ratio']:.2f}, foreign "
+                                                     f"{pair['foreign']:.2f}", flush=True))
 
 
 def ways(args):
     """Each way once a round."""
-    runs = {name: (lambda settings=settings: run_ftrun(args, dict(ranks=2, mb=1, settings=settings))) for name, settings in WAYS.items()}
+    runs = {name: (lambda settings=settings: run_ftrun(args,
+                                                       dict(ranks=2, mb=1, settings=settings)))
+            for name, settings in WAYS.items()}
     repeat(args, "ways", lambda i: {"runs": run_all(runs, i)}, lambda i, found: print(
-        f"round {i}: foreign {found['foreign']:.2f}; " + ", ".join(f"{name} {run['tokens_per_s']:.0f} tok/s"
-                                                                  for name, run in found["runs"].items()), flush=True))
+        f"round {i}: foreign {found['foreign']:.2f}; "
+        + ", ".join(f"{name} {run['tokens_per_s']:.0f} tok/s"
+                   for name, run in found["runs"].items()), flush=True))
 
 
 BOUND = """
@@ -337,7 +394,8 @@ D, QKV, F, V, T, L = 576, 960, 1536, 49152, int(sys.argv[2]), 30
 def mkl(a, b, c):
     torch.mm(a, b, out=c)
 def sides(a, b):  # op, leading dimension and data of each as they lie in memory
-    return [("N", x.stride(0), x.data_ptr()) if x.stride(1) == 1 else ("T", x.stride(1), x.data_ptr()) for x in (a, b)]
+    return [("N", x.stride(0), x.data_ptr()) if x.stride(1) == 1
+            else ("T", x.stride(1), x.data_ptr()) for x in (a, b)]
 def opened(pattern):
     found = glob.glob(os.path.join(sys.prefix, "lib", pattern))
     return ctypes.CDLL(found[0]) if found else None
@@ -345,8 +403,9 @@ def onednn(library):
     L64, P, One = ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
     def call(a, b, c):
         (ta, lda, pa), (tb, ldb, pb) = sides(a, b)
-        assert library.dnnl_sgemm(ctypes.c_char(ta.encode()), ctypes.c_char(tb.encode()), L64(a.shape[0]), L64(b.shape[1]),
-                                  L64(a.shape[1]), One(1), P(pa), L64(lda), P(pb), L64(ldb), One(0), P(c.data_ptr()),
+        assert library.dnnl_sgemm(ctypes.c_char(ta.encode()), ctypes.c_char(tb.encode()),
+                                  L64(a.shape[0]), L64(b.shape[1]), L64(a.shape[1]), One(1), P(pa),
+                                  L64(lda), P(pb), L64(ldb), One(0), P(c.data_ptr()),
                                   L64(c.stride(0))) == 0
     return call
 def openblas(library):
@@ -354,11 +413,14 @@ def openblas(library):
     P, One = ctypes.c_void_p, ctypes.c_float
     def call(a, b, c):
         (ta, lda, pa), (tb, ldb, pb) = sides(a, b)
-        library.scipy_cblas_sgemm(101, 111 + (ta == "T"), 111 + (tb == "T"), a.shape[0], b.shape[1], a.shape[1], One(1), P(pa), lda,
+        library.scipy_cblas_sgemm(101, 111 + (ta == "T"), 111 + (tb == "T"), a.shape[0],
+                                  b.shape[1], a.shape[1], One(1), P(pa), lda,
                                   P(pb), ldb, One(0), P(c.data_ptr()), c.stride(0))
     return call
 libraries = {"mkl": mkl}
-for name, make, pattern in (("onednn", onednn, "libdnnl.so.3"), ("openblas", openblas, "python3*/site-packages/scipy_openblas32/lib/*.so")):
+for name, make, pattern in (
+        ("onednn", onednn, "libdnnl.so.3"),
+        ("openblas", openblas, "python3*/site-packages/scipy_openblas32/lib/*.so")):
     library = opened(pattern)
     if library is not None:
         libraries[name] = make(library)
@@ -379,53 +441,66 @@ def layer(i, o):  # forward, input gradient, weight gradient, of weights as a mo
     x, w, dy = torch.randn(T, i), torch.randn(o, i), torch.randn(T, o)
     return best(x, w.t()) + best(dy, w) + best(dy.t(), x)
 print(json.dumps({"step": 0}), flush=True)
-seconds = L * (layer(D, D) + 2 * layer(D, 192) + layer(D, D) + 2 * layer(D, F) + layer(F, D)) + layer(D, V)
+block = 2 * layer(D, D) + 2 * layer(D, 192) + 2 * layer(D, F) + layer(F, D)
+seconds = L * block + layer(D, V)
 print(json.dumps({"step": 1, "seconds": seconds, "best": won}), flush=True)
 """
 
 
 def bound(args):
-    """tokens/s beside what the step's matrix products alone would allow, each by the fastest of all libraries, in the same run."""
+    """tokens/s beside what the step's matrix products alone would allow, each by the fastest of all
+    libraries, in the same run."""
     def products():
         time.sleep(SETTLE_SECONDS)
-        watched = watch([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"}, step_of_peer, TIMEOUT)
+        watched = watch([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"},
+                        step_of_peer, TIMEOUT)
         found = json_lines(watched.output)[-1]
-        return {"tokens_per_s": 512 / found["seconds"], "best": found["best"], "foreign": watched.foreign_cores}
+        return {"tokens_per_s": 512 / found["seconds"], "best": found["best"],
+                "foreign": watched.foreign_cores}
 
     def once(i):
         runs = {"products": products(), "ftrun": run_ftrun(args, CASES["single"])}
-        return {"runs": runs, "ratio": runs["ftrun"]["tokens_per_s"] / runs["products"]["tokens_per_s"]}
+        return {"runs": runs,
+                "ratio": runs["ftrun"]["tokens_per_s"] / runs["products"]["tokens_per_s"]}
     repeat(args, "bound", once, lambda i, pair: print(
         f"bound, pair {i}: ftrun {pair['runs']['ftrun']['tokens_per_s']:.1f} tok/s, products alone "
-        f"{pair['runs']['products']['tokens_per_s']:.1f} (best at so many: {pair['runs']['products']['best']}), ratio {pair['ratio']:.3f}, foreign {pair['foreign']:.2f}", flush=True))
+        f"{pair['runs']['products']['tokens_per_s']:.1f} (best at so many: "
+        f"{pair['runs']['products']['best']}), ratio {pair['ratio']:.3f}, foreign "
+        f"{pair['foreign']:.2f}", flush=True))
 
 
 def exact_text(runs):
     exact = runs["fp64"]
-    return "; ".join(f"{who}: loss off by {furthest(run['loss'], exact['loss']):.1e}, gradient norm by "
-                     f"{furthest(run['grad_norm'], exact['grad_norm']):.1e}" for who, run in runs.items() if who != "fp64")
+    return "; ".join(f"{who}: loss off by {furthest(run['loss'], exact['loss']):.1e}, gradient "
+                     f"norm by {furthest(run['grad_norm'], exact['grad_norm']):.1e}"
+                     for who, run in runs.items() if who != "fp64")
 
 
 def exact(args, name):
-    """Losses and gradient norms of ftrun and of each peer as they print them, and of one process in fp64 over the same
-    global batches: whose rounding it is that they differ by. Speed and load do not matter here."""
+    """Losses and gradient norms of ftrun and of each peer as they print them, and of one process
+    in fp64 over the same global batches: whose rounding it is that they differ by. Speed and
+    load do not matter here."""
     case = CASES[name]
-    words = [args.peer_python, HERE / "exact_reference.py", "--common", args.peers, "--model", args.model, "--data", args.data,
+    words = [args.peer_python, HERE / "exact_reference.py", "--common", args.peers, "--model",
+             args.model, "--data", args.data,
              "--mb", case["mb"], "--acc", case["ranks"], "--steps", args.steps]
     lines = json_lines(watch(words, peer_environment(args), step_of_peer, TIMEOUT).output)
     steps = [line for line in lines if "step" in line]
-    runs = {"fp64": {"loss": [s["loss"] for s in steps], "grad_norm": [s["grad_norm"] for s in steps], "foreign": 0.0},
+    runs = {"fp64": {"loss": [s["loss"] for s in steps],
+                     "grad_norm": [s["grad_norm"] for s in steps], "foreign": 0.0},
             "ftrun": run_ftrun(args, case)}
-    runs |= {peer: run_peer(args, case, peer) for peer in case["peers"] if args.peer in peer and peer_is_there(args, peer)}
-    print(f"{name} against fp64: " + exact_text(args.results.add(f"exact | {name}", runs)["runs"]), flush=True)
+    runs |= {peer: run_peer(args, case, peer) for peer in case["peers"] if args.peer in peer
+             and peer_is_there(args, peer)}
+    print(f"{name} against fp64: " + exact_text(args.results.add(f"exact | {name}", runs)["runs"]),
+          flush=True)
 
 
 # --- the command line ----------------------------------------------------------------------------
 
 
 def flat_data(args):
-    """The token file under a name of its own with what the peers want beside it, and without an index that would make
-    another kind of file of it."""
+    """The token file under a name of its own with what the peers want beside it, and without an
+    index that would make another kind of file of it."""
     folder = args.scratch / "tokens"
     folder.mkdir()
     (folder / "train.bin").symlink_to(pathlib.Path(args.data).resolve())
@@ -434,7 +509,8 @@ def flat_data(args):
 
 
 def find_tcmalloc():
-    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"):
+    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
+                   "/usr/lib"):
         for name in ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"):
             if (pathlib.Path(folder) / name).exists():
                 return pathlib.Path(folder) / name
@@ -442,20 +518,29 @@ def find_tcmalloc():
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", help="folder of the baseline trainers: hf_single.py, hf_ddp.py, hf_fsdp2.py, ds_zero.py, common.py")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", help="folder of the baseline trainers: hf_single.py, hf_ddp.py, "
+                                        "hf_fsdp2.py, ds_zero.py, common.py")
     parser.add_argument("--case", choices=[*CASES, "all"], default="single")
     for flag in ("bound", "plain", "disk", "ways", "exact", "table"):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="at least 2: the first is not timed")
-    parser.add_argument("--out", default="train_bench.jsonl", help="where results are added, one line a pair")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one more setting of ftrun's config")
-    parser.add_argument("--isa", choices=["avx2"], help="hold ftrun, LibTorch and MKL to processors without AVX-512")
-    parser.add_argument("--peer", default="", metavar="WORD", help="only the peers whose command line has this in it")
-    parser.add_argument("--peer-python", default=sys.executable, help="interpreter of the peers' environment")
-    parser.add_argument("--tcmalloc", type=pathlib.Path, default=find_tcmalloc(), help="library that tuned peers preload")
-    parser.add_argument("--no-gloo", action="store_true", help="leave out the run of ftrun over Gloo")
+    parser.add_argument("--out", default="train_bench.jsonl",
+                        help="where results are added, one line a pair")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="one more setting of ftrun's config")
+    parser.add_argument("--isa", choices=["avx2"], help="hold ftrun, LibTorch and MKL to "
+                                                        "processors without AVX-512")
+    parser.add_argument("--peer", default="", metavar="WORD",
+                        help="only the peers whose command line has this in it")
+    parser.add_argument("--peer-python", default=sys.executable,
+                        help="interpreter of the peers' environment")
+    parser.add_argument("--tcmalloc", type=pathlib.Path, default=find_tcmalloc(),
+                        help="library that tuned peers preload")
+    parser.add_argument("--no-gloo", action="store_true",
+                        help="leave out the run of ftrun over Gloo")
     parser.add_argument("--bucket", type=float, default=5e6, help="reduce_bucket_size, elements")
     parser.add_argument("--model", default=ROOT / "models/smollm2-135m")
     parser.add_argument("--data", help="token file (.bin): flat, or of an indexed data set")
@@ -477,7 +562,8 @@ def main():
     if args.table:
         return table(args)
     if args.isa:
-        os.environ.update({"ATEN_CPU_CAPABILITY": args.isa, "MKL_ENABLE_INSTRUCTIONS": args.isa.upper()})
+        os.environ.update({"ATEN_CPU_CAPABILITY": args.isa,
+                           "MKL_ENABLE_INSTRUCTIONS": args.isa.upper()})
     if not args.tcmalloc and args.peers:
         print("no tcmalloc (Debian: libtcmalloc-minimal4): tuned peers run with huge pages alone")
     # Compiled code of the peers outlives a run: its first use is not what is measured.
@@ -485,7 +571,8 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         args.scratch = pathlib.Path(scratch)
         args.data = flat_data(args)
-        for flag, work in (("bound", bound), ("plain", compare_plain), ("disk", disk), ("ways", ways)):
+        for flag, work in (("bound", bound), ("plain", compare_plain), ("disk", disk),
+                           ("ways", ways)):
             if getattr(args, flag):
                 work(args)
         if args.peers:

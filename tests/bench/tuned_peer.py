@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""The peers as somebody would run them who wants their best on this machine; train_bench.py starts it.
+"""The peers as somebody would run them who wants their best on this machine;
+train_bench.py starts it.
 
-  tuned_peer.py KIND --common FOLDER [--compile] [--meta] [--stage 1|2|3] [the arguments of FOLDER/common.py]
+  tuned_peer.py KIND --common FOLDER [--compile] [--meta] [--stage 1|2|3] [the
+  arguments of FOLDER/common.py]
 
-KIND is single, ddp, fsdp2 or deepspeed. FOLDER holds common.py, which both these and the plain baseline trainers share:
-data order, loss, optimizer, report. What is different here:
+KIND is single, ddp, fsdp2 or deepspeed. FOLDER holds common.py, which both these and the plain
+baseline trainers share: data order, loss, optimizer, report. What is different here:
 
   --compile   the model through torch.compile (inductor; FSDP2 and DeepSpeed compile layer by layer)
-  --meta      FSDP2: the model is made on the meta device, sharded there, and each rank reads its own shards only;
-              DeepSpeed stage 3: parameters are sharded as they are made (zero.Init) and read shard by shard
+  --meta      FSDP2: the model is made on the meta device, sharded there, and each rank
+  reads its own shards only;
+              DeepSpeed stage 3: parameters are sharded as they are made
+              (zero.Init) and read shard by shard
   ddp         static graph, gradients as views of the buckets
-  fsdp2       the next layer's gather is started ahead (set_modules_to_forward_prefetch), the root stays gathered
-  deepspeed   overlap_comm with buckets small enough to overlap (5e6 elements, the launcher's own), contiguous gradients,
+  fsdp2       the next layer's gather is started ahead (set_modules_to_forward_prefetch), the root
+  stays gathered deepspeed   overlap_comm with buckets small enough to overlap (5e6 elements, the
+  launcher's own), contiguous gradients,
               prefetch; its CPU Adam with --cpu-adam
 
 Huge pages and tcmalloc are environment variables, which train_bench.py sets.
@@ -25,7 +30,8 @@ BUCKET = 5_000_000
 
 
 def arguments():
-    own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    own = argparse.ArgumentParser(description=__doc__,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("kind", choices=["single", "ddp", "fsdp2", "deepspeed"])
     own.add_argument("--common", required=True)
     own.add_argument("--compile", action="store_true")
@@ -58,7 +64,8 @@ def empty_model(a):
     import transformers
     config = transformers.AutoConfig.from_pretrained(a.model)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=a.attn)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32,
+                                                              attn_implementation=a.attn)
     model.train()
     if a.ckpt:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -66,7 +73,8 @@ def empty_model(a):
 
 
 def fill_shards(a, model):
-    """Reads of every tensor the rows that this rank holds (FSDP2 shards the first dimension as torch.chunk does)."""
+    """Reads of every tensor the rows that this rank holds (FSDP2 shards the first dimension
+    as torch.chunk does)."""
     import torch
     from safetensors import safe_open
     model.to_empty(device="cpu")
@@ -131,11 +139,15 @@ def train_with_torch(a, own, common):
 
 def deepspeed_config(a, own):
     return {
-        "train_micro_batch_size_per_gpu": a.mb, "gradient_accumulation_steps": 1, "gradient_clipping": a.clip,
-        "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1 << 30,
-        "zero_optimization": {"stage": own.stage, "overlap_comm": True, "contiguous_gradients": True, "reduce_scatter": True,
+        "train_micro_batch_size_per_gpu": a.mb, "gradient_accumulation_steps": 1,
+        "gradient_clipping": a.clip,
+        "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 1 << 30,
+        "zero_optimization": {"stage": own.stage, "overlap_comm": True,
+                              "contiguous_gradients": True, "reduce_scatter": True,
                               "reduce_bucket_size": BUCKET, "allgather_bucket_size": BUCKET,
-                              "stage3_prefetch_bucket_size": BUCKET, "stage3_param_persistence_threshold": 4096}}
+                              "stage3_prefetch_bucket_size": BUCKET,
+                              "stage3_param_persistence_threshold": 4096}}
 
 
 def train_with_deepspeed(a, own, common):
@@ -150,11 +162,13 @@ def train_with_deepspeed(a, own, common):
     kept = None
     if own.meta and own.stage == 3:
         from transformers.integrations import HfDeepSpeedConfig
-        kept = HfDeepSpeedConfig(settings)  # from_pretrained then shards what it reads, for as long as this lives
+        # from_pretrained then shards what it reads, for as long as this lives
+        kept = HfDeepSpeedConfig(settings)
     model = compiled(a, own, common.load_model(a))
     if own.cpu_adam:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
-        optimizer = DeepSpeedCPUAdam(model.parameters(), lr=a.lr, betas=(0.9, 0.95), weight_decay=a.wd, adamw_mode=True)
+        optimizer = DeepSpeedCPUAdam(model.parameters(), lr=a.lr, betas=(0.9, 0.95),
+                                     weight_decay=a.wd, adamw_mode=True)
     else:
         optimizer = common.adamw(a, model.parameters())
     engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)

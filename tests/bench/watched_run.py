@@ -1,5 +1,5 @@
-"""A command that is watched while it trains: when each of its steps was done, counted from its launch, and how many cores
-other processes kept busy during the steps that are timed."""
+"""A command that is watched while it trains: when each of its steps was done, counted from its
+launch, and how many cores other processes kept busy during the steps that are timed."""
 import dataclasses
 import json
 import os
@@ -19,7 +19,8 @@ signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def busy_seconds():
-    """Of all processors, since the machine started; what a hypervisor took away counts as somebody else's."""
+    """Of all processors, since the machine started; what a hypervisor took away
+    counts as somebody else's."""
     fields = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
     return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6] + fields[7]) / TICKS
 
@@ -72,17 +73,22 @@ class Watched:
 
     @property
     def foreign_cores(self):
-        """Between the end of the first step and the end of the last: the steps whose time is reported."""
+        """Between the end of the first step and the end of the last: the steps
+        whose time is reported."""
         first, last = self.steps[1], self.steps[max(self.steps)]
-        return max(0.0, (last.busy - first.busy) - (last.own - first.own)) / (last.seconds - first.seconds)
+        return max(0.0,
+                   (last.busy - first.busy) - (last.own - first.own)) / (
+                       last.seconds - first.seconds)
 
 
 def watch(command, env, step_of, timeout):
-    """Runs `command`; `step_of(line)` is the number of the step that a line of its output ends, or None. Raises
-    RuntimeError with the end of its output when it fails or takes longer than `timeout` seconds."""
+    """Runs `command`; `step_of(line)` is the number of the step that a line of its output
+    ends, or None. Raises RuntimeError with the end of its output when it fails or takes longer
+    than `timeout` seconds."""
     with tempfile.TemporaryFile("w+") as errors:
         start = time.monotonic()
-        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1,
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=errors,
+                                   text=True, bufsize=1,
                                    env={**os.environ, **env}, start_new_session=True)
         alarm = signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
         signal.alarm(int(timeout))
@@ -91,7 +97,8 @@ def watch(command, env, step_of, timeout):
             for line in process.stdout:
                 number = step_of(line)
                 if number is not None:
-                    steps.setdefault(number, Mark(time.monotonic() - start, busy_seconds(), seconds_of_tree(process.pid)))
+                    steps.setdefault(number, Mark(time.monotonic() - start, busy_seconds(),
+                                                  seconds_of_tree(process.pid)))
                 lines.append(line)
             code = process.wait()
         finally:
@@ -102,8 +109,9 @@ def watch(command, env, step_of, timeout):
                 process.wait()
         if code != 0 or 1 not in steps or len(steps) < 2:
             errors.seek(0)
-            raise RuntimeError(f"{' '.join(map(str, command))}\nexit {code}, steps seen: {sorted(steps)}\n"
-                               f"{''.join(lines)[-2000:]}\n{errors.read()[-2000:]}")
+            raise RuntimeError(f"{' '.join(map(str, command))}\nexit {code}, steps seen: "
+                               f"{sorted(steps)}\n{''.join(lines)[-2000:]}\n"
+                               f"{errors.read()[-2000:]}")
         return Watched("".join(lines), steps)
 
 

@@ -71,19 +71,23 @@ class Interop(unittest.TestCase):
 
     def test_the_reader_of_the_documentation_puts_parts_of_four_ranks_together(self):
         run_case(".interop-write", self.folder)
-        page = (pathlib.Path(__file__).parents[2] / "docs" / "checkpoint.md").read_text(encoding="utf-8")
+        page = (pathlib.Path(__file__).parents[2] / "docs" / "checkpoint.md").read_text(
+            encoding="utf-8")
         code, = re.findall(r"```python\n(.*?)```", page, re.S)
         names = {"json": json, "safetensors": safetensors}
         exec(code, names)
         whole = {}
-        for name in ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "model.norm.weight", "scale"):
+        for name in ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight",
+                     "model.norm.weight", "scale"):
             for kind in ("param", "exp_avg", "exp_avg_sq"):
-                one, parts = (names["read"](self.path(f"{root}/step-00000005"), name, kind) for root in ("checkpoints", "parts"))
+                one, parts = (names["read"](self.path(f"{root}/step-00000005"), name, kind)
+                              for root in ("checkpoints", "parts"))
                 self.assertTrue(torch.equal(one, parts), (name, kind))
                 whole[name, kind] = one
         self.assertEqual(list(whole["model.layers.0.mlp.up_proj.weight", "exp_avg"].shape), [5, 7])
         with open(self.path("parts/step-00000005/checkpoint.json"), encoding="utf-8") as file:
-            self.assertTrue(any(len(part["shape"]) == 2 and part["offset"][1] > 0 and part["extent"][0] > 1
+            self.assertTrue(any(len(part["shape"]) == 2 and part["offset"][1] > 0
+                                and part["extent"][0] > 1
                                 for rank in json.load(file)["files"] for part in rank["slices"]))
 
     def test_ftrun_reads_what_python_writes(self):
@@ -91,7 +95,8 @@ class Interop(unittest.TestCase):
                    "q": torch.randn(2, 2).half(), "n": torch.tensor(float("nan")),
                    "i": torch.arange(4), "none": torch.empty(0, 3)}
         save_file(tensors, self.path("python.safetensors"))
-        found = dict(line.split(": ") for line in run_case(".interop-read", self.folder).splitlines()
+        found = dict(line.split(": ")
+                     for line in run_case(".interop-read", self.folder).splitlines()
                      if line.startswith("tensor "))
         dtypes = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16",
                   torch.int64: "I64"}

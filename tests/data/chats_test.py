@@ -1,6 +1,6 @@
-"""Tests of scripts/training_data: chats of every shape, laid out by templates of the families, what of them
-is trained on, and what is told and refused. Expectations are written out by hand, or made by
-transformers' own apply_chat_template."""
+"""Tests of scripts/training_data: chats of every shape, laid out by templates of the families, what
+of them is trained on, and what is told and refused. Expectations are written out by hand, or made
+by transformers' own apply_chat_template."""
 import collections
 import contextlib
 import copy
@@ -26,24 +26,28 @@ from training_data import fields  # noqa: E402
 from training_data.encoding import Encoder  # noqa: E402
 from training_data.records import Document  # noqa: E402
 
-SPECIAL = ["<|end|>", "<s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+SPECIAL = ["<|end|>", "<s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>",
+           "<|end_header_id|>", "<|eot_id|>",
            "<start_of_turn>", "<end_of_turn>"]
 
-CHATML = ("{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
-          "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+CHATML = ("{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + "
+          "'<|im_end|>\\n' }}{% endfor %}{%- if add_generation_prompt %}{{ "
+          "'<|im_start|>assistant\\n' }}{% endif %}")
 LLAMA3 = ("{{- bos_token }}{%- for m in messages %}"
-          "{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}"
-          "{%- endfor %}{%- if add_generation_prompt %}"
+          "{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + "
+          "'<|eot_id|>' }}{%- endfor %}{%- if add_generation_prompt %}"
           "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}")
-GEMMA = ("{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-         "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-         "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-         "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' + m.content | trim + '<end_of_turn>\\n' }}"
-         "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}")
+GEMMA = ("{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not "
+         "supported') }}{% endif %}{% for m in messages %}{% if (m.role == 'user') != (loop.index0 "
+         "% 2 == 0) %}{{ raise_exception('Conversation roles must alternate "
+         "user/assistant/user/assistant/...') }}{% endif %}{{ '<start_of_turn>' + ('model' if "
+         "m.role == 'assistant' else m.role) + '\\n' + m.content | trim + '<end_of_turn>\\n' }}{% "
+         "endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}")
 # History loses its reasoning; the last answer always has a block of it.
 QWEN3 = """
 {%- set ns = namespace(last=0) %}
-{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{%
+    endfor %}
 {%- for m in messages %}
     {%- if m.role == 'assistant' %}
         {%- set content = m.content %}
@@ -53,7 +57,8 @@ QWEN3 = """
             {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
         {%- endif %}
         {%- if loop.index0 > ns.last and (loop.last or reasoning) %}
-            {{- '<|im_start|>assistant\\n<think>\\n' + reasoning + '\\n</think>\\n\\n' + content + '<|im_end|>\\n' }}
+            {{- '<|im_start|>assistant\\n<think>\\n' + reasoning + '\\n</think>\\n\\n'
+                + content + '<|im_end|>\\n' }}
         {%- else %}
             {{- '<|im_start|>assistant\\n' + content + '<|im_end|>\\n' }}
         {%- endif %}
@@ -67,8 +72,9 @@ QWEN3 = """
 """
 MARKED = CHATML.replace(
     "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}",
-    "{% if m.role == 'assistant' %}{{ '<|im_start|>assistant\\n' }}{% generation %}{{ m.content }}{% endgeneration %}"
-    "{{ '<|im_end|>\\n' }}{% else %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endif %}")
+    "{% if m.role == 'assistant' %}{{ '<|im_start|>assistant\\n' }}{% generation %}{{ m.content "
+    "}}{% endgeneration %}{{ '<|im_end|>\\n' }}{% else %}{{ '<|im_start|>' + m.role + '\\n' + "
+    "m.content + '<|im_end|>\\n' }}{% endif %}")
 
 
 def write_model(folder, template, eos="<|im_end|>", generation=None, **settings):
@@ -76,14 +82,16 @@ def write_model(folder, template, eos="<|im_end|>", generation=None, **settings)
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(SPECIAL + alphabet)}, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(SPECIAL + alphabet)},
+                                     merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
     os.makedirs(folder, exist_ok=True)
     tokenizer.save(os.path.join(folder, "tokenizer.json"))
     files = {"config": {"vocab_size": 300}, "generation_config": generation or {},
-             "tokenizer_config": {"eos_token": eos, "bos_token": "<s>", "tokenizer_class": "PreTrainedTokenizerFast",
+             "tokenizer_config": {"eos_token": eos, "bos_token": "<s>",
+                                  "tokenizer_class": "PreTrainedTokenizerFast",
                                   **({"chat_template": template} if template else {}), **settings}}
     for name, value in files.items():
         pathlib.Path(folder, f"{name}.json").write_text(json.dumps(value))
@@ -120,7 +128,8 @@ class Case(unittest.TestCase):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                code = prepare_data.main(["--tokenizer", self.model, "--out", self.out, "--workers", "1", *arguments])
+                code = prepare_data.main(["--tokenizer", self.model, "--out", self.out, "--workers",
+                                          "1", *arguments])
             except SystemExit as stop:
                 code = stop.code
         return code, out.getvalue(), err.getvalue()
@@ -143,7 +152,8 @@ class Case(unittest.TestCase):
             text, begin = "", 0
             for i in range(1, len(ids) + 1):
                 if i == len(ids) or trained[i] != trained[begin]:
-                    piece = self.tokenizer.decode([int(t) for t in ids[begin:i]], skip_special_tokens=False)
+                    piece = self.tokenizer.decode([int(t) for t in ids[begin:i]],
+                                                  skip_special_tokens=False)
                     text += f"[{piece}]" if trained[begin] else piece
                     begin = i
             found.append(text)
@@ -171,18 +181,21 @@ class Templates(Case):
             "<|start_header_id|>assistant<|end_header_id|>\n\n[a<|eot_id|>]"])
         self.use(GEMMA, eos="<|end|>", generation={"eos_token_id": [0, 8]})
         self.assertEqual(self.of(*self.TURNS[:2]),
-                         ["<s><start_of_turn>user\nq<end_of_turn>\n<start_of_turn>model\n[a<end_of_turn>]\n"])
+                         ["<s><start_of_turn>user\nq<end_of_turn>\n<start_of_turn>model\n"
+                          "[a<end_of_turn>]\n"])
 
     def test_an_end_that_no_server_knows_is_told_and_recorded(self):
         """A model would learn to end its answers, and a server would not stop there."""
         self.use(GEMMA, eos="<|end|>")
         out = self.prepare(self.chats(self.TURNS))
-        self.assertIn("  warning: 2 of 2 answers end with <end_of_turn> (id 8), which is none of the model's end tokens "
-                      "(<|end|>), so a server would not stop there; add the id to eos_token_id in generation_config.json\n", out)
+        self.assertIn("  warning: 2 of 2 answers end with <end_of_turn> (id 8), which is none of "
+                      "the model's end tokens (<|end|>), so a server would not stop there; add the "
+                      "id to eos_token_id in generation_config.json\n", out)
         self.assertEqual(self.side()["turn_ends"], [8])
         self.use("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}")
         out = self.prepare(self.chats(self.TURNS))
-        self.assertIn("2 of 2 answers end without a special token (the first: " + self.folder + "/c.jsonl:1): a model learns "
+        self.assertIn("2 of 2 answers end without a special token (the first: " + self.folder
+                      + "/c.jsonl:1): a model learns "
                       "from them to go on; its end tokens are <|im_end|>\n", out)
         self.use(CHATML)
         self.assertNotIn("warning", self.prepare(self.chats(self.TURNS)))
@@ -201,26 +214,31 @@ class Templates(Case):
         turns = (user("a"), assistant("<think>\nr1\n</think>\n\nb"), user("c"), assistant("d"))
         out = self.prepare(self.chats(turns))
         self.assertEqual(self.shown(), [
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[<think>\nr1\n</think>\n\nb<|im_end|>]\n",
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
-            "<|im_start|>assistant\n[<think>\n\n</think>\n\nd<|im_end|>]\n"])
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[<think>\nr1\n</think>\n\n"
+            "b<|im_end|>]\n",
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\n"
+            "c<|im_end|>\n<|im_start|>assistant\n[<think>\n\n</think>\n\nd<|im_end|>]\n"])
         self.assertIn("1 chats became a sample for each answer", out)
         # As the reasoning beside the content, which servers give.
-        self.prepare(self.chats((user("a"), assistant("b", reasoning_content="r1"), user("c"), assistant("d"))))
+        self.prepare(self.chats((user("a"), assistant("b", reasoning_content="r1"), user("c"),
+                                 assistant("d"))))
         self.assertIn("[<think>\nr1\n</think>\n\nb<|im_end|>]", self.shown()[0])
 
     def test_every_prompt_is_what_a_server_renders(self):
         from transformers import AutoTokenizer
 
-        turns = (user("né 漢"), assistant("<think>\nx\n</think>\n\nyes"), user("and?"), assistant("42\n"))
+        turns = (user("né 漢"), assistant("<think>\nx\n</think>\n\nyes"), user("and?"),
+                 assistant("42\n"))
         for template in (CHATML, LLAMA3, GEMMA, QWEN3, MARKED):
             self.use(template)
             self.prepare(self.chats(turns))
             server = AutoTokenizer.from_pretrained(self.model)
-            prompts = [server.apply_chat_template(list(turns[:k]), add_generation_prompt=True, return_dict=False)
+            prompts = [server.apply_chat_template(list(turns[:k]), add_generation_prompt=True,
+                                                  return_dict=False)
                        for k in (1, 3)]
             samples = read_pair(self.out + "/train")
-            begins = [(ids, int(i)) for ids, trained in samples for i in np.flatnonzero(np.diff(trained.astype(int)) == 1) + 1]
+            begins = [(ids, int(i)) for ids, trained in samples
+                      for i in np.flatnonzero(np.diff(trained.astype(int)) == 1) + 1]
             self.assertEqual([list(ids[:i]) for ids, i in begins], prompts, template)
 
     def test_the_templates_own_marks_narrow_what_is_trained_on(self):
@@ -228,34 +246,44 @@ class Templates(Case):
         self.assertEqual(self.of(*self.TURNS), [
             "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
             "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"])
-        self.use(MARKED.replace("{% generation %}{{ m.content }}", "{{ m.content[:1] }}{% generation %}{{ m.content[1:] }}"))
+        self.use(MARKED.replace("{% generation %}{{ m.content }}",
+                                "{{ m.content[:1] }}{% generation %}{{ m.content[1:] }}"))
         self.assertEqual(self.of(user("q"), assistant("abc"))[0][-18:], "t\na[bc<|im_end|>]\n")
 
     def test_what_the_generation_prompt_supplies_is_not_trained_on(self):
-        opened = CHATML.replace("{{ '<|im_start|>assistant\\n' }}", "{{ '<|im_start|>assistant\\n<think>\\n' }}")
+        opened = CHATML.replace("{{ '<|im_start|>assistant\\n' }}",
+                                "{{ '<|im_start|>assistant\\n<think>\\n' }}")
         self.use(opened)
         self.assertEqual(self.of(user("q"), assistant("<think>\nx</think>y")),
-                         ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n[x</think>y<|im_end|>]\n"])
+                         ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n"
+                          "[x</think>y<|im_end|>]\n"])
         out = self.prepare(self.chats((user("q"), assistant("y"))))
-        self.assertEqual(self.shown(), ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[y<|im_end|>]\n"])
-        self.assertIn("before 1 of 1 answers a server's prompt goes on otherwise than the chat does", out)
+        self.assertEqual(self.shown(), ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+                                        "[y<|im_end|>]\n"])
+        self.assertIn("before 1 of 1 answers a server's prompt goes on otherwise than the chat "
+                      "does", out)
 
     def test_train_on_last_and_all_and_messages_that_are_left_out(self):
         self.use(CHATML)
         first, second = ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n",
                          "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n")
-        self.assertEqual(self.of(*self.TURNS, arguments=("--train-on", "last")), [first + second + "[b<|im_end|>]\n"])
-        self.assertEqual(self.of(*self.TURNS, arguments=("--train-on", "all")), [f"[{first}{second}b<|im_end|>\n]"])
+        self.assertEqual(self.of(*self.TURNS, arguments=("--train-on", "last")),
+                         [first + second + "[b<|im_end|>]\n"])
+        self.assertEqual(self.of(*self.TURNS, arguments=("--train-on", "all")),
+                         [f"[{first}{second}b<|im_end|>\n]"])
         for left_out in ({"weight": 0}, {"train": False}):
-            self.assertEqual(self.of(user("q"), assistant("a", **left_out), user("r"), assistant("b", weight=1)),
+            self.assertEqual(self.of(user("q"), assistant("a", **left_out), user("r"),
+                                     assistant("b", weight=1)),
                              [first + second + "[b<|im_end|>]\n"])
         # What follows the last answer is learnt from by nothing.
-        self.assertEqual(self.of(*self.TURNS[:2], user("more")), [first.replace("a<|im_end|>", "[a<|im_end|>]")])
+        self.assertEqual(self.of(*self.TURNS[:2], user("more")),
+                         [first.replace("a<|im_end|>", "[a<|im_end|>]")])
 
     def test_a_chat_that_the_assistant_begins(self):
         self.use(CHATML)
         self.assertEqual(self.of(assistant("hello"), user("q"), assistant("a")), [
-            "<|im_start|>assistant\n[hello<|im_end|>]\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"])
+            "<|im_start|>assistant\n[hello<|im_end|>]\n<|im_start|>user\nq<|im_end|>\n"
+            "<|im_start|>assistant\n[a<|im_end|>]\n"])
 
     def test_the_begin_of_text_is_there_once(self):
         self.use(LLAMA3, eos="<|eot_id|>", add_bos_token=True)
@@ -266,64 +294,79 @@ class Templates(Case):
         self.use("{{ bos_token }}" + LLAMA3, eos="<|eot_id|>")
         self.out += "-double"
         self.assertEqual(self.refusal(self.chats(self.TURNS)),
-                         f"{self.folder}/c.jsonl:1: begins with the begin-of-text token twice; the chat template writes it, "
-                         "so messages must not")
+                         f"{self.folder}/c.jsonl:1: begins with the begin-of-text token twice; the "
+                         "chat template writes it, so messages must not")
 
     def test_templates_that_refuse_say_so_in_their_own_words(self):
         self.use(GEMMA)
-        self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "s"}, user("q"), assistant("a")))),
-                         f"{self.folder}/c.jsonl:1: the chat template refuses it: System role not supported")
+        self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "s"}, user("q"),
+                                                  assistant("a")))),
+                         f"{self.folder}/c.jsonl:1: the chat template refuses it: System role not "
+                         "supported")
         self.assertEqual(self.refusal(self.chats((user("q"), user("r"), assistant("a")))),
-                         f"{self.folder}/c.jsonl:1: the chat template refuses it: Conversation roles must alternate "
-                         "user/assistant/user/assistant/...")
+                         f"{self.folder}/c.jsonl:1: the chat template refuses it: Conversation "
+                         "roles must alternate user/assistant/user/assistant/...")
         self.use(CHATML.replace("m.content +", "\nm.content.x.y +"))
         self.assertEqual(self.refusal(self.chats(self.TURNS)),
-                         f"{self.folder}/c.jsonl:1: the chat template fails in its line 2: 'str object' has no attribute 'x'")
+                         f"{self.folder}/c.jsonl:1: the chat template fails in its line 2: 'str "
+                         "object' has no attribute 'x'")
         self.use("{% for m in messages %}\n{{ m.content }\n{% endfor %}")
         self.assertEqual(self.refusal(self.chats(self.TURNS)),
                          f"{self.model}: line 2 of the chat template is no Jinja: unexpected '}}'")
         self.use(CHATML.replace("in messages %}", "in messages if m.role != 'system' %}"))
-        self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "u"}, user("u u"), assistant("a")))),
-                         f"{self.folder}/c.jsonl:1: this chat template leaves out messages of the role system")
+        self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "u"}, user("u u"),
+                                                  assistant("a")))),
+                         f"{self.folder}/c.jsonl:1: this chat template leaves out messages of the "
+                         "role system")
 
     def test_tools_and_named_templates_are_passed_on(self):
         tool = {"type": "function", "function": {"name": "f", "parameters": {"x": 1}}}
         with_tools = "{{ tools | tojson }}" + CHATML
-        self.use([{"name": "default", "template": CHATML}, {"name": "tool_use", "template": with_tools},
+        self.use([{"name": "default", "template": CHATML},
+                  {"name": "tool_use", "template": with_tools},
                   {"name": "other", "template": "{{ mood }}" + CHATML}])
         end = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
         self.assertEqual(self.of(*self.TURNS[:2]), [end])
         self.assertEqual(self.of(*self.TURNS[:2], tools=[tool]), [json.dumps([tool]) + end])
-        self.assertEqual(self.of(*self.TURNS[:2], tools=json.dumps([tool])), [json.dumps([tool]) + end])
-        self.assertEqual(self.of(*self.TURNS[:2], arguments=("--chat-template", "other", "--template-options",
-                                                             '{"mood": "glad"}')), ["glad" + end])
+        self.assertEqual(self.of(*self.TURNS[:2], tools=json.dumps([tool])),
+                         [json.dumps([tool]) + end])
+        self.assertEqual(self.of(*self.TURNS[:2],
+                                 arguments=("--chat-template", "other", "--template-options",
+                                            '{"mood": "glad"}')), ["glad" + end])
         self.assertEqual(self.of(*self.TURNS[:2], arguments=("--chat-template", "other"),
                                  chat_template_kwargs={"mood": "sad"}), ["sad" + end])
         self.out += "-none"
         self.assertEqual(self.refusal(self.chats(self.TURNS), "--chat-template", "cat"),
-                         f"{self.model}: has no chat template 'cat'; it has default, tool_use, other")
+                         f"{self.model}: has no chat template 'cat'; it has default, tool_use, "
+                         "other")
 
     def test_arguments_of_calls_are_json_once_whatever_the_template_takes(self):
         """Templates that take objects, that take texts, and that write what lists items."""
         call = "{% for c in m.tool_calls or [] %}{{ c.function.name + ' ' }}ARGS{% endfor %}"
         for args, written in (("{{ c.function.arguments | tojson }}", '{"k": "né", "n": 1}'),
                               ("{{ '' + c.function.arguments }}", '{"k": "né", "n": 1}'),
-                              ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}", "k=né;n=1;")):
-            self.use(CHATML.replace("m.content + '<|im_end|>\\n' }}", "m.content }}" + call.replace("ARGS", args)
+                              ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% "
+                               "endfor %}", "k=né;n=1;")):
+            self.use(CHATML.replace("m.content + '<|im_end|>\\n' }}",
+                                    "m.content }}" + call.replace("ARGS", args)
                                     + "{{ '<|im_end|>\\n' }}"))
             for given in ({"k": "né", "n": 1}, '{"k": "né", "n": 1}'):
                 turns = (user("q"), assistant("", tool_calls=[{"type": "function", "function": {
-                    "name": "f", "arguments": given}}]), {"role": "tool", "content": "seen"}, assistant("a"))
+                    "name": "f", "arguments": given}}]), {"role": "tool", "content": "seen"},
+                         assistant("a"))
                 self.assertIn(f"[f {written}<|im_end|>]", self.of(*turns)[0])
-        broken = (user("q"), assistant("", tool_calls=[{"function": {"name": "f", "arguments": "{k"}}]))
+        broken = (user("q"),
+                  assistant("", tool_calls=[{"function": {"name": "f", "arguments": "{k"}}]))
         self.out += "-broken"
         self.assertEqual(self.refusal(self.chats(broken)),
-                         f"{self.folder}/c.jsonl:1: the arguments of a call of f are not JSON: Expecting property name "
-                         "enclosed in double quotes: line 1 column 2 (char 1)")
+                         f"{self.folder}/c.jsonl:1: the arguments of a call of f are not JSON: "
+                         "Expecting property name enclosed in double quotes: line 1 column 2 (char "
+                         "1)")
 
     def test_a_model_without_a_template_cannot_lay_out_chats(self):
         self.use(None)
-        self.assertIn("has no chat template, so messages cannot be laid out", self.refusal(self.chats(self.TURNS)))
+        self.assertIn("has no chat template, so messages cannot be laid out",
+                      self.refusal(self.chats(self.TURNS)))
 
 
 class Shapes(Case):
@@ -339,66 +382,86 @@ class Shapes(Case):
             {"conversations": [user("p"), assistant("c")]},
             {"instruction": "p", "input": "", "output": "c"},
             {"prompt": "p", "completion": "c"}, {"prompt": "p", "response": "c"},
-            {"prompt": [user("p")], "completion": [assistant("c")]}, {"prompt": [user("p")], "completion": "c"},
+            {"prompt": [user("p")], "completion": [assistant("c")]},
+            {"prompt": [user("p")], "completion": "c"},
             {"prompt": "id of a prompt", "messages": [user("p"), assistant("c")], "text": None}]
 
     def test_every_shape_is_found_in_every_row_and_told(self):
         out = self.prepare(self.lines("c.jsonl", [*self.SAME, {"text": "t"}]))
         self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME) + ["[t<|im_end|>]"])
-        self.assertIn("c.jsonl: 4 chats (messages) and 3 chats (prompt and completion) and 2 chats (conversations) and "
-                      "1 chats (instruction and output) and 1 chats (prompt and response) and 1 documents (text); ", out)
+        self.assertIn("c.jsonl: 4 chats (messages) and 3 chats (prompt and completion) and 2 chats "
+                      "(conversations) and 1 chats (instruction and output) and 1 chats (prompt "
+                      "and response) and 1 documents (text); ", out)
 
     def test_prompts_that_are_messages_are_not_trained_on(self):
         prompt = [user("x"), assistant("y"), user("p")]
         self.prepare(self.lines("c.jsonl", [{"prompt": prompt, "completion": [assistant("c")]}]))
-        self.assertEqual(self.shown(), ["<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\ny<|im_end|>\n" + self.EXPECTED])
+        self.assertEqual(self.shown(), ["<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
+                                        "y<|im_end|>\n" + self.EXPECTED])
 
     def test_systems_and_history_beside_a_chat(self):
-        self.prepare(self.lines("c.jsonl", [{"instruction": "p", "output": "c", "system": "s", "history": [["x", "y"]]}]))
-        self.assertEqual(self.shown(), ["<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
-                                        "[y<|im_end|>]\n" + self.EXPECTED])
+        self.prepare(self.lines("c.jsonl",
+                                [{"instruction": "p", "output": "c", "system": "s",
+                                  "history": [["x", "y"]]}]))
+        self.assertEqual(self.shown(), ["<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n"
+                                        "x<|im_end|>\n<|im_start|>assistant\n[y<|im_end|>]\n"
+                                        + self.EXPECTED])
 
     def test_what_is_no_conversation_is_refused_by_line(self):
         for content, message in (
                 ({"messages": []}, '"messages" must be a list of at least one message'),
                 ({"conversations": "[]"}, '"conversations" must be a list of at least one message'),
                 ({"messages": [user("p"), {"role": "robot", "content": "x"}]},
-                 "message 2: role 'robot', expected one of human, user, gpt, assistant, chatgpt, bot, model, system, developer, tool, "
-                 "observation, function_response, function_call"),
-                ({"messages": [{"role": "User", "content": "p"}, assistant("c")]}, "message 1: role 'User', expected 'user'"),
+                 "message 2: role 'robot', expected one of human, user, gpt, assistant, chatgpt, "
+                 "bot, model, system, developer, tool, observation, function_response, "
+                 "function_call"),
+                ({"messages": [{"role": "User", "content": "p"}, assistant("c")]},
+                 "message 1: role 'User', expected 'user'"),
                 ({"prompt": "p", "chosen": "a", "rejected": "b"},
-                 'is a preference (chosen and rejected); answers to imitate are read from "messages", or "prompt" and '
-                 '"completion"'),
-                ({"input_ids": [1]}, 'holds token ids ("input_ids"); name such a file in data.train as it is'),
+                 'is a preference (chosen and rejected); answers to imitate are read from '
+                 '"messages", or "prompt" and "completion"'),
+                ({"input_ids": [1]}, 'holds token ids ("input_ids"); name such a file in '
+                                     'data.train as it is'),
                 ({"messages": [user("p"), assistant("c")], "tools": "[{"},
-                 '"tools" is a text that is not JSON: Expecting property name enclosed in double quotes: line 1 column 3 '
-                 '(char 2)'),
-                ({"instruction": "i", "output": "o", "history": 5}, '"history" must be a list of pairs of texts'),
-                ({"messages": [user("p"), {"role": "assistant", "content": "c", "tool_calls": True}]},
+                 '"tools" is a text that is not JSON: Expecting property name enclosed in double '
+                 'quotes: line 1 column 3 (char 2)'),
+                ({"instruction": "i", "output": "o", "history": 5},
+                 '"history" must be a list of pairs of texts'),
+                ({"messages": [user("p"),
+                               {"role": "assistant", "content": "c", "tool_calls": True}]},
                  '"tool_calls" of message 2 must be a list of objects')):
             with self.subTest(message):
-                self.assertEqual(self.refusal(self.lines("c.jsonl", [content])), f"{self.folder}/c.jsonl:1: {message}")
+                self.assertEqual(self.refusal(self.lines("c.jsonl", [content])),
+                                 f"{self.folder}/c.jsonl:1: {message}")
 
     def test_a_text_of_json_that_is_nested_without_end_is_refused(self):
         for key in ("tools", "chat_template_kwargs"):
-            message = self.refusal(self.lines("c.jsonl", [{"messages": [user("p"), assistant("c")], key: "[" * 200000}]))
-            self.assertTrue(message.startswith(f'{self.folder}/c.jsonl:1: "{key}" is a text that is not JSON: '), message[:200])
+            message = self.refusal(self.lines("c.jsonl",
+                                              [{"messages": [user("p"), assistant("c")],
+                                                key: "[" * 200000}]))
+            self.assertTrue(message.startswith(f'{self.folder}/c.jsonl:1: "{key}" is a text that '
+                                               'is not JSON: '), message[:200])
 
     def test_packed_files_are_unpacked_whatever_they_are_called(self):
         text = "".join(json.dumps(o) + "\n" for o in self.SAME).encode()
-        for name, content in (("a.jsonl.gz", gzip.compress(text)), ("b.jsonl", gzip.compress(text)), ("c.ndjson", text),
-                              ("d", text), ("e.json.gz", gzip.compress(json.dumps(self.SAME).encode())), ("f.data", text)):
+        for name, content in (("a.jsonl.gz", gzip.compress(text)), ("b.jsonl", gzip.compress(text)),
+                              ("c.ndjson", text),
+                              ("d", text),
+                              ("e.json.gz", gzip.compress(json.dumps(self.SAME).encode())),
+                              ("f.data", text)):
             with self.subTest(name):
                 self.prepare(self.write(name, content))
                 self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME))
         self.out += "-cut"
         cut = self.write("a.jsonl.gz", gzip.compress(text)[:-20])
-        self.assertRegex(self.refusal(cut), "a.jsonl.gz: cannot be unpacked: .*; it is damaged or was cut short")
+        self.assertRegex(self.refusal(cut), "a.jsonl.gz: cannot be unpacked: .*; it is damaged or "
+                                            "was cut short")
 
     def test_packages_that_are_absent_are_named(self):
         from training_data import records
 
-        for name, content, package in (("a.parquet", b"PAR1", "pyarrow"), ("a.arrow", b"ARROW1", "pyarrow"),
+        for name, content, package in (("a.parquet", b"PAR1", "pyarrow"),
+                                       ("a.arrow", b"ARROW1", "pyarrow"),
                                        ("a.jsonl.zst", b"\x28\xb5\x2f\xfd", "zstandard")):
             real = records.importlib.util.find_spec
             records.importlib.util.find_spec = lambda n, *_: None if n == package else real(n)
@@ -407,22 +470,26 @@ class Shapes(Case):
             finally:
                 records.importlib.util.find_spec = real
             self.assertEqual(code, 5)
-            self.assertRegex(err, f"{name}: reading .* needs the Python package {package}, which is not installed; run "
-                                  "scripts/setup.sh")
+            self.assertRegex(err, f"{name}: reading .* needs the Python package {package}, which "
+                                  "is not installed; run scripts/setup.sh")
 
 
 # In the manner of Qwen's: tools, calls with and without "function", a tool's name, a switch.
-TOOLS = ("{%- if quiet %}{{ '...' }}{%- endif %}{%- if tools %}{{ '<|im_start|>system\\nTools:' }}{%- for t in tools %}{{ '\\n' + t | tojson }}{%- endfor %}{{ '<|im_end|>\\n' }}{%- endif %}"
-         "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}{%- for c in m.tool_calls or [] %}{%- if c.function %}"
-         "{%- set c = c.function %}{%- endif %}{{ '<call>' + c.name + ' ' + c.arguments | tojson + '</call>' }}{%- endfor %}"
-         "{%- if m.role == 'tool' and m.name %}{{ ' of ' + m.name }}{%- endif %}{{ '<|im_end|>\\n' }}{%- endfor %}"
-         "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}")
-TOOL = {"type": "function", "function": {"name": "seek", "description": "seeks", "parameters": {"type": "object", "properties": {}}}}
+TOOLS = ("{%- if quiet %}{{ '...' }}{%- endif %}{%- if tools %}{{ '<|im_start|>system\\nTools:' "
+         "}}{%- for t in tools %}{{ '\\n' + t | tojson }}{%- endfor %}{{ '<|im_end|>\\n' }}{%- "
+         "endif %}{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}{%- for "
+         "c in m.tool_calls or [] %}{%- if c.function %}{%- set c = c.function %}{%- endif %}{{ "
+         "'<call>' + c.name + ' ' + c.arguments | tojson + '</call>' }}{%- endfor %}{%- if m.role "
+         "== 'tool' and m.name %}{{ ' of ' + m.name }}{%- endif %}{{ '<|im_end|>\\n' }}{%- endfor "
+         "%}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}")
+TOOL = {"type": "function", "function": {"name": "seek", "description": "seeks",
+                                         "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "seek", "arguments": {"k": "v"}}}
 
 
 class Fields(Case):
-    """Strict about data as about configs: no field that says something is passed over in silence."""
+    """Strict about data as about configs: no field that says something is
+    passed over in silence."""
 
     def setUp(self):
         super().setUp()
@@ -450,84 +517,132 @@ class Fields(Case):
         return self.encoded(content)[1]
 
     def test_a_system_text_beside_any_shape_comes_first_under_every_spelling(self):
-        shapes = ({"messages": [user("p"), assistant("c")]}, {"conversations": [user("p"), assistant("c")]},
-                  {"prompt": [user("p")], "completion": [assistant("c")]}, {"prompt": "p", "completion": "c"}, {"instruction": "p", "output": "c"},
+        shapes = ({"messages": [user("p"), assistant("c")]},
+                  {"conversations": [user("p"), assistant("c")]},
+                  {"prompt": [user("p")], "completion": [assistant("c")]},
+                  {"prompt": "p", "completion": "c"}, {"instruction": "p", "output": "c"},
                   {"messages": [{"role": "system", "content": "s"}, user("p"), assistant("c")]})
-        expected = "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"
+        expected = ("<|im_start|>system\ns<|im_end|>\n<|im_start|>user\np<|im_end|>\n"
+                    "<|im_start|>assistant\nc<|im_end|>\n")
         for shape in shapes:
-            for key in ("system", "System", "system_prompt", "systemPrompt", "system-message", "systemInstruction", "instructions"):
-                for value in ("s", [{"text": "s"}], {"parts": [{"text": "s"}]}, {"role": "system", "content": [{"type": "text", "text": "s"}]}):
-                    self.assertEqual(self.read({**shape, key: value}), expected, (shape, key, value))
-        self.refused({**shapes[-1], "system": "t"}, '"system" stands beside a first message of the role system that says something else; leave '
+            for key in ("system", "System", "system_prompt", "systemPrompt", "system-message",
+                        "systemInstruction", "instructions"):
+                for value in ("s", [{"text": "s"}], {"parts": [{"text": "s"}]},
+                              {"role": "system", "content": [{"type": "text", "text": "s"}]}):
+                    self.assertEqual(self.read({**shape, key: value}), expected,
+                                     (shape, key, value))
+        self.refused({**shapes[-1], "system": "t"}, '"system" stands beside a first message of the '
+                                                    'role system that says something else; leave '
                                                     "one of them out")
-        self.refused({**shapes[0], "system": 5}, '"system" must be a text, or a list of {"text": "..."}')
-        self.refused({**shapes[0], "system": "s", "system_prompt": "t"}, '"system" and "system_prompt" are two spellings of one thing and hold '
-                                                                         "different values; leave one of them out")
-        self.refused({"text": "t", "system": "s"}, '"system" stands beside "text", which is trained on alone; write "messages", or pass over it '
+        self.refused({**shapes[0], "system": 5}, '"system" must be a text, or a list of {"text": '
+                                                 '"..."}')
+        self.refused({**shapes[0], "system": "s", "system_prompt": "t"},
+                     '"system" and "system_prompt" are two spellings of one thing and hold '
+                                                                         "different values; leave "
+                     "one of them out")
+        self.refused({"text": "t", "system": "s"}, '"system" stands beside "text", which is '
+                                                   'trained on alone; write "messages", or pass '
+                                                   'over it '
                                                    "with --ignore-fields system")
 
     def test_answers_that_must_not_be_imitated_are_refused_and_left_out_with_a_count(self):
         shapes = ({"messages": [user("p"), assistant("c")]}, {"prompt": "p", "completion": "c"},
                   {"prompt": [user("p")], "completion": [assistant("c")]})
         for shape in shapes:
-            for key, value in (("label", False), ("Label", 0), ("label", "false"), ("kto_tag", False), ("desirable", "no"), ("label", -1),
+            for key, value in (("label", False), ("Label", 0), ("label", "false"),
+                               ("kto_tag", False), ("desirable", "no"), ("label", -1),
                                ("is_correct", False), ("accepted", "false")):
-                self.refused({**shape, key: value}, f'"{key}" is {json.dumps(value)}: its answer must not be imitated')
+                self.refused({**shape, key: value}, f'"{key}" is {json.dumps(value)}: its answer '
+                                                    'must not be imitated')
             for key in ("rejected_response", "rejected", "rejected_messages", "rejectedResponse"):
-                tail = f"; to train on its messages alone, pass over the others with --ignore-fields {key}" if "messages" in shape else ""
-                self.refused({**shape, key: "no"}, f'is a preference ({key}); answers to imitate are read from "messages", or "prompt" and '
+                tail = ("; to train on its messages alone, pass over the others with "
+                        f"--ignore-fields {key}" if "messages" in shape else "")
+                self.refused({**shape, key: "no"}, f'is a preference ({key}); answers to imitate '
+                                                   'are read from "messages", or "prompt" and '
                                                    f'"completion"{tail}')
-            self.assertEqual(self.encoded({**shape, "label": True, "rejected": None}), self.encoded(shape))
-        self.refused({**shapes[0], "label": "cat"}, '"label" is "cat", expected true (an answer to imitate) or false; correct it, or pass over it '
+            self.assertEqual(self.encoded({**shape, "label": True, "rejected": None}),
+                             self.encoded(shape))
+        self.refused({**shapes[0], "label": "cat"}, '"label" is "cat", expected true (an answer to '
+                                                    'imitate) or false; correct it, or pass over '
+                                                    'it '
                                                     "with --ignore-fields label")
-        self.refused({"text": "t", "label": 1}, '"label" is 1, and a text is trained on whatever its class; write "prompt" and "completion" where the '
-                                                "class is to be learnt, or pass over it with --ignore-fields label")
-        path = self.lines("k.jsonl", [{**shapes[1], "label": True}, {"prompt": "q", "completion": "bad", "label": False}])
+        self.refused({"text": "t", "label": 1}, '"label" is 1, and a text is trained on whatever '
+                                                'its class; write "prompt" and "completion" where '
+                                                'the '
+                                                "class is to be learnt, or pass over it with "
+                                                "--ignore-fields label")
+        path = self.lines("k.jsonl", [{**shapes[1], "label": True},
+                                      {"prompt": "q", "completion": "bad", "label": False}])
         self.assertIn("warning: left out 1 of 2 documents (--skip-bad):\n"
-                      f'  {path}:2: "label" is false: its answer must not be imitated\n', self.prepare(path, "--skip-bad"))
+                      f'  {path}:2: "label" is false: its answer must not be imitated\n',
+                      self.prepare(path, "--skip-bad"))
         self.assertEqual(len(self.shown()), 1)
-        self.assertIn(f"not read: label (2 times, the first: {path}:1)", self.prepare(path, "--ignore-fields", "label"))
+        self.assertIn(f"not read: label (2 times, the first: {path}:1)",
+                      self.prepare(path, "--ignore-fields", "label"))
         self.assertEqual(len(self.shown()), 2)
 
     def test_weights_masks_and_media_are_refused_by_name(self):
         chat = {"messages": [user("p"), assistant("c")]}
         tail = "pass over it with --ignore-fields "
         for key, value, message in (
-                ("loss_mask", [0, 1], "says by token what counts in the loss, which texts cannot; write \"train\": false in the messages that do not "
-                                      "count, or prepare the token ids elsewhere and name that file in data.train"),
-                ("sample_weight", 0.5, "weighs the record or its tokens, and all count alike here; give a data set of its own a weight in data.train"),
-                ("images", ["a.png"], "holds what is no text, and texts alone are trained on; remove it where the texts do not need it"),
-                ("function_call", {"name": "f"}, "is a call of a tool beside the conversation; put it into \"tool_calls\" of an assistant's message"),
-                ("input_ids", [1], "holds token ids beside texts; name a file of token ids in data.train as it is, or remove them")):
+                ("loss_mask", [0, 1], "says by token what counts in the loss, which texts cannot; "
+                                      "write \"train\": false in the messages that do not count, "
+                                      "or prepare the token ids elsewhere and name that file in "
+                                      "data.train"),
+                ("sample_weight", 0.5, "weighs the record or its tokens, and all count alike here; "
+                                       "give a data set of its own a weight in data.train"),
+                ("images", ["a.png"], "holds what is no text, and texts alone are trained on; "
+                                      "remove it where the texts do not need it"),
+                ("function_call", {"name": "f"}, "is a call of a tool beside the conversation; put "
+                                                 "it into \"tool_calls\" of an assistant's "
+                                                 "message"),
+                ("input_ids", [1], "holds token ids beside texts; name a file of token ids in "
+                                   "data.train as it is, or remove them")):
             self.refused({**chat, key: value}, f'"{key}" {message}, or {tail}{key}')
             self.assertEqual(self.encoded({**chat, key: None}), self.encoded(chat))
         self.refused({"messages": [user("p"), assistant("c", weight=0.5)]},
-                     'message 2: "weight" is 0.5; a message is trained on or it is not: write 1 or 0')
+                     'message 2: "weight" is 0.5; a message is trained on or it is not: write 1 or '
+                     '0')
         self.refused({"messages": [user("p"), assistant("c", loss=False)]},
-                     "has no assistant message to train on: message 2 says that it is not trained on")
+                     "has no assistant message to train on: message 2 says that it is not trained "
+                     "on")
         self.refused({"messages": [{**user("p"), "train": True}, assistant("c")]},
-                     'message 1: "train" is true, and its role is user: answers alone are trained on, or everything with --train-on all')
-        self.refused({"messages": [user([{"type": "text", "text": "p", "source_lang_code": "de"}]), assistant("c")]},
-                     'message 1: "source_lang_code" in a part of its content is not read, as contents are texts here; write the message so that its '
+                     'message 1: "train" is true, and its role is user: answers alone are trained '
+                     'on, or everything with --train-on all')
+        self.refused({"messages": [user([{"type": "text", "text": "p", "source_lang_code": "de"}]),
+                                   assistant("c")]},
+                     'message 1: "source_lang_code" in a part of its content is not read, as '
+                     'contents are texts here; write the message so that its '
                      f"text says it, or {tail}source_lang_code")
-        self.refused({**chat, "completion": "d"}, '"completion" stands beside "messages" and says something else; write it as a message, or '
+        self.refused({**chat, "completion": "d"}, '"completion" stands beside "messages" and says '
+                                                  'something else; write it as a message, or '
                                                   f"{tail}completion")
-        self.assertEqual(self.counted({**chat, "completion": "c", "prompt": "p", "score": 3, "id": 7}), ["prompt", "completion", "score"])
+        self.assertEqual(self.counted({**chat, "completion": "c", "prompt": "p", "score": 3,
+                                       "id": 7}), ["prompt", "completion", "score"])
         self.out += "-all"
-        path = self.lines("w.jsonl", [{"messages": [user("p"), assistant("c", weight=0), user("q"), assistant("d")]}])
-        self.assertEqual(self.refusal(path, "--train-on", "all"), f"{path}:1: message 2 says that it is not trained on, and --train-on all trains "
-                                                                  "on every token; leave one of them out")
+        path = self.lines("w.jsonl",
+                          [{"messages": [user("p"), assistant("c", weight=0), user("q"),
+                                         assistant("d")]}])
+        self.assertEqual(self.refusal(path, "--train-on", "all"),
+                         f"{path}:1: message 2 says that it is not trained on, and --train-on all "
+                                                                  "trains on every token; leave "
+                         "one of them out")
 
     def test_arguments_of_the_template_are_read_from_one_place(self):
         chat = {"messages": [user("p"), assistant("c")]}
         self.assertIn("...", self.read({**chat, "chat_template_kwargs": {"quiet": True}}))
-        self.refused({**chat, "quiet": True}, '"quiet" is an argument of this chat template, which is read from "chat_template_kwargs" alone; write '
-                                              "it there, or pass over it with --ignore-fields quiet")
+        self.refused({**chat, "quiet": True}, '"quiet" is an argument of this chat template, which '
+                                              'is read from "chat_template_kwargs" alone; write '
+                                              "it there, or pass over it with --ignore-fields "
+                                              "quiet")
         self.refused({**chat, "chat_template_kwargs": {"add_generation_prompt": True}},
-                     '"add_generation_prompt" in "chat_template_kwargs" is no argument of a chat template; remove it')
-        self.assertEqual(self.counted({**chat, "chat_template_kwargs": {"loud": True}}), ["chat_template_kwargs.loud"])
+                     '"add_generation_prompt" in "chat_template_kwargs" is no argument of a chat '
+                     'template; remove it')
+        self.assertEqual(self.counted({**chat, "chat_template_kwargs": {"loud": True}}),
+                         ["chat_template_kwargs.loud"])
         out = self.prepare(self.lines("c.jsonl", [chat]), "--template-options", '{"loud": 1}')
-        self.assertIn(f"  not read: loud of --template-options (1 time, the first: {self.folder}/c.jsonl:1)\n", out)
+        self.assertIn("  not read: loud of --template-options (1 time, the first: "
+                      f"{self.folder}/c.jsonl:1)\n", out)
 
     def server(self):
         from transformers import AutoTokenizer
@@ -536,25 +651,38 @@ class Fields(Case):
 
     # Calls and tools as OpenAI, Mistral, Qwen and Llama have them.
     ARGUMENTS = {"k": "né", "n": 1}
-    CALLS = ([{"id": "1", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}], [{"name": "f", "arguments": ARGUMENTS}],
-             [{"function": {"name": "f", "arguments": json.dumps(ARGUMENTS)}}], [{"name": "f", "parameters": ARGUMENTS}])
+    CALLS = ([{"id": "1", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}],
+             [{"name": "f", "arguments": ARGUMENTS}],
+             [{"function": {"name": "f", "arguments": json.dumps(ARGUMENTS)}}],
+             [{"name": "f", "parameters": ARGUMENTS}])
 
     def test_calls_of_every_shape_are_laid_out_as_the_reference_lays_them_out(self):
-        only_wrapped = TOOLS.replace("{%- if c.function %}{%- set c = c.function %}{%- endif %}", "{%- set c = c.function %}")
+        only_wrapped = TOOLS.replace("{%- if c.function %}{%- set c = c.function %}{%- endif %}",
+                                     "{%- set c = c.function %}")
         for template in (TOOLS, only_wrapped):
             self.use(template)
             self.encoder = Encoder(self.model)
-            expected = self.server().apply_chat_template([user("p"), assistant("", tool_calls=self.CALLS[0])], tokenize=False)
+            expected = self.server().apply_chat_template([user("p"),
+                                                          assistant("", tool_calls=self.CALLS[0])],
+                                                         tokenize=False)
             self.assertIn('<call>f {"k": "né", "n": 1}</call>', expected)
             for calls in self.CALLS:
-                self.assertEqual(self.read({"messages": [user("p"), assistant("", tool_calls=calls)]}), expected)
-            self.assertEqual(self.read({"messages": [user("p"), {"role": "assistant", "content": None, "function_call": self.CALLS[2][0]["function"]}]}),
+                self.assertEqual(self.read({"messages": [user("p"),
+                                                         assistant("", tool_calls=calls)]}),
+                                 expected)
+            self.assertEqual(self.read({"messages": [user("p"),
+                                                     {"role": "assistant", "content": None,
+                                                      "function_call":
+                                                      self.CALLS[2][0]["function"]}]}),
                              expected)
             for role in ("function_call", "tool_call"):
                 said = {"from": role, "value": json.dumps(self.CALLS[1][0])}
-                self.assertEqual(self.read({"conversations": [{"from": "human", "value": "p"}, said]}), expected)
+                self.assertEqual(self.read({"conversations": [{"from": "human", "value": "p"},
+                                                              said]}), expected)
         for name in ("function", "ipython", "tool_response", "observation", "tool"):
-            self.assertIn("<|im_start|>tool\nseen<", self.read({"messages": [user("p"), {"role": name, "content": "seen"}, assistant("c")]}))
+            self.assertIn("<|im_start|>tool\nseen<",
+                          self.read({"messages": [user("p"), {"role": name, "content": "seen"},
+                                                  assistant("c")]}))
 
     def test_tools_of_every_shape_are_laid_out_as_the_reference_lays_them_out(self):
         turns, bare = [user("p"), assistant("c")], TOOL["function"]
@@ -567,70 +695,97 @@ class Fields(Case):
         self.assertEqual(self.read({"messages": turns, "functions": [bare]}), expected)
         self.use(TOOLS.replace("t | tojson", "t.function.name"))
         self.encoder = Encoder(self.model)
-        self.assertEqual(self.read({"messages": turns, "tools": [bare]}), self.server().apply_chat_template(turns, tools=[TOOL], tokenize=False))
-        for tool, found in (({"name": "f", "input_schema": {}}, ", found input_schema"), ({"toolSpec": {"name": "f"}}, ", found toolSpec"), ({"x": 1}, "")):
-            self.refused({"messages": turns, "tools": [tool]}, 'item 1 of "tools" must be {"type": "function", "function": {"name": ..., "description": '
-                                                               f'..., "parameters": ...}}}}{found}')
+        self.assertEqual(self.read({"messages": turns, "tools": [bare]}),
+                         self.server().apply_chat_template(turns, tools=[TOOL], tokenize=False))
+        for tool, found in (({"name": "f", "input_schema": {}}, ", found input_schema"),
+                            ({"toolSpec": {"name": "f"}}, ", found toolSpec"), ({"x": 1}, "")):
+            self.refused({"messages": turns, "tools": [tool]},
+                         'item 1 of "tools" must be {"type": "function", "function": {"name": ..., '
+                                                               '"description": ..., "parameters": '
+                         f'...}}}}{found}')
 
     def test_what_a_template_leaves_out_is_refused_by_name(self):
         two = [*self.CALLS[0], {"function": {"name": "g", "arguments": {}}}]
         for template, turns, more, message in (
                 (CHATML, [user("p"), assistant("c")], {"tools": [TOOL]}, "tools: seek, item 1"),
-                (TOOLS.replace("in m.tool_calls or []", "in (m.tool_calls or [])[:1]"), [user("p"), assistant("", tool_calls=two)], {},
+                (TOOLS.replace("in m.tool_calls or []", "in (m.tool_calls or [])[:1]"),
+                 [user("p"), assistant("", tool_calls=two)], {},
                  "call 2 of message 2"),
-                (TOOLS.replace("c.arguments | tojson", "''"), [user("p"), assistant("", tool_calls=self.CALLS[0])], {},
+                (TOOLS.replace("c.arguments | tojson", "''"),
+                 [user("p"), assistant("", tool_calls=self.CALLS[0])], {},
                  "the arguments of call 1 of message 2"),
                 (TOOLS.replace("+ m.content }}", "+ ('' if m.tool_calls else m.content) }}"),
-                 [user("p"), assistant("I seek.", tool_calls=self.CALLS[0])], {}, "what message 2 says beside its tool_calls")):
+                 [user("p"), assistant("I seek.", tool_calls=self.CALLS[0])], {},
+                 "what message 2 says beside its tool_calls")):
             self.use(template)
             self.encoder = Encoder(self.model)
             self.refused({"messages": turns, **more}, f"this chat template leaves out {message}")
-        self.use(CHATML.replace("m.content +", "(m.content if m.content is string else m.content | map(attribute='text') | join('; ')) +"))
+        self.use(CHATML.replace("m.content +", "(m.content if m.content is string else m.content | "
+                                               "map(attribute='text') | join('; ')) +"))
         self.encoder = Encoder(self.model)
         parts = [{"type": "text", "text": "p"}, {"type": "text", "text": "q"}]
         self.assertEqual(len(self.encoded({"messages": [user(parts[:1]), assistant("c")]})[0]), 1)
-        self.refused({"messages": [user(parts), assistant("c")]}, "this chat template lays out the 2 parts of message 1 otherwise than one text of them; "
-                                                                  "write its content as one text")
+        self.refused({"messages": [user(parts), assistant("c")]},
+                     "this chat template lays out the 2 parts of message 1 otherwise than one text "
+                                                                  "of them; write its content as "
+                     "one text")
         self.use(TOOLS)
         self.encoder = Encoder(self.model)
         self.refused({"messages": [user("p"), assistant("c", reasoning_content="r")]},
-                     'this chat template leaves out "reasoning_content" of message 2; write it into "content", or pass over it with --ignore-fields '
+                     'this chat template leaves out "reasoning_content" of message 2; write it '
+                     'into "content", or pass over it with --ignore-fields '
                      "reasoning_content")
-        self.refused({"messages": [user("p"), assistant("", tool_calls=[{"function": {"name": "f"}}])]},
+        self.refused({"messages": [user("p"),
+                                   assistant("", tool_calls=[{"function": {"name": "f"}}])]},
                      'call 1 in "tool_calls" of message 2 needs "arguments", an object or its JSON')
 
     def test_keys_of_tools_that_the_template_leaves_out_are_counted(self):
         tool = {**TOOL, "function": {**TOOL["function"], "returns": {"type": "number"}}}
-        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}), [])
+        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}),
+                         [])
         self.use(TOOLS.replace("t | tojson", "t.function.name + t.function.description"))
         self.encoder = Encoder(self.model)
-        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}), ["tool.parameters", "tool.returns"])
+        self.assertEqual(self.counted({"messages": [user("p"), assistant("c")], "tools": [tool]}),
+                         ["tool.parameters", "tool.returns"])
 
     def test_special_tokens_that_a_text_spells_out_are_told_for_every_role(self):
-        turns = [{"role": "system", "content": "<s>"}, user("p<|im_end|>\n<|im_start|>assistant\nno"), assistant("", tool_calls=[copy.deepcopy(CALL)]),
+        turns = [{"role": "system", "content": "<s>"},
+                 user("p<|im_end|>\n<|im_start|>assistant\nno"),
+                 assistant("", tool_calls=[copy.deepcopy(CALL)]),
                  {"role": "tool", "content": "<|eot_id|>"}, assistant("c")]
         path = self.lines("f.jsonl", [{"messages": turns}, {"text": "<s>a"}, {"text": "a<s>"}])
         out = self.prepare(path)
-        for who, line, token in (("messages of the role system", 1, "<s>"), ("messages of the role user", 1, "<|im_end|>"),
-                                 ("messages of the role tool", 1, "<|eot_id|>"), ("texts", 3, "<s>")):
-            self.assertIn(f"  warning: 1 {who} spell out special tokens, which become those tokens (the first: {path}:{line}: {token})\n", out)
+        for who, line, token in (("messages of the role system", 1, "<s>"),
+                                 ("messages of the role user", 1, "<|im_end|>"),
+                                 ("messages of the role tool", 1, "<|eot_id|>"),
+                                 ("texts", 3, "<s>")):
+            self.assertIn(f"  warning: 1 {who} spell out special tokens, which become those tokens "
+                          f"(the first: {path}:{line}: {token})\n", out)
         self.assertNotIn("role assistant", out)
 
-    NAMES = (*fields.HARMLESS, *fields.TOKEN_IDS, *fields.CALLS, *fields.WEIGHTS, *fields.TRAIN, "images", "image_path", "videos", "audio",
-             "loss_mask", "completion_mask", "masked", "sample_weight", "rejected_response", "chosen", "rejected", "role", "score", "reward",
-             "Größe", "is_correct", "tool_choice", "documents", "refusal", "prefix", "reasoning_content", "thinking", "name", "quiet",
-             "source_lang", "tool_call_id", "strict", "returns", *(name for names in fields.RECORD.values() for name in names),
+    NAMES = (*fields.HARMLESS, *fields.TOKEN_IDS, *fields.CALLS, *fields.WEIGHTS, *fields.TRAIN,
+             "images", "image_path", "videos", "audio",
+             "loss_mask", "completion_mask", "masked", "sample_weight", "rejected_response",
+             "chosen", "rejected", "role", "score", "reward",
+             "Größe", "is_correct", "tool_choice", "documents", "refusal", "prefix",
+             "reasoning_content", "thinking", "name", "quiet",
+             "source_lang", "tool_call_id", "strict", "returns",
+             *(name for names in fields.RECORD.values() for name in names),
              *(name for names in fields.MESSAGE.values() for name in names))
-    VALUES = (None, "", [], {}, "null", "[]", float("nan"), "some words", 3, 0.5, 0, 1, True, False, "false", ["a"], [0, 1], {"k": 1},
+    VALUES = (None, "", [], {}, "null", "[]", float("nan"), "some words", 3, 0.5, 0, 1, True, False,
+              "false", ["a"], [0, 1], {"k": 1},
               [{"role": "user", "content": "z"}])
 
     def base(self, shape):
-        chat = [user("p"), assistant("", tool_calls=[copy.deepcopy(CALL)]), {"role": "tool", "content": "seen", "name": "seek"},
+        chat = [user("p"), assistant("", tool_calls=[copy.deepcopy(CALL)]),
+                {"role": "tool", "content": "seen", "name": "seek"},
                 assistant("c")]
-        return {"messages": {"messages": chat, "tools": [copy.deepcopy(TOOL)]}, "parts": {"messages": [
-            user([{"type": "text", "text": "p"}]), assistant("c")]}, "pair": {"prompt": "p", "completion": "c"},
-            "lists": {"prompt": [user("p")], "completion": [assistant("c")]}, "alpaca": {"instruction": "p", "output": "c"},
-            "text": {"text": "p"}}[shape]
+        return {"messages": {"messages": chat, "tools": [copy.deepcopy(TOOL)]},
+                "parts": {"messages": [user([{"type": "text", "text": "p"}]), assistant("c")]},
+                "pair": {"prompt": "p", "completion": "c"},
+                "lists": {"prompt": [user("p")], "completion": [assistant("c")]},
+                "alpaca": {"instruction": "p", "output": "c"},
+                "text": {"text": "p"}}[shape]
 
     def places(self, record):
         """(what the level is called, the object) of all levels that can have a field."""
@@ -647,7 +802,8 @@ class Fields(Case):
     def test_the_lists_of_harmless_fields_are_one(self):
         """Of docs/data.md, of lib/data and of the scripts."""
         docs = (ROOT / "docs/data.md").read_text().split("Harmless are:\n\n")[1].split("\n\n")[0]
-        source = (ROOT / "lib/data/jsonl_fields.cc").read_text().split("kHarmlessNames = {")[1].split("}")[0]
+        source = (ROOT / "lib/data/jsonl_fields.cc").read_text().split(
+            "kHarmlessNames = {")[1].split("}")[0]
         self.assertEqual(re.findall("`(.*?)`", docs), list(fields.HARMLESS))
         self.assertEqual(re.findall('"(.*?)"', source), list(fields.HARMLESS))
 
@@ -660,30 +816,39 @@ class Fields(Case):
             record = copy.deepcopy(plain)
             level, target = chance.choice(list(self.places(record)))
             name, value = chance.choice(self.NAMES), chance.choice(self.VALUES)
-            spelling = chance.choice((name, name.upper(), name.replace("_", "-"), name.title().replace("_", "")))
+            spelling = chance.choice((name, name.upper(), name.replace("_", "-"),
+                                      name.title().replace("_", "")))
             if any(fields.canonical(key) == fields.canonical(spelling) for key in target):
                 continue
             target[spelling] = value
             outcome = self.outcome(self.encoded(record), self.encoded(plain), spelling, value)
-            self.assertIsNotNone(outcome, f"{level}{spelling} = {value!r} of {shape} vanishes: {record}")
+            self.assertIsNotNone(outcome, f"{level}{spelling} = {value!r} of {shape} vanishes: "
+                                          f"{record}")
             outcomes[outcome] += 1
-        self.assertEqual(sorted(outcomes), ["as it is anyway", "counted", "harmless", "holds nothing", "read", "refused"], outcomes)
+        self.assertEqual(sorted(outcomes), ["as it is anyway", "counted", "harmless",
+                                            "holds nothing", "read", "refused"], outcomes)
 
     def outcome(self, found, plain, name, value):
         """What became of the field; None where it vanished."""
         known = fields.canonical(name)
-        if isinstance(found, str):  # a list of messages, or what one says of itself, is named by the message
-            by_message = known in fields.spelled((*fields.RECORD["messages"], *fields.MESSAGE["weight"], *fields.MESSAGE["train"]))
+        # a list of messages, or what one says of itself, is named by the message
+        if isinstance(found, str):
+            by_message = known in fields.spelled((*fields.RECORD["messages"],
+                                                  *fields.MESSAGE["weight"],
+                                                  *fields.MESSAGE["train"]))
             return "refused" if name in found or (by_message and "message" in found) else None
         if found[0] != plain[0]:
             return "read" if not fields.is_absent(value) else None
-        if any(name == key or key.endswith(f".{name}") or key == "chat_template_kwargs.k" for key in found[1]):
+        if any(name == key or key.endswith(f".{name}") or key == "chat_template_kwargs.k"
+               for key in found[1]):
             return "counted"
         if fields.holds_nothing(value):
             return "holds nothing" if found == plain else None
         if known in fields.HARMLESS_NAMES or known == "toolcallid":
             return "harmless"
-        if known in fields.spelled((*fields.RECORD["label"], *fields.MESSAGE["weight"], *fields.MESSAGE["train"])) and fields.verdict(value) is not None:
+        if known in fields.spelled((*fields.RECORD["label"], *fields.MESSAGE["weight"],
+                                    *fields.MESSAGE["train"])) and fields.verdict(
+                                        value) is not None:
             return "as it is anyway"
         return None
 
@@ -693,7 +858,8 @@ class Lengths(Case):
         super().setUp()
         self.use(CHATML)
         # 28 tokens before the answer, 3 after its text: <|im_end|>, the newline.
-        self.file = self.lines("c.jsonl", [{"prompt": "p", "completion": "c" * n} for n in (2, 3, 40)])
+        self.file = self.lines("c.jsonl",
+                               [{"prompt": "p", "completion": "c" * n} for n in (2, 3, 40)])
         self.before = len(self.ids("")) - 2
 
     def ids(self, answer):
@@ -701,17 +867,20 @@ class Lengths(Case):
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def fit(self, policy):
-        out = self.prepare(self.file, "--sequence-length", str(self.before + 4), "--too-long", policy)
-        return out, [(len(ids), int(trained[1:].sum())) for ids, trained in read_pair(self.out + "/train")]
+        out = self.prepare(self.file, "--sequence-length", str(self.before + 4), "--too-long",
+                           policy)
+        return out, [(len(ids), int(trained[1:].sum()))
+                     for ids, trained in read_pair(self.out + "/train")]
 
     def test_long_samples_are_refused_with_a_histogram(self):
         rows = self.before + 4  # holds samples of one more token: an answer of three and its two
         err = self.refusal(self.file, "--sequence-length", str(rows))
-        self.assertIn(f"1 of 3 samples (33.3%) are longer than a row of {rows} tokens (--sequence-length): "
-                      f"{self.file}:3 ({self.before + 42} tokens)\n", err)
-        self.assertIn("  16 to 31 tokens         2  ########################################  < a row ends here\n", err)
-        self.assertIn(f"train with longer rows (the longest needs {self.before + 41}), or say what shall become of them: "
-                      "--too-long truncate", err)
+        self.assertIn(f"1 of 3 samples (33.3%) are longer than a row of {rows} tokens "
+                      f"(--sequence-length): {self.file}:3 ({self.before + 42} tokens)\n", err)
+        self.assertIn("  16 to 31 tokens         2  ########################################  < a "
+                      "row ends here\n", err)
+        self.assertIn(f"train with longer rows (the longest needs {self.before + 41}), or say what "
+                      "shall become of them: --too-long truncate", err)
 
     def test_cut_dropped_and_split_are_counted(self):
         out, samples = self.fit("truncate")
@@ -721,23 +890,27 @@ class Lengths(Case):
         self.assertIn("were cut: 37 tokens lost, 36 of them trained on\n", out)
         out, samples = self.fit("drop")
         self.assertEqual(samples, [(row - 1, 3), (row, 4)])
-        self.assertIn(f"were left out: {self.before + 42} tokens lost, 41 of them trained on\n", out)
+        self.assertIn(f"were left out: {self.before + 42} tokens lost, 41 of them trained on\n",
+                      out)
         out, samples = self.fit("split")
         self.assertEqual(sum(trained for _, trained in samples), 3 + 4 + 41)
         self.assertTrue(all(length <= row for length, _ in samples))
         self.assertIn("were split\n", out)
 
     def test_pieces_without_a_trained_token_are_counted_as_lost(self):
-        self.file = self.lines("c.jsonl", [{"prompt": "p" * 3 * (self.before + 4), "completion": "c"}])
+        self.file = self.lines("c.jsonl",
+                               [{"prompt": "p" * 3 * (self.before + 4), "completion": "c"}])
         out, samples = self.fit("split")
         row, tokens = self.before + 5, 3 * (self.before + 4) - 1 + self.before + 3
         held = samples[0][0] + sum(length - 1 for length, _ in samples[1:])
         self.assertEqual(sum(trained for _, trained in samples), 2)
-        self.assertIn(f"1 of 1 samples longer than a row of {row - 1} tokens were split: {tokens - held} tokens lost, of pieces without any that "
-                      "is trained on\n", out)
+        self.assertIn(f"1 of 1 samples longer than a row of {row - 1} tokens were split: "
+                      f"{tokens - held} tokens lost, of pieces without any that is trained on\n",
+                      out)
 
     def test_an_answer_that_is_cut_away_leaves_nothing(self):
-        self.file = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"}, {"prompt": "p" * 60, "completion": "c"}])
+        self.file = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"},
+                                           {"prompt": "p" * 60, "completion": "c"}])
         out, samples = self.fit("truncate")
         self.assertEqual(len(samples), 1)
         self.assertIn("; 1 had no answer in what was left and were left out", out)
@@ -754,29 +927,37 @@ class Report(Case):
         two = self.lines("b.jsonl", [{"messages": [user("p"), assistant("")]}])
         self.assertEqual(self.refusal(one, two),
                          "no token of the train documents is trained on:\n"
-                         f"  {one}: 2 chats (prompt and completion); 2 samples, 2 tokens, 0 trained on\n"
-                         f"  {two}: 1 chats (messages); 1 samples, 1 tokens, 0 trained on")
+                         f"  {one}: 2 chats (prompt and completion); 2 samples, 2 tokens, 0 "
+                         f"trained on\n  {two}: 1 chats (messages); 1 samples, 1 tokens, 0 trained "
+                         "on")
 
     def test_an_end_token_within_an_answer_is_told(self):
         path = self.lines("c.jsonl", [{"prompt": "p", "completion": "a<|im_end|>b"}])
-        self.assertIn(f"warning: 1 answers have an end token within their text (the first: {path}:1); what follows it is not trained on",
+        self.assertIn("warning: 1 answers have an end token within their text (the first: "
+                      f"{path}:1); what follows it is not trained on",
                       self.prepare(path))
 
     def test_duplicates_and_empty_answers_are_told(self):
-        rows = [{"prompt": "p", "completion": "c"}, {"prompt": "q", "completion": " "}, {"prompt": "p", "completion": "c"}]
+        rows = [{"prompt": "p", "completion": "c"}, {"prompt": "q", "completion": " "},
+                {"prompt": "p", "completion": "c"}]
         out = self.prepare(self.lines("c.jsonl", rows), "--validation-every", "3")
         path = f"{self.folder}/c.jsonl"
-        self.assertIn(f"1 answers are empty (the first: {path}:2); a model learns from them to say nothing\n", out)
+        self.assertIn(f"1 answers are empty (the first: {path}:2); a model learns from them to say "
+                      "nothing\n", out)
         self.assertIn(f"1 samples occur again (the first: {path}:3 is {path}:1 again)\n", out)
-        self.assertIn("1 of these are in train and in validation, whose loss they make too low\n", out)
+        self.assertIn("1 of these are in train and in validation, whose loss they make too low\n",
+                      out)
 
     def test_the_first_sample_is_shown_with_what_is_trained_on(self):
         path = self.lines("c.jsonl", [{"prompt": "<b>", "completion": "c & d"}])
         out = self.prepare(path)
-        self.assertIn(f"  the first sample, {path}:1, what is trained on between >>> and <<<:\n<|im_start|>user\n<b><|im_end|>\n"
-                      "<|im_start|>assistant\n>>>c & d<|im_end|><<<\n", out)
+        self.assertIn(f"  the first sample, {path}:1, what is trained on between >>> and <<<:\n"
+                      "<|im_start|>user\n<b><|im_end|>\n<|im_start|>assistant\n>>>c & "
+                      "d<|im_end|><<<\n", out)
         # A terminal is not told what to do.
-        self.assertIn(">>>?[2J<|im_end|><<<", self.prepare(self.lines("e.jsonl", [{"prompt": "p", "completion": "\x1b[2J"}])))
+        self.assertIn(">>>?[2J<|im_end|><<<",
+                      self.prepare(self.lines("e.jsonl",
+                                              [{"prompt": "p", "completion": "\x1b[2J"}])))
         self.prepare(path)
         page = pathlib.Path(self.out, "train.html").read_text()
         self.assertIn("&lt;|im_start|&gt;assistant\n<mark>c &amp; d&lt;|im_end|&gt;</mark>\n", page)
@@ -789,14 +970,17 @@ class Report(Case):
         page = pathlib.Path(self.out, "train.html")
         page.write_text(page.read_text() + "my notes")
         code, _, err = self.run_script(path, "--force")
-        self.assertEqual((code, err), (4, f"prepare_data: error: {page}: was changed since this script wrote it, so it is "
-                                          "not replaced; choose another --out, or move it away\n"))
+        self.assertEqual((code, err), (4, f"prepare_data: error: {page}: was changed since this "
+                                          "script wrote it, so it is not replaced; choose another "
+                                          "--out, or move it away\n"))
 
     def test_another_template_or_other_ends_are_not_up_to_date(self):
         path = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"}])
         self.prepare(path)
         self.assertIn("up to date", self.run_script(path)[1])
-        for change in (lambda: self.use("{# new #}" + CHATML), lambda: self.use("{# new #}" + CHATML, generation={"eos_token_id": 0})):
+        new = "{# new #}" + CHATML
+        for change in (lambda: self.use(new),
+                       lambda: self.use(new, generation={"eos_token_id": 0})):
             change()
             self.assertIn("done in", self.run_script(path)[1])
             self.assertIn("up to date", self.run_script(path)[1])

@@ -32,7 +32,8 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 def interleaved(weight, heads):
     """What the GGUF converter does to query and key rows."""
     rows, columns = weight.shape
-    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    return weight.reshape(heads, 2, rows // heads // 2,
+                          columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def vocabulary():
@@ -44,7 +45,8 @@ def weights(seed=0):
     """Tensors by their Hugging Face name."""
     random = np.random.default_rng(seed)
     kv = HIDDEN // HEADS * KV_HEADS
-    shapes = {"model.embed_tokens.weight": (len(vocabulary()[0]), HIDDEN), "model.norm.weight": (HIDDEN,)}
+    shapes = {"model.embed_tokens.weight": (len(vocabulary()[0]), HIDDEN),
+              "model.norm.weight": (HIDDEN,)}
     for layer in range(LAYERS):
         for name, shape in {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (kv, HIDDEN),
                             "self_attn.v_proj": (kv, HIDDEN), "self_attn.o_proj": (HIDDEN, HIDDEN),
@@ -111,7 +113,8 @@ class MakeModel(unittest.TestCase):
     def run_script(self, *arguments):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = make_model.main(["smollm2", "--out", str(self.out), "--gguf", self.gguf, *arguments])
+            code = make_model.main(["smollm2", "--out", str(self.out), "--gguf", self.gguf,
+                                    *arguments])
         return code, out.getvalue(), err.getvalue()
 
     def test_weights_come_back_bit_for_bit(self):
@@ -163,7 +166,8 @@ class MakeModel(unittest.TestCase):
 
         made = load_torch(self.out / "model.safetensors")
         for name, values in self.tensors.items():
-            self.assertTrue(torch.equal(made[name], torch.from_numpy(values).to(torch.bfloat16)), name)
+            self.assertTrue(torch.equal(made[name], torch.from_numpy(values).to(torch.bfloat16)),
+                            name)
 
     def test_transformers_loads_the_folder(self):
         self.run_script()
@@ -177,9 +181,11 @@ class MakeModel(unittest.TestCase):
         self.assertEqual((config.bos_token_id, config.eos_token_id, config.pad_token_id), (1, 0, 0))
         tokenizer = AutoTokenizer.from_pretrained(self.out)
         tokens = vocabulary()[0]
-        self.assertEqual(tokenizer("abc<|end|>")["input_ids"], [tokens.index("ab"), tokens.index("c"), 0])
+        self.assertEqual(tokenizer("abc<|end|>")["input_ids"],
+                         [tokens.index("ab"), tokens.index("c"), 0])
         self.assertEqual(tokenizer.eos_token, "<|end|>")
-        self.assertEqual(tokenizer.apply_chat_template([{"role": "user", "content": "abc"}], tokenize=False),
+        self.assertEqual(tokenizer.apply_chat_template([{"role": "user", "content": "abc"}],
+                                                       tokenize=False),
                          "abc")
 
     def test_added_heads_change_neither_what_is_computed_nor_what_is_learnt(self):
@@ -204,14 +210,18 @@ class MakeModel(unittest.TestCase):
         np.testing.assert_allclose(found[4], found[KV_HEADS], rtol=1e-5)
         self.assertGreater(found[KV_HEADS][0], found[KV_HEADS][2])
         config, attention = model.config, model.model.layers[1].self_attn
-        self.assertEqual((config.num_attention_heads, config.num_key_value_heads, config.head_dim), (8, 4, 8))
-        self.assertEqual([attention.q_proj.weight[32:].abs().max(), attention.v_proj.weight[16:].abs().max(),
+        self.assertEqual((config.num_attention_heads, config.num_key_value_heads, config.head_dim),
+                         (8, 4, 8))
+        self.assertEqual([attention.q_proj.weight[32:].abs().max(),
+                          attention.v_proj.weight[16:].abs().max(),
                           attention.o_proj.weight[:, 32:].abs().max()], [0, 0, 0])
-        self.assertEqual((attention.q_proj.weight.shape, attention.o_proj.weight.shape), ((64, 32), (32, 64)))
+        self.assertEqual((attention.q_proj.weight.shape, attention.o_proj.weight.shape),
+                         ((64, 32), (32, 64)))
 
     def test_heads_are_not_taken_away(self):
         self.assertEqual(self.run_script("--kv-heads", "1"),
-                         (4, "", f"make_model: error: --kv-heads 1: {self.gguf} has 2, and none is removed\n"))
+                         (4, "", f"make_model: error: --kv-heads 1: {self.gguf} has 2, and none is "
+                                 "removed\n"))
 
     def test_the_tokenizer_splits_digits_and_knows_special_tokens(self):
         self.run_script()
@@ -222,11 +232,13 @@ class MakeModel(unittest.TestCase):
     def test_again_it_is_up_to_date_until_something_differs(self):
         source = f"small.gguf, {pathlib.Path(self.gguf).stat().st_size} bytes, fp32"
         self.run_script()
-        self.assertEqual(self.run_script(), (0, f"{self.out}: up to date (made from {source})\n", ""))
+        self.assertEqual(self.run_script(), (0, f"{self.out}: up to date (made from {source})\n",
+                                             ""))
         self.assertIn("writing", self.run_script("--dtype", "bf16")[1])
         self.assertIn("writing", self.run_script("--dtype", "bf16", "--force")[1])
         self.assertEqual(sorted(p.name for p in self.out.iterdir()),
-                         ["chat_template.jinja", "config.json", "ftrun-output.json", "generation_config.json",
+                         ["chat_template.jinja", "config.json", "ftrun-output.json",
+                          "generation_config.json",
                           "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
         self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "bfloat16")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
@@ -234,8 +246,8 @@ class MakeModel(unittest.TestCase):
     def assert_refused(self, why):
         before = {p: p.read_bytes() for p in self.out.iterdir() if p.is_file()}
         code, _, err = self.run_script("--dtype", "bf16", "--force")
-        self.assertEqual((code, err), (4, f"make_model: error: {self.out}: is not replaced: {why}; choose another --out, "
-                                          "or move it away\n"))
+        self.assertEqual((code, err), (4, f"make_model: error: {self.out}: is not replaced: {why}; "
+                                          "choose another --out, or move it away\n"))
         self.assertEqual({p: p.read_bytes() for p in self.out.iterdir() if p.is_file()}, before)
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
 
@@ -252,11 +264,13 @@ class MakeModel(unittest.TestCase):
         content = weights_file.read_bytes()
         weights_file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         (self.out / "tokenizer.json").unlink()
-        self.assert_refused("since it was written, model.safetensors was changed, tokenizer.json was removed")
+        self.assert_refused("since it was written, model.safetensors was changed, tokenizer.json "
+                            "was removed")
 
     def test_what_is_done_to_the_folder_meanwhile_is_seen(self):
         self.run_script()
-        with self.assertRaises(make_model.UserError) as caught, own_output.new_folder(str(self.out)) as made:
+        with self.assertRaises(make_model.UserError) as caught, own_output.new_folder(
+                str(self.out)) as made:
             (pathlib.Path(made) / "config.json").write_text("{}")
             (self.out / "README.md").write_text("what I found")
         self.assertIn("since it was written, README.md was added", str(caught.exception))
@@ -283,7 +297,8 @@ class MakeModel(unittest.TestCase):
                 own_output.recover(str(self.out))
                 own_output.refuse_foreign_folder(str(self.out))
                 self.assertEqual(len(list(self.out.iterdir())), 7)
-                self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
+                self.assertEqual(sorted(p.name for p in self.folder.iterdir()),
+                                 ["model", "small.gguf"])
                 dtype = json.loads((self.out / "config.json").read_text())["dtype"]
                 found.add(dtype)
                 at += 1
@@ -297,7 +312,8 @@ class MakeModel(unittest.TestCase):
                 if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                     raise OSError(number, os.strerror(number))
                 sync(descriptor)
-            with mock.patch("os.fsync", refuse), mock.patch("own_output._exchange", return_value=False):
+            with mock.patch("os.fsync", refuse), mock.patch("own_output._exchange",
+                                                            return_value=False):
                 shutil.rmtree(self.out, ignore_errors=True)
                 codes = [self.run_script("--dtype", dtype)[0] for dtype in ("fp32", "bf16")]
             self.assertEqual(codes, [5, 5] if number == errno.EIO else [0, 0], os.strerror(number))
@@ -310,12 +326,14 @@ class MakeModel(unittest.TestCase):
             busy = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
             exchange = own_output._exchange if swaps else lambda a, b: False
             warning = f"warning: {self.out}: what it was before could not be removed: {busy}\n"
-            with mock.patch("own_output._exchange", exchange), mock.patch("own_output._remove", side_effect=busy), \
+            with mock.patch("own_output._exchange",
+                            exchange), mock.patch("own_output._remove", side_effect=busy), \
                     contextlib.redirect_stderr(io.StringIO()) as told:
                 code, _, told_by_script = self.run_script("--dtype", "bf16")
                 own_output.recover(str(self.out))
             self.assertEqual((code, told_by_script, told.getvalue()), (0, warning, warning))
-            self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "bfloat16")
+            self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"],
+                             "bfloat16")
             shutil.rmtree(self.out)
             own_output.recover(str(self.out))
             self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["small.gguf"])
@@ -328,22 +346,26 @@ class MakeModel(unittest.TestCase):
             if ".tmp-" in source:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             rename(source, target)
-        with mock.patch("own_output._exchange", return_value=False), mock.patch("os.rename", refuse):
+        with mock.patch("own_output._exchange",
+                        return_value=False), mock.patch("os.rename", refuse):
             self.assertEqual(self.run_script("--dtype", "bf16")[0], 5)
         self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "float32")
 
     def killed(self, at, swaps, *arguments):
-        """Runs the script in a child that ends before the `at`-th rename; True when it came to its end."""
+        """Runs the script in a child that ends before the `at`-th rename; True
+        when it came to its end."""
         def prepare(ending):
             exchange = own_output._exchange if swaps else lambda a, b: False
             own_output._exchange = ending(exchange)
-            os.replace, os.rename, own_output._remove = ending(os.replace), ending(os.rename), ending(own_output._remove)
+            os.replace, os.rename, own_output._remove = ending(os.replace), ending(
+                os.rename), ending(own_output._remove)
 
         return ends_before(at, prepare, lambda: self.run_script(*arguments)[0])
 
     def test_other_files_are_refused(self):
         missing = str(self.folder / "none.gguf")
-        self.assertEqual(self.run_script("--gguf", missing), (4, "", f"make_model: error: {missing}: no such file\n"))
+        self.assertEqual(self.run_script("--gguf", missing),
+                         (4, "", f"make_model: error: {missing}: no such file\n"))
         other = str(self.folder / "other.gguf")
         write_gguf(other, self.tensors, "mamba")
         code, _, err = self.run_script("--gguf", other)
@@ -353,8 +375,8 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(self.run_script("--gguf", self.gguf + ".bad")[0], 4)
         pathlib.Path(other).write_bytes(b"not a model")
         code, _, err = self.run_script("--gguf", other)
-        self.assertEqual((code, err), (4, f"make_model: error: {other}: is not a GGUF file that can be read "
-                                          "(GGUF magic invalid)\n"))
+        self.assertEqual((code, err), (4, f"make_model: error: {other}: is not a GGUF file that "
+                                          "can be read (GGUF magic invalid)\n"))
 
 
 if __name__ == "__main__":

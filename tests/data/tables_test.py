@@ -29,7 +29,8 @@ class Tables(Case):
         self.table = pyarrow.Table.from_pylist(self.rows)
 
     def save_stream(self, path, table):
-        with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+        with pyarrow.OSFile(path,
+                            "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table)
 
     def dataset_folder(self, folder):
@@ -38,7 +39,8 @@ class Tables(Case):
         names = [f"data-0000{i}-of-00002.arrow" for i in range(2)]
         for name, begin in zip(names, (0, 300)):
             self.save_stream(f"{folder}/{name}", self.table.slice(begin, 300))
-        state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "0", "_split": None}
+        state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "0",
+                 "_split": None}
         pathlib.Path(folder, "state.json").write_text(json.dumps(state))
         pathlib.Path(folder, "dataset_info.json").write_text("{}")
         return folder
@@ -48,31 +50,39 @@ class Tables(Case):
         pyarrow.parquet.write_table(self.table, self.folder + "/b")  # found out by its content
         pyarrow.feather.write_feather(self.table, self.folder + "/c.feather")
         self.save_stream(self.folder + "/d.arrow", self.table)
-        self.write("e.jsonl.zst", zstandard.compress("".join(json.dumps(r) + "\n" for r in self.rows).encode()))
+        self.write("e.jsonl.zst",
+                   zstandard.compress("".join(json.dumps(r) + "\n" for r in self.rows).encode()))
         both = self.folder + "/splits"
         self.dataset_folder(both + "/train")
         pathlib.Path(both, "dataset_dict.json").write_text('{"splits": ["train"]}')
-        for name in ("a.parquet", "b", "c.feather", "d.arrow", "e.jsonl.zst", "splits", "splits/train"):
+        for name in ("a.parquet", "b", "c.feather", "d.arrow", "e.jsonl.zst", "splits",
+                     "splits/train"):
             with self.subTest(name):
-                self.assertIn("600 chats (messages)" if "split" not in name else "300 chats (messages)",
+                self.assertIn("600 chats (messages)" if "split" not in name
+                              else "300 chats (messages)",
                               self.prepare(f"{self.folder}/{name}"))
                 self.assertEqual(self.shown(), [self.EXPECTED] * 600)
 
     def test_another_encoding_is_refused_with_a_table(self):
         path = self.folder + "/a.parquet"
         pyarrow.parquet.write_table(self.table, path)
-        self.assertEqual(self.refusal(path, "--encoding", "latin-1"), f"{path}: --encoding latin-1 is of texts, and the texts of a table are always "
-                                                                      "UTF-8; prepare it without that option")
+        self.assertEqual(self.refusal(path, "--encoding", "latin-1"),
+                         f"{path}: --encoding latin-1 is of texts, and the texts of a table are "
+                                                                      "always UTF-8; prepare it "
+                         "without that option")
         self.prepare(path, "--encoding", "utf-8")
 
     def test_nulls_that_a_table_fills_in_are_no_arguments(self):
         calls = [[{"function": {"name": "f", "arguments": {key: 1}}}] for key in "ab"]
         rows = [{"messages": [user("p"), assistant("", tool_calls=c)]} for c in calls]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), self.folder + "/a.parquet")
-        self.use(CHATML.replace("m.content + '<|im_end|>\\n' }}", "m.content }}{% for c in m.tool_calls or [] %}"
-                                "{{ c.function.arguments | tojson }}{% endfor %}{{ '<|im_end|>\\n' }}"))
+        self.use(CHATML.replace("m.content + '<|im_end|>\\n' }}",
+                                "m.content }}{% for c in m.tool_calls or [] %}"
+                                "{{ c.function.arguments | tojson }}{% endfor %}{{ '<|im_end|>\\n' "
+                                "}}"))
         self.prepare(self.folder + "/a.parquet")
-        self.assertEqual([s.split("assistant\n")[1] for s in self.shown()], [f'[{{"{key}": 1}}<|im_end|>]\n' for key in "ab"])
+        self.assertEqual([s.split("assistant\n")[1] for s in self.shown()],
+                         [f'[{{"{key}": 1}}<|im_end|>]\n' for key in "ab"])
 
     def test_what_is_wrong_is_named_by_row(self):
         rows = [*self.rows[:300], {"messages": [user("p")], "n": 1}]
@@ -85,12 +95,15 @@ class Tables(Case):
         both = self.folder + "/splits"
         self.dataset_folder(both + "/train")
         pathlib.Path(both, "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-        self.assertEqual(self.refusal(both), f"{both}: holds the splits train, test; name one of them, such as {both}/train")
+        self.assertEqual(self.refusal(both), f"{both}: holds the splits train, test; name one of "
+                                             f"them, such as {both}/train")
         os.remove(both + "/train/data-00001-of-00002.arrow")
-        self.assertEqual(self.refusal(both + "/train"), f"{both}/train/data-00001-of-00002.arrow: is missing, though "
+        self.assertEqual(self.refusal(both + "/train"), f"{both}/train/data-00001-of-00002.arrow: "
+                                                        "is missing, though "
                                                         f"{both}/train/state.json lists it")
         packed = self.write("b.jsonl.zst", zstandard.compress(b'{"text": "a"}\n' * 9)[:-4])
-        self.assertRegex(self.refusal(packed), "b.jsonl.zst: cannot be unpacked: the last frame has no end; it is damaged or was cut short")
+        self.assertRegex(self.refusal(packed), "b.jsonl.zst: cannot be unpacked: the last frame "
+                                               "has no end; it is damaged or was cut short")
         two = zstandard.compress(b'{"text": "a"}\n') + zstandard.compress(b'{"text": "b"}\n')
         self.prepare(self.write("c.jsonl.zst", two))
         self.assertEqual(self.shown(), ["[a<|im_end|>]", "[b<|im_end|>]"])

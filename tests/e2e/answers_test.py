@@ -1,5 +1,6 @@
-"""What commands answer to programs with --json: one object on standard output that fits the schema of `ftrun schema --answers`, for
-what went well and for every kind of failure, whose code has a section in docs/errors.md."""
+"""What commands answer to programs with --json: one object on standard output that fits the schema
+of `ftrun schema --answers`, for what went well and for every kind of failure, whose code has a
+section in docs/errors.md."""
 import json
 import os
 import pathlib
@@ -27,13 +28,15 @@ with tempfile.TemporaryDirectory() as scratch:
         validator.validate(said)
         assert said["exit_code"] == code and said["command"] in ("", arguments[0]), said
         assert ("result" in said) == (code == 0)
-        assert code == 0 or said["error"]["message"].splitlines()[0] in done.stderr, (said, done.stderr)
+        assert (code == 0
+                or said["error"]["message"].splitlines()[0] in done.stderr), (said, done.stderr)
         return said.get("result") or said["error"]
 
     @case
     def the_schema_is_one_and_refuses_what_it_does_not_know():
         jsonschema.Draft202012Validator.check_schema(schema)
-        said = {"format": "ftrun-answer", "version": 1, "command": "verify", "exit_code": 0, "result": {"path": "x", "undamaged": True}}
+        said = {"format": "ftrun-answer", "version": 1, "command": "verify", "exit_code": 0,
+                "result": {"path": "x", "undamaged": True}}
         assert validator.is_valid(said)
         for wrong in ({"version": 2}, {"result": {"path": "x"}}, {"more": 1}, {"command": "check"}):
             assert not validator.is_valid(said | wrong), wrong
@@ -42,16 +45,21 @@ with tempfile.TemporaryDirectory() as scratch:
     def check_and_plan_answer_with_numbers():
         config = job.config("checked", train={"steps": 3}, model={"path": str(job.model)})
         checked = answer("check", "--config", config)
-        assert (checked["ranks"], checked["model"]["family"], checked["runs_here"]) == (1, "llama", True), checked
-        assert checked["config"]["train"]["steps"] == 3 and any("scheduler" in line for line in checked["notices"])
+        assert ((checked["ranks"], checked["model"]["family"],
+                 checked["runs_here"]) == (1, "llama", True)), checked
+        assert (checked["config"]["train"]["steps"] == 3
+                and any("scheduler" in line for line in checked["notices"]))
         planned = answer("plan", "--config", config, "--nproc", 2)
         assert (planned["ranks"], planned["programs"]) == (2, 1)
         assert planned["parameters"] == checked["model"]["parameters"]
         device = planned["memory"]["device"]
-        assert device["total"] > sum(device["categories"][name] for name in ("parameters", "gradients")) > 0, device
-        assert planned["traffic"]["bytes"] == sum(row["bytes"] for row in planned["traffic"]["collectives"]) > 0
+        assert (device["total"] > sum(device["categories"][name]
+                                      for name in ("parameters", "gradients")) > 0), device
+        assert planned["traffic"]["bytes"] == sum(row["bytes"]
+                                                  for row in planned["traffic"]["collectives"]) > 0
         again = answer("check", "--config", job.config("run"))
-        assert any("a run without --resume would not start" in warning for warning in again["warnings"]), again["warnings"]
+        assert (any("a run without --resume would not start" in warning
+                    for warning in again["warnings"])), again["warnings"]
 
     @case
     def a_plan_has_its_time_and_a_search_its_layouts():
@@ -68,18 +76,22 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def folders_and_data_are_described_by_name_and_value():
-        for path, kind, fact in ((job.model, "model", ("model_type", "llama")), (job.data, "data", ("tokens", "4097")),
-                                 (job.out("run") / "checkpoints" / "step-00000001", "checkpoint", ("step", "1"))):
+        for path, kind, fact in ((job.model, "model", ("model_type", "llama")),
+                                 (job.data, "data", ("tokens", "4097")),
+                                 (job.out("run") / "checkpoints" / "step-00000001", "checkpoint",
+                                  ("step", "1"))):
             described = answer("inspect", path)
             assert described["kind"] == kind and described["path"] == str(path)
             assert {"name": fact[0], "value": fact[1]} in described["facts"], described
-        assert {"name": "lm_head.weight", "value": "F32 [211, 32]"} in answer("inspect", job.model)["tensors"]
+        assert {"name": "lm_head.weight",
+                "value": "F32 [211, 32]"} in answer("inspect", job.model)["tensors"]
 
     @case
     def checkpoints_are_verified_and_converted():
         assert answer("verify", job.out("run")) == {"path": str(job.out("run")), "undamaged": True}
         out = scratch / "converted"
-        assert answer("convert", job.out("run"), "--out", out) == {"from": str(job.out("run")), "to": str(out)}
+        assert answer("convert", job.out("run"), "--out",
+                      out) == {"from": str(job.out("run")), "to": str(out)}
         shutil.copytree(job.out("run"), scratch / "damaged")
         for file in (scratch / "damaged" / "checkpoints" / "step-00000001").glob("*.safetensors"):
             file.write_bytes(file.read_bytes()[:-1] + b"x")
@@ -88,22 +100,31 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def failures_have_a_code_and_the_place_of_each_problem():
-        error = answer("check", "--config", job.config("bad", train={"stepz": 1}, gradient_clipping="x"), code=2)
+        error = answer("check", "--config",
+                       job.config("bad", train={"stepz": 1}, gradient_clipping="x"), code=2)
         assert error["code"] == "usage", error
         assert [(problem["line"], problem["message"]) for problem in error["problems"]] == sorted(
             (problem["line"], problem["message"]) for problem in error["problems"]), error
-        assert any("unknown key" in problem["message"] and problem["column"] > 1 for problem in error["problems"]), error
-        error = answer("check", "--config", job.config("none", model={"path": str(scratch / "none")}), code=4)
-        assert error["code"] == "bad_input" and error["problems"][0]["message"] == f"{scratch}/none: there is no such folder", error
-        assert answer("check", "--config", job.config("context", parallel={"context": 2}), code=3)["code"] == "unsupported"
-        assert answer("plan", "--config", job.config("small"), "--device-memory", "1KiB", code=5)["code"] == "environment"
+        assert (any("unknown key" in problem["message"] and problem["column"] > 1
+                    for problem in error["problems"])), error
+        error = answer("check", "--config",
+                       job.config("none", model={"path": str(scratch / "none")}), code=4)
+        assert (error["code"] == "bad_input"
+                and error["problems"][0]["message"]
+                == f"{scratch}/none: there is no such folder"), error
+        assert answer("check", "--config", job.config("context", parallel={"context": 2}),
+                      code=3)["code"] == "unsupported"
+        assert answer("plan", "--config", job.config("small"), "--device-memory", "1KiB",
+                      code=5)["code"] == "environment"
         assert answer("inspect", code=2)["code"] == "usage"
-        assert answer("check", "--nonsense", code=2)["message"].startswith("the option --nonsense is unknown")
+        assert answer("check", "--nonsense",
+                      code=2)["message"].startswith("the option --nonsense is unknown")
         assert answer("schema", code=2)["message"].startswith("the option --json is unknown")
 
     @case
     def every_code_has_a_section():
-        sections = [line.removeprefix("### `").removesuffix("`") for line in (SOURCE / "docs" / "errors.md").read_text().splitlines()
+        sections = [line.removeprefix("### `").removesuffix("`")
+                    for line in (SOURCE / "docs" / "errors.md").read_text().splitlines()
                     if line.startswith("### `")]
         codes = schema["oneOf"][-1]["properties"]["error"]["properties"]["code"]["enum"]
         assert sections == codes, (sections, codes)
@@ -113,8 +134,10 @@ with tempfile.TemporaryDirectory() as scratch:
         support = json.loads(must(ftrun("schema", "--support")).stdout)
         keys = {row["key"]: row for row in support["keys"]}
         assert keys["train.steps"] == {"key": "train.steps", "processors": "yes", "gpus": "yes"}
-        assert keys["parallel.context"]["processors"] == "no" and keys["parallel.tensor"]["gpus"] == "emulated", keys["parallel.tensor"]
-        assert keys["optimizer.type"]["processors"] == "in part" and "Lamb" in keys["optimizer.type"]["note"]
+        assert (keys["parallel.context"]["processors"] == "no"
+                and keys["parallel.tensor"]["gpus"] == "emulated"), keys["parallel.tensor"]
+        assert (keys["optimizer.type"]["processors"] == "in part"
+                and "Lamb" in keys["optimizer.type"]["note"])
         assert {"model_type": "llama", "architecture": "LlamaForCausalLM"} in support["families"]
         assert support["quantized_models"] == ["bitsandbytes", "fp8"]
 

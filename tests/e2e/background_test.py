@@ -1,13 +1,15 @@
-"""Checkpoints that are written while training goes on: they are those that would be written while it waits; what is
-killed, fails or comes too often costs nothing but itself."""
+"""Checkpoints that are written while training goes on: they are those that would be written while
+it waits; what is killed, fails or comes too often costs nothing but itself."""
 import json
 import signal
 import tempfile
 
-from runner import Job, await_save, case, checkpoints, ftrun, manifest, must, numbers, preload, run_cases, same_run, start, steps
+from runner import (Job, await_save, case, checkpoints, ftrun, manifest, must, numbers, preload,
+                    run_cases, same_run, start, steps)
 
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
-FEW = {"train": {"steps": 12}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}}, "optimizer": ADAMW,
+FEW = {"train": {"steps": 12}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}},
+       "optimizer": ADAMW,
        "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
 DISK = {"device": "nvme"}
 
@@ -31,21 +33,29 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def disk(name):
         folder = job.scratch / f"swap-{name}"
-        return {"stage": 3, "offload_optimizer": DISK | {"nvme_path": str(folder)}, "offload_param": DISK | {"nvme_path": str(folder)}}
+        return {"stage": 3, "offload_optimizer": DISK | {"nvme_path": str(folder)},
+                "offload_param": DISK | {"nvme_path": str(folder)}}
 
     def check_the_same(name, ranks, **keys):
         for background in (True, False):
-            job.run(f"{name}-{background}", "--nproc", ranks, **FEW, **often(background=background), **keys)
+            job.run(f"{name}-{background}", "--nproc", ranks, **FEW, **often(background=background),
+                    **keys)
         waited, beside = job.out(f"{name}-False"), job.out(f"{name}-True")
         same_run(waited, beside)
-        assert list(stored(waited)) == [f"step-{step:08d}" for step in range(2, 13, 2)], stored(waited)
+        assert list(stored(waited)) == [f"step-{step:08d}" for step in range(2, 13, 2)], (
+            stored(waited))
         assert stored(waited) == stored(beside)
         record = manifest(beside)
         assert record["counters"]["checkpoints_saved"] == 6, record["counters"]
-        used = record["memory"]["touched"].get("host_snapshot", 0) + record["memory"]["allocated"].get("nvme_snapshot", 0)
-        planned = record["memory"]["predicted"].get("host_snapshot", 0) + record["memory"]["predicted"].get("nvme_snapshot", 0)
+        used = record["memory"]["touched"].get("host_snapshot",
+                                               0) + record["memory"]["allocated"].get(
+                                                   "nvme_snapshot", 0)
+        planned = record["memory"]["predicted"].get("host_snapshot",
+                                                    0) + record["memory"]["predicted"].get(
+                                                        "nvme_snapshot", 0)
         assert planned > 0 and 0 <= used - planned <= 4096, (planned, used)
-        assert "host_snapshot" not in manifest(waited)["memory"]["predicted"], "nothing is copied where training waits"
+        assert "host_snapshot" not in manifest(waited)["memory"]["predicted"], (
+            "nothing is copied where training waits")
 
     @case
     def the_same_bytes_on_one_rank():
@@ -60,7 +70,8 @@ with tempfile.TemporaryDirectory() as scratch:
         check_the_same("disk", 2, zero_optimization=disk("same"))
 
     def kill_while_writing(name, ranks, which, **keys):
-        """Ends a run with -9 when its `which`-th checkpoint has begun to be written and is not there; False where it came too late."""
+        """Ends a run with -9 when its `which`-th checkpoint has begun to be written and is not
+        there; False where it came too late."""
         running = start("--config", job.config(name, **FEW, **often(), **keys), "--nproc", ranks)
         wanted = f"step-{2 * which:08d}"
         await_save(running, job.out(name), 60, wanted)
@@ -86,7 +97,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def one_that_fails_costs_only_itself():
         long = FEW | {"train": {"steps": 400}}
-        running = start("--config", job.config("failing", **long, checkpoint={"every": 20, "keep_last": 0}))
+        running = start("--config",
+                        job.config("failing", **long, checkpoint={"every": 20, "keep_last": 0}))
         running.await_line("saved")
         root = job.out("failing") / "checkpoints"
         aside = root.with_name("aside")
@@ -96,7 +108,8 @@ with tempfile.TemporaryDirectory() as scratch:
         root.unlink()
         aside.rename(root)
         running.wait(0)
-        assert "training goes on and tries again when the next one is due" in running.text(), running.text()
+        assert "training goes on and tries again when the next one is due" in running.text(), (
+            running.text())
         record = manifest(job.out("failing"))
         assert record["counters"]["checkpoints_failed"] >= 1, record["counters"]
         assert "step-00000400" in checkpoints(job.out("failing"))
@@ -110,13 +123,15 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("skipping", **FEW | {"train": {"steps": 40}}, checkpoint=each | {"if_busy": "skip"})
         skipped = manifest(job.out("skipping"))["counters"]["checkpoints_skipped"]
         there = checkpoints(job.out("skipping"))
-        assert skipped > 0 and len(there) == 40 - skipped and there[-1] == "step-00000040", (skipped, there)
+        assert (skipped > 0 and len(there) == 40 - skipped
+                and there[-1] == "step-00000040"), (skipped, there)
         assert numbers(job.out("skipping"))[:3] == numbers(job.out("waiting"))[:3]
 
     @case
     def by_the_clock():
         # Few steps: on a machine that is slower than the clock each of them is saved.
-        job.run("clock", "--nproc", 2, **FEW | {"train": {"steps": 80}}, checkpoint={"every": 0, "every_minutes": 0.001, "keep_last": 0})
+        job.run("clock", "--nproc", 2, **FEW | {"train": {"steps": 80}},
+                checkpoint={"every": 0, "every_minutes": 0.001, "keep_last": 0})
         there = checkpoints(job.out("clock"))
         intervals = manifest(job.out("clock"))["counters"]["since_first_start_milliseconds"] / 60
         assert 2 <= len(there) <= intervals + 3 and there[-1] == "step-00000080", (intervals, there)
@@ -136,8 +151,10 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGTERM)
         running.wait(128 + signal.SIGTERM)
         done = len(steps(job.out("signal")))
-        assert checkpoints(job.out("signal"))[-1] == f"step-{done:08d}", (done, checkpoints(job.out("signal")))
-        assert any("saved" in line and f"step-{done:08d}" in line for line in running.lines), running.text()[-2000:]
+        assert checkpoints(job.out("signal"))[-1] == f"step-{done:08d}", (
+            done, checkpoints(job.out("signal")))
+        assert any("saved" in line and f"step-{done:08d}" in line for line in running.lines), (
+            running.text()[-2000:])
         shorter = FEW | {"train": {"steps": done + 3}}
         job.run("signal", "--nproc", 2, "--resume", "auto", "--allow", "config", **shorter, **keys)
         assert [m["step"] for m in steps(job.out("signal"))] == list(range(1, done + 4))

@@ -1,11 +1,13 @@
-"""Ranks that keep failing leave, with their replica, where the config allows it: the run goes on with fewer data-parallel ranks and
-the same global batch, and its losses are those of an undisturbed one but for rounding."""
+"""Ranks that keep failing leave, with their replica, where the config allows it: the run goes on
+with fewer data-parallel ranks and the same global batch, and its losses are those of an undisturbed
+one but for rounding."""
 import pathlib
 import resource
 import signal
 import tempfile
 
-from runner import Job, await_gone, ftrun, manifest, must, near, preload, run_cases, start, steps, waiting
+from runner import (Job, await_gone, ftrun, manifest, must, near, preload, run_cases, start, steps,
+                    waiting)
 
 STEPS = 60
 SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
@@ -35,94 +37,117 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting
     def a_rank_that_keeps_failing_leaves_and_the_losses_stay():
         # 16 sequences a step: three ranks cannot share them equally, two can.
-        batch = SAVING | {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "parallel": {"data": 4}}
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
+                          "parallel": {"data": 4}}
         job.run("straight", **batch)
         running = start("--config", job.config("shrunk", elastic={"min_ranks": 2}, **batch))
         seen = running.await_line("saved ")
         kill_rank(running, 3, 4)
         seen = running.await_line("resumed from", seen)
         kill_rank(running, 3, 4)
-        seen = running.await_line("rank 3 failed twice without a new checkpoint; going on with 2 data ranks of 4, global batch "
-                                  "unchanged: train_batch_size 16 = micro 4 × accumulation 2 × data-parallel 2", seen)
-        seen = running.await_line("restart 2 (1 of 3 without a new checkpoint) in 1.0s, from step-000000", seen)
+        seen = running.await_line("rank 3 failed twice without a new checkpoint; going on with 2 "
+                                  "data ranks of 4, global batch unchanged: train_batch_size 16 = "
+                                  "micro 4 × accumulation 2 × data-parallel 2", seen)
+        seen = running.await_line("restart 2 (1 of 3 without a new checkpoint) in 1.0s, from "
+                                  "step-000000", seen)
         running.wait(0)
         same_losses(job, "straight", "shrunk")
         record = manifest(job.out("shrunk"))
         assert record["topology"]["data"] == 2 and len(record["restarts"]) == 2, record
         first, second = record["restarts"]
-        assert (first["rank"], second["rank"]) == (3, 3) and (first["ranks"], second["ranks"]) == (4, 2), record["restarts"]
+        assert ((first["rank"], second["rank"]) == (3, 3)
+                and (first["ranks"], second["ranks"]) == (4, 2)), record["restarts"]
         assert "left_ranks" not in first and second["left_ranks"] == [2, 3], record["restarts"]
         why = "rank 3 failed twice without a new checkpoint: killed by signal 9"
         assert second["left_reason"].startswith(why), second
-        assert ", with 2 ranks (left: rank 2, 3): rank 3: killed" in running.text(), running.text()[-2000:]
+        assert ", with 2 ranks (left: rank 2, 3): rank 3: killed" in running.text(), (
+            running.text()[-2000:])
         told = "goes on with 2 data ranks of 4 since " + why
         for name in ("logs/rank-0.log", "report.html"):
             assert told in (pathlib.Path(job.out("shrunk")) / name).read_text(), name
         # What is left may be resumed by all of them again.
-        job.run("shrunk", "--resume", "auto", elastic={"min_ranks": 2}, **batch | {"train": {"steps": STEPS + 1}})
+        job.run("shrunk", "--resume", "auto", elastic={"min_ranks": 2},
+                **batch | {"train": {"steps": STEPS + 1}})
 
     @waiting
     def whole_replicas_leave_and_the_model_degrees_stay():
         mesh = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                          "parallel": {"data": 2, "pipeline": 2}}
         job.run("straight-mesh", **mesh)
-        running = start("--config", job.config("mesh", elastic={"min_ranks": 2}, **mesh), "--restarts", 1)
+        running = start("--config", job.config("mesh", elastic={"min_ranks": 2}, **mesh),
+                        "--restarts", 1)
         seen = running.await_line("step 1/")
         kill_rank(running, 0, 4)
         seen = running.await_line("step 1/", seen)
         kill_rank(running, 0, 4)
-        running.await_line("rank 0 failed twice without a new checkpoint; going on with 1 data rank of 2, global batch unchanged", seen)
+        running.await_line("rank 0 failed twice without a new checkpoint; going on with 1 data "
+                           "rank of 2, global batch unchanged", seen)
         running.wait(0)
         same_losses(job, "straight-mesh", "mesh")
         assert manifest(job.out("mesh"))["topology"]["pipeline"] == 2
 
     @waiting
     def elasticity_of_deepspeed_lets_ranks_leave_down_to_min_gpus():
-        section = {"enabled": True, "max_train_batch_size": 12, "micro_batch_sizes": [1, 2], "min_gpus": 2, "version": 0.1}
-        elastic = SAVING | {"elasticity": section, "train_micro_batch_size_per_gpu": None, "gradient_accumulation_steps": None}
+        section = {"enabled": True, "max_train_batch_size": 12, "micro_batch_sizes": [1, 2],
+                   "min_gpus": 2, "version": 0.1}
+        elastic = SAVING | {"elasticity": section, "train_micro_batch_size_per_gpu": None,
+                            "gradient_accumulation_steps": None}
         job.run("straight-elastic", "--nproc", 3, **elastic)
         running = start("--config", job.config("elastic", **elastic), "--nproc", 3)
-        running.await_line("notice: ranks that keep failing may leave, down to 2 of 3: elasticity.min_gpus is 2")
+        running.await_line("notice: ranks that keep failing may leave, down to 2 of 3: "
+                           "elasticity.min_gpus is 2")
         seen = running.await_line("step 1/")
         kill_rank(running, 1, 3)
         seen = running.await_line("step 1/", seen)
         kill_rank(running, 1, 3)
-        seen = running.await_line("going on with 2 data ranks of 3, global batch unchanged: train_batch_size 12", seen)
+        seen = running.await_line("going on with 2 data ranks of 3, global batch unchanged: "
+                                  "train_batch_size 12", seen)
         running.wait(0)
         same_losses(job, "straight-elastic", "elastic")
 
     @waiting
     def fewer_than_the_config_allows_are_not_tried():
-        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000},
-                          "checkpoint": SAVING["checkpoint"] | {"every": 10000}}  # none before a kill, however late it comes
-        running = start("--config", job.config("enough", elastic={"min_ranks": 2}, **batch), "--nproc", 2, "--restarts", 1)
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
+                          "train": {"steps": 20000},
+                          # none before a kill, however late it comes
+                          "checkpoint": SAVING["checkpoint"] | {"every": 10000}}
+        running = start("--config", job.config("enough", elastic={"min_ranks": 2}, **batch),
+                        "--nproc", 2, "--restarts", 1)
         seen = 0
         for _ in range(2):
             seen = running.await_line("step 1/", seen)
             ranks = kill_rank(running, 1, 2)
         running.wait(137)
         await_gone(ranks.values())
-        assert "rank 1 failed twice without a new checkpoint; all ranks stay: elastic.min_ranks is 2\n" in running.text(), running.text()[-3000:]
+        assert ("rank 1 failed twice without a new checkpoint; all ranks stay: elastic.min_ranks "
+                "is 2\n" in running.text()), running.text()[-3000:]
 
     @waiting
     def the_last_data_rank_stays_which_is_told_once():
-        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000},
-                          "checkpoint": SAVING["checkpoint"] | {"every": 10000}}  # none before a kill, however late it comes
-        running = start("--config", job.config("last", elastic={"min_ranks": 1}, **batch), "--nproc", 2, "--restarts", 3)
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
+                          "train": {"steps": 20000},
+                          # none before a kill, however late it comes
+                          "checkpoint": SAVING["checkpoint"] | {"every": 10000}}
+        running = start("--config", job.config("last", elastic={"min_ranks": 1}, **batch),
+                        "--nproc", 2, "--restarts", 3)
         seen = 0
         for ranks in (2, 2, 1, 1, 1):
             seen = running.await_line("step 1/", seen)
             kill_rank(running, ranks - 1, ranks)
         running.wait(137)
         assert running.text().count("; all ranks stay: ") == 1, running.text()[-3000:]
-        assert "rank 0 failed twice without a new checkpoint; all ranks stay: 1 data rank is the fewest there can be\n" in running.text()
+        assert ("rank 0 failed twice without a new checkpoint; all ranks stay: 1 data rank is the "
+                "fewest there can be\n" in running.text())
 
     @waiting
     def what_files_refuse_drops_no_rank():
-        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000, "log": {"every": 1}}}
-        running = start("--config", job.config("refused", elastic={"min_ranks": 1}, **batch), "--nproc", 2, "--restarts", 2)
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
+                          "train": {"steps": 20000, "log": {"every": 1}}}
+        running = start("--config", job.config("refused", elastic={"min_ranks": 1}, **batch),
+                        "--nproc", 2, "--restarts", 2)
         running.await_line("step 1/")
-        # Rank 0's next line of metrics is refused as by a full disk, then all that the next starts have to say.
+        # Rank 0's next line of metrics is refused as by a full disk, then all that the
+        # next starts have to say.
         resource.prlimit(running.ranks()[0], resource.RLIMIT_FSIZE, (0, 0))
         running.await_line("restart 1 (1 of 2 without a new checkpoint)")
         lines = pathlib.Path(job.out("refused")) / "metrics.jsonl"
@@ -132,27 +157,36 @@ with tempfile.TemporaryDirectory() as scratch:
         text = running.text()
         assert "failed twice" not in text and "going on with" not in text, text[-3000:]
         # Whichever rank is the first to tell what all do.
-        assert [line for line in running.lines if "restart 2 (" in line and "rank 0: writing the run folder: rank 0: " in line], text
-        assert "given up after 2 restarts without a new checkpoint; the last failure: rank 0: writing the run folder: rank 0:" in text, text
+        assert ([line for line in running.lines if "restart 2 (" in line
+                 and "rank 0: writing the run folder: rank 0: " in line]), text
+        assert ("given up after 2 restarts without a new checkpoint; the last failure: rank 0: "
+                "writing the run folder: rank 0:" in text), text
 
     @waiting
     def min_ranks_without_effect_is_told_with_the_reason():
-        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 1},
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
+                          "train": {"steps": 1},
                           "elastic": {"min_ranks": 1}}
         job_config = job.config("told", **batch)
         none = must(ftrun("--config", job_config, "--nproc", 2, "--restarts", 0))
-        assert "notice: elastic.min_ranks 1 has no effect: --restarts 0 starts no ranks again" in none.stderr, none.stderr
+        assert ("notice: elastic.min_ranks 1 has no effect: --restarts 0 starts no ranks again"
+                in none.stderr), none.stderr
         checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 2))
         assert "has no effect" not in checked.stdout, checked.stdout
         checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 1))
-        assert "notice: elastic.min_ranks 1 has no effect: 1 data rank is the fewest there can be" in checked.stdout, checked.stdout
-        launcher = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        assert ("notice: elastic.min_ranks 1 has no effect: 1 data rank is the fewest there can "
+                "be" in checked.stdout), checked.stdout
+        launcher = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
+                    "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": "1"}
         checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 2, env=launcher))
-        assert ("notice: elastic.min_ranks 1 has no effect: torchrun starts the ranks, and ftrun starts only those again that it has "
-                "started itself") in checked.stdout, checked.stdout
+        assert ("notice: elastic.min_ranks 1 has no effect: torchrun starts the ranks, and ftrun "
+                "starts only those again that it has started itself") in checked.stdout, (
+            checked.stdout)
         # The config of a run that went on with fewer may be given to fewer.
-        fewer = must(ftrun("check", "-q", "--config", job_config, "--nproc", 1, "--set", "elastic.min_ranks=2"))
-        assert "elastic.min_ranks 2 > the 1 rank of this run: none may leave" in fewer.stdout, fewer.stdout
+        fewer = must(ftrun("check", "-q", "--config", job_config, "--nproc", 1, "--set",
+                           "elastic.min_ranks=2"))
+        assert "elastic.min_ranks 2 > the 1 rank of this run: none may leave" in fewer.stdout, (
+            fewer.stdout)
 
     run_cases()

@@ -1,5 +1,6 @@
-"""Evaluations of a run: several named sets, the same figures on every layout; the best checkpoint outside the rotation, through
-stops, resumes and background saves; early stopping; the texts that are written meanwhile."""
+"""Evaluations of a run: several named sets, the same figures on every layout; the best checkpoint
+outside the rotation, through stops, resumes and background saves; early stopping; the texts that
+are written meanwhile."""
 import json
 import math
 import pathlib
@@ -8,8 +9,8 @@ import tempfile
 import numpy as np
 import xxhash
 
-from runner import (Job, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must, near, preload, run_cases, same_run, steps, tiny_data,
-                    tiny_model, tiny_weights)
+from runner import (Job, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
+                    near, preload, run_cases, same_run, steps, tiny_data, tiny_model, tiny_weights)
 
 ROWS = 6
 
@@ -21,19 +22,23 @@ def best(out):
 with tempfile.TemporaryDirectory() as scratch:
     preload()
     job = Job(scratch)
-    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(211)}}, "decoder": {"type": "ByteLevel"}}
+    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(211)}},
+             "decoder": {"type": "ByteLevel"}}
     (job.model / "tokenizer.json").write_text(json.dumps(words))
     like = tiny_data(job.scratch / "like.bin", tokens=32 * ROWS + 1, seed=5)
-    halves = [tiny_data(job.scratch / f"half-{i}.bin", tokens=32 * 3 + 1, seed=6 + i) for i in range(2)]
+    halves = [tiny_data(job.scratch / f"half-{i}.bin", tokens=32 * 3 + 1, seed=6 + i)
+              for i in range(2)]
     # Ids at random: what the model learns of the others makes its loss on these worse.
     noise = job.scratch / "noise.bin"
     np.random.default_rng(8).integers(0, 211, 32 * ROWS + 1).astype(np.uint16).tofile(noise)
     SETS = {"like": str(like), "halves": [str(path) for path in halves], "noise": str(noise)}
 
     def settings(total=12, every=2, sets=SETS, **changes):
-        return {"train": {"steps": total, "evaluation": {"every": every, "samples": 0}} | changes.pop("train", {}),
+        return {"train": {"steps": total, "evaluation": {"every": every, "samples": 0}}
+                | changes.pop("train", {}),
                 "data": {"validation": sets, "token_dtype": "uint16"},
-                "checkpoint": {"every": 0, "keep_last": 2} | changes.pop("checkpoint", {})} | changes
+                "checkpoint": {"every": 0, "keep_last": 2}
+                | changes.pop("checkpoint", {})} | changes
 
     @case
     def each_set_has_its_lines():
@@ -49,23 +54,28 @@ with tempfile.TemporaryDirectory() as scratch:
             last = manifest(out)["evaluations"][name]
             assert last["step"] == 5 and last["loss"] == lines[-1]["loss"], (last, lines)
         assert "step 4/5  loss " in done.stdout and "  noise loss " in done.stdout, done.stdout
-        assert "training loss  like loss  halves loss  noise loss  tokens/s" in done.stdout, done.stdout
+        assert "training loss  like loss  halves loss  noise loss  tokens/s" in done.stdout, (
+            done.stdout)
         roles = manifest(out)["data"]
         assert roles["validation.halves"]["details"]["rows"] == "6", roles
         # A set that is the files of another one after each other has the same figures as one file.
         both = job.scratch / "both.bin"
         both.write_bytes(b"".join(path.read_bytes() for path in halves))
         job.run("one", **settings(total=5, sets=str(like)))
-        assert [line | {"evaluation": "like", "seconds": 0} for line in evaluations(job.out("one"))] \
+        assert [line | {"evaluation": "like", "seconds": 0}
+                for line in evaluations(job.out("one"))] \
             == [line | {"seconds": 0} for line in evaluations(out, "like")]
 
     @case
     def the_clock_asks_for_evaluations_too():
-        """Three milliseconds have passed after most steps, so there are evaluations between the first and the last step that no number asks for;
-        an hour has not."""
+        """Three milliseconds have passed after most steps, so there are evaluations between the
+        first and the last step that no number asks for; an hour has not."""
         for name, ranks, minutes in (("clock", 2, 0.00005), ("hour", 1, 60)):
             job.run(name, "--nproc", ranks, train_batch_size=8, gradient_accumulation_steps=None,
-                    **settings(total=12, every=0, sets=str(like), train={"steps": 12, "evaluation": {"every": 0, "every_minutes": minutes, "samples": 2}}))
+                    **settings(total=12, every=0, sets=str(like),
+                               train={"steps": 12,
+                                      "evaluation": {"every": 0, "every_minutes": minutes,
+                                                     "samples": 2}}))
             at = [line["step"] for line in evaluations(job.out(name))]
             assert at == sorted(set(at)) and at[0] == 0 and at[-1] == 12, at
             assert (len(at) > 2) == (name == "clock"), (name, at)
@@ -75,19 +85,25 @@ with tempfile.TemporaryDirectory() as scratch:
         wide = tiny_model(job.scratch / "wide", vocab_size=212, num_key_value_heads=4,
                           weights=tiny_weights(kv_heads=4, vocabulary=212))
         found = {}
-        for name, ranks, changes in (("one", 1, {}), ("zero3", 2, {"zero_optimization": {"stage": 3}}),
+        for name, ranks, changes in (("one", 1, {}),
+                                     ("zero3", 2, {"zero_optimization": {"stage": 3}}),
                                      ("zero1", 2, {"zero_optimization": {"stage": 1}}),
-                                     ("tensor", 2, {"parallel": {"tensor": 2}}), ("pipeline", 2, {"parallel": {"pipeline": 2}}),
+                                     ("tensor", 2, {"parallel": {"tensor": 2}}),
+                                     ("pipeline", 2, {"parallel": {"pipeline": 2}}),
                                      ("bf16", 1, {"bf16": {"enabled": True}})):
             layout = f"layout-{name}"
             batch = {"train_batch_size": 8, "gradient_accumulation_steps": None}
-            job.run(layout, "--nproc", ranks, model={"path": str(wide)}, **settings(total=2), **batch, **changes)
-            found[name] = [(line["loss"], line["accuracy"]) for line in metrics(job.out(layout)) if "evaluation" in line]
+            job.run(layout, "--nproc", ranks, model={"path": str(wide)}, **settings(total=2),
+                    **batch, **changes)
+            found[name] = [(line["loss"], line["accuracy"]) for line in metrics(job.out(layout))
+                           if "evaluation" in line]
             assert len(found[name]) == 6, found[name]
         for name in ("zero3", "zero1", "tensor", "pipeline"):
             near(name, [loss for loss, _ in found[name]], [loss for loss, _ in found["one"]], 1e-5)
-            # Before the first step nothing was rounded differently yet but logits that are all but equal.
-            assert [a for _, a in found[name][:3]] == [a for _, a in found["one"][:3]], (found[name], found["one"])
+            # Before the first step nothing was rounded differently yet but
+            # logits that are all but equal.
+            assert [a for _, a in found[name][:3]] == [a for _, a in found["one"][:3]], (
+                found[name], found["one"])
             near(name, [1 + a for _, a in found[name]], [1 + a for _, a in found["one"]], 0.02)
         assert max(a for _, a in found["one"]) > 0
 
@@ -97,28 +113,40 @@ with tempfile.TemporaryDirectory() as scratch:
     def the_best_is_kept_outside_the_rotation_and_exported():
         for background in (True, False):
             name = f"best-{background}"
-            done = job.run(name, **settings(checkpoint=KEEP | {"every": 3, "background": background}, export={"which": "best"},
-                                            optimizer={"type": "AdamW", "params": {"lr": 2e-2}}))
+            done = job.run(name,
+                           **settings(checkpoint=KEEP | {"every": 3, "background": background},
+                                      export={"which": "best"},
+                                      optimizer={"type": "AdamW", "params": {"lr": 2e-2}}))
             out = job.out(name)
-            losses = {line["step"]: line["loss"] for line in evaluations(out, "noise") if line["step"] > 0}
+            losses = {line["step"]: line["loss"] for line in evaluations(out, "noise")
+                      if line["step"] > 0}
             step = min(losses, key=losses.get)
             assert step < 9, f"the best is among the last ones anyway: {losses}"
-            assert best(out) == {"checkpoint": f"step-{step:08d}", "metric": "noise.loss", "value": losses[step]}
-            assert checkpoints(out) == [f"step-{step:08d}", "step-00000009", "step-00000012"], checkpoints(out)
-            assert manifest(out)["best"] == {"metric": "noise.loss", "value": losses[step], "step": step}
-            assert f"export/model (of step {step}, the best by noise.loss: " in done.stdout, done.stdout
-            must(ftrun("convert", out / "checkpoints" / f"step-{step:08d}", "--out", out / "given" / "export" / "model"))
+            assert best(out) == {"checkpoint": f"step-{step:08d}", "metric": "noise.loss",
+                                 "value": losses[step]}
+            assert checkpoints(out) == [f"step-{step:08d}", "step-00000009", "step-00000012"], (
+                checkpoints(out))
+            assert manifest(out)["best"] == {"metric": "noise.loss", "value": losses[step],
+                                             "step": step}
+            assert f"export/model (of step {step}, the best by noise.loss: " in done.stdout, (
+                done.stdout)
+            must(ftrun("convert", out / "checkpoints" / f"step-{step:08d}", "--out",
+                       out / "given" / "export" / "model"))
             given, shipped = exported(out / "given"), exported(out)
-            assert given.keys() == shipped.keys() and all((given[key] == shipped[key]).all() for key in given)
+            assert (given.keys() == shipped.keys()
+                    and all((given[key] == shipped[key]).all() for key in given))
             assert (out / "checkpoints" / "latest").read_text() == "step-00000012"
 
     @case
     def more_can_be_better():
-        job.run("more", **settings(total=4, checkpoint={"keep_best": {"metric": "like.accuracy"}}, export={"enabled": False}))
-        values = {line["step"]: line["accuracy"] for line in evaluations(job.out("more"), "like") if line["step"] > 0}
+        job.run("more", **settings(total=4, checkpoint={"keep_best": {"metric": "like.accuracy"}},
+                                   export={"enabled": False}))
+        values = {line["step"]: line["accuracy"] for line in evaluations(job.out("more"), "like")
+                  if line["step"] > 0}
         assert best(job.out("more"))["value"] == max(values.values()), values
         # Strictly better wins: the first of equals.
-        assert best(job.out("more"))["checkpoint"] == f"step-{max(values, key=values.get):08d}", values
+        assert best(job.out("more"))["checkpoint"] == f"step-{max(values, key=values.get):08d}", (
+            values)
 
     STOPPING = {"train": {"early_stopping": {"metric": "noise.loss", "patience": 2}}}
     FAST = {"optimizer": {"type": "AdamW", "params": {"lr": 2e-2}}}
@@ -127,25 +155,33 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_run_that_does_not_improve_stops():
         done = job.run("early", **settings(total=100, checkpoint=KEEP, **STOPPING, **FAST))
         out = job.out("early")
-        losses = {line["step"]: line["loss"] for line in evaluations(out, "noise") if line["step"] > 0}
+        losses = {line["step"]: line["loss"] for line in evaluations(out, "noise")
+                  if line["step"] > 0}
         lowest, ended = min(losses, key=losses.get), max(losses)
         assert ended == lowest + 4 == steps(out)[-1]["step"] < 100, losses
-        reason = (f"done, stopped early after step {ended} of 100: noise.loss has not improved in 2 evaluations "
-                  f"(best {losses[lowest]!r} after step {lowest})")
+        reason = (f"done, stopped early after step {ended} of 100: noise.loss has not improved in "
+                  f"2 evaluations (best {losses[lowest]!r} after step {lowest})")
         assert manifest(out)["exit_reason"] == reason, manifest(out)["exit_reason"]
         assert manifest(out)["exit_code"] == 0 and reason in done.stdout, done.stdout
-        again = job.run("early", "--resume", "auto", **settings(total=100, checkpoint=KEEP, **STOPPING, **FAST))
-        assert f"nothing is left to train: step {ended} of 100; stopped early: noise.loss has not" in again.stdout, again.stdout
+        again = job.run("early", "--resume", "auto",
+                        **settings(total=100, checkpoint=KEEP, **STOPPING, **FAST))
+        assert (f"nothing is left to train: step {ended} of 100; stopped early: noise.loss has "
+                "not" in again.stdout), again.stdout
         assert steps(out)[-1]["step"] == ended
         # With more patience it goes on.
         more = STOPPING["train"]["early_stopping"] | {"patience": 3}
-        job.run("early", "--resume", "auto", **settings(total=100, checkpoint=KEEP, train={"early_stopping": more}, **FAST))
+        job.run("early", "--resume", "auto",
+                **settings(total=100, checkpoint=KEEP, train={"early_stopping": more}, **FAST))
         assert steps(out)[-1]["step"] > ended
 
     @case
     def small_gains_are_no_improvement():
-        job.run("delta", **settings(total=40, every=1, train={"early_stopping": {"metric": "like.loss", "patience": 3, "min_delta": 100}}))
-        assert steps(job.out("delta"))[-1]["step"] == 4, "the first counts as the best, three after it do not beat it by 100"
+        job.run("delta",
+                **settings(total=40, every=1,
+                           train={"early_stopping": {"metric": "like.loss", "patience": 3,
+                                                     "min_delta": 100}}))
+        assert steps(job.out("delta"))[-1]["step"] == 4, (
+            "the first counts as the best, three after it do not beat it by 100")
 
     @case
     def a_resume_knows_the_best_and_the_patience():
@@ -174,23 +210,32 @@ with tempfile.TemporaryDirectory() as scratch:
         if folder.name == "step-00000006":
             raise AssertionError("the best is the last one: this case needs another")
         folder.rename(out / "elsewhere")
-        again = job.run("gone", "--resume", "auto", **settings(total=8, checkpoint=KEEP | {"every": 0}, **FAST))
-        assert f"{folder}: the best checkpoint is gone; it is chosen among those to come" in again.stdout + again.stderr
+        again = job.run("gone", "--resume", "auto",
+                        **settings(total=8, checkpoint=KEEP | {"every": 0}, **FAST))
+        assert (f"{folder}: the best checkpoint is gone; it is chosen among those to come"
+                in again.stdout + again.stderr)
 
     @case
     def what_cannot_be_is_refused_before_the_first_step():
         names = "there are: like.loss, like.perplexity, like.accuracy, halves.loss"
         for changes, message in (
-                ({"checkpoint": {"keep_best": {"metric": "noise.f1"}}}, 'checkpoint.keep_best.metric: there is no metric "noise.f1"'),
-                ({"train": {"early_stopping": {"metric": "loss"}}}, 'train.early_stopping.metric: there is no metric "loss"')):
+                ({"checkpoint": {"keep_best": {"metric": "noise.f1"}}},
+                 'checkpoint.keep_best.metric: there is no metric "noise.f1"'),
+                ({"train": {"early_stopping": {"metric": "loss"}}},
+                 'train.early_stopping.metric: there is no metric "loss"')):
             refused = must(ftrun("--config", job.config("refused", **settings(**changes))), 2)
             assert message in refused.stderr and names in refused.stderr, refused.stderr
-        refused = must(ftrun("--config", job.config("refused", **settings(export={"which": "best"}))), 2)
-        assert "export.which: best, and no best checkpoint is kept" in refused.stderr, refused.stderr
+        refused = must(ftrun("--config",
+                             job.config("refused", **settings(export={"which": "best"}))), 2)
+        assert "export.which: best, and no best checkpoint is kept" in refused.stderr, (
+            refused.stderr)
         for name in ("train", "a/b"):
-            refused = must(ftrun("--config", job.config("refused", **settings(sets={name: str(like)}))), 2)
-            assert f'data.validation: a set cannot be called "{name}"' in refused.stderr, refused.stderr
-        refused = must(ftrun("--config", job.config("refused", **settings(sets=None, checkpoint=KEEP))), 2)
+            refused = must(ftrun("--config",
+                                 job.config("refused", **settings(sets={name: str(like)}))), 2)
+            assert f'data.validation: a set cannot be called "{name}"' in refused.stderr, (
+                refused.stderr)
+        refused = must(ftrun("--config",
+                             job.config("refused", **settings(sets=None, checkpoint=KEEP))), 2)
         assert "nothing is evaluated without one" in refused.stderr, refused.stderr
         assert not job.out("refused").exists()
 
@@ -202,66 +247,91 @@ with tempfile.TemporaryDirectory() as scratch:
         # Losses are finite in fp32, perplexities are not.
         keep = {"keep_best": {"metric": "noise.perplexity"}}
         out = job.out("broken-run")
-        done = job.run("broken-run", code=7, model={"path": str(model)}, **settings(total=2, every=1, checkpoint=keep, export={"which": "best"}))
-        assert not (out / "checkpoints" / "best").exists() and "best" not in manifest(out), evaluations(out, "noise")
-        reason = "no evaluation after a step gave a finite noise.perplexity: there is no best checkpoint, and nothing was exported"
-        assert f"ftrun: {reason}\n" in done.stderr and manifest(out)["exit_reason"] == reason, done.stderr
+        done = job.run("broken-run", code=7, model={"path": str(model)},
+                       **settings(total=2, every=1, checkpoint=keep, export={"which": "best"}))
+        assert (not (out / "checkpoints" / "best").exists()
+                and "best" not in manifest(out)), evaluations(out, "noise")
+        reason = ("no evaluation after a step gave a finite noise.perplexity: there is no best "
+                  "checkpoint, and nothing was exported")
+        assert (f"ftrun: {reason}\n" in done.stderr
+                and manifest(out)["exit_reason"] == reason), done.stderr
         assert not (out / "export").exists()
 
-    # A rate that destroys the model in its third step; what the kernels then add up has the sign bit set on some machines.
+    # A rate that destroys the model in its third step; what the kernels then add up has the sign
+    # bit set on some machines.
     DESTROYED = {"optimizer": {"type": "AdamW", "params": {"lr": 1e30}},
-                 "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_max_lr": 1e30, "warmup_type": "linear"}}}
+                 "scheduler": {"type": "WarmupLR",
+                               "params": {"warmup_num_steps": 3, "warmup_max_lr": 1e30,
+                                          "warmup_type": "linear"}}}
 
     @case
     def a_model_that_is_destroyed_is_never_the_best_nor_exported():
         def destroyed(name, ranks=1, code=0, resume=(), **changes):
-            wish = settings(total=6, every=1, sets=str(like), train={"max_nonfinite_steps": 50} | changes.pop("train", {}), **DESTROYED, **changes)
-            done = job.run(name, "--nproc", ranks, *resume, code=code, train_batch_size=8, gradient_accumulation_steps=None, **wish)
+            wish = settings(total=6, every=1, sets=str(like), train={"max_nonfinite_steps": 50}
+                            | changes.pop("train", {}), **DESTROYED, **changes)
+            done = job.run(name, "--nproc", ranks, *resume, code=code, train_batch_size=8,
+                           gradient_accumulation_steps=None, **wish)
             lines = {line["step"]: line for line in evaluations(job.out(name))}
             assert lines[0]["loss"] != "NaN" and lines[6]["loss"] == "NaN", lines
-            assert all(line["accuracy"] == 0 for line in lines.values() if line["loss"] == "NaN"), lines
-            finite = [step for step, line in lines.items() if step > 0 and line["loss"] not in ("NaN", "Infinity")]
+            assert all(line["accuracy"] == 0 for line in lines.values() if line["loss"] == "NaN"), (
+                lines)
+            finite = [step for step, line in lines.items() if step > 0
+                      and line["loss"] not in ("NaN", "Infinity")]
             return done, lines, finite
 
         for metric, ranks in (("accuracy", 1), ("loss", 2)):
             name = f"destroyed-{metric}"
-            done, lines, finite = destroyed(name, ranks, checkpoint={"keep_best": {"metric": f"validation.{metric}"}}, export={"which": "best"})
+            done, lines, finite = destroyed(name, ranks,
+                                            checkpoint={"keep_best":
+                                                        {"metric": f"validation.{metric}"}},
+                                            export={"which": "best"})
             assert finite, lines
             chosen = best(job.out(name))
             step = int(chosen["checkpoint"][5:])
             assert step in finite and chosen["value"] == lines[step][metric], (chosen, lines)
-            assert (f"the loss on validation after step 6 is not finite: the export is of step {step}, the best by validation.{metric}"
+            assert ("the loss on validation after step 6 is not finite: the export is of step "
+                    f"{step}, the best by validation.{metric}"
                     in done.stderr), done.stderr
             assert all(np.isfinite(tensor).all() for tensor in exported(job.out(name)).values())
-        # Of the last weights nothing is exported; the line that is given writes them all the same, and a resume says the same again.
+        # Of the last weights nothing is exported; the line that is given writes them all the same,
+        # and a resume says the same again.
         out = job.out("destroyed-last")
-        problem = "the loss on validation after step 6 is not finite: the weights are not exported as a good model"
+        problem = ("the loss on validation after step 6 is not finite: the weights are not "
+                   "exported as a good model")
         for resume in ((), ("--resume", "auto")):
             done, _, _ = destroyed("destroyed-last", code=7, resume=resume)
             assert f"ftrun: {problem}\n  remedy: " in done.stderr, done.stderr
-            assert manifest(out)["exit_code"] == 7 and manifest(out)["exit_reason"] == problem, manifest(out)
+            assert (manifest(out)["exit_code"] == 7
+                    and manifest(out)["exit_reason"] == problem), manifest(out)
             assert "training loss" in done.stdout and not (out / "export").exists(), done.stdout
         line = done.stderr.split("all the same: ")[1].split("\n")[0].split(" ")
         assert line[:2] == ["ftrun", "convert"], line
         must(ftrun(*line[1:]))
         assert np.abs(exported(out)["lm_head.weight"]).max() > 1e20
         # Patience counts what is not finite as no improvement.
-        wish = settings(total=20, every=1, sets=str(like), train={"steps": 20, "max_nonfinite_steps": 50, "evaluation": {"every": 1, "samples": 0},
-                                                                  "early_stopping": {"metric": "validation.accuracy", "patience": 4}}, **DESTROYED)
+        wish = settings(total=20, every=1, sets=str(like),
+                        train={"steps": 20, "max_nonfinite_steps": 50,
+                               "evaluation": {"every": 1, "samples": 0},
+                               "early_stopping": {"metric": "validation.accuracy", "patience": 4}},
+                        **DESTROYED)
         done = job.run("destroyed-early", code=7, **wish)
         ended = max(line["step"] for line in evaluations(job.out("destroyed-early")))
-        assert ended < 12 and f"stopped early after step {ended} of 20: validation.accuracy has not improved in 4" in done.stdout, done.stdout
+        assert (ended < 12 and f"stopped early after step {ended} of 20: validation.accuracy has "
+                               "not improved in 4" in done.stdout), done.stdout
         # Without an evaluation the loss of the last step says it.
         wish = settings(total=6, sets=None, train={"max_nonfinite_steps": 50}, **DESTROYED)
         wish["data"] = {"validation": None}
         for resume in ((), ("--resume", "auto")):
             done = job.run("destroyed-blind", *resume, code=7, **wish)
-            assert "ftrun: the loss of step 6, the last one, is not finite: the weights are not exported" in done.stderr, done.stderr
+            assert ("ftrun: the loss of step 6, the last one, is not finite: the weights are not "
+                    "exported" in done.stderr), done.stderr
 
     @case
     def a_best_that_an_older_version_took_is_forgotten():
         def wish(total):
-            return settings(total=total, every=1, sets=str(like), checkpoint={"keep_best": {"metric": "validation.accuracy"}}, export={"enabled": False})
+            return settings(total=total, every=1, sets=str(like),
+                            checkpoint={"keep_best": {"metric": "validation.accuracy"}},
+                            export={"enabled": False})
 
         job.run("older", **wish(4))
         out = job.out("older")
@@ -272,27 +342,37 @@ with tempfile.TemporaryDirectory() as scratch:
                 line.update(loss="NaN", perplexity="NaN", accuracy=0.965)
         (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         taken = {"step": 4, "value": 0.965}
-        older = {"last_step": 4, "best": {"metric": "validation.accuracy", "more": True, "now": taken, "before": None}}
+        older = {"last_step": 4, "best": {"metric": "validation.accuracy", "more": True,
+                                          "now": taken, "before": None}}
         manifest_path = out / "checkpoints" / "step-00000004" / "checkpoint.json"
         text, opening = manifest_path.read_text(), '{\n"xxh3": "'
         record = json.loads(text)["meta"]["extra"]["evaluations"]
         rest = text[len(opening) + 16:].replace(json.dumps(record), json.dumps(json.dumps(older)))
         assert rest != text[len(opening) + 16:]
         manifest_path.write_text(opening + xxhash.xxh3_64_hexdigest(rest.encode()) + rest)
-        (out / "checkpoints" / "best").write_text(json.dumps({"checkpoint": "step-00000004", "metric": "validation.accuracy", "value": 0.965}) + "\n")
+        (out / "checkpoints" / "best").write_text(json.dumps({"checkpoint": "step-00000004",
+                                                              "metric": "validation.accuracy",
+                                                              "value": 0.965}) + "\n")
         done = job.run("older", "--resume", "auto", **wish(5))
-        assert "the evaluation after step 4 is not finite: its checkpoint is no longer the best" in done.stderr, done.stderr
+        assert ("the evaluation after step 4 is not finite: its checkpoint is no longer the best"
+                in done.stderr), done.stderr
         assert best(out)["checkpoint"] == "step-00000005" and manifest(out)["best"]["step"] == 5
 
     @case
     def texts_are_written_at_each_evaluation():
-        for name, ranks, changes in (("texts", 1, {}), ("texts-3", 2, {"zero_optimization": {"stage": 3}})):
-            wish = settings(total=5, train={"generate": {"prompt_tokens": 4, "tokens": 6, "prompts": 2}}, **changes)
-            done = job.run(name, "--nproc", ranks, **wish, train_batch_size=8, gradient_accumulation_steps=None)
-            lines = [json.loads(line) for line in (job.out(name) / "samples.jsonl").read_text().splitlines()]
+        for name, ranks, changes in (("texts", 1, {}),
+                                     ("texts-3", 2, {"zero_optimization": {"stage": 3}})):
+            wish = settings(total=5,
+                            train={"generate": {"prompt_tokens": 4, "tokens": 6, "prompts": 2}},
+                            **changes)
+            done = job.run(name, "--nproc", ranks, **wish, train_batch_size=8,
+                           gradient_accumulation_steps=None)
+            lines = [json.loads(line)
+                     for line in (job.out(name) / "samples.jsonl").read_text().splitlines()]
             assert [line["step"] for line in lines] == [0, 0, 2, 2, 4, 4, 5, 5], lines
             prompts = [line["prompt"] for line in lines]
-            assert prompts[:2] * 4 == prompts and prompts[0] != prompts[1] and prompts[0].count("w") == 4, prompts
+            assert (prompts[:2] * 4 == prompts and prompts[0] != prompts[1]
+                    and prompts[0].count("w") == 4), prompts
             assert lines[-2]["prompt"] + " >>>" + lines[-2]["answer"] in done.stdout, done.stdout
         assert (job.out("texts") / "samples.jsonl").read_text().splitlines()[:2] \
             == (job.out("texts-3") / "samples.jsonl").read_text().splitlines()[:2]

@@ -1,7 +1,8 @@
 """Every model family trains as transformers does: losses, gradient norms and final weights of 20
 AdamW steps, on one rank and on two.
 
-  families_test.py SOURCE [NAME ...]   With names: these small models of tests/model/reference.py alone."""
+  families_test.py SOURCE [NAME ...]   With names: these small models of
+  tests/model/reference.py alone."""
 import json
 import math
 import pathlib
@@ -38,28 +39,35 @@ def check_weights(out, reference, still):
     assert set(weights) == set(expected), f"exported tensors differ: {set(weights) ^ set(expected)}"
     for name, norm in expected.items():
         found = math.sqrt(float((weights[name].astype("float64") ** 2).sum()))
-        # A bias of keys changes no score of elements that do not rotate: its gradient is rounding alone, of which Adam makes
-        # whole steps.
+        # A bias of keys changes no score of elements that do not rotate: its gradient is rounding
+        # alone, of which Adam makes whole steps.
         bound = 1e-2 if name.endswith(still) else 1e-4
         assert abs(found - norm) <= bound * norm, f"{name}: norm {found}, transformers has {norm}"
 
 
-LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}}, "zero-3": {"zero_optimization": {"stage": 3}},
+LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}},
+           "zero-3": {"zero_optimization": {"stage": 3}},
            "tensor": {"parallel": {"tensor": 2}}, "pipeline": {"parallel": {"pipeline": 2}}}
-LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor", "pipeline"), "phi3": ("zero-3", "tensor", "pipeline"),
+LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor", "pipeline"),
+              "phi3": ("zero-3", "tensor", "pipeline"),
               "gpt2": ("zero-3", "tensor", "pipeline"), "gemma2": ("zero-3", "tensor", "pipeline"),
-              "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"), "padding_tied": ("zero-3", "pipeline"),
-              # These bring what no other block has: norms that ranks sum, layers that do not rotate, one sum of attention and
-              # MLP, rows by key head.
-              "olmo2": ("zero-3", "tensor", "pipeline"), "cohere2": ("zero-3", "tensor", "pipeline"), "gpt_neox": ("tensor",),
+              "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"),
+              "padding_tied": ("zero-3", "pipeline"),
+              # These bring what no other block has: norms that ranks sum, layers that do not
+              # rotate, one sum of attention and MLP, rows by key head.
+              "olmo2": ("zero-3", "tensor", "pipeline"),
+              "cohere2": ("zero-3", "tensor", "pipeline"), "gpt_neox": ("tensor",),
               "stablelm_parallel": ("pipeline",), "opt": ("tensor",), "falcon_new": ("tensor",),
               # A bias of the head, with a vocabulary that the ranks cannot share evenly.
               "phi": ("zero-3", "tensor", "pipeline")}
 # Blocks of these are those of others: two ranks tell nothing more.
-ONE_RANK = {"yarn_rope", "phi3_short", "starcoder2", "smollm3", "stablelm", "stablelm_parallel", "glm", "glm4", "cohere", "gpt_neox_serial", "falcon", "phi"}
+ONE_RANK = {"yarn_rope", "phi3_short", "starcoder2", "smollm3", "stablelm", "stablelm_parallel",
+            "glm", "glm4", "cohere", "gpt_neox_serial", "falcon", "phi"}
 # Longrope rotates rows of 32 tokens by one of two lists.
-LONGROPE = {"phi3": "is above longrope's original_max_position_embeddings, 16: long_factor rotates all rows of the run\n",
-            "phi3_short": "is not above longrope's original_max_position_embeddings, 32: short_factor rotates all rows of the run\n"}
+LONGROPE = {"phi3": "is above longrope's original_max_position_embeddings, 16: long_factor rotates "
+                    "all rows of the run\n",
+            "phi3_short": "is not above longrope's original_max_position_embeddings, 32: "
+                          "short_factor rotates all rows of the run\n"}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 
@@ -68,35 +76,44 @@ def check_family(folder, ranks, scratch, layout=None):
     out = scratch / f"{folder.name}-{layout or ranks}"
     s = reference["settings"]
     value = config(folder / "model", folder / "data" / "train.bin", out, **LAYOUTS.get(layout, {}))
-    value["gradient_accumulation_steps"] = s["accumulation"] // (1 if layout in ("tensor", "pipeline") else ranks)
+    value["gradient_accumulation_steps"] = s["accumulation"] // (1
+                                                                 if layout in ("tensor", "pipeline")
+                                                                 else ranks)
     has_padding = folder.name.startswith("padding")
     if has_padding:
         value["model"]["padding_row_gradient"] = "transformers"
     value["export"] = {"dtype": "fp32"}
-    # Two threads of such small models mostly wait for each other; where windows and norms of queries and keys are, two all the same.
+    # Two threads of such small models mostly wait for each other; where windows and norms of
+    # queries and keys are, two all the same.
     value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
     done = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
-    assert ((NOTE + "gets no gradient from where it is read, as in transformers") in done.stdout) == has_padding, done.stdout
+    assert (((NOTE + "gets no gradient from where it is read, as in transformers") in done.stdout)
+            == has_padding), done.stdout
     rotated_by, said = LONGROPE.get(folder.name, ""), done.stdout + done.stderr
-    assert said.count("factor rotates all rows of the run\n") == bool(rotated_by) and rotated_by in said, said
+    assert (said.count("factor rotates all rows of the run\n") == bool(rotated_by)
+            and rotated_by in said), said
     found = steps(out)
     assert len(found) == s["steps"], f"{len(found)} steps"
     loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)
     norm = near("gradient norm", [m["grad_norm"] for m in found], reference["grad_norms"], 5e-5)
     check_weights(out, reference, () if rotates_whole_heads(folder) else KEY_BIASES)
-    print(f"{folder.name}, {layout or f'{ranks} rank(s)'}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
+    print(f"{folder.name}, {layout or f'{ranks} rank(s)'}: loss within {loss:.1e}, gradient norm "
+          f"within {norm:.1e}", flush=True)
 
 
 def check_trained_padding(folder, scratch):
-    """By default the row of the padding token is trained as any other; a token that is not read is not spoken of."""
+    """By default the row of the padding token is trained as any other; a token that is not
+    read is not spoken of."""
     reference = json.loads((folder / "reference.json").read_text())
     value = config(folder / "model", folder / "data" / "train.bin", scratch / "trained-padding")
     value["train"]["steps"], value["export"] = 1, {"enabled": False}
     done = must(ftrun("--config", write_config(scratch, value)))
-    assert NOTE + "learns as any other, where transformers gives it no gradient" in done.stdout, done.stdout
+    assert NOTE + "learns as any other, where transformers gives it no gradient" in done.stdout, (
+        done.stdout)
     found = steps(scratch / "trained-padding")[0]
     near("loss", [found["loss"]], reference["losses"][:1], 1e-5)
-    assert found["grad_norm"] > 1.0001 * reference["grad_norms"][0], (found, reference["grad_norms"][0])
+    assert found["grad_norm"] > 1.0001 * reference["grad_norms"][0], (
+        found, reference["grad_norms"][0])
     # The same state goes on only with the same gradient.
     value["model"]["padding_row_gradient"] = "transformers"
     refused = must(ftrun("--config", write_config(scratch, value), "--resume", "auto"), 2)
@@ -106,7 +123,8 @@ def check_trained_padding(folder, scratch):
     value["output_dir"] = str(scratch / "unread-padding")
     done = must(ftrun("--config", write_config(scratch, value)))
     assert "pad_token_id" not in done.stdout, done.stdout
-    near("gradient norm", [steps(scratch / "unread-padding")[0]["grad_norm"]], [found["grad_norm"]], 1e-6)
+    near("gradient norm", [steps(scratch / "unread-padding")[0]["grad_norm"]], [found["grad_norm"]],
+         1e-6)
 
 
 def main():

@@ -1,10 +1,10 @@
-"""What README.md and docs/fine-tuning.md tell a user to type, from a file of chats to an adapter in use, a merged model and a report: each
-command as it is written there, in their order, on a small random model with SmolLM2's tokenizer and template. Only the line that makes
-the real model is not run: e2e.quickstart runs its script. Left out (exit 77) where models/smollm2-135m is not there."""
+"""What README.md and docs/fine-tuning.md tell a user to type, from a file of chats to an adapter in
+use, a merged model and a report: each command as it is written there, in their order, on a small
+random model with SmolLM2's tokenizer and template. Only the line that makes the real model is not
+run: e2e.quickstart runs its script. Left out (exit 77) where models/smollm2-135m is not there."""
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -12,26 +12,22 @@ import tempfile
 
 from safetensors.numpy import load_file
 
-from runner import BINARY, case, environment, exported, manifest, run_cases, skip, steps, tiny_model, tiny_weights
+from pages import command_blocks
+from runner import (BINARY, case, environment, exported, manifest, run_cases, skip, steps,
+                    tiny_model, tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1])
 SMOLLM2 = SOURCE / "models" / "smollm2-135m"
 MAKES_MODEL = "scripts/make_model.py smollm2"
-# How a block of commands begins; other blocks are output and parts of configs.
-COMMANDS = ("scripts/", "cat >", "build/", ".venv/")
-
-
-def commands(document, wanted=lambda block: True):
-    """The blocks of commands of a document, in order."""
-    blocks = re.findall(r"^```(?:\w*)\n(.*?)^```$", (SOURCE / document).read_text(), re.MULTILINE | re.DOTALL)
-    return [block for block in blocks if block.startswith(COMMANDS) and wanted(block)]
 
 
 def small_model(folder):
     """Two layers of 64; matrices that NF4 can pack."""
     shape = json.loads((SMOLLM2 / "config.json").read_text())
-    tiny_model(folder, weights=tiny_weights(hidden=64, inner=128, heads=4, kv_heads=2, vocabulary=shape["vocab_size"]),
-               hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=shape["vocab_size"],
+    tiny_model(folder, weights=tiny_weights(hidden=64, inner=128, heads=4, kv_heads=2,
+                                            vocabulary=shape["vocab_size"]),
+               hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2,
+               head_dim=16, vocab_size=shape["vocab_size"],
                bos_token_id=shape["bos_token_id"], eos_token_id=shape["eos_token_id"])
     for path in SMOLLM2.iterdir():
         if path.name not in ("config.json", "model.safetensors", "ftrun-output.json"):
@@ -39,7 +35,8 @@ def small_model(folder):
 
 
 if not (SMOLLM2 / "tokenizer.json").exists():
-    skip("models/smollm2-135m is not there; scripts/make_model.py smollm2 --out models/smollm2-135m makes it")
+    skip("models/smollm2-135m is not there; scripts/make_model.py smollm2 --out "
+         "models/smollm2-135m makes it")
 
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
@@ -48,7 +45,8 @@ with tempfile.TemporaryDirectory() as scratch:
     (scratch / "build" / "release" / "bin" / "ftrun").symlink_to(BINARY)
     for name in ("scripts", "configs"):
         (scratch / name).symlink_to(SOURCE / name)
-    # The checkout's Python by its own name: below another one each import compiles torch and transformers anew (FTRUN_PYTHON_CACHE).
+    # The checkout's Python by its own name: below another one each import compiles torch and
+    # transformers anew (FTRUN_PYTHON_CACHE).
     python = scratch / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{SOURCE}/.venv/bin/python" "$@"\n')
@@ -56,13 +54,15 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def run(block):
         text = "\n".join(line for line in block.splitlines() if not line.startswith(MAKES_MODEL))
-        done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], cwd=scratch, env=environment(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, f"exit code {done.returncode} of\n{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], cwd=scratch,
+                              env=environment(), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, (
+            f"exit code {done.returncode} of\n{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
         return done.stdout
 
     @case
     def docs_fine_tuning():
-        said = [run(block) for block in commands("docs/fine-tuning.md")]
+        said = [run(block) for block in command_blocks(SOURCE, "docs/fine-tuning.md")]
         assert len(said) >= 7, f"{len(said)} blocks of commands were found"
         runs = scratch / "runs"
         for name in ("chats", "chats-lora", "chats-qlora"):
@@ -85,9 +85,11 @@ with tempfile.TemporaryDirectory() as scratch:
     def readme():
         shutil.rmtree(scratch / "data")
         shutil.rmtree(scratch / "runs")
-        said = [run(block) for block in commands("README.md", lambda block: "chats.jsonl" in block and "configs/" in block)]
+        blocks = command_blocks(SOURCE, "README.md")
+        said = [run(block) for block in blocks if "chats.jsonl" in block and "configs/" in block]
         assert len(said) == 1, said
         assert manifest(scratch / "runs" / "lora")["exit_code"] == 0
-        assert (scratch / "runs" / "lora" / "export" / "adapter" / "adapter_model.safetensors").exists()
+        assert (
+            scratch / "runs" / "lora" / "export" / "adapter" / "adapter_model.safetensors").exists()
 
     run_cases()

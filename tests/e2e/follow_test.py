@@ -1,5 +1,5 @@
-"""scripts/follow_run.py against clients that write down what they are asked: a run afterwards, one that goes on and is resumed
-meanwhile, a torn line, a client that is not there."""
+"""scripts/follow_run.py against clients that write down what they are asked: a run afterwards, one
+that goes on and is resumed meanwhile, a torn line, a client that is not there."""
 import fcntl
 import json
 import os
@@ -39,11 +39,13 @@ def said(called, /, *a, **k):
 
 
 def line(step, **more):
-    return json.dumps({"step": step, "loss": 4.0 / step, "grad_norm": 1.0, "lr": 0.1, "tokens": 8, **more}) + "\n"
+    return json.dumps({"step": step, "loss": 4.0 / step, "grad_norm": 1.0, "lr": 0.1, "tokens": 8,
+                       **more}) + "\n"
 
 
 def evaluation(step, loss):
-    return json.dumps({"step": step, "evaluation": "validation", "loss": loss, "perplexity": "Infinity", "accuracy": 0.5, "tokens": 4}) + "\n"
+    return json.dumps({"step": step, "evaluation": "validation", "loss": loss,
+                       "perplexity": "Infinity", "accuracy": 0.5, "tokens": 4}) + "\n"
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -51,74 +53,98 @@ with tempfile.TemporaryDirectory() as scratch:
     modules = scratch / "modules"
     modules.mkdir()
     for name, body in FAKE.items():
-        (modules / f"{name}.py").write_text(SAID + "\n".join(text[8:] for text in body.splitlines()) + "\n")
+        (modules / f"{name}.py").write_text(SAID + "\n".join(text[8:] for text in body.splitlines())
+                                            + "\n")
 
     def run_folder(name, metrics, code=0):
         folder = scratch / name
         folder.mkdir()
         (folder / ".lock").write_text("")
         (folder / "metrics.jsonl").write_text(metrics)
-        (folder / "run.json").write_text(json.dumps({"exit_code": code, "config": {"train": {"steps": 3}, "long": "x" * 5000}}))
+        (folder / "run.json").write_text(json.dumps({"exit_code": code,
+                                                     "config": {"train": {"steps": 3},
+                                                                "long": "x" * 5000}}))
         return folder
 
     def command(folder, to, *more):
-        return [sys.executable, str(SCRIPT), str(folder), "--to", to, "--poll", "0.05", "--patience", "0.2", *more]
+        return [sys.executable, str(SCRIPT), str(folder), "--to", to, "--poll", "0.05",
+                "--patience", "0.2", *more]
 
     def place(name, path=modules):
-        return {**os.environ, "PYTHONPATH": str(path), "SAID": str(scratch / f"{name}.said"), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**os.environ, "PYTHONPATH": str(path), "SAID": str(scratch / f"{name}.said"),
+                "PYTHONDONTWRITEBYTECODE": "1"}
 
     def said(name):
         path = scratch / f"{name}.said"
         return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
     def follow(folder, to, *more):
-        done = subprocess.run(command(folder, to, *more), capture_output=True, text=True, env=place(folder.name), timeout=60)
+        done = subprocess.run(command(folder, to, *more), capture_output=True, text=True,
+                              env=place(folder.name), timeout=60)
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
     @case
     def a_run_that_has_ended_is_sent_whole():
-        text = evaluation(0, 5.0) + line(1) + line(2, loss="NaN", memory={"parameters": 64}) + evaluation(2, 3.0) + line(3, loss="NaN", tokens=0) \
-            + json.dumps({"step": 3, "evaluation": "none", "loss": "NaN", "perplexity": "NaN", "tokens": 0}) + '\n{"step": 4, "lo\n'
+        text = evaluation(0, 5.0) + line(1) + line(2, loss="NaN",
+                                                   memory={"parameters": 64}) + evaluation(
+                                                       2, 3.0) + line(3, loss="NaN", tokens=0) \
+            + json.dumps({"step": 3, "evaluation": "none", "loss": "NaN", "perplexity": "NaN",
+                          "tokens": 0}) + '\n{"step": 4, "lo\n'
         folder = run_folder("done", text)
         done = follow(folder, "wandb", "--project", "p")
-        assert done.returncode == 0 and done.stdout == f"sent 4 steps of {folder} to wandb (exit code 0; 1 unreadable lines were passed over)\n", done
+        assert (done.returncode == 0 and done.stdout == f"sent 4 steps of {folder} to wandb (exit "
+                                                        "code 0; 1 unreadable lines were passed "
+                                                        "over)\n"), done
         calls = said("done")
-        assert calls[0][0] == "init" and calls[0][2]["project"] == "p" and calls[0][2]["name"] == "done", calls[0]
+        assert (calls[0][0] == "init" and calls[0][2]["project"] == "p"
+                and calls[0][2]["name"] == "done"), calls[0]
         assert calls[0][2]["config"]["train"]["steps"] == 3 and calls[0][2]["resume"] == "allow"
         logs = [a[0] for name, a, _ in calls if name == "log"]
-        assert logs[0] == {"step": 0, "validation/loss": 5.0, "validation/perplexity": float("inf"), "validation/accuracy": 0.5}, logs
-        assert logs[1] == {"step": 1, "train/loss": 4.0, "train/grad_norm": 1.0, "train/learning_rate": 0.1}, logs
-        assert logs[2]["memory/parameters"] == 64 and logs[2]["train/loss"] != logs[2]["train/loss"] and logs[2]["validation/loss"] == 3.0
-        assert logs[3] == {"step": 3, "train/grad_norm": 1.0, "train/learning_rate": 0.1}, "what has no value is not sent"
+        assert (logs[0] == {"step": 0, "validation/loss": 5.0,
+                            "validation/perplexity": float("inf"), "validation/accuracy": 0.5}), (
+            logs)
+        assert (logs[1] == {"step": 1, "train/loss": 4.0, "train/grad_norm": 1.0,
+                            "train/learning_rate": 0.1}), logs
+        assert (logs[2]["memory/parameters"] == 64
+                and logs[2]["train/loss"] != logs[2]["train/loss"]
+                and logs[2]["validation/loss"] == 3.0)
+        assert logs[3] == {"step": 3, "train/grad_norm": 1.0, "train/learning_rate": 0.1}, (
+            "what has no value is not sent")
         assert calls[-1] == ["finish", [], {"exit_code": 0}]
 
     @case
     def the_other_clients_are_called_as_they_want():
         folder = run_folder("two", line(1) + evaluation(1, 2.0), code=7)
         done = follow(folder, "mlflow")
-        assert done.returncode == 0 and "follow_run: long: is too long for a parameter of MLflow's and is left out" in done.stderr, done
+        assert (done.returncode == 0 and "follow_run: long: is too long for a parameter of "
+                                         "MLflow's and is left out" in done.stderr), done
         names = [name for name, _, _ in said("two")]
-        assert names == ["set_experiment", "start_run", "log_params", "log_metrics", "end_run"], names
-        assert said("two")[2][1] == [{"train.steps": "3"}] and said("two")[3][2] == {"step": 1}, said("two")
+        assert names == ["set_experiment", "start_run", "log_params", "log_metrics", "end_run"], (
+            names)
+        assert (said("two")[2][1] == [{"train.steps": "3"}]
+                and said("two")[3][2] == {"step": 1}), said("two")
         assert said("two")[-1][2] == {"status": "FAILED"}
         other = run_folder("three", line(1))
         follow(other, "trackio", "--name", "mine")
         assert [name for name, _, _ in said("three")] == ["init", "log", "finish"], said("three")
-        assert said("three")[0][2]["name"] == "mine" and said("three")[0][2]["config"]["train.steps"] == 3
+        assert (said("three")[0][2]["name"] == "mine"
+                and said("three")[0][2]["config"]["train.steps"] == 3)
 
     @case
     def a_run_is_followed_while_it_goes_on_and_through_a_resume():
         folder = run_folder("live", line(1), code=None)
         with open(folder / ".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            following = subprocess.Popen(command(folder, "wandb"), env=place("live"), stdout=subprocess.PIPE, text=True)
+            following = subprocess.Popen(command(folder, "wandb"), env=place("live"),
+                                         stdout=subprocess.PIPE, text=True)
 
             def sent():
                 return [a[0]["step"] for name, a, _ in said("live") if name == "log"]
 
             def await_steps(steps):
-                await_that(lambda: sent() == steps or following.poll() is not None, f"steps {steps} are sent")
+                await_that(lambda: sent() == steps
+                           or following.poll() is not None, f"steps {steps} are sent")
                 assert sent() == steps, (sent(), steps)
 
             await_steps([1])
@@ -137,7 +163,8 @@ with tempfile.TemporaryDirectory() as scratch:
             with open(folder / "metrics.jsonl", "a") as file:
                 file.write(evaluation(4, 1.0))
         out, _ = following.communicate(timeout=60)
-        assert following.returncode == 0 and "sent 5 steps" in out and "(the run was killed)" in out, out
+        assert (following.returncode == 0 and "sent 5 steps" in out
+                and "(the run was killed)" in out), out
         assert said("live")[-1] == ["finish", [], {"exit_code": 1}]
 
     @case
@@ -146,9 +173,12 @@ with tempfile.TemporaryDirectory() as scratch:
         empty.mkdir()
         folder = run_folder("none", line(1))
         # -S: no site packages, whatever this machine has installed.
-        done = subprocess.run([sys.executable, "-S", *command(folder, "trackio")[1:]], capture_output=True, text=True, env=place("none", empty), timeout=60)
-        assert done.returncode == 5 and done.stderr == (f"follow_run: error: the client of trackio is not installed; install it: "
-                                                        f"{sys.executable} -m pip install trackio\n"), done.stderr
+        done = subprocess.run([sys.executable, "-S", *command(folder, "trackio")[1:]],
+                              capture_output=True, text=True, env=place("none", empty), timeout=60)
+        assert (done.returncode == 5 and done.stderr == ("follow_run: error: the client of "
+                                                         "trackio is not installed; install it: "
+                                                         f"{sys.executable} -m pip install "
+                                                         "trackio\n")), done.stderr
         done = follow(empty, "wandb")
         assert done.returncode == 4 and "holds no run" in done.stderr, done.stderr
 
@@ -156,7 +186,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     (scratch / "job").mkdir()
     job = Job(scratch / "job")
-    WANDB = {"wandb": {"enabled": True, "project": "p", "team": "t", "group": None}, "train": {"steps": 4}, "export": {"enabled": False}}
+    WANDB = {"wandb": {"enabled": True, "project": "p", "team": "t", "group": None},
+             "train": {"steps": 4}, "export": {"enabled": False}}
 
     def client(name, body):
         """A folder for PYTHONPATH with a client that does this."""
@@ -173,7 +204,8 @@ with tempfile.TemporaryDirectory() as scratch:
             def log(self, *a, **k): said("log", *a, **k)
             def finish(self, *a, **k): said("finish", *a, **k)
         def init(*a, **k):
-            files = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+            links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+            files = {os.readlink(link) for link in links if os.path.exists(link)}
             said("init", session=os.getsid(0) == os.getpid(), nice=os.nice(0), files=sorted(files),
                  environment=[name for name in os.environ if name.startswith("FTRUN_")], **k)
             return Run()
@@ -182,31 +214,44 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_run_starts_what_sends_it_and_shares_nothing_with_it():
         env = client("sends", SENDS)
-        done = job.run("sends", "--nproc", 2, env=env, train_batch_size=8, gradient_accumulation_steps=None, **WANDB)
+        done = job.run("sends", "--nproc", 2, env=env, train_batch_size=8,
+                       gradient_accumulation_steps=None, **WANDB)
         assert "wandb" not in done.stdout + done.stderr, done.stdout + done.stderr
         out = job.out("sends")
-        await_that(lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]], "the run is sent whole")
+        await_that(lambda: said("sends")[-1:] == [["finish", [],
+                                                   {"exit_code": 0}]], "the run is sent whole")
         _, _, init = said("sends")[0]
-        assert init["project"] == "p" and init["entity"] == "t" and "group" not in init and init["config"]["train"]["steps"] == 4, init
+        assert (init["project"] == "p" and init["entity"] == "t" and "group" not in init
+                and init["config"]["train"]["steps"] == 4), init
         assert init["session"] and init["nice"] >= 10 and init["environment"] == [], init
-        assert not [name for name in init["files"] if ".lock" in name or "socket" in name or "shm" in name], init["files"]
+        assert (not [name for name in init["files"] if ".lock" in name or "socket" in name
+                     or "shm" in name]), init["files"]
         logs = [a[0] for name, a, _ in said("sends") if name == "log"]
         assert [log["step"] for log in logs] == [m["step"] for m in steps(out)]
-        await_that(lambda: "sent 4 steps" in (out / "follow_run.log").read_text(), "its words are kept")
+        await_that(lambda: "sent 4 steps" in (out / "follow_run.log").read_text(),
+                   "its words are kept")
         # While that of an earlier start of the run lives, a resume starts no other.
         calls = len(said("sends"))
         with open(out / "follow_run.log", "a") as log:
             await_that(lambda: not held(log), "it has ended")
-            again = must(ftrun("--config", job.config("sends", train_batch_size=8, gradient_accumulation_steps=None, **WANDB | {"train": {"steps": 6}}),
+            again = must(ftrun("--config", job.config("sends", train_batch_size=8,
+                                                      gradient_accumulation_steps=None,
+                                                      **WANDB | {"train": {"steps": 6}}),
                                "--nproc", 2, "--resume", "auto", env=env))
         assert len(said("sends")) == calls, said("sends")[calls:]
         told = again.stdout + again.stderr
-        assert "what sends an earlier start of the run was still at it" in told and "--to wandb" in told, told
+        assert ("what sends an earlier start of the run was still at it" in told
+                and "--to wandb" in told), told
         # Once that has ended another goes on where wandb is.
-        must(ftrun("--config", job.config("sends", train_batch_size=8, gradient_accumulation_steps=None, **WANDB | {"train": {"steps": 8}}),
-                   "--nproc", 2, "--resume", "auto", env=env | {"KNOWN": json.dumps(logs[-1] | {"validation/loss": 1.0})}))
-        await_that(lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]] and len(said("sends")) > calls, "the rest is sent")
-        assert [a[0]["step"] for name, a, _ in said("sends")[calls:] if name == "log"] == [5, 6, 7, 8], said("sends")[calls:]
+        must(ftrun("--config", job.config("sends", train_batch_size=8,
+                                          gradient_accumulation_steps=None,
+                                          **WANDB | {"train": {"steps": 8}}),
+                   "--nproc", 2, "--resume", "auto",
+                   env=env | {"KNOWN": json.dumps(logs[-1] | {"validation/loss": 1.0})}))
+        await_that(lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]]
+                   and len(said("sends")) > calls, "the rest is sent")
+        assert ([a[0]["step"] for name, a, _ in said("sends")[calls:]
+                 if name == "log"] == [5, 6, 7, 8]), said("sends")[calls:]
 
     def held(file):
         """Takes the lock that what follows a run holds; whether another has it."""
@@ -222,14 +267,17 @@ with tempfile.TemporaryDirectory() as scratch:
         folder.mkdir()
         (folder / "sitecustomize.py").write_text("import sys\nsys.modules['wandb'] = None\n")
         # Long enough for the slowest Python; what it answered is read at the next progress line.
-        going_on = start("--config", job.config("without", **WANDB | {"train": {"steps": 1000000}}), env=place("without", folder))
-        going_on.await_line("wandb.enabled: the run is not sent: no Python here has the client wandb; install it")
+        going_on = start("--config", job.config("without", **WANDB | {"train": {"steps": 1000000}}),
+                         env=place("without", folder))
+        going_on.await_line("wandb.enabled: the run is not sent: no Python here has the client "
+                            "wandb; install it")
         going_on.await_line("step 3/")
         going_on.kill(signal.SIGTERM)
         going_on.wait(143)
         text = going_on.text()
         assert text.count("wandb.enabled: the run is not sent") == 1, text
-        assert text.count("wandb.enabled: the run was not sent: no Python here has the client wandb; install it") == 1, text
+        assert (text.count("wandb.enabled: the run was not sent: no Python here has the client "
+                           "wandb; install it") == 1), text
         assert text.index("is not sent") < text.index("was not sent"), text
 
     @case
@@ -241,26 +289,31 @@ with tempfile.TemporaryDirectory() as scratch:
         nowhere = scratch / "still-nowhere"
         (nowhere / "wandb").mkdir(parents=True)
         begun = time.monotonic()
-        done = job.run("slow", "--nproc", 2, env=place("slow", nowhere) | {"VIRTUAL_ENV": str(env)}, train_batch_size=8,
+        done = job.run("slow", "--nproc", 2, env=place("slow", nowhere) | {"VIRTUAL_ENV": str(env)},
+                       train_batch_size=8,
                        gradient_accumulation_steps=None, comm={"timeout": 5}, **WANDB)
         assert len(steps(job.out("slow"))) == 4, done.stdout
         require_in_time(begun, 60, "a run beside a Python of 8 s")
 
     @case
     def a_client_that_fails_or_hangs_does_not_touch_the_run():
-        for name, body in (("fails", "def init(*a, **k): raise RuntimeError('no network')"), ("kills", "import os, signal\nos.kill(0, signal.SIGKILL)")):
+        for name, body in (("fails", "def init(*a, **k): raise RuntimeError('no network')"),
+                           ("kills", "import os, signal\nos.kill(0, signal.SIGKILL)")):
             job.run(name, env=client(name, body), **WANDB)
             assert len(steps(job.out(name))) == 4, name
-        await_that(lambda: "no network" in (job.out("fails") / "follow_run.log").read_text(), "the client's words are kept")
+        await_that(lambda: "no network" in (job.out("fails") / "follow_run.log").read_text(),
+                   "the client's words are kept")
         hangs = client("hangs", "import time\ndef init(*a, **k): time.sleep(1000)")
         folder = run_folder("hanging", line(1))
-        done = subprocess.run([*command(folder, "wandb"), "--with-run", "0.3"], capture_output=True, text=True, env=hangs, timeout=60)
+        done = subprocess.run([*command(folder, "wandb"), "--with-run", "0.3"], capture_output=True,
+                              text=True, env=hangs, timeout=60)
         assert done.returncode == 1 and "its tracker has not taken all of it" in done.stderr, done
 
     @case
     def words_of_one_tracker_are_refused_for_another():
         folder = run_folder("words", line(1))
-        done = subprocess.run([*command(folder, "mlflow"), "--team", "t"], capture_output=True, text=True, env=place("words"), timeout=60)
+        done = subprocess.run([*command(folder, "mlflow"), "--team", "t"], capture_output=True,
+                              text=True, env=place("words"), timeout=60)
         assert done.returncode == 2 and "--team is a word of wandb's" in done.stderr, done
 
     run_cases()

@@ -1,6 +1,6 @@
-"""Models, adapters and data sets by their names on the Hugging Face Hub, found in the local cache as huggingface_hub lays it out (which reads
-the same cache here): trained, exported, merged, resumed after the cache moved on, and what is missing said with the line that
-brings it."""
+"""Models, adapters and data sets by their names on the Hugging Face Hub, found in the local cache
+as huggingface_hub lays it out (which reads the same cache here): trained, exported, merged, resumed
+after the cache moved on, and what is missing said with the line that brings it."""
 import json
 import os
 import pathlib
@@ -12,8 +12,8 @@ import tempfile
 from huggingface_hub import snapshot_download
 from safetensors.numpy import load_file
 
-from runner import (Job, case, environment, exported, free_port, ftrun, manifest, must, run_cases, same_tensors, start, tiny_model,
-                    tiny_weights)
+from runner import (Job, case, environment, exported, free_port, ftrun, manifest, must, run_cases,
+                    same_tensors, start, tiny_model, tiny_weights)
 
 SOURCE = pathlib.Path(sys.argv[1])
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -26,7 +26,8 @@ with tempfile.TemporaryDirectory() as scratch:
     variables = {"HF_HUB_CACHE": str(cache)}
 
     def publish(name, folder, commit, kind="models", ref="main"):
-        """A snapshot of `folder` in the cache: blobs, relative links to them, and a ref that names the commit."""
+        """A snapshot of `folder` in the cache: blobs, relative links to them, and a ref
+        that names the commit."""
         repository = cache / f"{kind}--{name.replace('/', '--')}"
         for part in ("blobs", "refs", f"snapshots/{commit}"):
             (repository / part).mkdir(parents=True, exist_ok=True)
@@ -38,14 +39,16 @@ with tempfile.TemporaryDirectory() as scratch:
         return repository
 
     def by_name(name, out, *arguments, code=0, cwd=None, **changes):
-        config = job.config(out, **{"model": {"path": name}, "train": {"steps": 2, "weight_decay_exempt": "none"}} | changes)
+        config = job.config(out, **{"model": {"path": name},
+                                    "train": {"steps": 2, "weight_decay_exempt": "none"}} | changes)
         return must(ftrun("--config", config, *arguments, env=variables, cwd=cwd), code)
 
     small = publish("acme/small", job.model, FIRST)
 
     @case
     def a_model_is_trained_by_its_name():
-        assert snapshot_download("acme/small", cache_dir=cache, local_files_only=True) == str(small / "snapshots" / FIRST)
+        assert snapshot_download("acme/small", cache_dir=cache,
+                                 local_files_only=True) == str(small / "snapshots" / FIRST)
         by_name("acme/small", "named")
         by_name(str(job.model), "by-path")
         record = manifest(job.out("named"))["model"]
@@ -53,7 +56,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "commit" not in manifest(job.out("by-path"))["model"]
         assert same_tensors(exported(job.out("named")), exported(job.out("by-path")))
         for command in ("check", "plan"):
-            must(ftrun(command, "--config", job.config("named", model={"path": "acme/small"}), env=variables), 0)
+            must(ftrun(command, "--config", job.config("named", model={"path": "acme/small"}),
+                       env=variables), 0)
         assert "llama" in must(ftrun("inspect", "acme/small", env=variables), 0).stdout.lower()
 
     @case
@@ -64,27 +68,38 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", "main"), said
         publish("acme/tuned", folder, FIRST)
         by_name("acme/small", "more", adapter="acme/tuned")
-        must(ftrun("convert", "acme/tuned", "--merge", "--out", scratch / "merged-folder", env=variables), 0)
+        must(ftrun("convert", "acme/tuned", "--merge", "--out", scratch / "merged-folder",
+                   env=variables), 0)
         # The run goes on from the commit that it began with when the cache has a newer one.
         publish("acme/small", tiny_model(scratch / "newer", weights=tiny_weights(seed=5)), SECOND)
         try:
-            must(ftrun("convert", job.out("lora"), "--merge", "--out", scratch / "merged-run", env=variables), 0)
-            assert same_tensors(*(load_file(scratch / merged / "model.safetensors") for merged in ("merged-folder", "merged-run")))
-            other = by_name(f"acme/small@{SECOND}", "lora", "--resume", "auto", code=4, adapter=LORA, checkpoint={"every": 1})
+            must(ftrun("convert", job.out("lora"), "--merge", "--out", scratch / "merged-run",
+                       env=variables), 0)
+            assert same_tensors(*(load_file(scratch / merged / "model.safetensors")
+                                  for merged in ("merged-folder", "merged-run")))
+            other = by_name(f"acme/small@{SECOND}", "lora", "--resume", "auto", code=4,
+                            adapter=LORA, checkpoint={"every": 1})
             assert "its weights are not those that" in other.stderr, other.stderr
-            resumed = by_name("acme/small@main", "lora", "--resume", "auto", adapter=LORA, checkpoint={"every": 1})
-            assert (f"notice: model.path: acme/small@main is commit {SECOND} in the Hugging Face cache by now; the run goes on with {FIRST}, "
-                    f"which it began with\n  remedy: write acme/small@{SECOND} to go on with the newer one") in resumed.stderr, resumed.stderr
+            resumed = by_name("acme/small@main", "lora", "--resume", "auto", adapter=LORA,
+                              checkpoint={"every": 1})
+            assert (f"notice: model.path: acme/small@main is commit {SECOND} in the Hugging Face "
+                    f"cache by now; the run goes on with {FIRST}, which it began with\n  remedy: "
+                    f"write acme/small@{SECOND} to go on with the newer one") in resumed.stderr, (
+                resumed.stderr)
             assert manifest(job.out("lora"))["model"]["commit"] == FIRST
             # Others are told the commit that the adapter fits, as the name leads to another one.
             said = json.loads((folder / "adapter_config.json").read_text())
-            assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", FIRST), said
+            assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", FIRST), (
+                said)
             (small / "snapshots" / FIRST).rename(scratch / "gone")
-            gone = by_name("acme/small@main", "lora", "--resume", "auto", code=4, adapter=LORA, checkpoint={"every": 1})
+            gone = by_name("acme/small@main", "lora", "--resume", "auto", code=4, adapter=LORA,
+                           checkpoint={"every": 1})
             (scratch / "gone").rename(small / "snapshots" / FIRST)
-            assert (f"error: acme/small@main: the run began with commit {FIRST}, which the Hugging Face cache does not hold any more "
-                    f"(it holds {SECOND})\n  remedy: hf download acme/small --revision {FIRST} brings it; or write acme/small@{SECOND}, "
-                    "which is then compared with what the run was trained on\n") in gone.stderr, gone.stderr
+            assert (f"error: acme/small@main: the run began with commit {FIRST}, which the Hugging "
+                    f"Face cache does not hold any more (it holds {SECOND})\n  remedy: hf download "
+                    f"acme/small --revision {FIRST} brings it; or write acme/small@{SECOND}, which "
+                    "is then compared with what the run was trained on\n") in gone.stderr, (
+                gone.stderr)
         finally:
             (small / "refs" / "main").write_text(FIRST)
 
@@ -96,7 +111,8 @@ with tempfile.TemporaryDirectory() as scratch:
         written = (job.out("on") / "config.yaml").read_text()
         assert f"path: \"acme/section@{SECOND}\"" in written, written
         config = job.config("again", model={"path": "acme/small"}, adapter=f"acme/section@{SECOND}")
-        assert f"path: \"acme/section@{SECOND}\"" in must(ftrun("check", "--config", config, env=variables)).stdout
+        assert f"path: \"acme/section@{SECOND}\"" in must(ftrun("check", "--config", config,
+                                                                env=variables)).stdout
 
     @case
     def tokens_are_found_by_their_name():
@@ -104,29 +120,37 @@ with tempfile.TemporaryDirectory() as scratch:
         for split in ("train", "validation"):
             shutil.copy(job.data, scratch / "split" / f"{split}.bin")
         texts = publish("acme/split", scratch / "split", FIRST, kind="datasets")
-        settings = {"data": {"train": "acme/split", "validation": "acme/split", "token_dtype": "uint16"}, "checkpoint": {"every": 1}}
+        settings = {"data": {"train": "acme/split", "validation": "acme/split",
+                             "token_dtype": "uint16"}, "checkpoint": {"every": 1}}
         by_name("acme/small", "tokens", **settings)
         by_name("acme/small", "files", data={"train": str(job.data), "token_dtype": "uint16"})
         assert same_tensors(exported(job.out("tokens")), exported(job.out("files")))
         record = manifest(job.out("tokens"))
         assert record["data"]["train"]["commit"] == FIRST, record["data"]
-        assert record["config"]["data"]["train"] == [f"acme/split@{FIRST}/train"], record["config"]["data"]
-        assert "4097 tokens" in must(ftrun("inspect", "acme/split", env=variables)).stdout.replace(",", "")
+        assert record["config"]["data"]["train"] == [f"acme/split@{FIRST}/train"], (
+            record["config"]["data"])
+        assert "4097 tokens" in must(ftrun("inspect", "acme/split",
+                                           env=variables)).stdout.replace(",", "")
         # The run goes on with the commit that it was trained on.
         (scratch / "split" / "train.bin").write_bytes(job.data.read_bytes()[:4000])
         publish("acme/split", scratch / "split", SECOND, kind="datasets")
-        resumed = by_name("acme/small", "tokens", "--resume", "auto", **settings | {"train": {"steps": 3, "weight_decay_exempt": "none"}})
-        assert f"data.train: acme/split is commit {SECOND} in the Hugging Face cache by now; the run goes on with {FIRST}" in resumed.stderr
+        resumed = by_name("acme/small", "tokens", "--resume", "auto",
+                          **settings | {"train": {"steps": 3, "weight_decay_exempt": "none"}})
+        assert (f"data.train: acme/split is commit {SECOND} in the Hugging Face cache by now; the "
+                f"run goes on with {FIRST}" in resumed.stderr)
         (texts / "blobs" / f"{SECOND[:8]}-train.bin").unlink()
         (scratch / "raw").mkdir()
         (scratch / "raw" / "part.parquet").write_text("")
         publish("acme/raw", scratch / "raw", FIRST, kind="datasets")
         for name, words in (
                 ("acme/split", ("acme/split: its download is not complete: ", " has no train.bin\n",
-                                f"hf download acme/split --repo-type dataset --revision {SECOND} brings what is missing")),
-                ("acme/splits", ("(did you mean \"acme/split\"?)", "hf download acme/splits --repo-type dataset brings it")),
+                                f"hf download acme/split --repo-type dataset --revision {SECOND} "
+                                "brings what is missing")),
+                ("acme/splits", ("(did you mean \"acme/split\"?)",
+                                 "hf download acme/splits --repo-type dataset brings it")),
                 ("acme/raw", ("has neither train.bin nor train.jsonl",
-                              "scripts/prepare_data.py --tokenizer MODEL --out FOLDER acme/raw makes them of texts"))):
+                              "scripts/prepare_data.py --tokenizer MODEL --out FOLDER acme/raw "
+                              "makes them of texts"))):
             said = by_name("acme/small", "no-tokens", code=4, data={"train": name}).stderr
             assert all(word in said for word in words), said
 
@@ -135,15 +159,19 @@ with tempfile.TemporaryDirectory() as scratch:
         place = scratch / "place"
         shutil.copytree(job.model, place / "acme" / "small")
         told = by_name("acme/small", "folder", cwd=place)
-        assert "the folder acme/small is read; the Hugging Face cache holds a model of that name too" in told.stderr, told.stderr
+        assert ("the folder acme/small is read; the Hugging Face cache holds a model of that name "
+                "too" in told.stderr), told.stderr
         assert "commit" not in manifest(job.out("folder"))["model"]
         shutil.rmtree(place / "acme" / "small")
         for make, words in (((place / "acme" / "small").mkdir, "acme/small: has no config.json\n"),
-                            (lambda: (place / "acme" / "small").write_text(""), "acme/small: is a file, expected a model folder\n")):
+                            (lambda: (place / "acme" / "small").write_text(
+                                ""), "acme/small: is a file, expected a model folder\n")):
             make()
             said = by_name("acme/small", "no-folder", cwd=place, code=4).stderr
-            assert words in said and "or rename this one, to have the model of that name that the Hugging Face cache holds" in said, said
-            (place / "acme" / "small").rmdir() if (place / "acme" / "small").is_dir() else (place / "acme" / "small").unlink()
+            assert (words in said and "or rename this one, to have the model of that name that the "
+                                      "Hugging Face cache holds" in said), said
+            (place / "acme" / "small").rmdir() if (place / "acme" / "small").is_dir() else (
+                place / "acme" / "small").unlink()
 
     @case
     def nodes_whose_caches_hold_other_weights_are_refused():
@@ -151,12 +179,16 @@ with tempfile.TemporaryDirectory() as scratch:
         shutil.copytree(cache, other, symlinks=True)
         weights = other / "models--acme--small" / "blobs" / f"{FIRST[:8]}-model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
-        config, port = job.config("nodes", model={"path": "acme/small"}, train={"steps": 2}), str(free_port())
-        nodes = [start("--config", config, env={"HF_HUB_CACHE": str(folder), "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                                "MASTER_PORT": port}) for rank, folder in enumerate((cache, other))]
+        config, port = job.config("nodes", model={"path": "acme/small"},
+                                  train={"steps": 2}), str(free_port())
+        nodes = [start("--config", config, env={"HF_HUB_CACHE": str(folder), "RANK": str(rank),
+                                                "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                                "MASTER_PORT": port})
+                 for rank, folder in enumerate((cache, other))]
         for node in nodes:
             node.wait(2)
-        assert any("model.path model.safetensors is " in node.text() for node in nodes), [node.text() for node in nodes]
+        assert any("model.path model.safetensors is " in node.text() for node in nodes), (
+            [node.text() for node in nodes])
 
     @case
     def what_is_missing_is_said_with_the_line_that_brings_it():
@@ -164,13 +196,18 @@ with tempfile.TemporaryDirectory() as scratch:
             said = by_name(name, "missing", code=4, **changes).stderr
             for word in words:
                 assert word in said, f"{word!r} is not in\n{said}"
-        refused("acme/none", ":3:11: error: acme/none: there is no such folder", "hf download acme/none brings it")
-        refused("acme/small@v2", "has no revision v2 of it (it holds main)", "hf download acme/small --revision v2 brings it")
+        refused("acme/none", ":3:11: error: acme/none: there is no such folder",
+                "hf download acme/none brings it")
+        refused("acme/small@v2", "has no revision v2 of it (it holds main)",
+                "hf download acme/small --revision v2 brings it")
         publish("acme/part", job.model, FIRST)
         (cache / "models--acme--part" / "snapshots" / FIRST / "model.safetensors").unlink()
-        refused("acme/part", "has neither model.safetensors", f"hf download acme/part --revision {FIRST} brings what is missing")
-        said = must(ftrun("--config", job.config("no-adapter", adapter="acme/none"), env=variables), 2).stderr
-        assert "adapter: acme/none: there is no such folder" in said and "hf download acme/none" in said, said
+        refused("acme/part", "has neither model.safetensors",
+                f"hf download acme/part --revision {FIRST} brings what is missing")
+        said = must(ftrun("--config", job.config("no-adapter", adapter="acme/none"), env=variables),
+                    2).stderr
+        assert ("adapter: acme/none: there is no such folder" in said
+                and "hf download acme/none" in said), said
 
     @case
     def data_are_prepared_by_names():
@@ -184,12 +221,15 @@ with tempfile.TemporaryDirectory() as scratch:
         publish("acme/texts", scratch / "texts", SECOND, kind="datasets")
 
         def prepare(*words):
-            return subprocess.run([sys.executable, SOURCE / "scripts" / "prepare_data.py", *words], env=environment(variables),
+            return subprocess.run([sys.executable, SOURCE / "scripts" / "prepare_data.py", *words],
+                                  env=environment(variables),
                                   capture_output=True, text=True)
         done = prepare("--tokenizer", "acme/tokens", "--out", scratch / "prepared", "acme/texts")
-        assert done.returncode == 0 and f"acme/texts: commit {SECOND} in the Hugging Face cache" in done.stdout, done.stdout + done.stderr
+        assert (done.returncode == 0 and f"acme/texts: commit {SECOND} in the Hugging Face cache"
+                in done.stdout), done.stdout + done.stderr
         assert (scratch / "prepared" / "train.bin").stat().st_size > 0
         gone = prepare("--tokenizer", "acme/tokens", "--out", scratch / "other", "acme/nothing@v1")
-        assert gone.returncode == 4 and "hf download acme/nothing --repo-type dataset --revision v1 brings it" in gone.stderr, gone.stderr
+        assert (gone.returncode == 4 and "hf download acme/nothing --repo-type dataset --revision "
+                                         "v1 brings it" in gone.stderr), gone.stderr
 
     run_cases()

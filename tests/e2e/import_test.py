@@ -1,6 +1,7 @@
-"""Moving over to ftrun in mid-run: checkpoints that the real DeepSpeed and the real DCP wrote are read without running
-anything of them, become a run's first checkpoint bit for bit, and training goes on with the next losses of the other
-program. Files that are hostile, damaged or of something else are refused with file and class."""
+"""Moving over to ftrun in mid-run: checkpoints that the real DeepSpeed and the real DCP wrote are
+read without running anything of them, become a run's first checkpoint bit for bit, and training
+goes on with the next losses of the other program. Files that are hostile, damaged or of something
+else are refused with file and class."""
 import contextlib
 import hashlib
 import io
@@ -19,7 +20,8 @@ import zipfile
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import BINARY, case, environment, ftrun, must, near, peak_kib, preload, run_cases, steps, stored_boxes, tiny_model, tiny_weights, write_config
+from runner import (BINARY, case, environment, ftrun, must, near, peak_kib, preload, run_cases,
+                    steps, stored_boxes, tiny_model, tiny_weights, write_config)
 
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(SOURCE / "scripts"))
@@ -28,7 +30,8 @@ from checkpoint_import.inert_pickle import printable  # noqa: E402
 
 GIVEN = SOURCE / "tests/checkpoint/imports"
 MODEL = GIVEN / "model"
-SCHEDULE = {"type": "WarmupLR", "params": {"warmup_min_lr": 0.0, "warmup_max_lr": 3e-3, "warmup_num_steps": 12, "warmup_type": "linear"}}
+SCHEDULE = {"type": "WarmupLR", "params": {"warmup_min_lr": 0.0, "warmup_max_lr": 3e-3,
+                                           "warmup_num_steps": 12, "warmup_type": "linear"}}
 # fp32: what sums in another order come to. In 16 bits the two programs round at other places.
 TOLERANCE = {"fp32": 2e-6, "bf16": 1e-3, "fp16": 1e-4}
 KINDS = ("param", "exp_avg", "exp_avg_sq")
@@ -40,7 +43,8 @@ def import_checkpoint(*arguments, code=0):
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
         found = import_script.main([str(argument) for argument in arguments])
     done = subprocess.CompletedProcess(arguments, found, told.getvalue(), said.getvalue())
-    assert code is None or found == code, f"exit {found}, expected {code}\n{done.stdout}{done.stderr}"
+    assert (code is None
+            or found == code), f"exit {found}, expected {code}\n{done.stdout}{done.stderr}"
     return done
 
 
@@ -61,15 +65,21 @@ def says(text, *parts):
 def config(out, expected, **changes):
     """The config with which ftrun goes on from a fixture."""
     precision = {"fp32": {}, "bf16": {"bf16": {"enabled": True}},
-                 "fp16": {"fp16": {"enabled": True, "initial_scale_power": 18, "loss_scale_window": 2, "hysteresis": 2}}}[expected["precision"]]
+                 "fp16": {"fp16": {"enabled": True, "initial_scale_power": 18,
+                                   "loss_scale_window": 2, "hysteresis": 2}}}[expected["precision"]]
     schedule = {} if expected.get("constant_rate") else {"scheduler": SCHEDULE}
     return {"model": {"path": str(MODEL)}, "threads": 1,
-            "data": {"train": str(GIVEN / "train.bin"), "token_dtype": "uint16", "sequence_length": 16, "shuffle": False},
+            "data": {"train": str(GIVEN / "train.bin"), "token_dtype": "uint16",
+                     "sequence_length": 16, "shuffle": False},
             "train": {"steps": expected["step"] + len(expected["losses"]),
-                      "weight_decay_exempt": "none" if expected["groups"] == 1 else "norms_and_biases"},
-            "train_batch_size": 6, "gradient_clipping": 1.0, "zero_optimization": {"stage": expected["stage"]},
-            "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
-            **schedule, "checkpoint": {"every": 0}, "export": {"enabled": False}, "output_dir": str(out), **precision, **changes}
+                      "weight_decay_exempt": "none" if expected["groups"] == 1
+                      else "norms_and_biases"},
+            "train_batch_size": 6, "gradient_clipping": 1.0,
+            "zero_optimization": {"stage": expected["stage"]},
+            "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8,
+                                                      "weight_decay": 0.1}},
+            **schedule, "checkpoint": {"every": 0}, "export": {"enabled": False},
+            "output_dir": str(out), **precision, **changes}
 
 
 def state_hashes(folder):
@@ -99,7 +109,8 @@ def bring_over(scratch, name, checkpoint, expected, *arguments):
     step = run / "checkpoints" / f"step-{expected['step']:08}"
     require_equal_states(state_hashes(step), expected["states"])
     meta = json.loads((step / "checkpoint.json").read_text())["meta"]
-    assert meta["step"] == expected["step"] and meta["skipped_steps"] == expected["skipped_steps"], meta
+    assert (meta["step"] == expected["step"]
+            and meta["skipped_steps"] == expected["skipped_steps"]), meta
     scaler = meta["loss_scaler"]
     assert scaler == expected["loss_scaler"], f"{scaler} and {expected['loss_scaler']}"
     return run, told
@@ -107,11 +118,14 @@ def bring_over(scratch, name, checkpoint, expected, *arguments):
 
 def go_on(scratch, run, expected, *arguments, ranks=1, **changes):
     """Trains the steps after; compares the losses with those of the other program."""
-    done = must(ftrun("--config", write_config(scratch, config(run, expected, **changes), f"{run.name}.json"), "--nproc", ranks,
+    done = must(ftrun("--config", write_config(scratch, config(run, expected, **changes),
+                                               f"{run.name}.json"), "--nproc", ranks,
                       "--resume", "auto", *arguments))
     found = steps(run)
-    assert [m["step"] for m in found] == list(range(expected["step"] + 1, expected["step"] + 1 + len(expected["losses"]))), found
-    off = near("loss", [m["loss"] for m in found], expected["losses"], TOLERANCE[expected["precision"]])
+    assert ([m["step"] for m in found] == list(range(expected["step"] + 1, expected["step"] + 1
+                                                     + len(expected["losses"])))), found
+    off = near("loss", [m["loss"] for m in found], expected["losses"],
+               TOLERANCE[expected["precision"]])
     return done, found, off
 
 
@@ -145,8 +159,10 @@ def tensor_pickle(elements, shape, offset=0, stride=1, storage="FloatStorage"):
     number = lambda n: b"\x8a\x08" + struct.pack("<q", n)
     sizes = b"(" + b"".join(number(n) for n in shape) + b"t"
     strides = b"(" + b"".join(number(stride) for _ in shape) + b"t"
-    return (b"\x80\x02}" + op_name("w") + b"ctorch._utils\n_rebuild_tensor_v2\n((" + op_name("storage") + f"ctorch\n{storage}\n".encode()
-            + op_name("0") + op_name("cpu") + number(elements) + b"tQ" + number(offset) + sizes + strides + b"\x89}tRs.")
+    return (b"\x80\x02}" + op_name("w") + b"ctorch._utils\n_rebuild_tensor_v2\n(("
+            + op_name("storage") + f"ctorch\n{storage}\n".encode()
+            + op_name("0") + op_name("cpu") + number(elements) + b"tQ" + number(offset) + sizes
+            + strides + b"\x89}tRs.")
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -170,12 +186,14 @@ with tempfile.TemporaryDirectory() as scratch:
         for folder in fixtures:
             expected = expected_of(folder.name)
             run, told = bring_over(scratch, folder.name, folder / "checkpoint", expected)
-            says(told, "not known: tokens", "universal" if "universal" in folder.name else f"stage {expected['stage']}")
+            says(told, "not known: tokens", "universal" if "universal" in folder.name
+                 else f"stage {expected['stage']}")
             done, found, off = go_on(scratch, run, expected)
             says(done.stderr, "was imported from DeepSpeed", "it does not say: tokens")
             if expected["precision"] == "fp16":
                 assert expected["loss_scaler"]["iteration"] == expected["step"]
-                assert found[-1]["loss_scale"] == expected["scaler_after"]["scale"], (found[-1], expected["scaler_after"])
+                assert found[-1]["loss_scale"] == expected["scaler_after"]["scale"], (
+                    found[-1], expected["scaler_after"])
             print(f"{folder.name}: every state equal, losses within {off:.1e}", flush=True)
 
     @case
@@ -197,14 +215,18 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = next(checkpoint.glob("*_universal")) / "zero/model.norm.weight"
         (folder / "exp_avg.pt").unlink()
         out = scratch / "frozen-out"
-        says(refusal(checkpoint, "--model", MODEL, "--out", out), "1 of the model's 21 tensors have no state of the optimizer:\n  model.norm.weight",
+        says(refusal(checkpoint, "--model", MODEL, "--out", out),
+             "1 of the model's 21 tensors have no state of the optimizer:\n  model.norm.weight",
              "--zero-moments")
-        told = import_checkpoint(checkpoint, "--model", MODEL, "--out", out, "--zero-moments").stdout
+        told = import_checkpoint(checkpoint, "--model", MODEL, "--out", out,
+                                 "--zero-moments").stdout
         says(told, "1 tensors begin with moments of zero:\n  model.norm.weight")
         states = load_file(out / "state-00001.safetensors")
-        assert not states["model.norm.weight.exp_avg"].any() and states["model.norm.weight.exp_avg_sq"].any()
+        assert (not states["model.norm.weight.exp_avg"].any()
+                and states["model.norm.weight.exp_avg_sq"].any())
         shutil.rmtree(folder)
-        says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "none"), "no state of the optimizer", "model.norm.weight")
+        says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "none"),
+             "no state of the optimizer", "model.norm.weight")
 
     @case
     def names_may_have_prefixes():
@@ -213,66 +235,85 @@ with tempfile.TemporaryDirectory() as scratch:
         zero = next(checkpoint.glob("*_universal")) / "zero"
         for folder in [f for f in zero.iterdir() if f.is_dir()]:
             folder.rename(zero / f"module._orig_mod.{folder.name}")
-        stranger = shutil.copytree(next(f for f in zero.iterdir() if "q_proj" in f.name), zero / "value_head.weight")
-        told = import_checkpoint(checkpoint, "--model", MODEL, "--out", scratch / "prefixed-out").stdout
-        says(told, "1 of its tensors are none of the model's and were left out:\n  value_head.weight")
+        stranger = shutil.copytree(next(f for f in zero.iterdir() if "q_proj" in f.name),
+                                   zero / "value_head.weight")
+        told = import_checkpoint(checkpoint, "--model", MODEL, "--out",
+                                 scratch / "prefixed-out").stdout
+        says(told, "1 of its tensors are none of the model's and were left out:\n  "
+                   "value_head.weight")
         found = {}
         for path in (scratch / "prefixed-out").glob("*.safetensors"):
-            found.update({name: hashlib.sha256(values.tobytes()).hexdigest() for name, values in load_file(path).items()})
+            found.update({name: hashlib.sha256(values.tobytes()).hexdigest()
+                          for name, values in load_file(path).items()})
         require_equal_states(found, expected_of("universal-zero2-fp32-3")["states"])
         stranger.rename(zero / "module.lm_head.weight")
-        says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "two"), "are both called lm_head.weight")
+        says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "two"),
+             "are both called lm_head.weight")
         shutil.rmtree(zero / "module.lm_head.weight")
         shutil.rmtree(zero / "module._orig_mod.lm_head.weight")
         # The model's file has the weight as well, as it has those that do not train.
-        says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "three"), "1 of the model's 21 tensors did not train (frozen)",
+        says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "three"),
+             "1 of the model's 21 tensors did not train (frozen)",
              "lm_head.weight", "--zero-moments")
 
     def universal_of(folder, weights):
         """A universal checkpoint by hand: every state of a tensor is its weight."""
         for name, values in weights.items():
             (folder / "zero" / name).mkdir(parents=True)
-            pickled = tensor_pickle(values.size, [values.size]).replace(op_name("w"), op_name("param"))
+            pickled = tensor_pickle(values.size,
+                                    [values.size]).replace(op_name("w"), op_name("param"))
             for file in ("fp32.pt", "exp_avg.pt", "exp_avg_sq.pt"):
                 torch_zip(folder / "zero" / name / file, pickled, storage=values.tobytes())
         shapes = {name: values.shape for name, values in weights.items()}
         torch_zip(folder / "mp_rank_00_model_states.pt", pickle.dumps(
-            {"global_steps": 3, "skipped_steps": 0, "global_samples": 12, "param_shapes": [shapes]}, protocol=2))
+            {"global_steps": 3, "skipped_steps": 0, "global_samples": 12, "param_shapes": [shapes]},
+            protocol=2))
         return folder
 
     @case
     def model_folders_of_other_spellings():
-        """Wrappers and prefixes in a model folder's names, a tied matrix stored as the head, files of other programs beside the weights."""
+        """Wrappers and prefixes in a model folder's names, a tied matrix stored as the head, files
+        of other programs beside the weights."""
         weights = tiny_weights()
-        checkpoint = universal_of(scratch / "spelt-universal", {f"module.{name}": values for name, values in weights.items()})
-        spellings = {"compiled": lambda name: f"module._orig_mod.{name}", "bare": lambda name: name.removeprefix("model."),
+        checkpoint = universal_of(scratch / "spelt-universal",
+                                  {f"module.{name}": values for name, values in weights.items()})
+        spellings = {"compiled": lambda name: f"module._orig_mod.{name}", "bare": lambda name:
+                     name.removeprefix("model."),
                      "nested": lambda name: f"base_model.model.{name}"}
         for spelling, spell in spellings.items():
-            model = tiny_model(scratch / f"{spelling}-model", {spell(name): values for name, values in weights.items()})
-            (model / "consolidated.safetensors").write_bytes((MODEL / "model.safetensors").read_bytes())
+            model = tiny_model(scratch / f"{spelling}-model",
+                               {spell(name): values for name, values in weights.items()})
+            (model / "consolidated.safetensors").write_bytes(
+                (MODEL / "model.safetensors").read_bytes())
             imported = scratch / f"{spelling}-imported"
             import_checkpoint(checkpoint, "--model", model, "--out", imported)
-            assert {name.rpartition(".")[0] for name in load_file(imported / "state-00001.safetensors")} == set(weights), spelling
+            assert ({name.rpartition(".")[0]
+                     for name in load_file(imported / "state-00001.safetensors")}
+                    == set(weights)), spelling
             must(ftrun("convert", imported, "--run", scratch / f"{spelling}-run"))
         tied = {name: values for name, values in weights.items() if name != "lm_head.weight"}
-        head = {name.replace("model.embed_tokens", "lm_head"): values for name, values in tied.items()}
+        head = {name.replace("model.embed_tokens", "lm_head"): values
+                for name, values in tied.items()}
         model = tiny_model(scratch / "head-model", head, tie_word_embeddings=True)
-        import_checkpoint(universal_of(scratch / "tied-universal", tied), "--model", model, "--out", scratch / "head-imported")
+        import_checkpoint(universal_of(scratch / "tied-universal", tied), "--model", model, "--out",
+                          scratch / "head-imported")
         found = load_file(scratch / "head-imported" / "state-00001.safetensors")
-        assert np.array_equal(found["model.embed_tokens.weight.param"], weights["model.embed_tokens.weight"])
+        assert np.array_equal(found["model.embed_tokens.weight.param"],
+                              weights["model.embed_tokens.weight"])
         must(ftrun("convert", scratch / "head-imported", "--run", scratch / "head-run"))
 
     @case
     def memory_is_bounded():
-        """Whether the tensors are small or have 77 MB a state, import and convert need the same memory but for what they read
-        and write at a time, which is of a fixed size."""
+        """Whether the tensors are small or have 77 MB a state, import and convert need the same
+        memory but for what they read and write at a time, which is of a fixed size."""
         peaks = {}
         for size, vocabulary in (("small", 400), ("large", 600_000)):
             weights = tiny_weights(vocabulary=vocabulary)
             model = tiny_model(scratch / f"{size}-model", weights, vocab_size=vocabulary)
             checkpoint = universal_of(scratch / f"{size}-universal", weights)
             imported, run = scratch / f"{size}-imported", scratch / f"{size}-run"
-            peaks[size] = (peak_kib(sys.executable, SOURCE / "scripts/import_checkpoint.py", checkpoint, "--model", model, "--out", imported),
+            peaks[size] = (peak_kib(sys.executable, SOURCE / "scripts/import_checkpoint.py",
+                                    checkpoint, "--model", model, "--out", imported),
                            peak_kib(BINARY, "convert", imported, "--run", run))
         found = load_file(imported / "state-00001.safetensors")
         assert all((found[f"{name}.exp_avg"] == values).all() for name, values in weights.items())
@@ -285,7 +326,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def dcp_goes_on_in_ftrun():
         folder = scratch / "dcp"
         folder.mkdir()
-        subprocess.run([sys.executable, GIVEN / "make_dcp.py", folder], check=True, env=environment({"OMP_NUM_THREADS": "1"}))
+        subprocess.run([sys.executable, GIVEN / "make_dcp.py", folder], check=True,
+                       env=environment({"OMP_NUM_THREADS": "1"}))
         made = sorted(path.name for path in folder.iterdir() if path.is_dir())
         assert made == ["bf16", "flattened", "fp32"], made
         for name in made:
@@ -304,7 +346,8 @@ with tempfile.TemporaryDirectory() as scratch:
         text = refusal(damaged, "--model", MODEL, "--out", scratch / "dcp-out")
         says(text, "__1_0.distcp")
         file.unlink()
-        says(refusal(damaged, "--model", MODEL, "--out", scratch / "dcp-out", code=5), "__1_0.distcp: No such file")
+        says(refusal(damaged, "--model", MODEL, "--out", scratch / "dcp-out", code=5),
+             "__1_0.distcp: No such file")
 
     # ---- guards of a resume ----
 
@@ -315,8 +358,10 @@ with tempfile.TemporaryDirectory() as scratch:
         other = config(run, expected, train_batch_size=3)
         other["optimizer"]["params"]["betas"] = [0.9, 0.999]
         done = must(ftrun("--config", write_config(scratch, other), "--resume", "auto"), 2)
-        says(done.stderr, "config.train_batch_size: was 6, is now 3", "config.optimizer.params.betas: was [0.9,0.95], is now [0.9,0.999]")
-        must(ftrun("--config", write_config(scratch, other), "--resume", "auto", "--allow", "config.train_batch_size", "--allow",
+        says(done.stderr, "config.train_batch_size: was 6, is now 3",
+             "config.optimizer.params.betas: was [0.9,0.95], is now [0.9,0.999]")
+        must(ftrun("--config", write_config(scratch, other), "--resume", "auto", "--allow",
+                   "config.train_batch_size", "--allow",
                    "config.optimizer.params.betas"))
 
     # ---- nothing is overwritten ----
@@ -327,30 +372,37 @@ with tempfile.TemporaryDirectory() as scratch:
         mine = scratch / "mine"
         mine.mkdir()
         (mine / "thesis.txt").write_text("mine")
-        says(refusal(checkpoint, "--model", MODEL, "--out", mine), "is not replaced", "ftrun-output.json")
+        says(refusal(checkpoint, "--model", MODEL, "--out", mine), "is not replaced",
+             "ftrun-output.json")
         def inputs():
-            return {p: p.read_bytes() for folder in (FIXTURES / "zero1-fp32-2", MODEL) for p in folder.rglob("*") if p.is_file()}
+            return {p: p.read_bytes() for folder in (FIXTURES / "zero1-fp32-2", MODEL)
+                    for p in folder.rglob("*") if p.is_file()}
 
         before = inputs()
         for out in (checkpoint, checkpoint / "new", MODEL, FIXTURES / "zero1-fp32-2"):
-            says(import_checkpoint(checkpoint, "--model", MODEL, "--out", out, code=4).stderr, "overlaps with")
+            says(import_checkpoint(checkpoint, "--model", MODEL, "--out", out, code=4).stderr,
+                 "overlaps with")
             assert inputs() == before
         imported, run = scratch / "once", scratch / "once-run"
         import_checkpoint(checkpoint, "--model", MODEL, "--out", imported)
-        import_checkpoint(checkpoint, "--model", MODEL, "--out", imported)  # its own may be replaced
+        # its own may be replaced
+        import_checkpoint(checkpoint, "--model", MODEL, "--out", imported)
         must(ftrun("convert", imported, "--run", run))
         says(must(ftrun("convert", imported, "--run", run), 2).stderr, "holds a run already")
         says(must(ftrun("convert", imported, "--run", mine), 2).stderr, "thesis.txt")
-        assert (mine / "thesis.txt").read_text() == "mine" and sorted(p.name for p in mine.iterdir()) == ["thesis.txt"]
+        assert ((mine / "thesis.txt").read_text() == "mine"
+                and sorted(p.name for p in mine.iterdir()) == ["thesis.txt"])
         says(must(ftrun("convert", imported), 2).stderr, "neither --out nor --run")
-        says(must(ftrun("convert", imported, "--run", run, "--out", run), 2).stderr, "both --out and --run")
+        says(must(ftrun("convert", imported, "--run", run, "--out", run), 2).stderr,
+             "both --out and --run")
         # What a convert that was killed left goes; the run folder is then taken.
         halfway = scratch / "halfway"
         must(ftrun("convert", imported, "--run", halfway))
         step = halfway / "checkpoints/step-00000004"
         step.rename(halfway / "checkpoints/step-00000004.tmp-0123abcd")
         must(ftrun("convert", imported, "--run", halfway))
-        assert sorted(p.name for p in (halfway / "checkpoints").iterdir()) == ["latest", "step-00000004"]
+        assert sorted(p.name
+                      for p in (halfway / "checkpoints").iterdir()) == ["latest", "step-00000004"]
 
     @case
     def a_changed_import_is_refused():
@@ -360,16 +412,19 @@ with tempfile.TemporaryDirectory() as scratch:
         content = bytearray(state.read_bytes())
         content[-1] ^= 1
         state.write_bytes(content)
-        for command in (("convert", imported, "--run", scratch / "changed-run"), ("verify", imported), ("inspect", imported)):
+        for command in (("convert", imported, "--run", scratch / "changed-run"),
+                        ("verify", imported), ("inspect", imported)):
             says(must(ftrun(*command), 4).stderr, "state-00001.safetensors was changed")
         assert not (scratch / "changed-run").exists()
         state.unlink()
-        says(must(ftrun("convert", imported, "--run", scratch / "changed-run"), 4).stderr, "state-00001.safetensors was removed")
+        says(must(ftrun("convert", imported, "--run", scratch / "changed-run"), 4).stderr,
+             "state-00001.safetensors was removed")
 
     # ---- hostile and damaged files ----
 
     def hostile(name, **content):
-        """A universal checkpoint of one tensor whose model file is made by `content` (torch_zip)."""
+        """A universal checkpoint of one tensor whose model file is made by
+        `content` (torch_zip)."""
         folder = scratch / "hostile" / name
         (folder / "zero").mkdir(parents=True)
         torch_zip(folder / "mp_rank_00_model_states.pt", **content)
@@ -380,22 +435,30 @@ with tempfile.TemporaryDirectory() as scratch:
         marker = scratch / "marker"
         touch = f"touch {marker}"
         calls = {
-            "system": Calls(os.system, touch), "popen": Calls(subprocess.Popen, ["touch", str(marker)]),
-            "eval": Calls(eval, f"open({str(marker)!r}, 'w')"), "nested": {"a": [{"b": (Calls(os.system, touch), 1)}]},
+            "system": Calls(os.system, touch),
+            "popen": Calls(subprocess.Popen, ["touch", str(marker)]),
+            "eval": Calls(eval, f"open({str(marker)!r}, 'w')"),
+            "nested": {"a": [{"b": (Calls(os.system, touch), 1)}]},
             "posix": Calls(getattr(os, "mkdir"), str(marker)),
         }
         for name, value in calls.items():
             text = hostile(name, pickled=pickle.dumps({"module": value}, protocol=2))
             says(text, "mp_rank_00_model_states.pt", "which no checkpoint needs")
         for protocol in range(6):
-            text = hostile(f"protocol-{protocol}", pickled=pickle.dumps(Calls(os.system, touch), protocol=protocol))
+            text = hostile(f"protocol-{protocol}",
+                           pickled=pickle.dumps(Calls(os.system, touch), protocol=protocol))
             says(text, "posix.system")
-        # Harmless-looking names are kept as names: nothing comes of them, and what is built of them is not taken for data.
-        says(hostile("getattr", pickled=pickle.dumps(Calls(getattr, {}, "clear"), protocol=2)), "an object of builtins.getattr")
-        says(hostile("state", pickled=b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b."), "is given a state")
-        says(hostile("class", pickled=b"\x80\x02}" + op_name("global_steps") + b"cevil.module\nCounter\n)\x81s."),
+        # Harmless-looking names are kept as names: nothing comes of them, and what is built of
+        # them is not taken for data.
+        says(hostile("getattr", pickled=pickle.dumps(Calls(getattr, {}, "clear"), protocol=2)),
+             "an object of builtins.getattr")
+        says(hostile("state", pickled=b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b."),
+             "is given a state")
+        says(hostile("class", pickled=b"\x80\x02}" + op_name("global_steps")
+                     + b"cevil.module\nCounter\n)\x81s."),
              "global_steps is an object of evil.module.Counter")
-        says(hostile("persistent", pickled=b"\x80\x02ctorch\nFloatStorage\nQ."), "refers to something that is no storage")
+        says(hostile("persistent", pickled=b"\x80\x02ctorch\nFloatStorage\nQ."),
+             "refers to something that is no storage")
         says(hostile("extension", pickled=b"\x80\x02\x82\x01."), "EXT1")
         assert not marker.exists(), "something of a pickle ran"
 
@@ -410,35 +473,51 @@ with tempfile.TemporaryDirectory() as scratch:
     def sizes_and_names_of_a_zip_are_checked():
         data = np.arange(4, dtype=np.float32).tobytes()
         wrong = {
-            "long": (tensor_pickle(1 << 40, [4]), "need more"), "beyond": (tensor_pickle(4, [5]), "reaches beyond"),
-            "offset": (tensor_pickle(4, [4], offset=1), "reaches beyond"), "negative": (tensor_pickle(4, [-1]), "not a list of whole numbers"),
-            "huge": (tensor_pickle(4, [1 << 40, 1 << 40]), "not"), "strides": (tensor_pickle(4, [2], stride=2), "do not lie one after another"),
-            "storage": (tensor_pickle(4, [4], storage="QUInt8Storage"), "class torch.QUInt8Storage"),
+            "long": (tensor_pickle(1 << 40, [4]), "need more"),
+            "beyond": (tensor_pickle(4, [5]), "reaches beyond"),
+            "offset": (tensor_pickle(4, [4], offset=1), "reaches beyond"),
+            "negative": (tensor_pickle(4, [-1]), "not a list of whole numbers"),
+            "huge": (tensor_pickle(4, [1 << 40, 1 << 40]), "not"),
+            "strides": (tensor_pickle(4, [2], stride=2), "do not lie one after another"),
+            "storage": (tensor_pickle(4, [4], storage="QUInt8Storage"),
+                        "class torch.QUInt8Storage"),
         }
         for name, (pickled, message) in wrong.items():
-            says(hostile(name, pickled=pickled, storage=data), message, "mp_rank_00_model_states.pt")
-        for entry in ("../../escape", "/etc/escape", "archive/../../escape", "archive//escape", "archive\\..\\escape"):
-            text = hostile(f"name-{abs(hash(entry))}", pickled=b"\x80\x02}.", entries=[(entry, "x")])
+            says(hostile(name, pickled=pickled, storage=data), message,
+                 "mp_rank_00_model_states.pt")
+        for entry in ("../../escape", "/etc/escape", "archive/../../escape", "archive//escape",
+                      "archive\\..\\escape"):
+            text = hostile(f"name-{abs(hash(entry))}", pickled=b"\x80\x02}.",
+                           entries=[(entry, "x")])
             says(text, "is not named as torch names them")
-        for n, junk in enumerate((b"", b"\x80", b"\x80\x02}", b"\x80\x02(", b"\x80\x02.", b"\x80\x02}}\x94s.", b"\x80\x02\x8a\xff.", b"\x80\x02h\x07.",
-                                  b"\x80\x02X\xff\xff\xff\x7fabc.", b"\x80\x02((((tttt\x85" + b"\x85" * 100_000 + b"}" + b".")):
+        for n, junk in enumerate((b"", b"\x80", b"\x80\x02}", b"\x80\x02(", b"\x80\x02.",
+                                  b"\x80\x02}}\x94s.", b"\x80\x02\x8a\xff.", b"\x80\x02h\x07.",
+                                  b"\x80\x02X\xff\xff\xff\x7fabc.",
+                                  b"\x80\x02((((tttt\x85" + b"\x85" * 100_000 + b"}" + b".")):
             says(hostile(f"junk-{n}", pickled=junk), "mp_rank_00_model_states.pt")
         # A key whose hash would go as deep as it nests; lists that are copied again and again.
-        says(hostile("deep", pickled=b"\x80\x02}K\x01" + b"\x85" * 60_000 + b"K\x01s."), "dictionary's key")
-        says(hostile("objects", pickled=b"\x80\x02cx\ny\nq\x00" + b"h\x00" * 60_000 + b"N" + b"\x85R" * 60_001 + b"."), "holds an object of x.y")
-        many = b"\x80\x02](" + b"K\x01" * 20_000 + b"eq\x000" + b"".join([b"ctorch\nSize\nq\x01"] + [b"h\x01h\x00\x85R"] * 2_000) + b"."
+        says(hostile("deep", pickled=b"\x80\x02}K\x01" + b"\x85" * 60_000 + b"K\x01s."),
+             "dictionary's key")
+        says(hostile("objects", pickled=b"\x80\x02cx\ny\nq\x00" + b"h\x00" * 60_000 + b"N"
+                     + b"\x85R" * 60_001 + b"."), "holds an object of x.y")
+        many = (b"\x80\x02](" + b"K\x01" * 20_000 + b"eq\x000"
+                + b"".join([b"ctorch\nSize\nq\x01"] + [b"h\x01h\x00\x85R"] * 2_000) + b".")
         says(hostile("copies", pickled=many), "makes more lists than it holds")
 
     @case
     def odd_layouts_are_refused():
         """Pickles that are whole, with something else in them than DeepSpeed has there."""
-        whole = {"global_steps": 3, "skipped_steps": 0, "global_samples": 12, "param_shapes": [{"w": (2, 2)}], "shared_params": {},
-                 "lr_scheduler": {"last_batch_iteration": 2}, "ds_config": {}, "frozen_param_shapes": None, "buffer_names": []}
+        whole = {"global_steps": 3, "skipped_steps": 0, "global_samples": 12,
+                 "param_shapes": [{"w": (2, 2)}], "shared_params": {},
+                 "lr_scheduler": {"last_batch_iteration": 2}, "ds_config": {},
+                 "frozen_param_shapes": None, "buffer_names": []}
         for key in whole:
             for n, odd in enumerate((None, "x", [1], {"a": 1}, {1: 2}, 1.5, [[{}]], ({},))):
-                text = hostile(f"odd-{key}-{n}", pickled=pickle.dumps({**whole, key: odd}, protocol=2))
+                text = hostile(f"odd-{key}-{n}",
+                               pickled=pickle.dumps({**whole, key: odd}, protocol=2))
                 says(text, "import_checkpoint: error: ")
-        says(hostile("odd-steps", pickled=pickle.dumps({**whole, "global_steps": "many"}, protocol=2)), "global_steps is a str")
+        says(hostile("odd-steps", pickled=pickle.dumps({**whole, "global_steps": "many"},
+                                                       protocol=2)), "global_steps is a str")
         folder = scratch / "odd-dcp"
         folder.mkdir()
         for n, odd in enumerate((1, {}, {"a": []}, Calls(os.getcwd))):
@@ -466,7 +545,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert done.returncode in (0, 4), done.stderr
             if done.returncode == 0:  # a byte that says nothing: padding, a date
                 reference = reference or reference_states()
-                assert (scratch / "damaged-out/state-00001.safetensors").read_bytes() == reference, f"byte {at} changed the import unnoticed"
+                assert ((scratch / "damaged-out/state-00001.safetensors").read_bytes()
+                        == reference), f"byte {at} changed the import unnoticed"
                 unnoticed += 1
         assert unnoticed < 20, unnoticed
         victim.unlink()
@@ -484,10 +564,12 @@ with tempfile.TemporaryDirectory() as scratch:
         out = scratch / "empty-out"
         says(refusal(empty, "--model", MODEL, "--out", out), "holds no checkpoint of DeepSpeed")
         (empty / "latest").write_text("global_step9")
-        says(refusal(empty, "--model", MODEL, "--out", out), "'global_step9', which is not there", "--tag")
+        says(refusal(empty, "--model", MODEL, "--out", out), "'global_step9', which is not there",
+             "--tag")
         (empty / "latest").write_text("../../etc")
         says(refusal(empty, "--model", MODEL, "--out", out), "no plain name")
-        says(refusal(FIXTURES / "zero1-fp32-2/checkpoint", "--model", empty, "--out", out), "config.json")
+        says(refusal(FIXTURES / "zero1-fp32-2/checkpoint", "--model", empty, "--out", out),
+             "config.json")
         torch_zip(empty / "mp_rank_00_model_states.pt", pickle.dumps({}))
         says(refusal(empty, "--model", MODEL, "--out", out), "ZeRO stage 0")
         fewer = scratch / "fewer"

@@ -1,6 +1,7 @@
-"""scripts/kubernetes: manifests that the cluster's own schemas accept (of JobSet and PyTorchJob, which no package has schemas of, the parts
-that are a Job's and a pod's, and a table of their own fields), and whose environment, arguments and exit codes are those of ftrun: two
-processes are started with what the pods would get."""
+"""scripts/kubernetes: manifests that the cluster's own schemas accept (of JobSet and PyTorchJob,
+which no package has schemas of, the parts that are a Job's and a pod's, and a table of their own
+fields), and whose environment, arguments and exit codes are those of ftrun: two processes are
+started with what the pods would get."""
 import json
 import pathlib
 import re
@@ -12,13 +13,16 @@ import tempfile
 import kubernetes_validate
 import yaml
 
-from runner import BINARY, Job, Running, await_that, case, free_port, ftrun, manifest, must, run_cases, same_run
+from runner import (BINARY, Job, Running, await_that, case, free_port, ftrun, manifest, must,
+                    run_cases, same_run)
 
 SOURCE = pathlib.Path(sys.argv[1])
 FOLDER = SOURCE / "scripts" / "kubernetes"
 VERSION = kubernetes_validate.latest_version()
-# Fields of the kinds that have no schema here, from their API references (jobset.x-k8s.io/v1alpha2, kubeflow.org/v1).
-JOBSET = {"network": {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"}, "failurePolicy": {"maxRestarts", "rules"},
+# Fields of the kinds that have no schema here, from their API references
+# (jobset.x-k8s.io/v1alpha2, kubeflow.org/v1).
+JOBSET = {"network": {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"},
+          "failurePolicy": {"maxRestarts", "rules"},
           "replicatedJobs": {"name", "replicas", "template"}}
 PYTORCHJOB = {"nprocPerNode": None, "pytorchReplicaSpecs": {"Master", "Worker"}}
 REPLICA = {"replicas", "restartPolicy", "template"}
@@ -38,7 +42,8 @@ def valid(document):
 
 
 def valid_template(template):
-    valid({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "one"}, "template": template})
+    valid({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "one"},
+           "template": template})
 
 
 SERVICE, JOB = documents("job.yaml")
@@ -69,29 +74,39 @@ with tempfile.TemporaryDirectory() as scratch:
         (nodes,) = jobset["spec"]["replicatedJobs"]
         assert nodes.keys() <= JOBSET["replicatedJobs"]
         inner = nodes["template"]
-        valid({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "one"}, "spec": inner["spec"]})
+        valid({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "one"},
+               "spec": inner["spec"]})
         host = f"{jobset['metadata']['name']}-{nodes['name']}-0-0.{jobset['metadata']['name']}"
-        ours, theirs = container_of(JOB["spec"]["template"]), container_of(inner["spec"]["template"])
-        assert theirs["env"] == [e | ({"value": host} if e["name"] == "MASTER_ADDR" else {}) for e in ours["env"]]
-        assert {k: v for k, v in theirs.items() if k != "env"} == {k: v for k, v in ours.items() if k != "env"}
+        ours, theirs = container_of(JOB["spec"]["template"]), container_of(
+            inner["spec"]["template"])
+        assert theirs["env"] == [e | ({"value": host} if e["name"] == "MASTER_ADDR" else {})
+                                 for e in ours["env"]]
+        assert ({k: v for k, v in theirs.items() if k != "env"}
+                == {k: v for k, v in ours.items() if k != "env"})
         assert inner["spec"]["podFailurePolicy"] == JOB["spec"]["podFailurePolicy"]
         (pytorch,) = documents("pytorchjob.yaml")
-        assert pytorch["spec"].keys() <= PYTORCHJOB.keys() and pytorch["spec"]["pytorchReplicaSpecs"].keys() == {"Master", "Worker"}
+        assert (pytorch["spec"].keys() <= PYTORCHJOB.keys()
+                and pytorch["spec"]["pytorchReplicaSpecs"].keys() == {"Master", "Worker"})
         for replica in pytorch["spec"]["pytorchReplicaSpecs"].values():
             assert replica.keys() == REPLICA
             valid_template(replica["template"])
             theirs = container_of(replica["template"])
-            assert theirs["name"] == "pytorch" and theirs["args"] == ours["args"] and theirs["securityContext"] == ours["securityContext"]
-            assert [e["name"] for e in theirs["env"]] == ["FTRUN_TOKEN"], "the operator gives the others"
+            assert (theirs["name"] == "pytorch" and theirs["args"] == ours["args"]
+                    and theirs["securityContext"] == ours["securityContext"])
+            assert [e["name"] for e in theirs["env"]] == ["FTRUN_TOKEN"], (
+                "the operator gives the others")
 
     @case
     def pods_are_as_small_as_they_can_be():
         spec, container = JOB["spec"]["template"]["spec"], container_of(JOB["spec"]["template"])
-        assert spec["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+        assert (spec["securityContext"]["runAsNonRoot"]
+                and container["securityContext"]["readOnlyRootFilesystem"])
         assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
-        assert spec["terminationGracePeriodSeconds"] == int(container["args"][container["args"].index("--stop-lead") + 1])
+        assert spec["terminationGracePeriodSeconds"] == int(
+            container["args"][container["args"].index("--stop-lead") + 1])
         shm = next(v for v in spec["volumes"] if v["name"] == "shm")
-        assert shm["emptyDir"]["medium"] == "Memory" and {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"]
+        assert (shm["emptyDir"]["medium"] == "Memory"
+                and {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"])
 
     def pod(index, port, config):
         """Command and environment of a pod of the Job; its service's names lead to this machine."""
@@ -101,17 +116,22 @@ with tempfile.TemporaryDirectory() as scratch:
             if "value" in entry:
                 env[entry["name"]] = entry["value"]
             elif "fieldRef" in entry["valueFrom"]:
-                assert entry["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+                assert (entry["valueFrom"]["fieldRef"]["fieldPath"]
+                        == "metadata.annotations['batch.kubernetes.io/job-completion-index']")
                 env[entry["name"]] = str(index)
-        assert env["MASTER_ADDR"] == f"{JOB['metadata']['name']}-0.{JOB['spec']['template']['spec']['subdomain']}"
+        assert (env["MASTER_ADDR"]
+                == f"{JOB['metadata']['name']}-0.{JOB['spec']['template']['spec']['subdomain']}")
         assert JOB["spec"]["template"]["spec"]["subdomain"] == SERVICE["metadata"]["name"]
         assert int(env["WORLD_SIZE"]) == JOB["spec"]["completions"] == JOB["spec"]["parallelism"]
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        return [str(config) if word == "/work/train.yaml" else word for word in container["args"]], env
+        return [str(config) if word == "/work/train.yaml" else word
+                for word in container["args"]], env
 
     def start_pods(config):
         port = free_port()
-        return [Running([BINARY, *words], env=env) for words, env in (pod(index, port, config) for index in range(JOB["spec"]["completions"]))]
+        return [Running([BINARY, *words], env=env)
+                for words, env in (pod(index, port, config)
+                                   for index in range(JOB["spec"]["completions"]))]
 
     def action_of(code):
         for rule in JOB["spec"]["podFailurePolicy"]["rules"]:
@@ -121,10 +141,12 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def two_pods_train_are_stopped_and_go_on():
-        changes = {"train": {"steps": 300, "weight_decay_exempt": "none"}, "train_micro_batch_size_per_gpu": 1}
+        changes = {"train": {"steps": 300, "weight_decay_exempt": "none"},
+                   "train_micro_batch_size_per_gpu": 1}
         must(ftrun("--config", job.config("straight", **changes), "--nproc", 2))
         pods = start_pods(job.config("pods", **changes))
-        await_that(lambda: (job.out("pods") / "metrics.jsonl").exists() and len((job.out("pods") / "metrics.jsonl").read_text().splitlines()) > 3,
+        await_that(lambda: (job.out("pods") / "metrics.jsonl").exists()
+                   and len((job.out("pods") / "metrics.jsonl").read_text().splitlines()) > 3,
                    "the pods train", *pods)
         pods[1].process.send_signal(signal.SIGUSR1)
         for each in pods:
@@ -140,8 +162,10 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_config_that_is_wrong_ends_the_job():
         bad = must(ftrun("--config", job.config("bad", trian={"steps": 1})), 2)
         assert "trian" in bad.stderr and action_of(2) == "FailJob"
-        told = set(map(int, re.findall(r"^\| (\d+) \|", (SOURCE / "docs" / "errors.md").read_text(), re.MULTILINE)))
+        told = set(map(int, re.findall(r"^\| (\d+) \|", (SOURCE / "docs" / "errors.md").read_text(),
+                                       re.MULTILINE)))
         assert told == {0, 1, 2, 3, 4, 5, 6, 7, 75}, told
-        assert {code for code in told if action_of(code) == "FailJob"} == {1, 2, 3, 4, 7}, "places and peers may be better the next time"
+        assert {code for code in told if action_of(code) == "FailJob"} == {1, 2, 3, 4, 7}, (
+            "places and peers may be better the next time")
 
     run_cases()

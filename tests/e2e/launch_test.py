@@ -1,5 +1,5 @@
-"""Ways to start the ranks: the supervisor, torchrun, bare processes with RANK and WORLD_SIZE; and what
-happens when they cannot meet or were not started alike."""
+"""Ways to start the ranks: the supervisor, torchrun, bare processes with RANK and WORLD_SIZE; and
+what happens when they cannot meet or were not started alike."""
 import os
 import pathlib
 import re
@@ -9,8 +9,8 @@ import tempfile
 import threading
 
 import numpy as np
-from runner import (BINARY, Job, Running, await_that, case, free_port, ftrun, must, run_cases, same_run, start, steps, waiting,
-                    weights_hash)
+from runner import (BINARY, Job, Running, await_that, case, free_port, ftrun, must, run_cases,
+                    same_run, start, steps, waiting, weights_hash)
 
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 FEW = {"train": {"steps": 4}}
@@ -21,13 +21,15 @@ with tempfile.TemporaryDirectory() as scratch:
     def bare(config_of_rank, port, world=2, **more):
         """Starts one process a rank with the four variables alone."""
         return [start("--config", config_of_rank[rank], env={
-            "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **more})
+            "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port), **more})
                 for rank in range(world)]
 
     @case
     def supervisor_by_nproc():
         done = job.run("nproc", "--nproc", 2, **FEW)
-        assert "2 ranks: --nproc 2\n" in done.stderr and "[rank 0] step 4/4" in done.stdout, done.stderr
+        assert ("2 ranks: --nproc 2\n" in done.stderr
+                and "[rank 0] step 4/4" in done.stdout), done.stderr
         assert "[rank 1]" not in done.stdout + done.stderr, "a rank repeats what rank 0 says"
 
     @waiting
@@ -35,13 +37,15 @@ with tempfile.TemporaryDirectory() as scratch:
         mesh = job.run("mesh", **FEW, parallel={"data": 2})
         assert "2 ranks: the mesh: data 2\n" in mesh.stderr, mesh.stderr
         batch = job.run("batch", **FEW, train_batch_size=8)
-        assert "2 ranks: train_batch_size 8 / (micro 2 × accumulation 2)\n" in batch.stderr, batch.stderr
+        assert "2 ranks: train_batch_size 8 / (micro 2 × accumulation 2)\n" in batch.stderr, (
+            batch.stderr)
         for name in ("mesh", "batch"):
             same_run(job.out("nproc"), job.out(name))
 
     @waiting
     def torchrun_with_two_ranks():
-        command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--master-port", free_port(), BINARY, "--config",
+        command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--master-port", free_port(),
+                   BINARY, "--config",
                    job.config("torchrun", **FEW)]
         running = Running(command, {"OMP_NUM_THREADS": "1"})
         running.wait(0)
@@ -70,9 +74,11 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting
     def launcher_and_nproc_contradict():
         refused = must(ftrun("--config", job.config("both", **FEW), "--nproc", 4, env={
-            "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}), 2)
+            "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500"}), 2)
         assert refused.stderr == ("ftrun: --nproc 4: torchrun has started 2 ranks already\n"
-                                  "  remedy: leave --nproc out, or start ftrun without that launcher\n"), refused.stderr
+                                  "  remedy: leave --nproc out, or start ftrun without that "
+                                  "launcher\n"), refused.stderr
 
     @waiting
     def port_in_use():
@@ -83,31 +89,38 @@ with tempfile.TemporaryDirectory() as scratch:
             config = job.config("port", **FEW, comm={"timeout": 5})
             first, second = bare([config, config], port)
             first.wait(5)
-            assert first.lines[-2:] == [f"ftrun: port {port} on 127.0.0.1 is in use by another process",
-                                        "  remedy: choose another MASTER_PORT, or end the other job"], first.text()
+            assert first.lines[-2:] == [f"ftrun: port {port} on 127.0.0.1 is in use by another "
+                                        "process",
+                                        "  remedy: choose another MASTER_PORT, or end the other "
+                                        "job"], first.text()
             second.wait(6)
             assert not pathlib.Path(f"{job.out('port')}.rendezvous").exists()
-            assert (f"ftrun: rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:{port} within 5.0s: "
-                    "rank 0 has not said where yet") in second.text(), second.text()
+            assert (f"ftrun: rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:{port} "
+                    "within 5.0s: rank 0 has not said where yet") in second.text(), second.text()
         assert not job.out("port").exists(), "a run that never met made its folder"
 
     @waiting
     def rank_that_never_comes():
         config = job.config("alone", **FEW, comm={"timeout": 2})
-        lonely = start("--config", config, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                                "MASTER_PORT": str(free_port())})
+        lonely = start("--config", config,
+                       env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                            "MASTER_PORT": str(free_port())})
         lonely.wait(6)
-        told = re.search(r'rank 0 waited (\d+\.\d)s for "identity": rank 1 did not arrive in time', lonely.text())
+        told = re.search(r'rank 0 waited (\d+\.\d)s for "identity": rank 1 did not arrive in time',
+                         lonely.text())
         assert told and float(told[1]) >= 2, lonely.text()
-        assert not pathlib.Path(f"{job.out('alone')}.rendezvous").exists(), "the token outlives the run"
+        assert not pathlib.Path(f"{job.out('alone')}.rendezvous").exists(), (
+            "the token outlives the run")
 
     @waiting
     def strangers_on_the_rendezvous_change_nothing():
-        # Garbage, silence and half greetings for as long as the run lasts; and nothing listens on all interfaces.
+        # Garbage, silence and half greetings for as long as the run lasts; and nothing
+        # listens on all interfaces.
         config, port = job.config("strangers", train={"steps": 4}), free_port()
 
         def join(rank):
-            return start("--config", config, env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            return start("--config", config, env={"RANK": str(rank), "WORLD_SIZE": "2",
+                                                  "MASTER_ADDR": "127.0.0.1",
                                                   "MASTER_PORT": str(port)})
 
         ranks = [join(0)]
@@ -124,7 +137,8 @@ with tempfile.TemporaryDirectory() as scratch:
                         held.clear()
                 except OSError:
                     pass
-                listening.update(line.split()[1] for line in open("/proc/net/tcp").read().splitlines()[1:]
+                listening.update(line.split()[1]
+                                 for line in open("/proc/net/tcp").read().splitlines()[1:]
                                  if line.split()[3] == "0A" and line.split()[9] in own_sockets())
 
         def own_sockets():
@@ -143,7 +157,8 @@ with tempfile.TemporaryDirectory() as scratch:
         disturber.start()
         try:
             # Rank 0 waits for rank 1, which comes into the midst of them.
-            await_that(lambda: tries[0] > 10 and here in listening, "strangers came to the rendezvous", ranks[0])
+            await_that(lambda: tries[0] > 10 and here in listening,
+                       "strangers came to the rendezvous", ranks[0])
             ranks.append(join(1))
             for running in ranks:
                 running.wait(0)
@@ -152,7 +167,8 @@ with tempfile.TemporaryDirectory() as scratch:
             disturber.join()
         same_run(job.out("nproc"), job.out("strangers"))
         assert tries[0] > 10, tries
-        assert here in listening and not any(at.startswith("00000000:") for at in list(listening)), listening
+        assert (here in listening
+                and not any(at.startswith("00000000:") for at in list(listening))), listening
 
     @waiting
     def ranks_with_another_token_are_not_let_in():
@@ -166,21 +182,26 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def two_jobs_with_one_token_do_not_mix():
-        """Started by hand, so that no launcher tells them apart: the rank of the second that comes to the first is told, the first goes on."""
-        configs = {name: job.config(name, **FEW, comm={"timeout": 60}) for name in ("a-job", "b-job")}
+        """Started by hand, so that no launcher tells them apart: the rank of the second that comes
+        to the first is told, the first goes on."""
+        configs = {name: job.config(name, **FEW, comm={"timeout": 60})
+                   for name in ("a-job", "b-job")}
         port = str(free_port())
 
         def join(name, rank):
-            return start("--config", configs[name], env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                                         "MASTER_PORT": port, "FTRUN_TOKEN": "one token of two jobs"})
+            return start("--config", configs[name],
+                         env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                              "MASTER_PORT": port, "FTRUN_TOKEN": "one token of two jobs"})
 
         first = join("a-job", 0)
         stray = join("b-job", 1)
         stray.wait(2)
-        assert (f"ftrun: rank 1 was refused by rank 0 at 127.0.0.1:{port}: that one has the same token, and is of another job than this one, "
+        assert (f"ftrun: rank 1 was refused by rank 0 at 127.0.0.1:{port}: that one has the same "
+                "token, and is of another job than this one, "
                 f'job "output_dir {job.out("b-job")}, model.path {job.model}"\n'
-                "  remedy: start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: FTRUN_TOKEN=$(openssl rand -hex 32); "
-                "ranks of one job have the same output_dir and model.path") in stray.text(), stray.text()
+                "  remedy: start each rank once; jobs that run at the same time need an "
+                "FTRUN_TOKEN each: FTRUN_TOKEN=$(openssl rand -hex 32); ranks of one job have the "
+                "same output_dir and model.path") in stray.text(), stray.text()
         for running in (first, join("a-job", 1)):
             running.wait(0)
         same_run(job.out("nproc"), job.out("a-job"))
@@ -214,14 +235,16 @@ with tempfile.TemporaryDirectory() as scratch:
             running.wait(2)
             host = socket.gethostname()
             assert re.search(
-                f"ftrun: the nodes differ:\n  {host} \\(rank 1\\): data.train is 64 sequences, .*; on {host} "
+                f"ftrun: the nodes differ:\n  {host} \\(rank 1\\): data.train is 64 sequences, .*; "
+                f"on {host} "
                 r"\(rank 0\): 128 sequences, ",
                 running.text(),
             ), running.text()
 
     @case
     def numbers_do_not_depend_on_the_launcher():
-        assert weights_hash(job.out("nproc")) == weights_hash(job.out("bare")) == weights_hash(job.out("torchrun"))
+        assert weights_hash(job.out("nproc")) == weights_hash(job.out("bare")) == weights_hash(
+            job.out("torchrun"))
         assert len(steps(job.out("bare"))) == 4
 
     run_cases()

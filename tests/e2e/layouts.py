@@ -1,4 +1,5 @@
-"""Small trainings on layouts of each kind, for scripts that disturb them and compare the bits of what comes out."""
+"""Small trainings on layouts of each kind, for scripts that disturb them and compare the
+bits of what comes out."""
 
 VOCABULARY = 211  # the last of 2 tensor ranks has a row of padding
 STEPS = {"train": {"steps": 40}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}},
@@ -22,8 +23,10 @@ def kinds(scratch):
         "pipeline, 1f1b": (2, {"parallel": {"pipeline": 2, "schedule": "1f1b"}}),
         "pipeline, zb-h1": (2, {"parallel": {"pipeline": 2, "schedule": "zb-h1"}}),
         "hybrid": (4, {"parallel": {"data": 4, "data_replicate": 2}} | zero(3)),
-        "fp16": (2, {"fp16": {"enabled": True, "initial_scale_power": 20, "loss_scale_window": 2}} | zero(1)),
+        "fp16": (2, {"fp16": {"enabled": True, "initial_scale_power": 20, "loss_scale_window": 2}}
+                 | zero(1)),
         # Twelve steps an epoch, whose last rows are left out.
-        "accumulation, mid-epoch": (2, {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 5,
+        "accumulation, mid-epoch": (2, {"train_micro_batch_size_per_gpu": 1,
+                                        "gradient_accumulation_steps": 5,
                                         "dataloader_drop_last": True} | zero(2)),
     }

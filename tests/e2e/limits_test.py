@@ -1,4 +1,5 @@
-"""What machines, shells and launchers limit: it is followed, or named at once with what to change, and nothing is left behind."""
+"""What machines, shells and launchers limit: it is followed, or named at once with what to change,
+and nothing is left behind."""
 import os
 import re
 import tempfile
@@ -22,67 +23,86 @@ with tempfile.TemporaryDirectory() as scratch:
         alone = ("unshare", "--net")
         two = must(ftrun("--config", job.config("no-net", **FEW), "--nproc", 2, wrapper=alone), 5)
         assert two.stderr.endswith(
-            "ftrun: the ranks of this machine cannot reach each other: no way to 127.0.0.1: Network is unreachable\n"
-            "  remedy: bring the loopback interface of this network namespace up: ip link set lo up\n"), two.stderr
+            "ftrun: the ranks of this machine cannot reach each other: no way to 127.0.0.1: "
+            "Network is unreachable\n  remedy: bring the loopback interface of this network "
+            "namespace up: ip link set lo up\n"), two.stderr
         assert not job.out("no-net").exists()
         must(ftrun("--config", job.config("one", **FEW), wrapper=alone))
 
     @needs("network")
     def rank_without_a_network_is_told_so_at_once():
         def told_to(rank, address, code):
-            return must(ftrun("--config", job.config("far", **FEW, comm={"timeout": 1}), wrapper=("unshare", "--net"), env={
-                "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": address, "MASTER_PORT": "29500"}), code).stderr
+            place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+                     "MASTER_ADDR": address, "MASTER_PORT": "29500"}
+            return must(ftrun("--config", job.config("far", **FEW, comm={"timeout": 1}),
+                              wrapper=("unshare", "--net"), env=place), code).stderr
 
-        down = "ftrun: the ranks of this machine cannot reach each other: no way to 127.0.0.1: Network is unreachable\n"
+        down = ("ftrun: the ranks of this machine cannot reach each other: no way to 127.0.0.1: "
+                "Network is unreachable\n")
         for rank in (0, 1):
             assert down in told_to(rank, "127.0.0.1", 5), rank
-        assert ('warning: rank 1: no network of this machine leads to the rendezvous address "192.0.2.1": Network is unreachable; trying for 1.0s\n'
-                "  remedy: bring this machine's network up, or set MASTER_ADDR to an address that it leads to\n") in told_to(1, "192.0.2.1", 6)
+        assert ('warning: rank 1: no network of this machine leads to the rendezvous address '
+                '"192.0.2.1": Network is unreachable; trying for 1.0s\n'
+                "  remedy: bring this machine's network up, or set MASTER_ADDR to an address that "
+                "it leads to\n") in told_to(1, "192.0.2.1", 6)
 
     @case
     def variables_of_an_earlier_shell_are_named_in_the_first_line():
         port = free_port()
         lost = must(ftrun("--config", job.config("left-over", **FEW, comm={"timeout": 1}), env={
-            "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}), 6)
+            "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port)}), 6)
         assert lost.stderr.splitlines()[0] == (
-            f"rank 1 of 4, by the variables of torchrun (RANK=1, WORLD_SIZE=4, LOCAL_RANK=1): it waits for the 3 others at 127.0.0.1:{port}; "
-            "unset them where no launcher has set them for this run"), lost.stderr
+            "rank 1 of 4, by the variables of torchrun (RANK=1, WORLD_SIZE=4, LOCAL_RANK=1): it "
+            f"waits for the 3 others at 127.0.0.1:{port}; unset them where no launcher has set "
+            "them for this run"), lost.stderr
 
     @case
     def memory_limit_that_a_run_would_meet_is_known_to_check_and_plan():
         config = job.config("large", **LARGE)
-        needs_more = (r"this rank needs [\d.]+ GiB of main memory \([\d.]+ GiB a rank; most of it activations [\d.]+ GiB a rank\), and [\d.]+ MiB are left of its "
+        needs_more = (r"this rank needs [\d.]+ GiB of main memory \([\d.]+ GiB a rank; most of it "
+                      r"activations [\d.]+ GiB a rank\), and [\d.]+ MiB are left of its "
                       r"address space \(ulimit -v\)")
         remedy = r".*; or raise that limit"
         for command in ("check", "plan"):
             told = must(limited("-v 1000000", command, "--config", config)).stdout
             remedied(told, "notice: not on this machine: " + needs_more, remedy)
-        assert must(limited("-v 1000000", "check", "--config", config)).stdout.endswith("the config is good, and this machine cannot run it\n")
-        remedied(must(limited("-v 1000000", "--config", config), 5).stderr, "ftrun: out of memory before the start: " + needs_more, remedy)
+        assert must(limited("-v 1000000", "check", "--config",
+                            config)).stdout.endswith("the config is good, and this machine cannot "
+                                                     "run it\n")
+        remedied(must(limited("-v 1000000", "--config", config), 5).stderr,
+                 "ftrun: out of memory before the start: " + needs_more, remedy)
         assert not job.out("large").exists()
 
     @case
     def file_that_may_not_be_so_large_is_refused_before_the_first_step():
         remedied(must(limited("-f 1", "--config", job.config("files", **FEW)), 5).stderr,
-                 rf"ftrun: {job.out('files')}/checkpoints: the run will write a file of [\d.]+ KiB or more, and files of this process may have 1.00 KiB",
+                 rf"ftrun: {job.out('files')}/checkpoints: the run will write a file of [\d.]+ KiB "
+                 r"or more, and files of this process may have 1.00 KiB",
                  r"raise the limit of file sizes \(ulimit -f\), which is 1.00 KiB")
         assert not job.out("files").exists()
 
     @case
     def threads_that_cannot_be_started_are_named_with_their_limits():
         # Of address space, which thread stacks are: of processes a superuser has no limit.
-        remedied(must(limited("-v 8000000 -s 8192", "--config", job.config("threads", **FEW, threads=4096)), 5).stderr,
-                 r"ftrun: no 4096 threads can be started for computing, only \d+: Resource temporarily unavailable",
-                 r'raise .*the limit of address space \(ulimit -v\), which is [\d.]+ GiB; or end other programs of this user; or set "threads": \d+')
+        remedied(must(limited("-v 8000000 -s 8192", "--config",
+                              job.config("threads", **FEW, threads=4096)), 5).stderr,
+                 r"ftrun: no 4096 threads can be started for computing, only \d+: Resource "
+                 r"temporarily unavailable",
+                 r'raise .*the limit of address space \(ulimit -v\), which is [\d.]+ GiB; or end '
+                 r'other programs of this user; or set "threads": \d+')
 
     @case
     def threads_follow_the_affinity():
-        must(ftrun("--config", job.config("pinned", **FEW), wrapper=("taskset", "-c", str(min(os.sched_getaffinity(0))))))
+        must(ftrun("--config", job.config("pinned", **FEW),
+                   wrapper=("taskset", "-c", str(min(os.sched_getaffinity(0))))))
         assert manifest(job.out("pinned"))["machine"]["threads"] == 1
 
     @case
     def limit_of_processor_time_is_told_at_the_start():
         told = must(limited("-t 600", "--config", job.config("time", **FEW))).stderr
-        assert "warning: a process may use 600 seconds of processor time (ulimit -t), and is killed then; checkpoint.every and --resume auto keep what was trained\n" in told, told
+        assert ("warning: a process may use 600 seconds of processor time (ulimit -t), and is "
+                "killed then; checkpoint.every and --resume auto keep what was trained\n"
+                in told), told
 
     run_cases()

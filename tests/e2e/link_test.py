@@ -1,5 +1,6 @@
-"""Two ranks on two machines that one link joins: a quick one, a slow one that is no reason to give up, one that goes down in
-mid-step, and one that breaks while a checkpoint is written. Left out (exit 77) where this machine cannot be two."""
+"""Two ranks on two machines that one link joins: a quick one, a slow one that is no reason to give
+up, one that goes down in mid-step, and one that breaks while a checkpoint is written. Left out
+(exit 77) where this machine cannot be two."""
 import re
 import tempfile
 import time
@@ -12,11 +13,13 @@ if why := missing():
 
 FEW = {"train": {"steps": 2}, "comm": {"backend": "gloo"}}
 LIMIT = 3
-LONG = {"train": {"steps": 90}, "checkpoint": {"every": 10}, "comm": {"backend": "gloo", "timeout": LIMIT}}
+LONG = {"train": {"steps": 90}, "checkpoint": {"every": 10},
+        "comm": {"backend": "gloo", "timeout": LIMIT}}
 
 with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachines() as far:
     job = Job(scratch)
-    # 100 ms there and back, 2 Mbit a second. It waits for hundreds of answers, and other cases run meanwhile.
+    # 100 ms there and back, 2 Mbit a second. It waits for hundreds of answers, and
+    # other cases run meanwhile.
     far.cable.delay, far.cable.rate = 0.05, 250e3
     apart = far.start(job.config("slow", **FEW, export={"enabled": False}))
 
@@ -44,11 +47,13 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
             running.wait(6)
             print(f"  {time.monotonic() - down:.1f} s after the link both were over" if rank else
                   f"  {time.monotonic() - down:.1f} s after the link rank 0 was over", flush=True)
-            told = re.search(rf"ftrun: rank {rank} waited (\d+\.\d)s in .* of group .*: rank {1 - rank} \(process \d+ on {other}\) "
+            told = re.search(rf"ftrun: rank {rank} waited (\d+\.\d)s in .* of group .*: rank "
+                             rf"{1 - rank} \(process \d+ on {other}\) "
                              "does not respond", running.text())
             assert told and float(told[1]) >= LIMIT, running.text()
         record = manifest(job.out("down"))
-        assert record["exit_code"] == 6 and " on south) does not respond" in record["exit_reason"], record
+        assert (record["exit_code"] == 6
+                and " on south) does not respond" in record["exit_reason"]), record
         near.machines[1].link("up")
         first, _ = ended(near.start(config, "--resume", "auto"))
         assert "resumed from" in first.text(), first.text()
@@ -65,11 +70,14 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         near.cable.delay = 0.05
         await_save(ranks[0], job.out("saving"), 60, "step-00000020")
         near.cable.cut = True
-        assert being_written(job.out("saving"), "step-00000020") and not (folder / "step-00000020").exists(), list(folder.iterdir())
+        assert (being_written(job.out("saving"), "step-00000020")
+                and not (folder / "step-00000020").exists()), list(folder.iterdir())
         for rank, (running, other) in enumerate(zip(ranks, ("south", "north"))):
             running.wait(6)
-            assert f"rank {1 - rank} (process " in running.text() and f"on {other}) does not respond" in running.text(), running.text()
-        assert (folder / "step-00000010").exists() and not (folder / "step-00000020").exists(), list(folder.iterdir())
+            assert (f"rank {1 - rank} (process " in running.text()
+                    and f"on {other}) does not respond" in running.text()), running.text()
+        assert ((folder / "step-00000010").exists()
+                and not (folder / "step-00000020").exists()), list(folder.iterdir())
         near.cable.cut, near.cable.delay = False, 0.0
         first, _ = ended(near.start(config, "--resume", "auto"))
         assert "step-00000010" in first.text(), first.text()

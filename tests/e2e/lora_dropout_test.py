@@ -1,6 +1,6 @@
-"""Dropout of adapters has the same masks on any layout of the ranks, in a run that goes on and in one that is run again; it is in
-training alone, and PEFT's own dropout trains to the same losses on average. (With ftrun's masks PEFT trains the same numbers:
-the case `dropout` of lora_test.py.)"""
+"""Dropout of adapters has the same masks on any layout of the ranks, in a run that goes on and in
+one that is run again; it is in training alone, and PEFT's own dropout trains to the same losses on
+average. (With ftrun's masks PEFT trains the same numbers: the case `dropout` of lora_test.py.)"""
 import json
 import os
 import pathlib
@@ -10,12 +10,14 @@ import sys
 import tempfile
 
 import numpy as np
-from runner import (ShardedJob, case, config, copy_without_last, evaluations, ftrun, kill_before_last, must, near,
-                    numbers, preload, run_cases, same_tensors, start, steps, tiny_data, write_config)
+from runner import (ShardedJob, case, config, copy_without_last, evaluations, ftrun,
+                    kill_before_last, must, near, numbers, preload, run_cases, same_tensors, start,
+                    steps, tiny_data, write_config)
 from safetensors.numpy import load_file
 
 CPU = {"device": "cpu"}
-LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "init_lora_weights": False, "lora_dropout": 0.25}
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "init_lora_weights": False,
+        "lora_dropout": 0.25}
 FAST = {"type": "AdamW", "params": {"lr": 0.02}}
 
 
@@ -51,23 +53,29 @@ with tempfile.TemporaryDirectory() as scratch:
             "whole tokens": (2, job.settings(1) | {"parallel": {"tensor": 2, "sequence": False}}),
             "copies of heads": (4, job.settings(1) | {"parallel": {"tensor": 4}}),
             "pipeline": (2, job.settings(1, accumulation=4) | {"parallel": {"pipeline": 2}}),
-            "tensor, data and pipeline": (8, job.settings(2, accumulation=3) | {"parallel": {"tensor": 2, "pipeline": 2}}),
+            "tensor, data and pipeline": (8, job.settings(2, accumulation=3)
+                                          | {"parallel": {"tensor": 2, "pipeline": 2}}),
         }
         for name, (ranks, settings) in layouts.items():
             job.run(name, "--nproc", ranks, **(settings | usual))
             loss = near("loss", losses(job.out(name)), losses(job.out("one")), 1e-5)
-            norm = near("gradient norm", [m["grad_norm"] for m in steps(job.out(name))], [m["grad_norm"] for m in steps(job.out("one"))], 5e-5)
+            norm = near("gradient norm", [m["grad_norm"] for m in steps(job.out(name))],
+                        [m["grad_norm"] for m in steps(job.out("one"))], 5e-5)
             here, there = adapter_file(job.out(name)), adapter_file(job.out("one"))
             for tensor, values in there.items():
-                assert np.linalg.norm(here[tensor] - values) <= 1e-4 * np.linalg.norm(values), (name, tensor)
+                assert np.linalg.norm(here[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
+                    name, tensor)
             print(f"{name}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
 
     @case
     def what_changes_no_bit_without_dropout_changes_none_with_it():
         job.run("two", "--nproc", 2, **(job.settings(2, stage=3) | usual))
-        for name, change in (("full", {"recompute": "full"}), ("selective", {"recompute": "selective"}),
+        for name, change in (("full", {"recompute": "full"}),
+                             ("selective", {"recompute": "selective"}),
                              ("unsharded", job.settings(2)),
-                             ("offload", job.settings(2, stage=3, zero={"offload_param": CPU, "offload_optimizer": CPU})),
+                             ("offload",
+                              job.settings(2, stage=3,
+                                           zero={"offload_param": CPU, "offload_optimizer": CPU})),
                              ("alone", job.settings(2, stage=3, zero={"overlap_comm": False}))):
             job.run(name, "--nproc", 2, **(job.settings(2, stage=3) | usual | change))
             require_same(name, "two")
@@ -79,36 +87,50 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def masks_depend_on_the_seed_and_drop_what_they_should():
         job.run("none", **(job.settings(1) | usual | {"adapter": LORA | {"lora_dropout": 0}}))
-        job.run("seed", **(job.settings(1) | usual | {"adapter": LORA | {"path": str(job.out("one") / "export" / "adapter")},
-                                                     "train": {"steps": 4, "seed": 7}}))
-        job.run("same", **(job.settings(1) | usual | {"adapter": LORA | {"path": str(job.out("one") / "export" / "adapter")}}))
+        job.run("seed",
+                **(job.settings(1) | usual
+                   | {"adapter": LORA | {"path": str(job.out("one") / "export" / "adapter")},
+                     "train": {"steps": 4, "seed": 7}}))
+        job.run("same",
+                **(job.settings(1) | usual
+                   | {"adapter": LORA | {"path": str(job.out("one") / "export" / "adapter")}}))
         for a, b in (("one", "none"), ("seed", "same")):
-            apart = [abs(x - y) for x, y in zip(losses(job.out(a)), losses(job.out(b)), strict=True)]
+            apart = [abs(x - y) for x, y in zip(losses(job.out(a)), losses(job.out(b)),
+                                                strict=True)]
             assert min(apart) > 1e-4, (a, b, apart)
 
     @case
     def a_run_that_is_killed_goes_on_bit_by_bit():
-        saving = job.settings(2, stage=3) | usual | {"checkpoint": {"every": 1, "keep_last": 0}, "train": {"steps": 8}}
+        saving = job.settings(2, stage=3) | usual | {"checkpoint": {"every": 1, "keep_last": 0},
+                                                     "train": {"steps": 8}}
         job.run("straight", "--nproc", 2, **saving)
-        kill_before_last(job.out("cut"), 8, lambda: start("--config", job.config("cut", **saving), "--nproc", 2))
+        kill_before_last(job.out("cut"), 8, lambda: start("--config", job.config("cut", **saving),
+                                                          "--nproc", 2))
         job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
         require_same("cut", "straight")
         # On other ranks the masks are the same too.
         copy_without_last(job.out("straight"), job.out("other"), 8)
-        job.run("other", "--resume", "auto", **(saving | job.settings(1, accumulation=2) | {"train": {"steps": 8}}))
+        job.run("other", "--resume", "auto",
+                **(saving | job.settings(1, accumulation=2) | {"train": {"steps": 8}}))
         near("loss", losses(job.out("other"))[-1:], losses(job.out("straight"))[-1:], 1e-5)
-        refused = ftrun("--config", job.config("cut", **(saving | {"adapter": LORA | {"lora_dropout": 0.5}})), "--nproc", 2, "--resume", "auto")
-        assert refused.returncode == 2 and "config.adapter.lora_dropout" in refused.stdout + refused.stderr, refused.stderr[-2000:]
+        refused = ftrun("--config",
+                        job.config("cut", **(saving | {"adapter": LORA | {"lora_dropout": 0.5}})),
+                        "--nproc", 2, "--resume", "auto")
+        assert (refused.returncode == 2 and "config.adapter.lora_dropout" in refused.stdout
+                + refused.stderr), refused.stderr[-2000:]
 
     @case
     def evaluation_and_export_drop_nothing():
-        """With a learning rate of 0 the model stays what it was: only the losses of training know of dropout."""
+        """With a learning rate of 0 the model stays what it was: only the losses of
+        training know of dropout."""
         still = job.settings(1) | {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}},
-                                   "data": {"validation": str(job.data)}, "train": {"steps": 2, "evaluation": {"every": 1, "samples": 8}}}
+                                   "data": {"validation": str(job.data)},
+                                   "train": {"steps": 2, "evaluation": {"every": 1, "samples": 8}}}
         for name, p in (("still", 0.25), ("still, without", 0.0)):
             job.run(name, **(still | {"adapter": LORA | {"lora_dropout": p}}))
         a, b = job.out("still"), job.out("still, without")
-        assert [m["loss"] for m in evaluations(a)] == [m["loss"] for m in evaluations(b)] and len(evaluations(a)) >= 2
+        assert ([m["loss"] for m in evaluations(a)] == [m["loss"] for m in evaluations(b)]
+                and len(evaluations(a)) >= 2)
         assert all(x != y for x, y in zip(losses(a), losses(b), strict=True))
         here, there = adapter_file(a), adapter_file(b)
         assert same_tensors(here, there)
@@ -120,39 +142,52 @@ with tempfile.TemporaryDirectory() as scratch:
         assert losses(job.out("again")) == losses(a)
         merged = {}
         for name, out in (("still", a), ("without", b)):
-            must(ftrun("convert", out, "--merge", "--out", scratch / f"merged-{name}", "--dtype", "fp32"))
+            must(ftrun("convert", out, "--merge", "--out", scratch / f"merged-{name}", "--dtype",
+                       "fp32"))
             merged[name] = load_file(scratch / f"merged-{name}" / "model.safetensors")
         assert same_tensors(merged["without"], merged["still"])
 
-        # Masks are made again and nothing that they dropped is kept: the plan is that of a run without dropout, and what the run took.
-        # Of the plan counts what is allocated beside what is kept from step to step: a little may lie unused.
+        # Masks are made again and nothing that they dropped is kept: the plan is that of a run
+        # without dropout, and what the run took. Of the plan counts what is allocated beside what
+        # is kept from step to step: a little may lie unused.
         def planned(p):
-            text = must(ftrun("plan", "--config", job.config("plan", **(still | {"adapter": LORA | {"lora_dropout": p}})))).stdout
-            device = {category: int(bytes) for category, bytes in re.findall(r"^device +(\w+) +(\d+) ", text, re.M)}
-            return device["all"] - sum(device[kept] for kept in ("parameters", "optimizer", "buffers"))
+            text = must(ftrun("plan", "--config",
+                              job.config("plan",
+                                         **(still
+                                            | {"adapter": LORA | {"lora_dropout": p}})))).stdout
+            device = {category: int(bytes)
+                      for category, bytes in re.findall(r"^device +(\w+) +(\d+) ", text, re.M)}
+            return device["all"] - sum(device[kept]
+                                       for kept in ("parameters", "optimizer", "buffers"))
 
         page = os.sysconf("SC_PAGE_SIZE")
         taken = [line["memory"]["temporary"] for line in steps(a)]
         assert planned(0.25) == planned(0.0), (planned(0.25), planned(0.0))
-        assert taken and all(0 <= bytes - planned(0.25) < page for bytes in taken), (taken, planned(0.25))
+        assert (taken and all(0 <= bytes - planned(0.25) < page
+                              for bytes in taken)), (taken, planned(0.25))
 
     @case
     def bf16_runs_stay_close_to_fp32_ones():
-        job.run("bf16", "--nproc", 2, **(job.settings(2, precision="bf16", stage=2) | {"adapter": LORA}))
+        job.run("bf16", "--nproc", 2,
+                **(job.settings(2, precision="bf16", stage=2) | {"adapter": LORA}))
         job.run("fp32", **(job.settings(1) | {"adapter": LORA}))
         near("loss", losses(job.out("bf16")), losses(job.out("fp32")), 2e-3)
 
     @case
     def dropout_of_peft_trains_to_the_same_losses_on_average():
-        """30 steps on the same 4 rows, which an adapter without dropout learns by heart, over 8 seeds: means of the last steps
-        within 4 of their own standard deviations, which are a fraction of what dropout changes."""
+        """30 steps on the same 4 rows, which an adapter without dropout learns by heart, over 8
+        seeds: means of the last steps within 4 of their own standard deviations, which are a
+        fraction of what dropout changes."""
         count, seeds, p = 30, 8, 0.5
         few = tiny_data(scratch / "few.bin", tokens=129)
         ours = {}
         for seed in range(seeds + 1):  # the last one without dropout
-            adapter = LORA | {"path": str(job.out("still") / "export" / "adapter"), "lora_dropout": p if seed < seeds else 0.0}
-            value = config(job.model, few, scratch / f"stats-{seed}", threads=1, adapter=adapter, train={"steps": count, "seed": seed})
-            value |= {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "optimizer": FAST}
+            adapter = LORA | {"path": str(job.out("still") / "export" / "adapter"),
+                              "lora_dropout": p if seed < seeds else 0.0}
+            value = config(job.model, few, scratch / f"stats-{seed}", threads=1, adapter=adapter,
+                           train={"steps": count, "seed": seed})
+            value |= {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
+                      "optimizer": FAST}
             value["data"]["token_dtype"] = "uint16"
             must(ftrun("--config", write_config(scratch, value)))
             ours[seed] = losses(scratch / f"stats-{seed}")
@@ -175,7 +210,8 @@ for seed in range(int(seeds)):
     optimizer = torch.optim.AdamW(trained, lr=0.02, weight_decay=0.0)
     found = []
     for step in range(int(steps)):
-        loss = torch.nn.functional.cross_entropy(model(rows[:, :-1]).logits.flatten(0, 1), rows[:, 1:].flatten())
+        logits = model(rows[:, :-1]).logits.flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten())
         loss.backward()
         found.append(loss.item())
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -184,16 +220,20 @@ for seed in range(int(seeds)):
     all_losses.append(found)
 print(json.dumps(all_losses))
 """
-        done = subprocess.run([sys.executable, "-c", script, job.model, job.out("still") / "export" / "adapter", few, str(count), str(seeds), str(p)],
+        done = subprocess.run([sys.executable, "-c", script, job.model,
+                               job.out("still") / "export" / "adapter", few, str(count), str(seeds),
+                               str(p)],
                               capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         peft = json.loads(done.stdout)
         for part in (slice(0, 1), slice(count - 10, count)):
-            a, b = (np.array([np.mean(run[part]) for run in runs]) for runs in ([ours[seed] for seed in range(seeds)], peft))
+            a, b = (np.array([np.mean(run[part]) for run in runs])
+                    for runs in ([ours[seed] for seed in range(seeds)], peft))
             without = np.mean(ours[seeds][part])
             error = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / seeds)
-            print(f"steps {part.start + 1} to {part.stop}: {a.mean():.4f} and PEFT's {b.mean():.4f}, {error:.4f} expected between them; "
-                  f"without dropout {without:.4f}", flush=True)
+            print(f"steps {part.start + 1} to {part.stop}: {a.mean():.4f} and PEFT's "
+                  f"{b.mean():.4f}, {error:.4f} expected between them; without dropout "
+                  f"{without:.4f}", flush=True)
             assert abs(a.mean() - b.mean()) < 4 * error, (a, b)
         assert b.mean() - without > 12 * error, "what dropout changes would not be seen"
 

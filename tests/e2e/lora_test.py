@@ -1,5 +1,6 @@
-"""Low-rank adapters train as PEFT trains them, on any layout; their folders go to PEFT and come from it; checkpoints hold
-what trains and go on bit by bit; parts of a model train by name; wrong wishes are refused before anything starts."""
+"""Low-rank adapters train as PEFT trains them, on any layout; their folders go to PEFT and come
+from it; checkpoints hold what trains and go on bit by bit; parts of a model train by name; wrong
+wishes are refused before anything starts."""
 import json
 import pathlib
 import re
@@ -8,8 +9,9 @@ import sys
 import tempfile
 
 import numpy as np
-from runner import (Job, ShardedJob, accumulation, await_that, case, checkpoints, config, copy_without_last, ftrun, kill_before_last, must,
-                    near, numbers, preload, run_cases, same_tensors, start, steps, write_config)
+from runner import (Job, ShardedJob, accumulation, await_that, case, checkpoints, config,
+                    copy_without_last, ftrun, kill_before_last, must, near, numbers, preload,
+                    run_cases, same_tensors, start, steps, write_config)
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -19,13 +21,15 @@ from lora_reference import CASES, logits_of, model_of, write_cases  # noqa: E402
 
 CPU = {"device": "cpu"}
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# A second layout of each comparison in turn: ranks, and what the config says besides. (Tensor ranks: below.)
+# A second layout of each comparison in turn: ranks, and what the config says
+# besides. (Tensor ranks: below.)
 LAYOUTS = [
     (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}),
     (2, {"zero_optimization": {"stage": 2, "offload_optimizer": CPU}, "recompute": "full"}),
     (2, {"zero_optimization": {"stage": 1}, "recompute": "selective"}),
     (2, {"zero_optimization": {"stage": 1}, "parallel": {"pipeline": 2}}),
-    (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "offload_param": CPU, "offload_optimizer": CPU}}),
+    (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0,
+                               "offload_param": CPU, "offload_optimizer": CPU}}),
 ]
 
 
@@ -41,18 +45,21 @@ with tempfile.TemporaryDirectory() as scratch:
     def check_parity(folder, name, ranks, changes):
         reference = json.loads((folder / "reference.json").read_text())
         out = scratch / f"{folder.name}-{name}"
-        value = config(folder / "model", folder / "data" / "train.bin", out, threads=1, adapter=str(folder / "adapter"))
+        value = config(folder / "model", folder / "data" / "train.bin", out, threads=1,
+                       adapter=str(folder / "adapter"))
         value |= {"gradient_accumulation_steps": accumulation(changes, ranks, 2), **changes}
         must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
         found = steps(out)
         loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)
         norm = near("gradient norm", [m["grad_norm"] for m in found], reference["grad_norms"], 5e-5)
-        expected, trained = load_file(folder / "trained" / "adapter_model.safetensors"), adapter_file(out)
+        expected, trained = load_file(
+            folder / "trained" / "adapter_model.safetensors"), adapter_file(out)
         assert set(trained) == set(expected), set(trained) ^ set(expected)
         for tensor, values in expected.items():
             far = np.linalg.norm(trained[tensor] - values) / np.linalg.norm(values)
             assert far <= 1e-4, f"{tensor}: {far} from PEFT's"
-        print(f"{folder.name}, {name}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
+        print(f"{folder.name}, {name}: loss within {loss:.1e}, gradient norm within {norm:.1e}",
+              flush=True)
         return out
 
     @case
@@ -66,11 +73,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def peft_loads_what_was_trained_and_its_model_has_the_same_logits():
-        """For each case: transformers with the folder that ftrun wrote, beside transformers with PEFT's own after 20 steps."""
+        """For each case: transformers with the folder that ftrun wrote, beside transformers with
+        PEFT's own after 20 steps."""
         for folder in sorted(references.iterdir()):
             plain = logits_of(model_of(folder / "model"))
             theirs = logits_of(model_of(folder / "model", folder / "trained"))
-            ours = logits_of(model_of(folder / "model", scratch / f"{folder.name}-one/export/adapter"))
+            ours = logits_of(model_of(folder / "model",
+                                      scratch / f"{folder.name}-one/export/adapter"))
             learned = (theirs - plain).abs().max().item()
             apart = (theirs - ours).abs().max().item()
             assert apart < 1e-2 * learned, (folder, apart, learned)
@@ -80,12 +89,14 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_new_adapter_leaves_the_model_as_it_is():
-        """With B zero the first loss is the base's, for each way to begin; drawn values are the same on any ranks."""
+        """With B zero the first loss is the base's, for each way to begin; drawn values are
+        the same on any ranks."""
         job.run("base", **job.settings(1))
         first = steps(job.out("base"))[0]["loss"]
         for begin in (True, "gaussian", "orthogonal", False):
             name = f"begin-{begin}"
-            job.run(name, **job.settings(1), adapter={**LORA, "init_lora_weights": begin}, optimizer={"type": "AdamW", "params": {"lr": 0.0}})
+            job.run(name, **job.settings(1), adapter={**LORA, "init_lora_weights": begin},
+                    optimizer={"type": "AdamW", "params": {"lr": 0.0}})
             loss = steps(job.out(name))[0]["loss"]
             if begin == "orthogonal":
                 near(name, [loss], [first], 1e-6)
@@ -96,91 +107,125 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert (np.abs(values).max() > 0) == drawn, tensor
                 if not drawn:
                     continue
-                expected = 1 / 4 if begin == "gaussian" else 0.1 / np.sqrt(2) if begin == "orthogonal" else (1 / np.sqrt(values.shape[1])) / np.sqrt(3)
+                expected = 1 / 4 if begin == "gaussian" else 0.1 / np.sqrt(
+                    2) if begin == "orthogonal" else (1 / np.sqrt(values.shape[1])) / np.sqrt(3)
                 deviation = values.std() / expected
-                assert 0.7 < deviation < 1.4 if begin == "orthogonal" else 0.8 < deviation < 1.2, f"{tensor}: standard deviation {deviation} of what was asked for"
-                assert begin in ("gaussian", "orthogonal") or np.abs(values).max() <= 1 / np.sqrt(values.shape[1]), tensor
-        job.run("begin-3", "--nproc", 3, **job.settings(3, stage=3), adapter=LORA, optimizer={"type": "AdamW", "params": {"lr": 0.0}})
+                assert 0.7 < deviation < 1.4 if begin == "orthogonal" else 0.8 < deviation < 1.2, (
+                    f"{tensor}: standard deviation {deviation} of what was asked for")
+                assert (begin in ("gaussian", "orthogonal")
+                        or np.abs(values).max() <= 1 / np.sqrt(values.shape[1])), tensor
+        job.run("begin-3", "--nproc", 3, **job.settings(3, stage=3), adapter=LORA,
+                optimizer={"type": "AdamW", "params": {"lr": 0.0}})
         one, three = adapter_file(job.out("begin-True")), adapter_file(job.out("begin-3"))
         assert same_tensors(one, three)
 
     @case
     def checkpoints_hold_what_trains_and_go_on_bit_by_bit():
-        saving = job.settings(2, stage=3) | {"adapter": LORA, "checkpoint": {"every": 1, "keep_last": 0}, "train": {"steps": 8}}
+        saving = job.settings(2, stage=3) | {"adapter": LORA,
+                                             "checkpoint": {"every": 1, "keep_last": 0},
+                                             "train": {"steps": 8}}
         job.run("straight", "--nproc", 2, **saving)
         out = job.out("cut")
-        kill_before_last(out, 8, lambda: start("--config", job.config("cut", **saving), "--nproc", 2))
+        kill_before_last(out, 8, lambda: start("--config", job.config("cut", **saving), "--nproc",
+                                               2))
         for step in checkpoints(out):
             if ".tmp-" in step:  # the kill left it half written
                 continue
             for path in (out / "checkpoints" / step).glob("*.safetensors"):
                 with safe_open(path, framework="np") as held:
-                    assert held.keys() and all(".lora_" in name for name in held.keys()), sorted(held.keys())[:3]
+                    assert (held.keys() and all(".lora_" in name
+                                                for name in held.keys())), sorted(held.keys())[:3]
         job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
         assert numbers(out) == numbers(job.out("straight"))
         straight, cut = adapter_file(job.out("straight")), adapter_file(out)
         assert same_tensors(straight, cut)
         # On other ranks, with another stage: the same numbers but for rounding.
         copy_without_last(out, job.out("other"), 8)
-        job.run("other", "--resume", "auto", **(saving | job.settings(1, stage=0) | {"train": {"steps": 8}}))
+        job.run("other", "--resume", "auto",
+                **(saving | job.settings(1, stage=0) | {"train": {"steps": 8}}))
         near("loss", [steps(job.out("other"))[-1]["loss"]], [steps(out)[-1]["loss"]], 1e-5)
 
     @case
     def tensor_ranks_train_what_one_process_trains():
         mesh = ShardedJob(scratch / "mesh", vocab_size=500)
-        same = mesh.settings(1, accumulation=2) | {"adapter": LORA, "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}}
+        same = mesh.settings(1, accumulation=2) | {"adapter": LORA,
+                                                   "optimizer": {"type": "AdamW",
+                                                                 "params": {"lr": 0.02}}}
         mesh.run("one", **same)
-        for name, ranks, parallel in (("tensor", 2, {"tensor": 2}), ("whole tokens", 2, {"tensor": 2, "sequence": False}),
-                                      ("copies", 4, {"tensor": 4}), ("both", 4, {"tensor": 2, "pipeline": 2})):
+        for name, ranks, parallel in (("tensor", 2, {"tensor": 2}),
+                                      ("whole tokens", 2, {"tensor": 2, "sequence": False}),
+                                      ("copies", 4, {"tensor": 4}),
+                                      ("both", 4, {"tensor": 2, "pipeline": 2})):
             mesh.run(name, "--nproc", ranks, **same, parallel=parallel)
-            loss = near("loss", [m["loss"] for m in steps(mesh.out(name))], [m["loss"] for m in steps(mesh.out("one"))], 1e-5)
-            norm = near("gradient norm", [m["grad_norm"] for m in steps(mesh.out(name))], [m["grad_norm"] for m in steps(mesh.out("one"))], 5e-5)
+            loss = near("loss", [m["loss"] for m in steps(mesh.out(name))],
+                        [m["loss"] for m in steps(mesh.out("one"))], 1e-5)
+            norm = near("gradient norm", [m["grad_norm"] for m in steps(mesh.out(name))],
+                        [m["grad_norm"] for m in steps(mesh.out("one"))], 5e-5)
             here, there = adapter_file(mesh.out(name)), adapter_file(mesh.out("one"))
             for tensor, values in there.items():
-                assert np.linalg.norm(here[tensor] - values) <= 1e-4 * np.linalg.norm(values), tensor
+                assert np.linalg.norm(here[tensor] - values) <= 1e-4 * np.linalg.norm(values), (
+                    tensor)
             print(f"{name}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
 
     @case
     def bf16_adapters_train_as_fp32_ones():
         job.run("fp32", **job.settings(1), adapter=LORA)
         job.run("bf16", "--nproc", 2, **job.settings(2, precision="bf16", stage=2), adapter=LORA)
-        near("loss", [m["loss"] for m in steps(job.out("bf16"))], [m["loss"] for m in steps(job.out("fp32"))], 2e-3)
+        near("loss", [m["loss"] for m in steps(job.out("bf16"))],
+             [m["loss"] for m in steps(job.out("fp32"))], 2e-3)
 
     @case
     def what_trains_is_said_and_what_has_not_moved():
         name = "model.layers.0.self_attn.q_proj.lora_B.weight"
         few = {"adapter": {"r": 4, "target_modules": ["q_proj", "v_proj"]}, "train": {"steps": 2}}
         said = job.run("moved", **job.settings(1) | few).stdout
-        assert re.search(r"trained: \d+ of \d+ parameters \(.* %\)\n  self_attn.q_proj  LoRA r 4  3 of 3 blocks, \d+ parameters\n"
-                         r"  self_attn.v_proj  LoRA r 4  3 of 3 blocks, \d+ parameters\n  not trained: embed_tokens, ", said), said
+        assert re.search(r"trained: \d+ of \d+ parameters \(.* %\)\n  self_attn.q_proj  LoRA r 4  "
+                         r"3 of 3 blocks, \d+ parameters\n"
+                         r"  self_attn.v_proj  LoRA r 4  3 of 3 blocks, \d+ parameters\n  not "
+                         r"trained: embed_tokens, ", said), said
         assert "moved" not in said.replace("/moved", ""), said
-        still = job.run("still", "--nproc", 2, **job.settings(2, stage=3) | few | {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}}})
-        assert f"none of 12 trained tensors has moved from what training began with: {name.replace('_B', '_A')}, {name}, " in \
-            still.stdout + still.stderr, still.stdout + still.stderr
-        tiny = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-7, "weight_decay": 0.0}}, "train": {"steps": 2}}
+        still = job.run("still", "--nproc", 2, **job.settings(2, stage=3) | few
+                        | {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}}})
+        unmoved = ("none of 12 trained tensors has moved from what training began with: "
+                   f"{name.replace('_B', '_A')}, {name}, ")
+        assert unmoved in still.stdout + still.stderr, still.stdout + still.stderr
+        tiny = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-7, "weight_decay": 0.0}},
+                "train": {"steps": 2}}
         lost = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})
-        assert "have learned is less than bf16 holds, and the export has their first values: " in lost.stdout + lost.stderr, lost.stderr
+        assert ("have learned is less than bf16 holds, and the export has their first values: "
+                in lost.stdout + lost.stderr), lost.stderr
         # An adapter that is gone while the run goes on from it costs this look, and no export.
         shutil.copytree(job.out("moved") / "export" / "adapter", scratch / "begun")
-        running = start("--config", job.config("gone-adapter", **job.settings(1) | {"model": {"path": str(job.model)}, "adapter": str(scratch / "begun"),
-                                                                           "train": {"steps": 400}}))
-        await_that(lambda: (job.out("gone-adapter") / "metrics.jsonl").exists(), "the run trains", running)
+        running = start("--config",
+                        job.config("gone-adapter",
+                                   **job.settings(1) | {"model": {"path": str(job.model)},
+                                                        "adapter": str(scratch / "begun"),
+                                               "train": {"steps": 400}}))
+        await_that(
+            lambda: (job.out("gone-adapter") / "metrics.jsonl").exists(), "the run trains", running)
         shutil.rmtree(scratch / "begun")
         running.wait(0)
-        assert (job.out("gone-adapter") / "export" / "adapter" / "adapter_model.safetensors").exists()
+        assert (
+            job.out("gone-adapter") / "export" / "adapter" / "adapter_model.safetensors").exists()
         kept = job.run("kept", **job.settings(1) | tiny | {"export": {"dtype": "fp32"}})
         assert "first values" not in kept.stdout + kept.stderr, kept.stderr
 
     @case
     def a_merged_model_is_the_base_with_the_adapter():
-        """W + scale B A, worked out here from the files; from a checkpoint and from PEFT's folder the same."""
+        """W + scale B A, worked out here from the files; from a checkpoint and from
+        PEFT's folder the same."""
         name = "merged-run"
-        job.run(name, **(job.settings(1) | {"adapter": {**LORA, "rank_pattern": {"q_proj": 2}}, "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}}))
+        job.run(name, **(job.settings(1) | {"adapter": {**LORA, "rank_pattern": {"q_proj": 2}},
+                                            "optimizer": {"type": "AdamW",
+                                                          "params": {"lr": 0.02}}}))
         base, adapter = load_file(job.model / "model.safetensors"), adapter_file(job.out(name))
         sources = {"run": job.out(name), "folder": job.out(name) / "export" / "adapter"}
-        refused = ftrun("convert", sources["folder"], "--merge", "--out", scratch / "never", "--quantization", "nf4")
-        assert refused.returncode == 2 and "a base that was not quantized" in refused.stderr, refused.stderr
-        assert re.search("base quantized as +none", must(ftrun("inspect", sources["folder"])).stdout)
+        refused = ftrun("convert", sources["folder"], "--merge", "--out", scratch / "never",
+                        "--quantization", "nf4")
+        assert (refused.returncode == 2
+                and "a base that was not quantized" in refused.stderr), refused.stderr
+        assert re.search("base quantized as +none",
+                         must(ftrun("inspect", sources["folder"])).stdout)
         for source, path in sources.items():
             out = scratch / f"merged-{source}"
             must(ftrun("convert", path, "--merge", "--out", out, "--dtype", "fp32"))
@@ -192,29 +237,40 @@ with tempfile.TemporaryDirectory() as scratch:
                 if f"{module}.lora_A.weight" in adapter:
                     a, b = (adapter[f"{module}.lora_{x}.weight"].astype(np.float64) for x in "AB")
                     expected = (values + 8 / a.shape[0] * (b @ a)).astype(np.float32)
-                    assert np.abs(expected - values).max() > 1e-4, f"{tensor}: the adapter has learned nothing"
+                    assert np.abs(expected - values).max() > 1e-4, (
+                        f"{tensor}: the adapter has learned nothing")
                 assert np.abs(merged[tensor] - expected).max() <= 1e-7, tensor
-        rounded = must(ftrun("convert", sources["run"], "--merge", "--out", scratch / "merged-bf16", "--dtype", "bf16"))
+        rounded = must(ftrun("convert", sources["run"], "--merge", "--out", scratch / "merged-bf16",
+                             "--dtype", "bf16"))
         assert "% of the adapter at most" in rounded.stdout, rounded.stdout
         again = must(ftrun("convert", sources["run"], "--out", scratch / "again"))
-        assert "again" in again.stdout and same_tensors(load_file(scratch / "again" / "adapter_model.safetensors"), adapter)
+        assert ("again" in again.stdout
+                and same_tensors(load_file(scratch / "again" / "adapter_model.safetensors"),
+                                 adapter))
         refused = ftrun("convert", sources["folder"], "--out", scratch / "nothing")
-        assert refused.returncode != 0 and "--merge" in refused.stderr and not (scratch / "nothing").exists(), refused.stderr
+        assert (refused.returncode != 0 and "--merge" in refused.stderr
+                and not (scratch / "nothing").exists()), refused.stderr
 
     @case
     def another_base_is_noticed():
-        """The same names and shapes, one tensor with other values: a checkpoint of an adapter does not go on, nor is it merged."""
+        """The same names and shapes, one tensor with other values: a checkpoint of an adapter does
+        not go on, nor is it merged."""
         base = load_file(job.model / "model.safetensors")
         name = "merged-run"  # of the case above
         other = scratch / "other-base"
         shutil.copytree(job.model, other)
         base["model.layers.1.mlp.up_proj.weight"][0, 0] += 1
         save_file(base, other / "model.safetensors", metadata={"format": "pt"})
-        for process in (ftrun("convert", job.out(name), "--merge", "--model", other, "--out", scratch / "never"),
-                        ftrun("--config", job.config(name, **(job.settings(1) | {"model": {"path": str(other)}, "train": {"steps": 9},
-                              "adapter": {**LORA, "rank_pattern": {"q_proj": 2}}, "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}})),
-                              "--resume", "auto")):
-            assert process.returncode == 4 and "its weights are not those" in process.stderr, process.stdout[-500:] + process.stderr[-1500:]
+        settings = job.settings(1) | {
+            "model": {"path": str(other)}, "train": {"steps": 9},
+            "adapter": {**LORA, "rank_pattern": {"q_proj": 2}},
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}}
+        for process in (ftrun("convert", job.out(name), "--merge", "--model", other, "--out",
+                              scratch / "never"),
+                        ftrun("--config", job.config(name, **settings), "--resume", "auto")):
+            assert (process.returncode == 4
+                    and "its weights are not those"
+                    in process.stderr), process.stdout[-500:] + process.stderr[-1500:]
         assert not (scratch / "never").exists()
 
     @case
@@ -223,12 +279,14 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, ranks, choice, trains in (
                 ("only", 1, {"only": ["norm"]}, lambda tensor: "norm" in tensor),
                 ("freeze", 2, {"freeze": ["embed_tokens", r"layers\.[01]\."]},
-                 lambda tensor: "embed_tokens" not in tensor and "layers.0." not in tensor and "layers.1." not in tensor)):
+                 lambda tensor: "embed_tokens" not in tensor and "layers.0." not in tensor
+                 and "layers.1." not in tensor)):
             settings = job.settings(ranks, stage=3 if ranks > 1 else 0)
             settings["train"] = settings["train"] | choice
             job.run(name, "--nproc", ranks, **settings)
             after = load_file(job.out(name) / "export" / "model" / "model.safetensors")
-            moved = {tensor for tensor in before if not np.array_equal(before[tensor], after[tensor])}
+            moved = {tensor for tensor in before
+                     if not np.array_equal(before[tensor], after[tensor])}
             assert moved == {tensor for tensor in before if trains(tensor)}, moved
             must(ftrun("convert", job.out(name), "--out", scratch / f"converted-{name}"))
             converted = load_file(scratch / f"converted-{name}" / "model.safetensors")
@@ -239,23 +297,36 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = references / "all"
         small = Job(scratch / "small")
         for what, changes, parts in (
-                ("nearest", {"adapter": {"target_modules": ["q_porj"]}}, ["q_porj", 'did you mean "q_proj"', "gate_proj"]),
+                ("nearest", {"adapter": {"target_modules": ["q_porj"]}},
+                 ["q_porj", 'did you mean "q_proj"', "gate_proj"]),
                 ("rank", {"adapter": {"r": 0}}, ["adapter.r", "from 1 to 65536"]),
-                ("head", {"adapter": {"target_modules": ["lm_head"]}}, ["lm_head", "modules_to_save"]),
-                ("everything", {"adapter": {"lora_dropout": 1.0}}, ["adapter.lora_dropout", "from 0 to below 1"]),
-                ("layer", {"adapter": {"layers_to_transform": [7]}}, ["layers_to_transform 7", "0 to 1"]),
-                ("expression", {"adapter": {"target_modules": "q_proj("}}, ["q_proj(", "regular expression"]),
-                ("nothing", {"adapter": {"target_modules": "q_proj"}}, ["no module of the model is chosen"]),
+                ("head", {"adapter": {"target_modules": ["lm_head"]}},
+                 ["lm_head", "modules_to_save"]),
+                ("everything", {"adapter": {"lora_dropout": 1.0}},
+                 ["adapter.lora_dropout", "from 0 to below 1"]),
+                ("layer", {"adapter": {"layers_to_transform": [7]}},
+                 ["layers_to_transform 7", "0 to 1"]),
+                ("expression", {"adapter": {"target_modules": "q_proj("}},
+                 ["q_proj(", "regular expression"]),
+                ("nothing", {"adapter": {"target_modules": "q_proj"}},
+                 ["no module of the model is chosen"]),
                 ("bias", {"adapter": {"lora_bias": True}}, ["lora_bias", "not supported"]),
                 ("unknown", {"adapter": {"rank": 8}}, ["adapter.rank", "unknown key"]),
                 ("saved", {"adapter": {"modules_to_save": ["lm_haed"]}}, ["lm_haed", "lm_head"]),
-                ("part", {"train": {"steps": 2, "freeze": ["k_proj"]}}, ["q_proj.weight", "one matrix", "[qkv]_proj"]),
-                ("none", {"train": {"steps": 2, "freeze": ["."]}}, ["nothing is left that trains", "take an expression out"]),
+                ("part", {"train": {"steps": 2, "freeze": ["k_proj"]}},
+                 ["q_proj.weight", "one matrix", "[qkv]_proj"]),
+                ("none", {"train": {"steps": 2, "freeze": ["."]}},
+                 ["nothing is left that trains", "take an expression out"]),
                 ("typo", {"train": {"steps": 2, "only": ["emded"]}}, ["emded", "no parameter"]),
-                ("useless", {"adapter": {"exclude_modules": ["q_porj"], "rank_pattern": {"v_porj": 3}}}, ["q_porj", "q_proj", "v_porj"]),
-                ("cut", {"adapter": {"r": 4}, "train": {"steps": 2, "freeze": ["lora_A"]}}, ["parts of an adapter", "exclude_modules"]),
-                ("others", {"adapter": {"target_modules": ".*(q_proj|lm_head)"}}, ["matches lm_head"]),
-                ("base", {"adapter": str(folder / "adapter")}, ["lora_A.weight", "shape [4, 72]", "expected [4, 32]"]),
+                ("useless",
+                 {"adapter": {"exclude_modules": ["q_porj"], "rank_pattern": {"v_porj": 3}}},
+                 ["q_porj", "q_proj", "v_porj"]),
+                ("cut", {"adapter": {"r": 4}, "train": {"steps": 2, "freeze": ["lora_A"]}},
+                 ["parts of an adapter", "exclude_modules"]),
+                ("others", {"adapter": {"target_modules": ".*(q_proj|lm_head)"}},
+                 ["matches lm_head"]),
+                ("base", {"adapter": str(folder / "adapter")},
+                 ["lora_A.weight", "shape [4, 72]", "expected [4, 32]"]),
                 ("folder", {"adapter": str(scratch / "nowhere")}, ["nowhere", "neither here nor"])):
             for command in (("check",), ()):
                 refused = ftrun(*command, "--config", small.config(what, **changes))
@@ -268,13 +339,18 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def what_has_no_adapter_anyway_may_be_excluded():
         for excluded in (["lm_head"], ["o_proj", "embed_tokens"], ["layers.1.self_attn.k_proj"]):
-            must(ftrun("check", "--config", job.config("excluded", adapter={"target_modules": ["q_proj"], "exclude_modules": excluded})))
+            must(ftrun("check", "--config",
+                       job.config("excluded", adapter={"target_modules": ["q_proj"],
+                                                       "exclude_modules": excluded})))
 
     @case
     def other_settings_do_not_go_on():
         run = {"adapter": LORA, "checkpoint": {"every": 2}}
         job.run("settings", **job.settings(1), **run)
-        refused = ftrun("--config", job.config("settings", **job.settings(1), **(run | {"adapter": {**LORA, "lora_alpha": 16}})), "--resume", "auto")
-        assert refused.returncode == 2 and "config.adapter.lora_alpha" in refused.stdout + refused.stderr, refused.stderr[-2000:]
+        refused = ftrun("--config", job.config("settings", **job.settings(1),
+                                               **(run | {"adapter": {**LORA, "lora_alpha": 16}})),
+                        "--resume", "auto")
+        assert (refused.returncode == 2 and "config.adapter.lora_alpha" in refused.stdout
+                + refused.stderr), refused.stderr[-2000:]
 
     run_cases()

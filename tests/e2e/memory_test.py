@@ -1,5 +1,6 @@
-"""What is planned is what is allocated, used and carried, at every stage, tier and kind of recompute; the formulas of
-ZeRO and of recompute hold; what does not fit is refused before it starts, with what would help."""
+"""What is planned is what is allocated, used and carried, at every stage, tier and kind of
+recompute; the formulas of ZeRO and of recompute hold; what does not fit is refused before it
+starts, with what would help."""
 import json
 import pathlib
 import re
@@ -8,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 
-from runner import (BINARY, TIMEOUT, TINY_CONFIG, Job, case, environment, ftrun, manifest, metrics, must, run_cases, tiny_model,
-                    tiny_weights)
+from runner import (BINARY, TIMEOUT, TINY_CONFIG, Job, case, environment, ftrun, manifest, metrics,
+                    must, run_cases, tiny_model, tiny_weights)
 
 STAGES = (0, 1, 2, 3)
 SIZES = dict(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
@@ -17,8 +18,10 @@ SIZES = dict(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_at
 SMOLLM2 = dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
                num_key_value_heads=3, head_dim=64, vocab_size=49152, max_position_embeddings=8192,
                tie_word_embeddings=True)
-SEVEN_BILLION = dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
-                     num_key_value_heads=32, head_dim=128, vocab_size=32000, max_position_embeddings=4096)
+SEVEN_BILLION = dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32,
+                     num_attention_heads=32,
+                     num_key_value_heads=32, head_dim=128, vocab_size=32000,
+                     max_position_embeddings=4096)
 CPU = {"device": "cpu"}
 
 
@@ -50,7 +53,8 @@ class Plan:
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     job = Job(scratch)
-    model = str(tiny_model(scratch / "small", tiny_weights(hidden=256, inner=688, layers=4, heads=8, kv_heads=4,
+    model = str(tiny_model(scratch / "small", tiny_weights(hidden=256, inner=688, layers=4, heads=8,
+                                                           kv_heads=4,
                                                            vocabulary=16384), **SIZES))
     smollm2 = shape_only(scratch / "smollm2", SMOLLM2)
     seven_billion = shape_only(scratch / "seven", SEVEN_BILLION)
@@ -61,14 +65,18 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def planned(name, ranks, folder=smollm2, rows=1, tokens=512, **changes):
         config = job.config(name, model={"path": folder}, data={"sequence_length": tokens},
-                            train_micro_batch_size_per_gpu=rows, gradient_accumulation_steps=1, **changes)
+                            train_micro_batch_size_per_gpu=rows, gradient_accumulation_steps=1,
+                            **changes)
         return plan(config, "--nproc", ranks)
 
     # --- runs -----------------------------------------------------------------------------------
 
-    # A checkpoint is saved in the midst, which may cost no memory of its own. One row of a micro-batch, or two.
-    SETTINGS = dict(model={"path": model}, data={"sequence_length": 512}, train={"steps": 2}, checkpoint={"every": 1},
-                    train_micro_batch_size_per_gpu=1, gradient_accumulation_steps=1, export={"enabled": False})
+    # A checkpoint is saved in the midst, which may cost no memory of its own. One row
+    # of a micro-batch, or two.
+    SETTINGS = dict(model={"path": model}, data={"sequence_length": 512}, train={"steps": 2},
+                    checkpoint={"every": 1},
+                    train_micro_batch_size_per_gpu=1, gradient_accumulation_steps=1,
+                    export={"enabled": False})
     FULL = {"recompute": {"policy": "full"}}
     RUNS = {
         "stage-0": {"train_micro_batch_size_per_gpu": 2},
@@ -79,13 +87,17 @@ with tempfile.TemporaryDirectory() as scratch:
         "stage-2-bf16": {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
         "stage-2-nvme": {"zero_optimization": {"stage": 2, "offload_optimizer": nvme}, **FULL},
         "stage-3": {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 2},
-        "stage-3-selective": {"zero_optimization": {"stage": 3}, "recompute": {"policy": "selective"}},
-        "stage-3-host": {"zero_optimization": {"stage": 3, "offload_optimizer": CPU, "offload_param": CPU},
+        "stage-3-selective": {"zero_optimization": {"stage": 3},
+                              "recompute": {"policy": "selective"}},
+        "stage-3-host": {"zero_optimization": {"stage": 3, "offload_optimizer": CPU,
+                                               "offload_param": CPU},
                          "activation_checkpointing": {"cpu_checkpointing": True}, **FULL},
-        "stage-3-nvme": {"zero_optimization": {"stage": 3, "offload_optimizer": nvme, "offload_param": nvme}},
+        "stage-3-nvme": {"zero_optimization": {"stage": 3, "offload_optimizer": nvme,
+                                               "offload_param": nvme}},
     }
 
-    # Each buffer is given in whole pages, and a file of the disk tier with the file system's notes on it.
+    # Each buffer is given in whole pages, and a file of the disk tier with the
+    # file system's notes on it.
     PAGE, DISK_NOTES = 4096, 64 << 10
 
     def trained(name, ranks, **changes):
@@ -93,20 +105,26 @@ with tempfile.TemporaryDirectory() as scratch:
         return manifest(job.out(name))
 
     def check_tiers(name, config, memory):
-        """What was allocated is what was planned but for whole pages, and what was used of it is within 2 %."""
+        """What was allocated is what was planned but for whole pages, and what was
+        used of it is within 2 %."""
         planned, given, used = memory["predicted"], memory["allocated"], memory["touched"]
         assert set(planned) == set(given), f"{name}: {memory}"
         text = plan(config, "--nproc", 2)
         for tier in ("device", "host", "nvme"):
-            assert text.bytes.get((tier, "all"), 0) == planned.get(f"{tier}_total", 0), f"{name}: {tier}"
+            assert text.bytes.get((tier, "all"), 0) == planned.get(f"{tier}_total", 0), (
+                f"{name}: {tier}")
         for key, size in planned.items():
-            slack = DISK_NOTES if key == "nvme_total" else PAGE * (200 if key.endswith("total") else 100)
-            assert size <= given[key] <= size + slack, f"{name}: {key}: {size} planned, {given[key]} given"
+            slack = DISK_NOTES if key == "nvme_total" else PAGE * (200 if key.endswith("total")
+                                                                   else 100)
+            assert size <= given[key] <= size + slack, (
+                f"{name}: {key}: {size} planned, {given[key]} given")
         for tier in ("device_total", "host_total"):
             if planned.get(tier, 0) > 1 << 20:
                 error = used[tier] / planned[tier] - 1
-                print(f"  {name}: {tier}: {planned[tier]} planned, {used[tier]} touched, error {error:+.4f}", flush=True)
-                assert abs(error) <= 0.02, f"{name}: {tier}: {planned[tier]} planned, {used[tier]} touched"
+                print(f"  {name}: {tier}: {planned[tier]} planned, {used[tier]} touched, error "
+                      f"{error:+.4f}", flush=True)
+                assert abs(error) <= 0.02, (
+                    f"{name}: {tier}: {planned[tier]} planned, {used[tier]} touched")
 
     def check_metrics(name, memory):
         """metrics.jsonl has what was in use after each step, by category."""
@@ -120,7 +138,8 @@ with tempfile.TemporaryDirectory() as scratch:
         """What shared memory, sockets and disk carried is what the program says."""
         sent = traffic["communication"]
         off = sent["transport"] / sent["program"] - 1
-        print(f"  {name}: {sent['program']} bytes by the program, {sent['transport']} transported, off {off:+.2e}", flush=True)
+        print(f"  {name}: {sent['program']} bytes by the program, {sent['transport']} transported, "
+              f"off {off:+.2e}", flush=True)
         assert -1e-6 <= off <= most, f"{name}: {traffic}"
         for way in ("disk_read", "disk_written"):
             assert traffic[way]["program"] == traffic[way]["disk"], f"{name}: {traffic}"
@@ -136,9 +155,11 @@ with tempfile.TemporaryDirectory() as scratch:
             check_traffic(name, run["traffic"], 1e-6)
             process = run["memory"]["process"]
             error = process["measured"] / process["predicted"] - 1
-            print(f"  {name}: process: {process['predicted']} predicted, {process['measured']} measured, error {error:+.4f}", flush=True)
-            # Libraries keep memory to pack operands in, which grows with the products' shapes; it is a few MiB for each
-            # thread, which models of a useful size do not notice. What saving takes is among what is predicted.
+            print(f"  {name}: process: {process['predicted']} predicted, {process['measured']} "
+                  f"measured, error {error:+.4f}", flush=True)
+            # Libraries keep memory to pack operands in, which grows with the products' shapes; it
+            # is a few MiB for each thread, which models of a useful size do not notice. What saving
+            # takes is among what is predicted.
             slack = 8 << 20
             off = abs(process["measured"] - process["predicted"])
             assert off <= max(0.02 * process["predicted"], slack), f"{name}: {process}"
@@ -147,7 +168,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def over_sockets_the_kernel_counts_the_same():
         """Gloo's headers, and the comparison of what the ranks mean, come on top."""
         for stage in (0, 3):
-            run = trained(f"gloo-{stage}", 2, zero_optimization={"stage": stage}, comm={"backend": "gloo"})
+            run = trained(f"gloo-{stage}", 2, zero_optimization={"stage": stage},
+                          comm={"backend": "gloo"})
             check_traffic(f"gloo-{stage}", run["traffic"], 0.01)
 
     @case
@@ -157,7 +179,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert re.search(rf"device +{what} +\d+ +\d+ +\d+ +[+-]\d\.\d\d %  ", text), text
         assert re.search(r"bytes of 2 ranks in 2 steps\n", text), text
         assert re.search(r"communication +(\d+) +\d+ +[+-]0\.00 %  ", text), text
-        assert "peak at " in text and " predicted, " in text and " measured at most, error +" in text, text
+        assert ("peak at " in text and " predicted, " in text
+                and " measured at most, error +" in text), text
 
     # --- plans ----------------------------------------------------------------------------------
 
@@ -165,37 +188,53 @@ with tempfile.TemporaryDirectory() as scratch:
     def model_states_follow_the_formulas():
         parameters = 134515008
         for ranks in (2, 4):
-            for precision, weights, gradients, optimizer in (({}, 4, 4, 8), ({"bf16": {"enabled": True}, "data_types":
-                                                             {"grad_accum_dtype": "bf16"}}, 2, 2, 12)):
+            for precision, weights, gradients, optimizer in (({}, 4, 4, 8),
+                                                             ({"bf16": {"enabled": True},
+                                                               "data_types":
+                                              {"grad_accum_dtype": "bf16"}}, 2, 2, 12)):
                 for stage in STAGES:
-                    found = planned("formulas", ranks, zero_optimization={"stage": stage}, **precision)
-                    expected = parameters * (weights / (ranks if stage == 3 else 1) + gradients / (ranks if stage >= 2 else 1)
+                    found = planned("formulas", ranks, zero_optimization={"stage": stage},
+                                    **precision)
+                    expected = parameters * (weights / (ranks if stage == 3 else 1)
+                                             + gradients / (ranks if stage >= 2 else 1)
                                              + optimizer / (ranks if stage >= 1 else 1))
-                    assert abs(found.states() - expected) <= 0.01 * expected, f"stage {stage}, {ranks} ranks: {found.text}"
+                    assert abs(found.states() - expected) <= 0.01 * expected, (
+                        f"stage {stage}, {ranks} ranks: {found.text}")
         nodes = planned("formulas", 4, zero_optimization={"stage": 3, "zero_hpz_partition_size": 2})
         assert "16 Psi/4 + 4 Psi/2" in nodes.text, nodes.text
         assert abs(nodes.states() - 6 * parameters) <= 0.01 * 6 * parameters, nodes.text
-        saved = nodes.main_memory() - planned("formulas", 4, zero_optimization={"stage": 3}).main_memory()
-        assert dict(nodes.savings)["zero_optimization.zero_hpz_partition_size: 1"] == saved > 0, nodes.text
+        saved = nodes.main_memory() - planned("formulas", 4,
+                                              zero_optimization={"stage": 3}).main_memory()
+        assert dict(nodes.savings)["zero_optimization.zero_hpz_partition_size: 1"] == saved > 0, (
+            nodes.text)
         mixed = planned("formulas", 4, zero_optimization={"stage": 3}, bf16={"enabled": True},
                         data_types={"grad_accum_dtype": "bf16"}).text
         assert "= 16 bytes a parameter (12 by the formula" in mixed, mixed
-        for formula in ("16 Psi ", "4 Psi + 12 Psi/4", "2 Psi + 14 Psi/4", "16 Psi/4", "12 Psi ", "12 Psi/4"):
+        for formula in ("16 Psi ", "4 Psi + 12 Psi/4", "2 Psi + 14 Psi/4", "16 Psi/4", "12 Psi ",
+                        "12 Psi/4"):
             assert formula in mixed, f"no {formula!r} in {mixed}"
 
     @case
     def what_is_frozen_is_counted_apart():
         frozen = 134515008
-        trained = 30 * 8 * (4 * 576 + 2 * (576 + 192) + 2 * (576 + 1536) + 576 + 1536)  # A and B of q, o; k, v; gate, up; down
+        # A and B of q, o; k, v; gate, up; down
+        trained = 30 * 8 * (4 * 576 + 2 * (576 + 192) + 2 * (576 + 1536) + 576 + 1536)
         for stage, ranks in ((0, 2), (1, 2), (2, 2), (3, 2)):
-            found = planned("adapter", ranks, zero_optimization={"stage": stage, "stage3_param_persistence_threshold": 0},
+            found = planned("adapter", ranks,
+                            zero_optimization={"stage": stage,
+                                               "stage3_param_persistence_threshold": 0},
                             adapter={"r": 8, "target_modules": "all-linear"})
-            assert f"Psi = {trained} parameters that train and Phi = {frozen} frozen ones" in found.text, found.text
-            expected = (trained * (4 / (ranks if stage == 3 else 1) + 4 / (ranks if stage >= 2 else 1) + 8 / (ranks if stage >= 1 else 1))
+            assert (f"Psi = {trained} parameters that train and Phi = {frozen} frozen ones"
+                    in found.text), found.text
+            expected = (trained * (4 / (ranks if stage == 3 else 1)
+                                   + 4 / (ranks if stage >= 2 else 1)
+                                   + 8 / (ranks if stage >= 1 else 1))
                         + frozen * 4 / (ranks if stage == 3 else 1))
             assert abs(found.states() - expected) <= 0.02 * expected, f"stage {stage}: {found.text}"
-            row = next(line for line in found.text.splitlines() if line.startswith(f"stage {stage}"))
-            assert str(round(expected)) in row and ("4 Phi/2" if stage == 3 else "4 Phi ") in row, row
+            row = next(line for line in found.text.splitlines()
+                       if line.startswith(f"stage {stage}"))
+            assert (str(round(expected)) in row
+                    and ("4 Phi/2" if stage == 3 else "4 Phi ") in row), row
 
     @case
     def recompute_keeps_a_third_of_the_activations():
@@ -209,20 +248,24 @@ with tempfile.TemporaryDirectory() as scratch:
     def thousands_of_ranks_are_planned_as_fast_as_two():
         def plan_for(ranks):
             before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-            table = planned("large", ranks, folder=seven_billion, tokens=4096, zero_optimization={"stage": 3}, bf16={"enabled": True})
+            table = planned("large", ranks, folder=seven_billion, tokens=4096,
+                            zero_optimization={"stage": 3}, bf16={"enabled": True})
             return table, sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
 
         _, few = plan_for(2)
         table, many = plan_for(4096)
         assert "rank 0 of 4096" in table.text and "/4096" in table.text, table.text
-        # As fast where this was written; each rank's share planned by itself would take thousands of times as long.
+        # As fast where this was written; each rank's share planned by itself would take
+        # thousands of times as long.
         assert many < 8 * few, f"{many:.2f} s of processor time, {few:.2f} s for two ranks"
 
     @case
     def what_was_clamped_is_said():
-        text = must(ftrun("plan", "--config", job.config("clamped", model={"path": smollm2}, zero_optimization={"stage": 3}),
+        text = must(ftrun("plan", "--config", job.config("clamped", model={"path": smollm2},
+                                                         zero_optimization={"stage": 3}),
                           "--nproc", 2)).stdout
-        assert re.search(r"clamped: zero_optimization.reduce_bucket_size = \d+ elements instead of 500000000 "
+        assert re.search(r"clamped: zero_optimization.reduce_bucket_size = \d+ elements instead of "
+                         r"500000000 "
                          r"\(a quarter of the rank's gradients\)", text), text
         assert "max_reuse_distance = 0" in text, text
 
@@ -234,54 +277,69 @@ with tempfile.TemporaryDirectory() as scratch:
                    "recompute.policy: full": {**settings, **FULL},
                    "data.sequence_length: 256": {**settings, "tokens": 256}}
         said = dict(before.savings)
-        assert [size for _, size in before.savings] == sorted(said.values(), reverse=True), before.text
+        assert [size for _, size in before.savings] == sorted(said.values(), reverse=True), (
+            before.text)
         for change, other in changes.items():
             after = planned("after", 2, **other)
-            assert said[change] == before.main_memory() - after.main_memory(), f"{change}: {before.text}"
+            assert said[change] == before.main_memory() - after.main_memory(), (
+                f"{change}: {before.text}")
 
     # --- what does not fit ----------------------------------------------------------------------
 
-    REMEDY = r"  remedy: what saves most memory on each rank: \S.* saves \S.*; \S.* saves \S.*; \S.* saves \S.*"
+    REMEDY = (r"  remedy: what saves most memory on each rank: \S.* saves \S.*; \S.* saves \S.*; "
+              r"\S.* saves \S.*")
 
     @case
     def more_than_the_machine_has_is_refused_before_the_start():
         config = job.config("huge", model={"path": smollm2}, data={"sequence_length": 8192},
                             train_micro_batch_size_per_gpu=4096, gradient_accumulation_steps=1)
         text = must(ftrun("--config", config, "--nproc", 2), 5).stderr
-        assert re.search(r"out of memory before the start: the 2 ranks of this machine need \S+ \S+ of main memory "
-                         r"\(\S+ \S+ a rank; most of it activations \S+ \S+ a rank\), .* has \S+ \S+\n" + REMEDY, text), text
+        assert re.search(r"out of memory before the start: the 2 ranks of this machine need \S+ "
+                         r"\S+ of main memory "
+                         r"\(\S+ \S+ a rank; most of it activations \S+ \S+ a rank\), .* has \S+ "
+                         r"\S+\n" + REMEDY, text), text
         assert not job.out("huge").exists()
 
     @case
     def an_allocation_that_fails_names_what_it_was_for():
         config = job.config("limited", model={"path": model}, data={"sequence_length": 1024},
                             train_micro_batch_size_per_gpu=64, gradient_accumulation_steps=1)
-        limit = int(3.7 * 2**30)  # more than the plan, which would be refused before the start, and less than that and the program itself
+        # more than the plan, which would be refused before the start, and less than
+        # that and the program itself
+        limit = int(3.7 * 2**30)
 
         def lower():
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-        process = subprocess.run([BINARY, "--config", str(config)], env=environment(), capture_output=True, text=True,
+        process = subprocess.run([BINARY, "--config", str(config)], env=environment(),
+                                 capture_output=True, text=True,
                                  timeout=TIMEOUT, preexec_fn=lower)
         assert process.returncode == 5, (process.returncode, process.stderr[-2000:])
-        assert re.search(r"out of memory: the arena of temporary buffers \(most at \w+ layer \d+.*: gradients \S+ \S+, activations \S+ \S+\) needs "
-                         r"\S+ \S+ in the device tier, \S+ \S+ are left of its address space \(ulimit -v\), the rank has "
-                         r"\S+ \S+ already: .*Cannot allocate memory\n" + REMEDY, process.stderr), process.stderr
+        assert re.search(r"out of memory: the arena of temporary buffers \(most at \w+ layer "
+                         r"\d+.*: gradients \S+ \S+, activations \S+ \S+\) needs "
+                         r"\S+ \S+ in the device tier, \S+ \S+ are left of its address space "
+                         r"\(ulimit -v\), the rank has "
+                         r"\S+ \S+ already: .*Cannot allocate memory\n" + REMEDY, process.stderr), (
+            process.stderr)
 
     @case
     def a_disk_that_cannot_be_used_is_refused_with_its_place():
         def refused(folder):
             offload = {"device": "nvme", "nvme_path": folder}
-            config = job.config("disk", **SETTINGS, zero_optimization={"stage": 3, "offload_optimizer": offload})
+            config = job.config("disk", **SETTINGS,
+                                zero_optimization={"stage": 3, "offload_optimizer": offload})
             return must(ftrun("--config", config, "--nproc", 2), 5).stderr
 
         (scratch / "a-file").write_text("")
         text = refused(str(scratch / "a-file"))
-        assert re.search(r"disk-\d+\.json:\d+:\d+: nvme_path \S+/a-file: \S+ is not a folder\n  remedy: point nvme_path at ", text), text
+        assert (re.search(r"disk-\d+\.json:\d+:\d+: nvme_path \S+/a-file: \S+ is not a folder\n  "
+                          r"remedy: point nvme_path at ", text)), text
         text = refused("/proc/swap")
         # /proc does not say what is free: the folder is what cannot be made there.
-        assert re.search(r"nvme_path /proc/swap: making the folder failed: No such file or directory\n"
-                         r"  remedy: point nvme_path at .*; what saves most memory on each rank: zero_optimization.offload_optimizer.device: "
+        assert re.search(r"nvme_path /proc/swap: making the folder failed: No such file or "
+                         r"directory\n"
+                         r"  remedy: point nvme_path at .*; what saves most memory on each rank: "
+                         r"zero_optimization.offload_optimizer.device: "
                          r"\w+ saves ", text), text
 
     run_cases()

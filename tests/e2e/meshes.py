@@ -1,5 +1,5 @@
-"""Runs of one model and one global batch on several meshes of ranks, and what each must have in common with one process: what
-the tests of tensor ranks and of pipelines ask alike."""
+"""Runs of one model and one global batch on several meshes of ranks, and what each must have in
+common with one process: what the tests of tensor ranks and of pipelines ask alike."""
 import json
 import re
 import signal
@@ -7,21 +7,24 @@ import signal
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (ShardedJob, checkpoints, evaluations, exported, ftrun, manifest, metrics, must, near, same_run, start, steps, stored_boxes,
-                    tiny_data, tiny_model)
+from runner import (ShardedJob, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
+                    near, same_run, start, steps, stored_boxes, tiny_data, tiny_model)
 
 VOCABULARY = 503  # the last of 2 ranks, and of 4, has a row of padding
 MANY = 20000
 
 
 def whole_state(out):
-    """{(tensor, kind): the whole array} of a run's last checkpoint, each element of which is there once."""
+    """{(tensor, kind): the whole array} of a run's last checkpoint, each element
+    of which is there once."""
     whole, seen = {}, {}
     for piece, place, values in stored_boxes(out / "checkpoints" / checkpoints(out)[-1]):
         key = (piece["tensor"], piece["kind"])
         whole.setdefault(key, np.zeros(piece["shape"], dtype=values.dtype))[place] = values
         seen.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
-    assert whole and all((counted == 1).all() for counted in seen.values()), "an element is missing or was written twice"
+    assert (whole
+            and all((counted == 1).all()
+                    for counted in seen.values())), "an element is missing or was written twice"
     return whole
 
 
@@ -31,7 +34,8 @@ def losses(out):
 
 def as_one_process(out, one):
     near("loss", losses(out), losses(one), 1e-5)
-    near("gradient norm", [m["grad_norm"] for m in steps(out)], [m["grad_norm"] for m in steps(one)], 5e-5)
+    near("gradient norm", [m["grad_norm"] for m in steps(out)],
+         [m["grad_norm"] for m in steps(one)], 5e-5)
 
 
 def validation_losses(out):
@@ -49,21 +53,26 @@ def refused(config, *arguments):
 
 
 class MeshJob(ShardedJob):
-    """A test sets `settings_of`, which makes the settings of its words for a mesh, with `on_mesh`."""
+    """A test sets `settings_of`, which makes the settings of its words for a
+    mesh, with `on_mesh`."""
 
     def __init__(self, scratch, **model):
         super().__init__(scratch, vocab_size=VOCABULARY, **model)
         self.data = tiny_data(self.data, vocabulary=VOCABULARY)
-        words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}}, "decoder": {"type": "ByteLevel"}}
+        words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}},
+                 "decoder": {"type": "ByteLevel"}}
         (self.model / "tokenizer.json").write_text(json.dumps(words))
-        self.text = tiny_data(self.scratch / "validation.bin", tokens=32 * 12 + 1, seed=5, vocabulary=VOCABULARY)
+        self.text = tiny_data(self.scratch / "validation.bin", tokens=32 * 12 + 1, seed=5,
+                              vocabulary=VOCABULARY)
 
     def on_mesh(self, parallel, total=4, stage=0, **changes):
         """Settings of the same global batch on a mesh."""
         given = self.settings(parallel["data"], stage=stage, **changes)
-        given["train"] = {"steps": total, "generate": {"prompt_tokens": 8, "tokens": 16, "temperature": 0}} | changes.get("train", {})
+        given["train"] = {"steps": total, "generate": {"prompt_tokens": 8, "tokens": 16,
+                                                       "temperature": 0}} | changes.get("train", {})
         given["parallel"] = parallel
-        given["data"] = {"validation": str(self.text), "token_dtype": "uint16"} | changes.get("data", {})
+        given["data"] = {"validation": str(self.text),
+                         "token_dtype": "uint16"} | changes.get("data", {})
         return given
 
     def trained(self, name, *arguments, **mesh):
@@ -72,7 +81,8 @@ class MeshJob(ShardedJob):
         return self.out(name)
 
     def started(self, name, **mesh):
-        running = start("--config", self.config(name, **self.settings_of(total=MANY, **mesh)), "--restarts", 0)
+        running = start("--config", self.config(name, **self.settings_of(total=MANY, **mesh)),
+                        "--restarts", 0)
         running.await_line("step 3/")
         return running
 
@@ -83,19 +93,23 @@ class MeshJob(ShardedJob):
         as_one_process(out, one)
         near("validation", validation_losses(out), validation_losses(one), 1e-5)
         # Ranks that read the same sequences count as one.
-        assert [(m["samples"], m["tokens"]) for m in steps(out)] == [(m["samples"], m["tokens"]) for m in steps(one)]
+        assert [(m["samples"], m["tokens"])
+                for m in steps(out)] == [(m["samples"], m["tokens"]) for m in steps(one)]
         for line in steps(out):
-            assert abs(line["tokens_per_second"] * line["step_seconds"] / line["tokens"] - 1) < 1e-3, line
+            assert (abs(line["tokens_per_second"] * line["step_seconds"] / line["tokens"] - 1)
+                    < 1e-3), line
         self.exports_as(out, one, name)
 
     def exports_as(self, out, one, name):
         found, expected = exported(out), exported(one)
         assert found.keys() == expected.keys()
         for tensor, weights in expected.items():
-            assert found[tensor].shape == weights.shape and np.abs(found[tensor] - weights).max() < 1e-5, (name, tensor)
+            assert (found[tensor].shape == weights.shape
+                    and np.abs(found[tensor] - weights).max() < 1e-5), (name, tensor)
 
     def samples_are_the_same(self, names):
-        found = {name: re.search(r"continued by the model\):\n(?:\[rank 0\] )?((?:w\d+)+ >>>(?:w\d+)+)\n", self.done[name].stdout)
+        found = {name: re.search(r"continued by the model\):\n(?:\[rank 0\] )?((?:w\d+)+ "
+                                 r">>>(?:w\d+)+)\n", self.done[name].stdout)
                  for name in names}
         for name, sample in found.items():
             assert sample, (name, self.done[name].stdout, self.done[name].stderr)
@@ -110,16 +124,20 @@ class MeshJob(ShardedJob):
             table = must(ftrun("plan", "--config", config, "--rank", rank)).stdout
             planned.append(int(re.search(r"^device +all +(\d+) ", table, re.M)[1]))
             sent.append(int(re.search(r"^  sum, .* (\d+) B$", table, re.M)[1]))
-            theory = [int(size) for size in re.findall(r" (-?\d+) B$", table[table.index("  theory: "):], re.M)]
+            theory = [int(size) for size in re.findall(r" (-?\d+) B$",
+                                                       table[table.index("  theory: "):], re.M)]
             assert sum(theory) == sent[-1], table
             for more in ("--memory", "--program", "--evaluation"):
                 must(ftrun("plan", "--config", config, "--rank", rank, more))
-        assert planned[0] == record["memory"]["predicted"]["device_total"], (planned, record["memory"])
+        assert planned[0] == record["memory"]["predicted"]["device_total"], (
+            planned, record["memory"])
         line = steps(self.out(name))
-        assert line[-1]["counters"]["bytes_sent"] - line[-2]["counters"]["bytes_sent"] == sent[0], (name, sent)
+        assert line[-1]["counters"]["bytes_sent"] - line[-2]["counters"]["bytes_sent"] == sent[0], (
+            name, sent)
         traffic = record["traffic"]["communication"]
         assert traffic["program"] == 4 * sum(sent), (traffic, sent)
-        given, used = record["memory"]["allocated"]["device_total"], record["memory"]["touched"]["device_total"]
+        given, used = (record["memory"]["allocated"]["device_total"],
+                       record["memory"]["touched"]["device_total"])
         assert planned[0] <= given <= planned[0] + (1 << 20) and used <= given, record["memory"]
         return table
 
@@ -140,15 +158,18 @@ class MeshJob(ShardedJob):
         assert steps(again) and losses(again) == losses(straight)
         assert [m["grad_norm"] for m in steps(again)] == [m["grad_norm"] for m in steps(straight)]
         first, second = whole_state(straight), whole_state(again)
-        assert first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
+        assert (first.keys() == second.keys() and all(np.array_equal(first[key], second[key])
+                                                      for key in first))
 
     def goes_on_elsewhere(self, path, one):
         """Two steps on each mesh; what the last part printed."""
         self.run("straight", **self.settings_of(**one, total=2 * len(path)))
         for part, mesh in enumerate(path):
-            run = self.run("moved", *(("--resume", "auto") if part else ()), **self.settings_of(**mesh, total=2 * part + 2))
+            run = self.run("moved", *(("--resume", "auto") if part else ()),
+                           **self.settings_of(**mesh, total=2 * part + 2))
             if part:
-                assert f"resumed from {self.out('moved')}/checkpoints/step-0000000{2 * part}" in run.stdout, run.stdout
+                assert (f"resumed from {self.out('moved')}/checkpoints/step-0000000{2 * part}"
+                        in run.stdout), run.stdout
         as_one_process(self.out("moved"), self.out("straight"))
         found, expected = whole_state(self.out("moved")), whole_state(self.out("straight"))
         assert found.keys() == expected.keys()
@@ -170,7 +191,8 @@ class MeshJob(ShardedJob):
             running.kill(signal.SIGTERM, running.ranks()[target] if target else None)
             running.wait(143)
             done = len(steps(self.out(name)))
-            assert manifest(self.out(name))["exit_reason"] == f"stopped by SIGTERM after step {done}"
+            assert manifest(
+                self.out(name))["exit_reason"] == f"stopped by SIGTERM after step {done}"
             assert checkpoints(self.out(name)) == [f"step-{done:08}"]
         self.run(name, "--resume", "auto", **self.settings_of(**mesh, total=done + 2))
         self.run(f"not-stopped-{of}", **self.settings_of(**mesh, total=done + 2))

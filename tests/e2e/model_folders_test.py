@@ -1,5 +1,5 @@
-"""Model folders as others publish them: quantized ones, which train as the bf16 numbers that their codes stand for, and what is
-refused, or told, by its name."""
+"""Model folders as others publish them: quantized ones, which train as the bf16 numbers that their
+codes stand for, and what is refused, or told, by its name."""
 import json
 import pathlib
 import shutil
@@ -35,7 +35,8 @@ def as_int8(name, matrix):
     largest = matrix.abs().amax(1)
     codes = torch.round(matrix * (127 / largest[:, None])).to(torch.int8)
     module = name.removesuffix("weight")
-    parts = {name: codes, f"{module}SCB": largest, f"{module}weight_format": torch.tensor(0, dtype=torch.uint8)}
+    parts = {name: codes, f"{module}SCB": largest,
+             f"{module}weight_format": torch.tensor(0, dtype=torch.uint8)}
     return parts, codes.float() * largest[:, None] * torch.tensor(7.874015718698502e-3)
 
 
@@ -50,18 +51,23 @@ def as_nf4(name, matrix):
     scale_codes = ((scales - offset) / spread).sub(nested_table[:, None]).abs().argmin(0)
     scales = nested_table[scale_codes] * spread + offset
     codes = (blocks / scales[:, None]).flatten().sub(table[:, None]).abs().argmin(0)
-    state = json.dumps({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": list(matrix.shape), "nested_blocksize": 16,
+    state = json.dumps({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16",
+                        "shape": list(matrix.shape), "nested_blocksize": 16,
                         "nested_dtype": "float32", "nested_offset": offset.item()})
     pairs = (codes[0::2] << 4 | codes[1::2]).to(torch.uint8)
-    parts = {name: pairs[:, None].contiguous(), f"{name}.absmax": scale_codes.to(torch.uint8), f"{name}.quant_map": table,
+    parts = {name: pairs[:, None].contiguous(), f"{name}.absmax": scale_codes.to(torch.uint8),
+             f"{name}.quant_map": table,
              f"{name}.nested_absmax": nested, f"{name}.nested_quant_map": nested_table,
-             f"{name}.quant_state.bitsandbytes__nf4": torch.tensor(list(state.encode()), dtype=torch.uint8)}
+             f"{name}.quant_state.bitsandbytes__nf4": torch.tensor(list(state.encode()),
+                                                                   dtype=torch.uint8)}
     return parts, (table[codes].view(-1, 64) * scales[:, None]).view(matrix.shape)
 
 
-QUANTIZED = {"fp8": ({"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK], "activation_scheme": "dynamic"}, as_fp8),
+QUANTIZED = {"fp8": ({"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK],
+                      "activation_scheme": "dynamic"}, as_fp8),
              "int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, as_int8),
-             "nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, as_nf4)}
+             "nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True,
+                      "bnb_4bit_quant_type": "nf4"}, as_nf4)}
 
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
@@ -72,7 +78,8 @@ with tempfile.TemporaryDirectory() as scratch:
         """A quantized folder, and one of the bf16 numbers that it stands for."""
         codes, values = {}, {}
         for tensor, matrix in weights.items():
-            parts, exact = quantize(tensor, matrix) if is_quantized(tensor) else ({tensor: matrix}, matrix)
+            parts, exact = quantize(tensor,
+                                    matrix) if is_quantized(tensor) else ({tensor: matrix}, matrix)
             codes |= parts
             values[tensor] = exact.to(torch.bfloat16) if is_quantized(tensor) else exact
         sharded_model(scratch / f"{name}-codes", **BF16, quantization_config=quantization)
@@ -81,7 +88,8 @@ with tempfile.TemporaryDirectory() as scratch:
         save_file(values, scratch / f"{name}-values" / "model.safetensors")
 
     def check(folder, code=0, **changes):
-        done = must(ftrun("check", "-q", "--config", job.config("checked", model={"path": str(folder)}, **changes)), code)
+        done = must(ftrun("check", "-q", "--config",
+                          job.config("checked", model={"path": str(folder)}, **changes)), code)
         return done.stdout + done.stderr
 
     @case
@@ -89,47 +97,60 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, (quantization, quantize) in QUANTIZED.items():
             quantized(name, quantization, quantize)
             for kind in ("codes", "values"):
-                job.run(f"{name}-{kind}-out", "--nproc", 2, model={"path": str(scratch / f"{name}-{kind}")}, train={"steps": 3},
+                job.run(f"{name}-{kind}-out", "--nproc", 2,
+                        model={"path": str(scratch / f"{name}-{kind}")}, train={"steps": 3},
                         zero_optimization={"stage": 3})
             one, other = job.out(f"{name}-codes-out"), job.out(f"{name}-values-out")
             assert numbers(one) == numbers(other) and weights_hash(one) == weights_hash(other), name
-            assert "quantization_config" not in json.loads((one / "export" / "model" / "config.json").read_text())
-        assert "21 of its matrices are quantized; they are read as the bf16 numbers" in check(scratch / "nf4-codes")
+            assert "quantization_config" not in json.loads(
+                (one / "export" / "model" / "config.json").read_text())
+        assert "21 of its matrices are quantized; they are read as the bf16 numbers" in check(
+            scratch / "nf4-codes")
 
     @case
     def an_adapter_of_a_quantized_model_is_merged_into_its_numbers():
         lora = {"type": "lora", "r": 4, "lora_alpha": 8}
         for kind in ("codes", "values"):
-            job.run(f"lora-{kind}", model={"path": str(scratch / f"fp8-{kind}")}, train={"steps": 2}, adapter=lora, checkpoint={"every": 2})
-            must(ftrun("convert", job.out(f"lora-{kind}"), "--merge", "--out", scratch / f"merged-{kind}"))
-        merged = [load_file(scratch / f"merged-{kind}" / "model.safetensors") for kind in ("codes", "values")]
-        assert merged[0].keys() == merged[1].keys() and all(torch.equal(tensor, merged[1][name]) for name, tensor in merged[0].items())
+            job.run(f"lora-{kind}", model={"path": str(scratch / f"fp8-{kind}")},
+                    train={"steps": 2}, adapter=lora, checkpoint={"every": 2})
+            must(ftrun("convert", job.out(f"lora-{kind}"), "--merge", "--out",
+                       scratch / f"merged-{kind}"))
+        merged = [load_file(scratch / f"merged-{kind}" / "model.safetensors")
+                  for kind in ("codes", "values")]
+        assert (merged[0].keys() == merged[1].keys()
+                and all(torch.equal(tensor, merged[1][name]) for name, tensor in merged[0].items()))
 
     @case
     def formats_that_are_not_read_are_refused_by_name():
-        for method, name in (("gptq", "GPTQ"), ("awq", "AWQ"), ("mxfp4", "MXFP4"), ("compressed-tensors", "compressed-tensors")):
+        for method, name in (("gptq", "GPTQ"), ("awq", "AWQ"), ("mxfp4", "MXFP4"),
+                             ("compressed-tensors", "compressed-tensors")):
             folder = sharded_model(scratch / method, quantization_config={"quant_method": method})
             said = check(folder, 3)
-            assert (f"{folder}/config.json: quantization_config: the weights are quantized already, by {name}, which is not read (fp8 with "
-                    "scales and bitsandbytes are); give the original model, which quantization quantizes while it is loaded") in said, said
+            assert (f"{folder}/config.json: quantization_config: the weights are quantized "
+                    f"already, by {name}, which is not read (fp8 with scales and bitsandbytes "
+                    "are); give the original model, which quantization quantizes while it is "
+                    "loaded") in said, said
 
     @case
     def adapters_beside_and_in_the_place_of_a_model_are_told():
         folder = scratch / "both"
         shutil.copytree(job.model, folder)
-        (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "acme/base"}')
+        (folder / "adapter_config.json").write_text('{"peft_type": "LORA", '
+                                                    '"base_model_name_or_path": "acme/base"}')
         said = check(folder)
-        assert (f"notice: model.path: {folder} holds an adapter beside the model (adapter_config.json), which is not read\n"
-                f"  remedy: adapter: {folder} goes on from it\n") in said, said
+        assert (f"notice: model.path: {folder} holds an adapter beside the model "
+                f"(adapter_config.json), which is not read\n  remedy: adapter: {folder} goes on "
+                "from it\n") in said, said
         (folder / "config.json").unlink()
         said = check(folder, 4)
-        assert (f"error: {folder}: is an adapter (adapter_config.json), no model\n  remedy: write adapter: {folder} to go on from it, and "
-                "its base model as model.path (its file says acme/base)\n") in said, said
+        assert (f"error: {folder}: is an adapter (adapter_config.json), no model\n  remedy: write "
+                f"adapter: {folder} to go on from it, and its base model as model.path (its file "
+                "says acme/base)\n") in said, said
 
     @case
     def a_file_of_a_model_is_no_model_folder():
         said = check(job.model / "config.json", 4)
-        assert (f"error: {job.model}/config.json: is a file, expected a model folder\n  remedy: name the folder that it lies in, "
-                f"{job.model}\n") in said, said
+        assert (f"error: {job.model}/config.json: is a file, expected a model folder\n  remedy: "
+                f"name the folder that it lies in, {job.model}\n") in said, said
 
     run_cases()

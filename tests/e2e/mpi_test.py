@@ -1,15 +1,17 @@
-"""Ranks started by Open MPI's mpirun: a run, a failure, signals. Left out (exit 77) where there is no mpirun."""
+"""Ranks started by Open MPI's mpirun: a run, a failure, signals. Left out (exit 77)
+where there is no mpirun."""
 import os
 import shutil
 import signal
 import tempfile
 
-from runner import (BINARY, Job, Running, bad_data, case, checkpoints, free_port, manifest, run_cases, same_run, skip,
-                    steps)
+from runner import (BINARY, Job, Running, bad_data, case, checkpoints, free_port, manifest,
+                    run_cases, same_run, skip, steps)
 
 FEW = {"train": {"steps": 4}}
 # One core may hold both ranks, and containers run as root.
-MPIRUN = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-n", 2]
+MPIRUN = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []),
+          "-n", 2]
 
 if shutil.which("mpirun") is None:
     skip("no mpirun (Debian: openmpi-bin; scripts/test.sh --with-launchers installs it)")
@@ -19,7 +21,8 @@ with tempfile.TemporaryDirectory() as scratch:
     job.run("supervised", "--nproc", 2, **FEW)
 
     def mpirun(config, *options):
-        return Running([*MPIRUN, *options, BINARY, "--config", config], {"OMPI_MCA_rmaps_base_oversubscribe": "1"})
+        return Running([*MPIRUN, *options, BINARY, "--config", config],
+                       {"OMPI_MCA_rmaps_base_oversubscribe": "1"})
 
     @case
     def two_ranks_on_this_machine():
@@ -27,31 +30,37 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(0)
         assert running.text().count("2 ranks: the launcher started 2 ranks") == 1, running.text()
         # mpirun puts a terminal between itself and the ranks; its output is a pipe all the same.
-        assert "\nstep 4/4  loss " in running.text() and "\x1b" not in running.text(), running.text()
+        assert ("\nstep 4/4  loss " in running.text()
+                and "\x1b" not in running.text()), running.text()
         same_run(job.out("supervised"), job.out("plain"))
 
     @case
     def address_from_the_user():
-        mpirun(job.config("addressed", **FEW), "-x", "MASTER_ADDR=127.0.0.1", "-x", f"MASTER_PORT={free_port()}").wait(0)
+        mpirun(job.config("addressed", **FEW), "-x", "MASTER_ADDR=127.0.0.1", "-x",
+               f"MASTER_PORT={free_port()}").wait(0)
         same_run(job.out("supervised"), job.out("addressed"))
 
     @case
     def rank_that_fails_is_named():
         running = mpirun(job.config("failed", **FEW, data=bad_data(job.scratch / "bad.bin")))
-        # mpirun ends with the code of the rank whose end it sees first: that of the failure, or of the other's lost peer.
+        # mpirun ends with the code of the rank whose end it sees first: that of the failure, or
+        # of the other's lost peer.
         assert running.wait() in (4, 6), running.text()
         assert "id 5000 is outside the model's 211 rows" in running.text(), running.text()
 
     @case
     def stopped_by_sigusr1():
-        # mpirun passes this one on and waits. SIGTERM it answers itself, by killing the ranks a second later.
-        running = mpirun(job.config("stopped", train={"steps": 20000}, data={"sequence_length": 128}))
+        # mpirun passes this one on and waits. SIGTERM it answers itself, by killing
+        # the ranks a second later.
+        running = mpirun(job.config("stopped", train={"steps": 20000},
+                                    data={"sequence_length": 128}))
         running.await_line("step 3/")
         running.kill(signal.SIGUSR1)
         running.wait(75)
         done = len(steps(job.out("stopped")))
         assert checkpoints(job.out("stopped")) == [f"step-{done:08}"], running.text()[-2000:]
         record = manifest(job.out("stopped"))
-        assert (record["exit_code"], record["exit_reason"]) == (75, f"stopped by SIGUSR1 after step {done}"), record
+        assert ((record["exit_code"],
+                 record["exit_reason"]) == (75, f"stopped by SIGUSR1 after step {done}")), record
 
     run_cases()

@@ -1,5 +1,6 @@
-"""What scripts/package.sh makes runs where it is unpacked: a tree that was moved, a wheel in an environment of its own, the files of a .deb.
-LibTorch is the build's own. Whole distributions are tried by scripts/try_packages.sh."""
+"""What scripts/package.sh makes runs where it is unpacked: a tree that was moved, a wheel in an
+environment of its own, the files of a .deb. LibTorch is the build's own. Whole distributions are
+tried by scripts/try_packages.sh."""
 import os
 import pathlib
 import shutil
@@ -22,30 +23,39 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
     job = Job(scratch)
 
     def package(kind):
-        done = subprocess.run([SOURCE / "scripts" / "package.sh", kind, "--out", scratch / "out"], capture_output=True, text=True,
+        done = subprocess.run([SOURCE / "scripts" / "package.sh", kind, "--out", scratch / "out"],
+                              capture_output=True, text=True,
                               env=environment({"FTRUN_BUILT": "done"}))
         assert done.returncode == 0, done.stdout + done.stderr
-        made = [path for path in (scratch / "out").iterdir() if path.suffix in {"tree": ".gz", "wheel": ".whl", "deb": ".deb"}[kind]]
+        made = [path for path in (scratch / "out").iterdir()
+                if path.suffix in {"tree": ".gz", "wheel": ".whl", "deb": ".deb"}[kind]]
         assert len(made) == 1 and not list((scratch / "out").glob(".*")), made
         return made[0]
 
     def run(binary, *arguments, **variables):
-        done = subprocess.run([binary, *map(str, arguments)], capture_output=True, text=True, cwd=scratch,
+        done = subprocess.run([binary, *map(str, arguments)], capture_output=True, text=True,
+                              cwd=scratch,
                               env=environment({"LD_LIBRARY_PATH": "", **variables}))
         note_exit(done.returncode, done.stderr)
         return done
 
     def trains(binary, name):
         """The losses of two ranks, the same as the build's own."""
-        changes = {"train": {"steps": 3, "weight_decay_exempt": "none"}, "train_micro_batch_size_per_gpu": 1}
-        must(run(binary, "--config", job.config(name, **changes), "--nproc", 2, FTRUN_TORCH=str(TORCH)))
+        changes = {"train": {"steps": 3, "weight_decay_exempt": "none"},
+                   "train_micro_batch_size_per_gpu": 1}
+        must(run(binary, "--config", job.config(name, **changes), "--nproc", 2,
+                 FTRUN_TORCH=str(TORCH)))
         if not job.out("built").exists():
-            must(run(BUILD / "bin" / "ftrun", "--config", job.config("built", **changes), "--nproc", 2))
-        assert [step["loss"] for step in steps(job.out(name))] == [step["loss"] for step in steps(job.out("built"))]
+            must(run(BUILD / "bin" / "ftrun", "--config", job.config("built", **changes), "--nproc",
+                     2))
+        assert ([step["loss"] for step in steps(job.out(name))]
+                == [step["loss"] for step in steps(job.out("built"))])
 
     def needed(file):
-        said = subprocess.run(["readelf", "-d", file], capture_output=True, text=True, check=True).stdout
-        return {line.split("[")[1].rstrip("]") for line in said.splitlines() if "(NEEDED)" in line}, said
+        said = subprocess.run(["readelf", "-d", file], capture_output=True, text=True,
+                              check=True).stdout
+        return {line.split("[")[1].rstrip("]") for line in said.splitlines()
+                if "(NEEDED)" in line}, said
 
     @case
     def a_tree_runs_where_it_is_moved():
@@ -55,32 +65,40 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         moved = shutil.move(tree, scratch / "moved here")
         binary = pathlib.Path(moved) / "bin" / "ftrun"
         libraries, _ = needed(binary)
-        assert libraries <= {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-x86-64.so.2", "libdl.so.2", "libpthread.so.0"}, libraries
+        assert (libraries <= {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6",
+                              "ld-linux-x86-64.so.2", "libdl.so.2", "libpthread.so.0"}), libraries
         for module in (pathlib.Path(moved) / "lib").glob("*.so"):
             assert str(SOURCE) not in needed(module)[1], f"{module} has a path of the build"
         said = must(run(binary, "--version", FTRUN_TORCH=str(TORCH))).stdout.splitlines()
         assert said[0].startswith("ftrun ") and said[1].endswith(f"in {TORCH}"), said
         trains(binary, "tree")
-        gone = must(run(binary, "--config", job.config("gone"), FTRUN_TORCH=str(scratch / "nothing")), 5)
+        gone = must(run(binary, "--config", job.config("gone"),
+                        FTRUN_TORCH=str(scratch / "nothing")), 5)
         assert "which this ftrun was built with, was not found" in gone.stderr, gone.stderr
-        must(run(binary, "check", "--config", job.config("checked"), FTRUN_TORCH=str(scratch / "nothing")))
+        must(run(binary, "check", "--config", job.config("checked"),
+                 FTRUN_TORCH=str(scratch / "nothing")))
         share = pathlib.Path(moved) / "share"
         page = (share / "man" / "man1" / "ftrun.1").read_text()
         help_text = must(run(binary, "convert", "--help")).stdout
         for option in ("--merge", "--quantization", "--dtype"):
             assert option in help_text and option.replace("-", "\\-") in page, option
-        completes = subprocess.run(["bash", "-c", f". '{share}/bash-completion/completions/ftrun'; COMP_WORDS=(ftrun convert --q); COMP_CWORD=2; "
-                                    "_ftrun; echo ${COMPREPLY[@]}"], capture_output=True, text=True, check=True).stdout
+        completes = subprocess.run(["bash", "-c", f". '{share}/bash-completion/completions/ftrun'; "
+                                    "COMP_WORDS=(ftrun convert --q); COMP_CWORD=2; _ftrun; echo "
+                                    "${COMPREPLY[@]}"], capture_output=True, text=True,
+                                   check=True).stdout
         assert completes == "--quantization\n", completes
 
     @case
     def a_wheel_puts_the_program_into_its_environment():
         wheel = package("wheel")
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", scratch / "venv"], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", scratch / "venv"],
+                       check=True)
         python = scratch / "venv" / "bin" / "python"
-        subprocess.run([SOURCE / ".venv" / "bin" / "uv", "pip", "install", "-q", "--no-deps", "--offline", "--python", python, wheel], check=True)
+        subprocess.run([SOURCE / ".venv" / "bin" / "uv", "pip", "install", "-q", "--no-deps",
+                        "--offline", "--python", python, wheel], check=True)
         trains(scratch / "venv" / "bin" / "ftrun", "wheel")
-        subprocess.run([SOURCE / ".venv" / "bin" / "uv", "pip", "uninstall", "-q", "--python", python, "ftrun"], check=True)
+        subprocess.run([SOURCE / ".venv" / "bin" / "uv", "pip", "uninstall", "-q", "--python",
+                        python, "ftrun"], check=True)
         left = [path for path in (scratch / "venv").rglob("*ftrun*") if path.is_file()]
         assert not left, left
 
@@ -94,10 +112,12 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         assert os.readlink(scratch / "root" / "usr" / "bin" / "ftrun") == "../lib/ftrun/bin/ftrun"
         said = must(run(scratch / "root" / "usr" / "bin" / "ftrun", "--version")).stdout
         assert said.startswith("ftrun "), said
-        fields = subprocess.run(["dpkg-deb", "-f", deb, "Depends"], capture_output=True, text=True, check=True).stdout
+        fields = subprocess.run(["dpkg-deb", "-f", deb, "Depends"], capture_output=True, text=True,
+                                check=True).stdout
         assert fields.startswith("libc6 (>= 2."), fields
         (scratch / "root" / "usr" / "lib" / "ftrun" / "torch").symlink_to(TORCH)
-        assert f"in {scratch}/root/usr/lib/ftrun/torch" in must(run(scratch / "root" / "usr" / "bin" / "ftrun", "--version")).stdout
+        assert f"in {scratch}/root/usr/lib/ftrun/torch" in must(
+            run(scratch / "root" / "usr" / "bin" / "ftrun", "--version")).stdout
 
     @case
     def an_image_is_built_by_the_tool_that_is_there():
@@ -107,15 +127,18 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
             (tools / name).symlink_to(shutil.which(name))
         arguments = [SOURCE / "scripts" / "package.sh", "image"]
         none = subprocess.run(arguments, capture_output=True, text=True, env={"PATH": str(tools)})
-        assert none.returncode == 5 and "none of buildah, podman and docker" in none.stderr, none.stderr
-        wrong = subprocess.run([*arguments, "--out", "x"], capture_output=True, text=True, env={"PATH": str(tools)})
+        assert (none.returncode == 5
+                and "none of buildah, podman and docker" in none.stderr), none.stderr
+        wrong = subprocess.run([*arguments, "--out", "x"], capture_output=True, text=True,
+                               env={"PATH": str(tools)})
         assert wrong.returncode == 2 and "takes none of --out" in wrong.stderr, wrong.stderr
         (tools / "docker").write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > "{scratch}/asked"\n')
         (tools / "docker").chmod(0o755)
         subprocess.run([*arguments, "--", "--pull=never"], check=True, env={"PATH": str(tools)})
         asked = (scratch / "asked").read_text().split("\n")
         version = run(BUILD / "bin" / "ftrun", "--version").stdout.split()[1]
-        assert asked == ["build", "--pull=never", "-f", "scripts/container/Containerfile", "-t", f"ftrun:{version}", ".", ""], asked
+        assert (asked == ["build", "--pull=never", "-f", "scripts/container/Containerfile", "-t",
+                          f"ftrun:{version}", ".", ""]), asked
         recipe = (SOURCE / "scripts" / "container" / "Containerfile").read_text()
         for line in ("USER 1000:1000", "STOPSIGNAL SIGTERM", 'ENTRYPOINT ["ftrun"]'):
             assert f"\n{line}\n" in recipe, line

@@ -1,8 +1,9 @@
-"""Ranks that run a part of the layers each, as a user meets them: with every schedule they train what one process trains,
-leave checkpoints and an export that hold whole tensors, go on bit by bit on their own layout and with the same losses on any
-other, tell how long each stage waited; a rank that is lost, or meets what is not finite, is named; what cannot be cut is
-refused with its arithmetic before a rank starts. tests/engine/pipeline_test.cc trains the product of meshes, stages and schedules
-in one process."""
+"""Ranks that run a part of the layers each, as a user meets them: with every schedule they train
+what one process trains, leave checkpoints and an export that hold whole tensors, go on bit by bit
+on their own layout and with the same losses on any other, tell how long each stage waited; a rank
+that is lost, or meets what is not finite, is named; what cannot be cut is refused with its
+arithmetic before a rank starts. tests/engine/pipeline_test.cc trains the product of meshes, stages
+and schedules in one process."""
 import re
 import signal
 import tempfile
@@ -17,11 +18,13 @@ with tempfile.TemporaryDirectory() as scratch:
     ONE = {"pipeline": 1}
     MESHES = {"1f1b": {"pipeline": 2}, "gpipe-4": {"pipeline": 4, "schedule": "gpipe"},
               "zb-h1": {"pipeline": 2, "data": 2, "stage": 3, "schedule": "zb-h1"},
-              "interleaved": {"pipeline": 2, "schedule": "interleaved", "virtual_stages": 3, "stage": 1},
+              "interleaved": {"pipeline": 2, "schedule": "interleaved", "virtual_stages": 3,
+                              "stage": 1},
               "zbv": {"pipeline": 2, "schedule": "zbv", "stage": 2, "data": 2},
               "3d": {"pipeline": 2, "tensor": 2, "data": 2, "stage": 1}}
 
-    def settings(pipeline=1, tensor=1, data=1, schedule="1f1b", virtual_stages=None, layers=None, **more):
+    def settings(pipeline=1, tensor=1, data=1, schedule="1f1b", virtual_stages=None, layers=None,
+                 **more):
         parallel = {"data": data, "tensor": tensor, "pipeline": pipeline}
         if pipeline > 1:
             parallel |= {"schedule": schedule}
@@ -52,19 +55,23 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def each_stage_tells_how_long_it_waited():
         for name, mesh in MESHES.items():
-            rows = re.findall(r"^\[rank 0\] stage (\d+) +([\d.]+) % +([\d.]+) %", job.done[name].stdout, re.M)
-            assert [int(row[0]) for row in rows] == list(range(mesh["pipeline"])), (name, job.done[name].stdout)
+            rows = re.findall(r"^\[rank 0\] stage (\d+) +([\d.]+) % +([\d.]+) %",
+                              job.done[name].stdout, re.M)
+            assert [int(row[0]) for row in rows] == list(range(mesh["pipeline"])), (
+                name, job.done[name].stdout)
             record = manifest(job.out(name))["pipeline"]
             assert sorted(record) == [f"stage {stage}" for stage in range(mesh["pipeline"])], record
             for shares in record.values():
-                assert all(0 <= shares[which] < 1_000_000 for which in ("idle_per_million", "schedule_idle_per_million")), record
+                assert (all(0 <= shares[which] < 1_000_000
+                            for which in ("idle_per_million", "schedule_idle_per_million"))), record
         assert "pipeline" not in manifest(job.out("one")), manifest(job.out("one"))
 
     @case
     def what_is_planned_is_what_is_used_and_sent():
         for name, mesh in MESHES.items():
             table = job.uses_what_is_planned(name, mesh, ranks_of(mesh))
-            stages = re.findall(r"^ +(\d+)  \S.*? ([\d.]+ \w+) +[\d.]+ \w+$", table[table.index("each stage"):table.index("sent by")], re.M)
+            stages = re.findall(r"^ +(\d+)  \S.*? ([\d.]+ \w+) +[\d.]+ \w+$",
+                                table[table.index("each stage"):table.index("sent by")], re.M)
             assert [int(stage) for stage, _ in stages] == list(range(mesh["pipeline"])), table
             shown = re.search(r"^device +all +\d+ +([\d.]+ \w+)", table, re.M)[1]
             assert shown == stages[-1][1], (shown, stages)
@@ -74,7 +81,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for name in ("zbv", "3d"):
             out = job.out(name)
             shown = must(ftrun("inspect", out / "checkpoints" / checkpoints(out)[-1])).stdout
-            assert re.search(rf"^topology .*pipeline {MESHES[name]['pipeline']}\b", shown, re.M), shown
+            assert re.search(rf"^topology .*pipeline {MESHES[name]['pipeline']}\b", shown, re.M), (
+                shown)
             job.converts_to_its_export(name)
 
     @case
@@ -99,7 +107,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def on_other_layouts_they_go_on_with_the_same_losses():
-        job.goes_on_elsewhere([MESHES["1f1b"], {"data": 2, "stage": 3}, MESHES["gpipe-4"], MESHES["3d"]], ONE)
+        job.goes_on_elsewhere([MESHES["1f1b"], {"data": 2, "stage": 3}, MESHES["gpipe-4"],
+                               MESHES["3d"]], ONE)
 
     @case
     def deepspeeds_words_are_no_other_run():
@@ -123,11 +132,14 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_weight_that_is_not_a_number_is_named_with_its_rank_in_bf16_too():
         weight = "model.layers.4.mlp.up_proj.weight"
-        for name, ranks, mesh in (("1f1b", (1,), MESHES["1f1b"]), ("zbv", (2, 3), MESHES["zbv"] | {"layers": [1, 2, 2, 1]})):
-            run = job.run(f"nan-{name}", code=7, **settings(**mesh, precision="bf16", train={"max_nonfinite_steps": 1}),
+        for name, ranks, mesh in (("1f1b", (1,), MESHES["1f1b"]),
+                                  ("zbv", (2, 3), MESHES["zbv"] | {"layers": [1, 2, 2, 1]})):
+            run = job.run(f"nan-{name}", code=7,
+                          **settings(**mesh, precision="bf16", train={"max_nonfinite_steps": 1}),
                           model=job.poisoned(weight, (100, 4)))
             told = re.search(r"first met by (.*)\n", run.stderr)
-            places = "; ".join(f"rank {rank}, forward layer 5 mb 0 (layers.4): sum; the weight {weight} is not finite" for rank in ranks)
+            places = "; ".join(f"rank {rank}, forward layer 5 mb 0 (layers.4): sum; the weight "
+                               f"{weight} is not finite" for rank in ranks)
             assert told and told[1] == places, run.stderr
 
     # --- what is refused ---------------------------------------------------------------------
@@ -135,7 +147,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_model_that_cannot_be_cut_is_refused_with_the_arithmetic():
         told = refused(job.config("deep", **settings(pipeline=8)))
-        assert "6 decoder layers" in told and "8 parts" in told and "nothing was started" in told, told
+        assert ("6 decoder layers" in told and "8 parts" in told
+                and "nothing was started" in told), told
         told = refused(job.config("sum", **settings(pipeline=2, layers=[3, 4])))
         assert "3 + 4 = 7 ≠ the model's 6 decoder layers" in told, told
         told = refused(job.config("whole", **settings(pipeline=2), partition={"unit": "model"}))
@@ -144,7 +157,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def an_export_with_the_optimizers_state_on_the_host():
-        changes = settings(pipeline=2, data=2, stage=1, zero={"offload_optimizer": {"device": "cpu"}})
+        changes = settings(pipeline=2, data=2, stage=1,
+                           zero={"offload_optimizer": {"device": "cpu"}})
         job.run("offloaded", **changes)
         as_one_process(job.out("offloaded"), job.out("one"))
         job.exports_as(job.out("offloaded"), job.out("one"), "offloaded")

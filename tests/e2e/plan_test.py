@@ -1,12 +1,14 @@
-"""`ftrun plan` needs a config.json and no more, says what it took for granted, and checks the programs of all ranks:
-Llama-3-405B on 16,384 of them too. `ftrun check` and a training run stay strict about what a run needs."""
+"""`ftrun plan` needs a config.json and no more, says what it took for granted, and checks the
+programs of all ranks: Llama-3-405B on 16,384 of them too. `ftrun check` and a training run stay
+strict about what a run needs."""
 import json
 import pathlib
 import re
 import sys
 import tempfile
 
-from runner import TINY_CONFIG, ftrun, must, run_cases, case, tiny_data, tiny_model, tiny_weights, write_config
+from runner import (TINY_CONFIG, ftrun, must, run_cases, case, tiny_data, tiny_model, tiny_weights,
+                    write_config)
 
 SOURCE = pathlib.Path(sys.argv[1])
 ASSUMED = "\nassumed: every sequence has 32 tokens (data.sequence_length), because data.train "
@@ -45,7 +47,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def the_plan_is_the_same_with_data_and_without():
-        tables = [planned(config(**keys), "--nproc", 2).stdout.split("\n\n", 1)[1] for keys in ({}, {"train": str(data)})]
+        tables = [planned(config(**keys), "--nproc", 2).stdout.split("\n\n", 1)[1]
+                  for keys in ({}, {"train": str(data)})]
         assert tables[0] == tables[1]
 
     @case
@@ -64,7 +67,8 @@ with tempfile.TemporaryDirectory() as scratch:
             "parallel": {"tensor": 2},
         }
         split = write_config(scratch, value, "split.json")
-        apart = "warning: tensor ranks are on different nodes: ranks 0, 1 on node 0, node 1, and 1 more group. "
+        apart = ("warning: tensor ranks are on different nodes: ranks 0, 1 on node 0, node 1, and "
+                 "1 more group. ")
         assert apart in planned(split, "--nproc", 4, "--nodes", 4).stdout
         assert "different nodes" not in planned(split, "--nproc", 4, "--nodes", 2).stdout
         checked = must(
@@ -80,7 +84,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "\nchecked: 1 rank, 1 program\n" in text, text
         for ranks in (2, 64, 5000):
             text = planned(config(), "--nproc", ranks, "--rank", ranks - 1).stdout
-            found = re.search(rf"^checked: all {ranks} ranks, (\d+) different programs?: their collectives match, "
+            found = re.search(rf"^checked: all {ranks} ranks, (\d+) different programs?: their "
+                              r"collectives match, "
                               r"and no rank can wait forever$", text, re.M)
             assert found and 1 <= int(found[1]) <= 8, text
 
@@ -95,10 +100,12 @@ with tempfile.TemporaryDirectory() as scratch:
         writes = ("--set", "train.generate.prompt_tokens=4", "--set", f"data.validation={data}")
         text = planned(config(), "--nproc", 2, *writes, "--text", "--program").stdout
         assert re.search(r"\blogits\b", text) and "update" not in text, text
-        assert not re.search(r"\blogits\b", planned(config(), "--nproc", 2, *writes, "--evaluation", "--program").stdout)
+        assert not re.search(r"\blogits\b", planned(config(), "--nproc", 2, *writes, "--evaluation",
+                                                    "--program").stdout)
         assert "theory" not in planned(config(), "--nproc", 2, *writes, "--text").stdout
         refused = planned(config(), "--text", code=2).stderr
-        assert "--text: the run writes no samples of text\n  remedy: set train.generate.prompt_tokens" in refused, refused
+        assert ("--text: the run writes no samples of text\n  remedy: set "
+                "train.generate.prompt_tokens" in refused), refused
         planned(config(), *writes, "--text", "--evaluation", code=2)
 
     @case
@@ -108,45 +115,62 @@ with tempfile.TemporaryDirectory() as scratch:
         assert planned(config(), "--nproc", 2, "--device-memory", needed).stdout == text
         refused = planned(config(), "--nproc", 2, "--device-memory", needed - 1, code=5)
         assert refused.stdout == text
-        assert re.search(r"^ftrun: 2 ranks need more than \S+ \S+ of the device tier; rank 0 needs the most: \S+ \S+\n"
-                         r"  remedy: what saves most memory on each rank: \S", refused.stderr), refused.stderr
-        assert "1.00 KiB of the device tier" in planned(config(), "--device-memory", "1KiB", code=5).stderr
+        assert re.search(r"^ftrun: 2 ranks need more than \S+ \S+ of the device tier; rank 0 needs "
+                         r"the most: \S+ \S+\n"
+                         r"  remedy: what saves most memory on each rank: \S", refused.stderr), (
+            refused.stderr)
+        assert "1.00 KiB of the device tier" in planned(config(), "--device-memory", "1KiB",
+                                                        code=5).stderr
 
     @case
     def llama_3_405b_is_planned_and_checked_on_16384_ranks():
-        process = must(ftrun("plan", "--config", SOURCE / "tests/sim/llama-3-405b/plan.yaml", cwd=SOURCE))
+        process = must(ftrun("plan", "--config", SOURCE / "tests/sim/llama-3-405b/plan.yaml",
+                             cwd=SOURCE))
         text = process.stdout
         assert text.startswith("rank 0 of 16384, 405.85 B parameters, ZeRO stage 1\n"), text
-        found = re.search(r"^checked: all 16384 ranks, (\d+) different programs: their collectives match, and no rank can "
+        found = re.search(r"^checked: all 16384 ranks, (\d+) different programs: their collectives "
+                          r"match, and no rank can "
                           r"wait forever$", text, re.M)
         assert found and 1 < int(found[1]) <= 16, text
-        assert "\nassumed: every sequence has 8192 tokens (data.sequence_length), because data.train is not set\n" in text, text
-        sent = {name: int(calls) for name, calls in re.findall(r"^  (\w+ over \d+ ranks of \S+), (\d+) calls", text, re.M)}
-        assert sent["reduce_scatter over 2048 ranks of dp_shard"] > 0 and sent["all_gather over 8 ranks of tp"] > 126, text
+        assert ("\nassumed: every sequence has 8192 tokens (data.sequence_length), because "
+                "data.train is not set\n" in text), text
+        sent = {name: int(calls)
+                for name, calls in re.findall(r"^  (\w+ over \d+ ranks of \S+), (\d+) calls", text,
+                                              re.M)}
+        assert (sent["reduce_scatter over 2048 ranks of dp_shard"] > 0
+                and sent["all_gather over 8 ranks of tp"] > 126), text
 
     def piped(*arguments, code=0, layers=7, **parallel):
         folder = scratch / f"{layers}-layers"
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps(TINY_CONFIG | {"num_hidden_layers": layers}))
-        value = {"model": {"path": str(folder)}, "data": {"sequence_length": 32}, "parallel": {"data": 1, **parallel},
-                 "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "output_dir": str(scratch / "out")}
-        return must(ftrun("plan", "--config", write_config(scratch, value), "--schedule", *arguments), code)
+        value = {"model": {"path": str(folder)}, "data": {"sequence_length": 32},
+                 "parallel": {"data": 1, **parallel},
+                 "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8,
+                 "output_dir": str(scratch / "out")}
+        return must(ftrun("plan", "--config", write_config(scratch, value), "--schedule",
+                          *arguments), code)
 
     @case
     def a_pipeline_is_drawn_with_what_its_stages_wait_and_keep():
         text = piped(pipeline=2).stdout
         lines = text.splitlines()
         assert lines[0] == "schedule 1f1b: 2 stages, 8 micro-batches", text
-        assert re.match(r"stage 0 \| F0 +F1 +\.+B0 ", lines[1]) and re.match(r"stage 1 \| \.+F0 +B0 +F1 ", lines[2]), text
+        assert (re.match(r"stage 0 \| F0 +F1 +\.+B0 ", lines[1])
+                and re.match(r"stage 1 \| \.+F0 +B0 +F1 ", lines[2])), text
         assert all(len(line) <= 120 for line in lines[1:3]), text
         rows = [re.split(r"  +", line.strip()) for line in lines if re.match(r" *[01]  ", line)]
-        assert [row[1] for row in rows] in (["embed, 0-3", "4-6, head"], ["embed, 0-2", "3-6, head"]), text
+        assert ([row[1] for row in rows] in (["embed, 0-3", "4-6, head"],
+                                             ["embed, 0-2", "3-6, head"])), text
         assert [row[4] for row in rows] == ["2", "1"], text
         idle = [float(row[3].split()[0]) for row in rows]
-        assert abs(sum(idle) / 2 - float(re.search(r"^idle over all stages: (\S+) %$", text, re.M)[1])) < 0.1, text
+        assert (abs(sum(idle) / 2 - float(re.search(r"^idle over all stages: (\S+) %$", text,
+                                                    re.M)[1])) < 0.1), text
         zero_bubble = piped(pipeline=2, schedule="zbv").stdout
-        assert zero_bubble.startswith("schedule zbv: 2 stages, 2 parts each, 8 micro-batches\nstage 0 | F0a "), zero_bubble
-        assert "embed, 0" in zero_bubble and "head" in zero_bubble.split("stage  layers")[1].splitlines()[2], zero_bubble
+        assert (zero_bubble.startswith("schedule zbv: 2 stages, 2 parts each, 8 micro-batches\n"
+                                       "stage 0 | F0a ")), zero_bubble
+        assert ("embed, 0" in zero_bubble
+                and "head" in zero_bubble.split("stage  layers")[1].splitlines()[2]), zero_bubble
 
     @case
     def layers_by_hand_are_what_is_drawn():
@@ -156,12 +180,14 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_model_that_cannot_be_cut_is_refused_before_anything_is_built():
         for command, keys, told in (
-                ("too many", {"pipeline": 8}, "12: error: the model's 7 decoder layers cannot be cut into 8 parts (pipeline 8)\n"
-                 "  remedy: use parallel.pipeline 7 or less\n"),
-                ("wrong sum", {"pipeline": 2, "pipeline_layers": [4, 4]}, "error: parallel.pipeline_layers 4 + 4 = 8 ≠ the model's "
+                ("too many", {"pipeline": 8}, "12: error: the model's 7 decoder layers cannot be "
+                 "cut into 8 parts (pipeline 8)\n  remedy: use parallel.pipeline 7 or less\n"),
+                ("wrong sum", {"pipeline": 2, "pipeline_layers": [4, 4]},
+                 "error: parallel.pipeline_layers 4 + 4 = 8 ≠ the model's "
                  "7 decoder layers\n  remedy: write numbers with the sum 7\n")):
             refused = piped(code=2, **keys).stderr
-            assert told.split(": ", 1)[1] in refused and "1 problem in the config; nothing was started" in refused, (command, refused)
+            assert (told.split(": ", 1)[1] in refused and "1 problem in the config; nothing was "
+                                                          "started" in refused), (command, refused)
         alone = piped(code=2).stderr
         assert alone == ("ftrun: --schedule: the config has no pipeline\n"
                          "  remedy: write parallel.pipeline, the number of stages\n"), alone
@@ -171,24 +197,32 @@ with tempfile.TemporaryDirectory() as scratch:
         model = tiny_model(scratch / "four-layers", tiny_weights(layers=4), num_hidden_layers=4)
 
         def checked(*arguments, code=0, **parallel):
-            value = {"model": {"path": str(model)}, "data": {"train": str(data), "sequence_length": 32},
-                     "parallel": {"data": 1, "pipeline": 2, **parallel}, "train_micro_batch_size_per_gpu": 2,
-                     "gradient_accumulation_steps": 4, "train": {"steps": 1}, "output_dir": str(scratch / "out")}
-            return must(ftrun("check", "-q", "--config", write_config(scratch, value), *arguments), code)
+            value = {"model": {"path": str(model)},
+                     "data": {"train": str(data), "sequence_length": 32},
+                     "parallel": {"data": 1, "pipeline": 2, **parallel},
+                     "train_micro_batch_size_per_gpu": 2,
+                     "gradient_accumulation_steps": 4, "train": {"steps": 1},
+                     "output_dir": str(scratch / "out")}
+            return must(ftrun("check", "-q", "--config", write_config(scratch, value), *arguments),
+                        code)
 
         told = re.search(r"notice: gradient_accumulation_steps .*", checked().stdout)
-        assert told and told[0] == ("notice: gradient_accumulation_steps 4 with pipeline 2: in schedule 1f1b each stage waits 20 % "
-                                    "of a step, with 8 micro-batches 11 % (parts that take equally long)"), told
+        assert (told and told[0] == ("notice: gradient_accumulation_steps 4 with pipeline 2: in "
+                                     "schedule 1f1b each stage waits 20 % of a step, with 8 "
+                                     "micro-batches 11 % (parts that take equally long)")), told
         assert "notice: gradient" not in checked("--set", "gradient_accumulation_steps=8").stdout
         assert "waits 11 % of a step" in checked("--set", "parallel.schedule=interleaved").stdout
         refused = checked("--set", "parallel.pipeline=8", code=2).stderr
-        assert ("--set parallel.pipeline=8: error: the model's 4 decoder layers cannot be cut into 8 parts (pipeline 8)\n"
-                "  remedy: use parallel.pipeline 4 or less\n") in refused, refused
+        assert ("--set parallel.pipeline=8: error: the model's 4 decoder layers cannot be cut into "
+                "8 parts (pipeline 8)\n  remedy: use parallel.pipeline 4 or less\n") in refused, (
+            refused)
 
     @case
     def the_pipeline_of_16384_ranks_is_drawn():
-        text = must(ftrun("plan", "--config", SOURCE / "tests/sim/llama-3-405b/plan.yaml", "--schedule", "--set",
-                          "parallel.pipeline=16", "--set", "gradient_accumulation_steps=64", "--set", "parallel.data=auto",
+        text = must(ftrun("plan", "--config", SOURCE / "tests/sim/llama-3-405b/plan.yaml",
+                          "--schedule", "--set",
+                          "parallel.pipeline=16", "--set", "gradient_accumulation_steps=64",
+                          "--set", "parallel.data=auto",
                           "--nproc", 16384, "--set", "train_batch_size=auto", cwd=SOURCE)).stdout
         assert text.startswith("schedule 1f1b: 16 stages, 64 micro-batches\nstage 0  | F"), text
         assert len(re.findall(r"^stage ", text, re.M)) == 17, text  # and the table's headers

@@ -1,5 +1,6 @@
-"""What a step takes, before a run and after it: `ftrun bench machine` measures this machine, `ftrun plan --machine` says what a
-step would take, a run compares its own steps with that; what is wrong with a machine file is told with its place."""
+"""What a step takes, before a run and after it: `ftrun bench machine` measures this machine, `ftrun
+plan --machine` says what a step would take, a run compares its own steps with that; what is wrong
+with a machine file is told with its place."""
 import re
 import tempfile
 
@@ -15,30 +16,36 @@ with tempfile.TemporaryDirectory() as scratch:
     def without_a_machine_file_a_run_says_how_to_make_one():
         run = job.run("before", env=cache, **settings)
         assert re.search(r"time of a step: [\d.e-]+ s measured \(median of 6 steps\); "
-                         r"not predicted: ftrun bench machine has not measured this machine\n", run.stdout), run.stdout
+                         r"not predicted: ftrun bench machine has not measured this machine\n",
+                         run.stdout), run.stdout
         assert list(manifest(job.out("before"))["time"]) == ["measured"]
 
     @case
     def a_machine_is_measured_and_its_file_kept():
-        told = must(ftrun("bench", "machine", "--quick", "--name", "here", env=cache, timeout=300)).stdout
-        assert told == f"ftrun plan --machine {own} says what a step takes here; runs compare their steps with it\n", told
+        told = must(ftrun("bench", "machine", "--quick", "--name", "here", env=cache,
+                          timeout=300)).stdout
+        assert (told == f"ftrun plan --machine {own} says what a step takes here; runs compare "
+                        "their steps with it\n"), told
         text = own.read_text()
         assert re.match(r"machine: here\ndevice: processor\ndevices: \d+\n", text), text
-        for word in ("linear fp32: {", "linear_wgrad bf16: {", "attention fp32: {", "update: {", "products: {fp32: "):
+        for word in ("linear fp32: {", "linear_wgrad bf16: {", "attention fp32: {", "update: {",
+                     "products: {fp32: "):
             assert word in text, (word, text)
 
     @case
     def a_plan_says_what_a_step_takes():
         config = job.config("planned", **settings)
         told = must(ftrun("plan", "--config", config, "--machine", own)).stdout
-        found = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.e+]+ tokens/s, [\d.]+ % MFU \(predicted\)\n"
+        found = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.e+]+ tokens/s, [\d.]+ % "
+                          r"MFU \(predicted\)\n"
                           r"  layers +[\d.e-]+ s +[\d.]+ %\n  update +[\d.e-]+ s", told)
         assert found and float(found[1]) > 0, told
 
     @case
     def a_run_compares_its_steps():
         run = job.run("after", env=cache, **settings)
-        assert re.search(r"time of a step: [\d.e-]+ s predicted \(here, measured 20\d\d-[^)]*\), [\d.e-]+ s measured "
+        assert re.search(r"time of a step: [\d.e-]+ s predicted \(here, measured 20\d\d-[^)]*\), "
+                         r"[\d.e-]+ s measured "
                          r"\(median of 6 steps\): [\d.]+ % (less|more)\n", run.stdout), run.stdout
         record = manifest(job.out("after"))["time"]
         assert record["predicted"]["step"] > 0 and record["measured"]["step"] > 0, record
@@ -47,7 +54,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def another_machines_file_is_not_believed():
         own.write_text(own.read_text().replace("processor: ", "processor: another ", 1))
         run = job.run("other", env=cache, **settings)
-        assert f"not predicted: {own} is of other processors: ftrun bench machine measures these\n" in run.stdout, run.stdout
+        assert (f"not predicted: {own} is of other processors: ftrun bench machine measures "
+                "these\n" in run.stdout), run.stdout
         own.write_text("machine: [\n")
         run = job.run("broken", env=cache, **settings)
         assert f"not predicted: {own}:" in run.stdout, run.stdout
@@ -55,29 +63,39 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def bad_machine_files_are_refused_with_their_places():
         config, bad = job.config("bad", **settings), job.scratch / "bad.yaml"
-        bad.write_text("machine: m\nrates:\n  - memory: 10 Gb/s\n    products: {fp32: 1 TFLOP/s}\nlinks: {node: {latency: 3}}\n")
+        bad.write_text("machine: m\nrates:\n  - memory: 10 Gb/s\n    products: {fp32: 1 TFLOP/s}\n"
+                       "links: {node: {latency: 3}}\n")
         told = must(ftrun("plan", "--config", config, "--machine", bad), 2).stderr
-        assert f"{bad}:3:13: error: \"10 Gb/s\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s\n" in told, told
-        assert f"{bad}:5:25: error: \"3\" has no unit" in told and "links.node.bandwidth is missing" in told, told
-        told = must(ftrun("plan", "--config", config, "--machine", job.scratch / "none.yaml"), 4).stderr
+        assert (f"{bad}:3:13: error: \"10 Gb/s\" counts bits; this rate is in bytes: 8 Gb/s are 1 "
+                "GB/s\n" in told), told
+        assert (f"{bad}:5:25: error: \"3\" has no unit" in told
+                and "links.node.bandwidth is missing" in told), told
+        told = must(ftrun("plan", "--config", config, "--machine", job.scratch / "none.yaml"),
+                    4).stderr
         assert "none.yaml" in told, told
         # Two ranks and nothing to exchange over, and GPUs: the plan goes on without a time.
         bad.write_text("machine: m\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 TFLOP/s}\n")
         told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
-        assert "time of a step: not predicted: the machine m has no links.node, over which the ranks of a node exchange\n" in told, told
-        bad.write_text("machine: m\ndevice: gpu\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 TFLOP/s}\n")
+        assert ("time of a step: not predicted: the machine m has no links.node, over which the "
+                "ranks of a node exchange\n" in told), told
+        bad.write_text("machine: m\ndevice: gpu\nrates:\n  - memory: 10 GB/s\n    products: {fp32: "
+                       "1 TFLOP/s}\n")
         told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
-        assert "not predicted: the run computes on processors, and the machine m is one of GPUs\n" in told, told
+        assert ("not predicted: the run computes on processors, and the machine m is one of "
+                "GPUs\n" in told), told
         # Rates that no machine has.
-        bad.write_text("machine: m\nrates:\n  - memory: 1 KB/s\n    products: {fp32: 1 MFLOP/s}\nlinks: {node: {latency: 1 s, bandwidth: 1 KB/s}}\n")
+        bad.write_text("machine: m\nrates:\n  - memory: 1 KB/s\n    products: {fp32: 1 MFLOP/s}\n"
+                       "links: {node: {latency: 1 s, bandwidth: 1 KB/s}}\n")
         told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
-        assert re.search(r"not predicted: on the machine m .* would take [\d.e+]+ s\n", told) or "time of a step on m" in told, told
+        assert (re.search(r"not predicted: on the machine m .* would take [\d.e+]+ s\n", told)
+                or "time of a step on m" in told), told
 
     @case
     def nothing_of_a_users_is_overwritten():
         thesis = job.scratch / "thesis.txt"
         thesis.write_text("mine")
         told = must(ftrun("bench", "machine", "--quick", "--out", thesis, timeout=300), 2).stderr
-        assert "there is such a file, which stays as it is" in told and thesis.read_text() == "mine", told
+        assert ("there is such a file, which stays as it is" in told
+                and thesis.read_text() == "mine"), told
 
     run_cases()

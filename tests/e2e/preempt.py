@@ -1,7 +1,7 @@
-"""The contract of pre-emption, counted: a stop signal at any instant ends a run in time, and the run
-that goes on has the bits of one that nobody stopped. Instants, signals and who gets them are drawn
-from a seed; half of the signals are aimed at a phase. No CTest entry of its own: e2e.preempt makes a
-few, and this script, as docs/reliability.md records it, many:
+"""The contract of pre-emption, counted: a stop signal at any instant ends a run in time, and the
+run that goes on has the bits of one that nobody stopped. Instants, signals and who gets them are
+drawn from a seed; half of the signals are aimed at a phase. No CTest entry of its own: e2e.preempt
+makes a few, and this script, as docs/reliability.md records it, many:
 
     preempt.py SOURCE --signals 200 --seed 1
 """
@@ -251,10 +251,10 @@ class Contract:
             )
 
         return (
-            f"stops: seed {self.seed}, {self.count()} signals in {self.runs} runs ({self.late} more "
-            f"came after a run's work): all ended with their code, after "
-            f"{statistics.median(self.seconds):.2f} s in the median and {max(self.seconds):.2f} s at "
-            f"most, and all went on to the bits of an undisturbed run\n"
+            f"stops: seed {self.seed}, {self.count()} signals in {self.runs} runs ({self.late} "
+            f"more came after a run's work): all ended with their code, after "
+            f"{statistics.median(self.seconds):.2f} s in the median and {max(self.seconds):.2f} s "
+            f"at most, and all went on to the bits of an undisturbed run\n"
             f"  signals: {listed(self.of_signal)}\n"
             f"  phases: {listed(self.of_phase)}\n"
             f"  layouts: {listed(self.of_kind)}"

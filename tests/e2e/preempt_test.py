@@ -1,6 +1,6 @@
-"""A share of what preempt.py counts: stop signals at random instants over phases and layouts, each of
-which ends the run in time; what goes on has the bits of an undisturbed run. The seed is another one
-each day. And the lead of `--stop-lead`, which is compared with what a run measures."""
+"""A share of what preempt.py counts: stop signals at random instants over phases and layouts, each
+of which ends the run in time; what goes on has the bits of an undisturbed run. The seed is another
+one each day. And the lead of `--stop-lead`, which is compared with what a run measures."""
 
 import tempfile
 import time

@@ -1,6 +1,7 @@
-"""scripts/quickstart.sh as a user types it, for 4 steps of short rows and into a folder of its own, which holds a finished
-run: that is kept beside the new one, and the new one ends with a model that can be loaded. Rows of 512 tokens, as the
-config has them, would run the same code eight times as long; e2e.memory trains with rows of 512."""
+"""scripts/quickstart.sh as a user types it, for 4 steps of short rows and into a folder of its own,
+which holds a finished run: that is kept beside the new one, and the new one ends with a model that
+can be loaded. Rows of 512 tokens, as the config has them, would run the same code eight times as
+long; e2e.memory trains with rows of 512."""
 import json
 import os
 import pathlib
@@ -13,17 +14,20 @@ from runner import LAUNCHER_VARIABLES, evaluations, exported, manifest, must, sk
 SOURCE = pathlib.Path(sys.argv[1])
 STEPS = 4
 # 8 samples of 16, and 8 tokens of text instead of 48: these would take longer than the steps.
-SHORT = ("--set", "train.evaluation.samples=8", "--set", "data.sequence_length=64", "--set", "train.generate.tokens=8")
+SHORT = ("--set", "train.evaluation.samples=8", "--set", "data.sequence_length=64", "--set",
+         "train.generate.tokens=8")
 
 
 def listing(folder):
     """Names, sizes and times below a folder: what a run into another folder must leave as it is."""
-    return sorted((str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")) if folder.is_dir() else None
+    return sorted((str(path), path.lstat().st_size, path.lstat().st_mtime_ns)
+                  for path in folder.rglob("*")) if folder.is_dir() else None
 
 
 def quickstart(out, *options):
     kept = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
-    return must(subprocess.run([SOURCE / "scripts" / "quickstart.sh", "--out", out, *options], capture_output=True, text=True,
+    return must(subprocess.run([SOURCE / "scripts" / "quickstart.sh", "--out", out, *options],
+                               capture_output=True, text=True,
                                env=kept, cwd="/"))
 
 
@@ -40,7 +44,8 @@ def check_run(out, done, steps_done):
 
 
 def main():
-    if os.statvfs(tempfile.gettempdir()).f_bavail * os.statvfs(tempfile.gettempdir()).f_frsize < 4 << 30:
+    if os.statvfs(tempfile.gettempdir()).f_bavail * os.statvfs(
+            tempfile.gettempdir()).f_frsize < 4 << 30:
         skip(f"a run of the quickstart wants 4 GiB in {tempfile.gettempdir()}")
     before = listing(SOURCE / "runs" / "quickstart")
     with tempfile.TemporaryDirectory() as scratch:
@@ -48,13 +53,17 @@ def main():
         finished = out / "export" / "model" / "config.json"
         finished.parent.mkdir(parents=True)
         finished.write_text("of an earlier run")
-        done = quickstart(out, "--set", f"train.steps={STEPS}", "--set", "train.evaluation.every=2", *SHORT)
+        done = quickstart(out, "--set", f"train.steps={STEPS}", "--set", "train.evaluation.every=2",
+                          *SHORT)
         losses = check_run(out, done, STEPS)
         validated = [m["loss"] for m in evaluations(out)]
-        assert len(validated) == 3 and validated[-1] < validated[0], f"four steps learned nothing: {validated}"
-        assert f"{out} holds a finished run: keeping it as {out}." in done.stdout, done.stdout[:2000]
+        assert (len(validated) == 3
+                and validated[-1] < validated[0]), f"four steps learned nothing: {validated}"
+        assert f"{out} holds a finished run: keeping it as {out}." in done.stdout, (
+            done.stdout[:2000])
         kept, = [path for path in out.parent.iterdir() if path != out]
-        assert (kept / "export" / "model" / "config.json").read_text() == "of an earlier run", "the finished run was changed"
+        assert (kept / "export" / "model" / "config.json").read_text() == "of an earlier run", (
+            "the finished run was changed")
     assert listing(SOURCE / "runs" / "quickstart") == before, "the user's own run was touched"
     print(f"losses {losses}, validation {validated}")
 

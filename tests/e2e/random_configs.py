@@ -1,7 +1,8 @@
-"""Whole configs drawn from a seed, each on a layout drawn with it: what `ftrun check` accepts is planned, trained, verified and
-exported; its losses are those of one process that trains the same in the plainest way; goes on bit by bit from a checkpoint
-before its last on the same layout, and with the same losses on another one; and allocates what was planned. What it
-refuses has a remedy. No CTest entry: scripts/soak.sh runs it.
+"""Whole configs drawn from a seed, each on a layout drawn with it: what `ftrun check` accepts is
+planned, trained, verified and exported; its losses are those of one process that trains the same in
+the plainest way; goes on bit by bit from a checkpoint before its last on the same layout, and with
+the same losses on another one; and allocates what was planned. What it refuses has a remedy. No
+CTest entry: scripts/soak.sh runs it.
 
     random_configs.py SOURCE --runs 100 --seed 1 [--first 0] [--keep FOLDER]
 """
@@ -20,7 +21,8 @@ import time
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
 
 import numpy as np
-from runner import config, copy_without_last, ftrun, manifest, metrics, must, numbers, start, tiny_data, write_config
+from runner import (config, copy_without_last, ftrun, manifest, metrics, must, numbers, start,
+                    tiny_data, write_config)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("source")
@@ -31,19 +33,24 @@ parser.add_argument("--keep", help="folder for configs and outputs of runs that 
 args = parser.parse_args()
 
 VOCABULARY = 211
-SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, "initializer_range": 0.1}
+SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128,
+         "num_attention_heads": 4, "num_key_value_heads": 2,
+         "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
+         "pad_token_id": None, "initializer_range": 0.1}
 MODELS = {
     "llama": ("Llama", {"num_hidden_layers": 4, "tie_word_embeddings": False}),
     "llama, tied": ("Llama", {"num_hidden_layers": 3, "tie_word_embeddings": True}),
-    "llama, biases": ("Llama", {"num_hidden_layers": 2, "tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True}),
-    "mistral, window": ("Mistral", {"num_hidden_layers": 4, "head_dim": 16, "sliding_window": 8, "tie_word_embeddings": False}),
+    "llama, biases": ("Llama", {"num_hidden_layers": 2, "tie_word_embeddings": False,
+                                "attention_bias": True, "mlp_bias": True}),
+    "mistral, window": ("Mistral", {"num_hidden_layers": 4, "head_dim": 16, "sliding_window": 8,
+                                    "tie_word_embeddings": False}),
     "qwen2, tied": ("Qwen2", {"num_hidden_layers": 4, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3", {"num_hidden_layers": 3, "head_dim": 16, "tie_word_embeddings": False}),
 }
 CPU = {"device": "cpu"}
 # Of what one process computes, relative.
-BOUNDS = {"fp32": {"loss": 1e-5, "grad_norm": 1e-4}, "bf16": {"loss": 5e-3, "grad_norm": 5e-2}, "fp16": {"loss": 1e-3, "grad_norm": 1e-2}}
+BOUNDS = {"fp32": {"loss": 1e-5, "grad_norm": 1e-4}, "bf16": {"loss": 5e-3, "grad_norm": 5e-2},
+          "fp16": {"loss": 1e-3, "grad_norm": 1e-2}}
 
 
 def make_models(folder):
@@ -51,7 +58,9 @@ def make_models(folder):
     import transformers
     for seed, (name, (family, changes)) in enumerate(MODELS.items()):
         torch.manual_seed(seed)
-        model = getattr(transformers, family + "ForCausalLM")(getattr(transformers, family + "Config")(**SHAPE | changes))
+        model = getattr(transformers,
+                        family + "ForCausalLM")(getattr(transformers,
+                                                        family + "Config")(**SHAPE | changes))
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() == 1:
@@ -91,11 +100,13 @@ class Draw:
         return self.chance.random() < probability
 
     def draw_data(self):
-        flat, documents, more = (str(self.scratch / name) for name in ("flat.bin", "documents.jsonl", "more.jsonl"))
+        flat, documents, more = (str(self.scratch / name)
+                                 for name in ("flat.bin", "documents.jsonl", "more.jsonl"))
         data = {"sequence_length": self.chance.choice((8, 16, 32)), "shuffle": self.maybe(0.7)}
         kind = self.weighted(("flat", 3), ("documents", 3), ("mix", 2), ("several", 1))
         data["train"] = {"flat": flat, "documents": documents, "several": [documents, more],
-                         "mix": [{"path": documents, "weight": 3}, {"path": more, "weight": self.chance.choice((1, 2.5))}]}[kind]
+                         "mix": [{"path": documents, "weight": 3},
+                                 {"path": more, "weight": self.chance.choice((1, 2.5))}]}[kind]
         if kind == "flat":
             data["token_dtype"] = "uint16"
         else:
@@ -107,54 +118,86 @@ class Draw:
     def draw_what(self):
         chance = self.chance
         rate = 10 ** chance.uniform(-4, -2.5)
-        what = {"data": self.draw_data(), "train": {"seed": chance.randint(0, 99), "steps": self.steps},
+        what = {"data": self.draw_data(), "train": {"seed": chance.randint(0, 99),
+                                                    "steps": self.steps},
                 "gradient_clipping": chance.choice((0, 0.3, 1.0)), "train_batch_size": self.samples}
         what["optimizer"] = self.weighted(
-            ({"type": "AdamW", "params": {"lr": rate, "betas": [0.9, 0.95], "weight_decay": 0.1}}, 5),
-            ({"type": "Adam", "params": {"lr": rate, "adam_w_mode": False, "weight_decay": 0.01}}, 1),
+            ({"type": "AdamW", "params": {"lr": rate, "betas": [0.9, 0.95], "weight_decay": 0.1}},
+             5),
+            ({"type": "Adam", "params": {"lr": rate, "adam_w_mode": False, "weight_decay": 0.01}},
+             1),
             ({"type": "Adam", "params": {"lr": rate, "bias_correction": False}}, 1),
-            ({"type": "SGD", "params": {"lr": 10 * rate, "momentum": 0.9, "nesterov": self.maybe(0.5)}}, 2),
+            ({"type": "SGD", "params": {"lr": 10 * rate, "momentum": 0.9,
+                                        "nesterov": self.maybe(0.5)}}, 2),
             ({"type": "SGD", "params": {"lr": 10 * rate}}, 1))
         if self.maybe(0.6):
             what["scheduler"] = chance.choice((
-                {"type": "cosine", "params": {"warmup_num_steps": 2}}, {"type": "linear", "params": {"warmup_num_steps": 1}},
+                {"type": "cosine", "params": {"warmup_num_steps": 2}},
+                {"type": "linear", "params": {"warmup_num_steps": 1}},
                 {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_max_lr": rate}},
-                {"type": "WarmupCosineLR", "params": {"total_num_steps": self.steps, "warmup_num_steps": 2}},
-                {"type": "WarmupDecayLR", "params": {"total_num_steps": self.steps, "warmup_num_steps": 2, "warmup_max_lr": rate}},
-                {"type": "OneCycle", "params": {"cycle_min_lr": rate / 10, "cycle_max_lr": rate, "cycle_first_step_size": 2,
-                                                "decay_step_size": 2, "decay_lr_rate": 0.1, "decay_mom_rate": 0.01}},
-                {"type": "LRRangeTest", "params": {"lr_range_test_min_lr": rate, "lr_range_test_step_size": 2, "lr_range_test_step_rate": 0.5}}))
+                {"type": "WarmupCosineLR", "params": {"total_num_steps": self.steps,
+                                                      "warmup_num_steps": 2}},
+                {"type": "WarmupDecayLR", "params": {"total_num_steps": self.steps,
+                                                     "warmup_num_steps": 2, "warmup_max_lr": rate}},
+                {"type": "OneCycle", "params": {"cycle_min_lr": rate / 10, "cycle_max_lr": rate,
+                                                "cycle_first_step_size": 2,
+                                                "decay_step_size": 2, "decay_lr_rate": 0.1,
+                                                "decay_mom_rate": 0.01}},
+                {"type": "LRRangeTest", "params": {"lr_range_test_min_lr": rate,
+                                                   "lr_range_test_step_size": 2,
+                                                   "lr_range_test_step_rate": 0.5}}))
         if what["data"].get("validation"):
             what["train"]["check_replicas"] = chance.choice((0, 1, 100))
-            what["train"]["evaluation"] = {"every": chance.choice((0, 2)), "samples": chance.choice((0, 5, 64))}
+            what["train"]["evaluation"] = {"every": chance.choice((0, 2)),
+                                           "samples": chance.choice((0, 5, 64))}
             if self.maybe(0.3):
-                what["train"]["generate"] = {"prompt_tokens": 4, "tokens": 5, "prompts": chance.choice((1, 3))}
+                what["train"]["generate"] = {"prompt_tokens": 4, "tokens": 5,
+                                             "prompts": chance.choice((1, 3))}
         if self.precision == "bf16":
             what["bf16"] = {"enabled": True}
             if self.maybe(0.3):
                 what["data_types"] = {"grad_accum_dtype": "fp32"}
             if self.maybe(0.2):
                 what["communication_data_type"] = "fp32"
-        if self.precision == "fp16":  # with scales at which no layout overflows: where one does depends on what it sums
-            what["fp16"] = {"enabled": True, "initial_scale_power": chance.choice((6, 9)), "loss_scale_window": 2}
-        trained = self.weighted(("all", 5), ("lora", 3), ("dora", 1), ("frozen", 2), ("quantized", 1))
+        # with scales at which no layout overflows: where one does depends on what it sums
+        if self.precision == "fp16":
+            what["fp16"] = {"enabled": True, "initial_scale_power": chance.choice((6, 9)),
+                            "loss_scale_window": 2}
+        trained = self.weighted(("all", 5), ("lora", 3), ("dora", 1), ("frozen", 2),
+                                ("quantized", 1))
         if trained == "frozen":
-            what["train"] |= chance.choice(({"freeze": "embed_tokens"}, {"freeze": r"layers\.[01]\."}, {"freeze": "norm"}, {"freeze": "lm_head"},
-                                            {"only": r"layers\.1\."}, {"only": "self_attn"}, {"only": "norm"}))
+            what["train"] |= chance.choice(({"freeze": "embed_tokens"},
+                                            {"freeze": r"layers\.[01]\."}, {"freeze": "norm"},
+                                            {"freeze": "lm_head"},
+                                            {"only": r"layers\.1\."}, {"only": "self_attn"},
+                                            {"only": "norm"}))
         elif trained != "all":
-            what["adapter"] = {"r": chance.choice((2, 4)), "lora_alpha": 8, "use_dora": trained == "dora", "use_rslora": self.maybe(0.2),
-                               "target_modules": chance.choice(("all-linear", ["q_proj", "v_proj"], ["o_proj", "down_proj"])),
+            what["adapter"] = {"r": chance.choice((2, 4)), "lora_alpha": 8,
+                               "use_dora": trained == "dora", "use_rslora": self.maybe(0.2),
+                               "target_modules": chance.choice(("all-linear", ["q_proj", "v_proj"],
+                                                                ["o_proj", "down_proj"])),
                                "lora_dropout": chance.choice((0, 0, 0.1))}
-            what["adapter"] |= chance.choice(({}, {"modules_to_save": ["lm_head"]}, {"modules_to_save": ["embed_tokens"]}, {"bias": "all"}, {"bias": "lora_only"},
-                                              {"layers_to_transform": [1]}, {"exclude_modules": ["o_proj"]}, {"rank_pattern": {"q_proj": 3, "layers.0.*down_proj": 1}},
-                                              {"init_lora_weights": chance.choice(("gaussian", "orthogonal", False))}))
+            what["adapter"] |= chance.choice(({}, {"modules_to_save": ["lm_head"]},
+                                              {"modules_to_save": ["embed_tokens"]},
+                                              {"bias": "all"}, {"bias": "lora_only"},
+                                              {"layers_to_transform": [1]},
+                                              {"exclude_modules": ["o_proj"]},
+                                              {"rank_pattern": {"q_proj": 3,
+                                                                "layers.0.*down_proj": 1}},
+                                              {"init_lora_weights":
+                                               chance.choice(("gaussian", "orthogonal", False))}))
         if trained == "quantized":
-            what["quantization"] = {"type": chance.choice(("nf4", "int8")), "double": self.maybe(0.5)}
-        what |= self.weighted(({}, 8), ({"prescale_gradients": True}, 1), ({"gradient_predivide_factor": 2.0}, 1), ({"dataloader_drop_last": True}, 2))
+            what["quantization"] = {"type": chance.choice(("nf4", "int8")),
+                                    "double": self.maybe(0.5)}
+        what |= self.weighted(({}, 8), ({"prescale_gradients": True}, 1),
+                              ({"gradient_predivide_factor": 2.0}, 1),
+                              ({"dataloader_drop_last": True}, 2))
         if what["data"].get("validation") and self.maybe(0.3):
             name = "first" if isinstance(what["data"]["validation"], dict) else "validation"
-            what["checkpoint"] = {"keep_best": {"metric": f"{name}.{chance.choice(('loss', 'accuracy'))}"}}
-            what["export"] = {"which": chance.choice(("last", "best")), "dtype": chance.choice(("auto", "fp32", "bf16", "fp16"))}
+            what["checkpoint"] = {"keep_best":
+                                  {"metric": f"{name}.{chance.choice(('loss', 'accuracy'))}"}}
+            what["export"] = {"which": chance.choice(("last", "best")),
+                              "dtype": chance.choice(("auto", "fp32", "bf16", "fp16"))}
         return what
 
     def nvme(self, name):
@@ -163,38 +206,47 @@ class Draw:
     def layout(self):
         """Ranks, and the keys that say how they train."""
         chance = self.chance
-        tensor, pipeline, data = self.weighted(((1, 1, 1), 2), ((1, 1, 2), 4), ((1, 1, 3), 2), ((1, 1, 4), 3), ((2, 1, 1), 2), ((2, 1, 2), 3),
-                                               ((1, 2, 1), 2), ((1, 2, 2), 3), ((2, 2, 1), 2), ((1, 3, 1), 1), ((4, 1, 1), 1))
+        tensor, pipeline, data = self.weighted(((1, 1, 1), 2), ((1, 1, 2), 4), ((1, 1, 3), 2),
+                                               ((1, 1, 4), 3), ((2, 1, 1), 2), ((2, 1, 2), 3),
+                                               ((1, 2, 1), 2), ((1, 2, 2), 3), ((2, 2, 1), 2),
+                                               ((1, 3, 1), 1), ((4, 1, 1), 1))
         if self.samples % data:
             data = 1
         each = self.samples // data
         micro = chance.choice([m for m in range(1, each + 1) if each % m == 0])
-        how = {"train_micro_batch_size_per_gpu": micro, "threads": 1, "parallel": {"tensor": tensor, "pipeline": pipeline}}
+        how = {"train_micro_batch_size_per_gpu": micro, "threads": 1,
+               "parallel": {"tensor": tensor, "pipeline": pipeline}}
         if tensor > 1:
             how["parallel"]["sequence"] = self.maybe(0.6)
         if pipeline > 1:
-            how["parallel"]["schedule"] = chance.choice(("gpipe", "1f1b", "interleaved", "zb-h1", "zbv"))
+            how["parallel"]["schedule"] = chance.choice(("gpipe", "1f1b", "interleaved", "zb-h1",
+                                                         "zbv"))
         stage = chance.choice((0, 1, 2, 3)) if data > 1 else self.weighted((0, 2), (1, 1), (3, 1))
         zero = {"stage": stage, "reduce_bucket_size": chance.choice((1000, 30000, 500_000_000)),
-                "allgather_bucket_size": chance.choice((1000, 30000, 500_000_000)), "overlap_comm": self.maybe(0.5)}
+                "allgather_bucket_size": chance.choice((1000, 30000, 500_000_000)),
+                "overlap_comm": self.maybe(0.5)}
         if stage == 3:
             zero |= {"stage3_param_persistence_threshold": chance.choice((0, 100, 100_000)),
                      "stage3_prefetch_bucket_size": chance.choice((0, 20000, 50_000_000)),
-                     "stage3_max_live_parameters": chance.choice((0, 50000, 10**9)), "stage3_max_reuse_distance": chance.choice((0, 50000, 10**9))}
+                     "stage3_max_live_parameters": chance.choice((0, 50000, 10**9)),
+                     "stage3_max_reuse_distance": chance.choice((0, 50000, 10**9))}
             if self.maybe(0.3):
                 zero["offload_param"] = chance.choice((CPU, self.nvme("parameters")))
             if data == 4 and self.maybe(0.3):
                 zero["zero_hpz_partition_size"] = 2
         if stage > 0 and self.maybe(0.4):
-            zero["offload_optimizer"] = dict(zero["offload_param"]) if zero.get("offload_param", CPU) != CPU else chance.choice(
-                (dict(CPU), self.nvme("parameters")))
+            if zero.get("offload_param", CPU) != CPU:
+                zero["offload_optimizer"] = dict(zero["offload_param"])
+            else:
+                zero["offload_optimizer"] = chance.choice((dict(CPU), self.nvme("parameters")))
             if stage == 3 and self.maybe(0.3):
                 zero["offload_optimizer"]["ratio"] = 0.5
         if data == 4 and stage > 0 and "zero_hpz_partition_size" not in zero and self.maybe(0.3):
             how["parallel"] |= {"data": 4, "data_replicate": 2}
         how["zero_optimization"] = zero
         if self.maybe(0.5):
-            how["recompute"] = {"policy": chance.choice(("selective", "full")), "every": chance.choice((1, 1, 2))}
+            how["recompute"] = {"policy": chance.choice(("selective", "full")),
+                                "every": chance.choice((1, 1, 2))}
             if how["recompute"]["policy"] == "full" and self.maybe(0.3):
                 how["activation_checkpointing"] = {"cpu_checkpointing": True}
         how["partition"] = {"unit": chance.choice(("block", "layer", "layer", "model"))}
@@ -205,10 +257,12 @@ class Draw:
 
     def value(self, out, how, **checkpoint):
         value = config(self.scratch / self.model.replace(", ", "-"), "", out)
-        for key in ("data", "train", "gradient_accumulation_steps", "train_micro_batch_size_per_gpu"):
+        for key in ("data", "train", "gradient_accumulation_steps",
+                    "train_micro_batch_size_per_gpu"):
             del value[key]
         value |= self.what | how
-        value["checkpoint"] = self.what.get("checkpoint", {}) | how.get("checkpoint", {}) | checkpoint
+        value["checkpoint"] = self.what.get("checkpoint",
+                                            {}) | how.get("checkpoint", {}) | checkpoint
         return value
 
     def plain(self):
@@ -224,7 +278,8 @@ class Run:
         self.draw, self.scratch, self.tally = draw, scratch, tally
 
     def write(self, name, how, **checkpoint):
-        return write_config(self.scratch, self.draw.value(self.scratch / name, how, **checkpoint), f"{name}.json")
+        return write_config(self.scratch, self.draw.value(self.scratch / name, how, **checkpoint),
+                            f"{name}.json")
 
     def train(self, name, ranks, how, *arguments, **checkpoint):
         must(ftrun("--config", self.write(name, how, **checkpoint), "--nproc", ranks, *arguments))
@@ -258,23 +313,29 @@ class Run:
             for key in ("step", "evaluation", "tokens", "lr", "skipped", "loss_scale"):
                 if ours.get(key) != theirs.get(key):
                     raise Finding(f"{what}: {key}: {ours} and {theirs}")
-            for key in () if ours.get("skipped") else ("loss", "grad_norm") if "grad_norm" in ours else ("loss",):
+            for key in () if ours.get("skipped") else ("loss",
+                                                       "grad_norm") if "grad_norm" in ours else (
+                                                           "loss",):
                 if ours[key] == theirs[key]:  # also "NaN", of a step without labels
                     continue
                 off = abs(ours[key] - theirs[key]) / max(abs(theirs[key]), 1e-3)
-                self.tally.worst[self.draw.precision, key] = max(self.tally.worst[self.draw.precision, key], off)
+                self.tally.worst[self.draw.precision,
+                                 key] = max(self.tally.worst[self.draw.precision, key], off)
                 if not off <= BOUNDS[self.draw.precision][key]:
-                    raise Finding(f"{what}: {key} of step {ours['step']}: {ours[key]} and {theirs[key]}, {off:.2g} apart")
+                    raise Finding(f"{what}: {key} of step {ours['step']}: {ours[key]} and "
+                                  f"{theirs[key]}, {off:.2g} apart")
 
     def check_record(self, out, ranks, how):
-        """Memory and traffic as planned: whole pages of each buffer more, Gloo's headers, and small all-reduces of more than two
-        ranks, whose inputs each rank reads whole."""
+        """Memory and traffic as planned: whole pages of each buffer more, Gloo's headers, and small
+        all-reduces of more than two ranks, whose inputs each rank reads whole."""
         record = manifest(out)
         memory, traffic = record["memory"], record["traffic"]
         for key, planned in memory["predicted"].items():
             allocated = memory["allocated"].get(key, 0)
-            if not planned <= allocated <= 1.02 * planned + 2**17 or memory["touched"].get(key, 0) > allocated:
-                raise Finding(f"{key}: {planned} bytes planned, {allocated} allocated, {memory['touched'].get(key)} touched")
+            if not planned <= allocated <= 1.02 * planned + 2**17 or memory["touched"].get(
+                    key, 0) > allocated:
+                raise Finding(f"{key}: {planned} bytes planned, {allocated} allocated, "
+                              f"{memory['touched'].get(key)} touched")
         for key in ("disk_read", "disk_written"):
             if traffic[key]["program"] != traffic[key]["disk"]:
                 raise Finding(f"{key}: {traffic[key]}")
@@ -293,7 +354,8 @@ class Run:
         shutil.rmtree(self.scratch / name / "export")
 
     def train_killed(self, name, ranks, how):
-        """kill -9 of the process that was started, at a moment drawn, and again, until a start ends by itself."""
+        """kill -9 of the process that was started, at a moment drawn, and again, until a
+        start ends by itself."""
         file = self.write(name, how, every=1, keep_last=0)
         out = self.scratch / name
 
@@ -356,8 +418,10 @@ class Tally:
             print(f"{count:6} refused: {words}")
         for (precision, key), worst in sorted(self.worst.items()):
             print(f"{precision}: {key} at most {worst:.1e} from one process")
-        print(f"random configs: seed {args.seed}, {args.runs} drawn, {self.trained.total()} trained "
-              f"({', '.join(f'{count} in {name}' for name, count in self.trained.items())}), {self.findings} findings", flush=True)
+        print(f"random configs: seed {args.seed}, {args.runs} drawn, {self.trained.total()} "
+              "trained "
+              f"({', '.join(f'{count} in {name}' for name, count in self.trained.items())}), "
+              f"{self.findings} findings", flush=True)
 
 
 def main():
@@ -376,9 +440,11 @@ def main():
                 tally.trained[draw.precision] += Run(draw, scratch, tally).go()
             except Exception as error:  # the next ones are looked at all the same
                 tally.findings += 1
-                print(f"seed {args.seed}, run {number}: {type(error).__name__}: {error}\n", flush=True)
+                print(f"seed {args.seed}, run {number}: {type(error).__name__}: {error}\n",
+                      flush=True)
                 if args.keep:
-                    shutil.copytree(scratch, pathlib.Path(args.keep) / f"{args.seed}-{number}", dirs_exist_ok=True)
+                    shutil.copytree(scratch, pathlib.Path(args.keep) / f"{args.seed}-{number}",
+                                    dirs_exist_ok=True)
             shutil.rmtree(scratch)
     tally.tell()
     sys.exit(tally.findings > 0)

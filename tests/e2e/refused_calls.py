@@ -1,5 +1,5 @@
-"""Runs a command to which the kernel refuses what file systems of networks and of FUSE lack, whatever the file system can:
-refused_calls.py COMMAND ARGUMENT...   (x86-64)"""
+"""Runs a command to which the kernel refuses what file systems of networks and of FUSE lack,
+whatever the file system can: refused_calls.py COMMAND ARGUMENT...   (x86-64)"""
 import ctypes
 import errno
 import fcntl

@@ -1,5 +1,5 @@
-"""The page of a run: what it shows, of one run and of several laid over each other, with lines that a kill tore and names that
-would like to be markup; drawn by a browser where there is one."""
+"""The page of a run: what it shows, of one run and of several laid over each other, with lines that
+a kill tore and names that would like to be markup; drawn by a browser where there is one."""
 import json
 import re
 import shutil
@@ -15,11 +15,13 @@ def browser():
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-MISSING["browser"] = lambda: "" if browser() else f"no browser: none of {', '.join(BROWSERS)} is installed"
+MISSING["browser"] = lambda: (
+    "" if browser() else f"no browser: none of {', '.join(BROWSERS)} is installed")
 
 
 def data_of(page):
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.S).group(1))
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>',
+                                page.read_text(), re.S).group(1))
 
 
 def dom(page, script="", width=1200):
@@ -27,8 +29,10 @@ def dom(page, script="", width=1200):
     probe = page.with_name("probe.html")
     probe.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
     with tempfile.TemporaryDirectory() as profile:
-        drawn = subprocess.run([browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                                f"--user-data-dir={profile}", f"--window-size={width},900", "--dump-dom", probe.as_uri()],
+        drawn = subprocess.run([browser(), "--headless", "--no-sandbox", "--disable-gpu",
+                                "--disable-dev-shm-usage", "--no-first-run",
+                                f"--user-data-dir={profile}", f"--window-size={width},900",
+                                "--dump-dom", probe.as_uri()],
                                capture_output=True, text=True, timeout=110)
     assert drawn.returncode == 0 and "</html>" in drawn.stdout, drawn.stderr[-2000:]
     return drawn.stdout
@@ -36,7 +40,8 @@ def dom(page, script="", width=1200):
 
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
-    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(211)}}, "decoder": {"type": "ByteLevel"}}
+    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(211)}},
+             "decoder": {"type": "ByteLevel"}}
     (job.model / "tokenizer.json").write_text(json.dumps(words))
     validation = tiny_data(job.scratch / "validation.bin", tokens=32 * 4 + 1, seed=5)
     HOSTILE = "a run <img src=x onerror=steal()> & \"more\""
@@ -44,7 +49,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def trained(name, **train):
         if not job.out(name).exists():
             job.run(name, train={"steps": 6, "evaluation": {"every": 2, "samples": 0},
-                                 "generate": {"prompt_tokens": 4, "tokens": 5, "prompts": 2}} | train,
+                                 "generate": {"prompt_tokens": 4, "tokens": 5, "prompts": 2}}
+                    | train,
                     data={"validation": str(validation), "token_dtype": "uint16"})
         return job.out(name)
 
@@ -54,11 +60,14 @@ with tempfile.TemporaryDirectory() as scratch:
         page = out / "report.html"
         run, = data_of(page)["runs"]
         assert run["name"] == HOSTILE and "<img" not in page.read_text()
-        assert run["steps"]["step"] == [m["step"] for m in steps(out)] and run["steps"]["loss"] == [m["loss"] for m in steps(out)]
-        assert run["evaluations"][0]["step"] == [0, 2, 4, 6] and len(run["texts"]) == 8, run["evaluations"]
+        assert (run["steps"]["step"] == [m["step"] for m in steps(out)]
+                and run["steps"]["loss"] == [m["loss"] for m in steps(out)])
+        assert (run["evaluations"][0]["step"] == [0, 2, 4, 6]
+                and len(run["texts"]) == 8), run["evaluations"]
         assert run["config"]["train.steps"] == "6" and "steps: 6" in run["config_yaml"]
         assert any("ended: " in fact and ", done" in fact for fact in run["facts"]), run["facts"]
-        assert not re.search(r'(src|href)=|https?://(?!www\.w3\.org/2000/svg)|fetch\(|import ', page.read_text().split('id="data"')[0])
+        assert not re.search(r'(src|href)=|https?://(?!www\.w3\.org/2000/svg)|fetch\(|import ',
+                             page.read_text().split('id="data"')[0])
 
     @case
     def a_run_that_fails_has_one_too():
@@ -66,7 +75,8 @@ with tempfile.TemporaryDirectory() as scratch:
         ids = bytearray(job.data.read_bytes())
         ids[2000:2002] = (5000).to_bytes(2, "little")
         bad.write_bytes(ids)
-        job.run("failed", code=4, data={"train": str(bad), "token_dtype": "uint16", "shuffle": False})
+        job.run("failed", code=4, data={"train": str(bad), "token_dtype": "uint16",
+                                        "shuffle": False})
         run, = data_of(job.out("failed") / "report.html")["runs"]
         assert any("ended: " in fact and "5000" in fact for fact in run["facts"]), run["facts"]
 
@@ -81,7 +91,8 @@ with tempfile.TemporaryDirectory() as scratch:
         page = job.scratch / "all.html"
         assert must(ftrun("report", torn, second, "--out", page)).stdout == f"wrote {page}\n"
         runs = data_of(page)["runs"]
-        assert [run["unreadable"] for run in runs] == [1, 0] and [run["name"] for run in runs] == ["torn", "second"]
+        assert ([run["unreadable"] for run in runs] == [1, 0]
+                and [run["name"] for run in runs] == ["torn", "second"])
         assert runs[0]["config"] == {} and runs[1]["config"]["train.seed"] == "7"
 
     @case
@@ -90,7 +101,8 @@ with tempfile.TemporaryDirectory() as scratch:
         mine = job.scratch / "mine.html"
         mine.write_text("<p>mine")
         refused = must(ftrun("report", out, "--out", mine), 2)
-        assert f"{mine}: there is something that is not a report of ftrun's; it stays as it is" in refused.stderr, refused.stderr
+        assert (f"{mine}: there is something that is not a report of ftrun's; it stays as it is"
+                in refused.stderr), refused.stderr
         assert mine.read_text() == "<p>mine"
         link = job.scratch / "link.html"
         link.symlink_to(out / "report.html")
@@ -98,11 +110,14 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "several runs, and no --out" in must(ftrun("report", out, out), 2).stderr
         assert "holds no run" in must(ftrun("report", job.model), 4).stderr
         must(ftrun("report", out))
-        # What lies in a run's folder under that name and is not ours outlasts the run, which says so.
+        # What lies in a run's folder under that name and is not ours
+        # outlasts the run, which says so.
         foreign = trained("foreign")
         (foreign / "report.html").write_text("mine")
-        again = job.run("foreign", "--resume", "auto", train={"steps": 7}, data={"token_dtype": "uint16"})
-        assert "no report: " in again.stderr and (foreign / "report.html").read_text() == "mine", again.stderr
+        again = job.run("foreign", "--resume", "auto", train={"steps": 7},
+                        data={"token_dtype": "uint16"})
+        assert ("no report: " in again.stderr
+                and (foreign / "report.html").read_text() == "mine"), again.stderr
 
     @needs("browser")
     def a_browser_draws_it():
@@ -111,7 +126,8 @@ with tempfile.TemporaryDirectory() as scratch:
         must(ftrun("report", first, second, "--out", page))
         plain = dom(page)
         charts = plain.count('class="series"')
-        # Of each run: loss, its evaluation, perplexity, accuracy, rate, norm, tokens/s, seconds, two waits, memory.
+        # Of each run: loss, its evaluation, perplexity, accuracy, rate, norm, tokens/s,
+        # seconds, two waits, memory.
         assert charts >= 2 * 11, plain[-3000:]
         assert "<img" not in plain and "before training" in plain and "what differs:" in plain
         assert not re.search(r"NaN|undefined|Infinity", "".join(re.findall(r' d="[^"]*"', plain)))
@@ -128,11 +144,13 @@ with tempfile.TemporaryDirectory() as scratch:
           smoothing.value = 0.95; smoothing.dispatchEvent(new Event('input'));
           say('smoothed', before !== paths());
           const chart = document.querySelector('.chart svg'), box = chart.getBoundingClientRect();
-          const at = (type, share) => chart.dispatchEvent(new PointerEvent(type, { clientX: box.left + box.width * share, clientY: box.top + 50 }));
+          const at = (type, share) => chart.dispatchEvent(new PointerEvent(
+            type, { clientX: box.left + box.width * share, clientY: box.top + 50 }));
           at('pointerdown', 0.3); at('pointermove', 0.5);
           say('tip', document.querySelector('.tip').textContent);
           at('pointerup', 0.7);
-          say('zoomed', document.getElementById('reset').hidden ? 'no' : view.from.toFixed(2) + ' ' + view.to.toFixed(2));
+          say('zoomed', document.getElementById('reset').hidden
+            ? 'no' : view.from.toFixed(2) + ' ' + view.to.toFixed(2));
           document.getElementById('reset').click();
           say('reset', view.from === null);
           theme.click();
@@ -143,9 +161,11 @@ with tempfile.TemporaryDirectory() as scratch:
         assert said["smoothed"] == "true" and said["reset"] == "true", said
         low, high = map(float, said["zoomed"].split())
         assert 0 < low < high < 6, said
-        assert "second training: " in said["tip"] and re.search(r'data-theme="(light|dark)"', acted), said
+        assert ("second training: " in said["tip"]
+                and re.search(r'data-theme="(light|dark)"', acted)), said
         # On a phone nothing is wider than the screen.
-        narrow = dom(page, "document.body.dataset.wide = document.documentElement.scrollWidth - innerWidth;", width=500)
+        narrow = dom(page, "document.body.dataset.wide = document.documentElement.scrollWidth - "
+                           "innerWidth;", width=500)
         assert int(re.search(r'data-wide="(-?\d+)"', narrow).group(1)) <= 0, narrow[:3000]
 
     run_cases()

@@ -1,5 +1,6 @@
-"""Ranks that fail are started again from the newest checkpoint: whichever rank is killed, and when, the run ends with the
-bits of one that nobody disturbed. What would fail again is not tried again, and a stop is no failure."""
+"""Ranks that fail are started again from the newest checkpoint: whichever rank is killed, and when,
+the run ends with the bits of one that nobody disturbed. What would fail again is not tried again,
+and a stop is no failure."""
 import pathlib
 import re
 import signal
@@ -8,18 +9,21 @@ import sys
 import tempfile
 import time
 
-from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, checkpoints, fail_waiting, free_port, ftrun,
-                    manifest, must, preload, run_cases, same_run, start, steps, waiting)
+from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, checkpoints,
+                    fail_waiting, free_port, ftrun, manifest, must, preload, run_cases, same_run,
+                    start, steps, waiting)
 
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 STEPS = 120
-LONG = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
+LONG = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
+        "train_micro_batch_size_per_gpu": 4}
 SAVING = LONG | {"checkpoint": {"every": 20, "keep_last": 3}}
 ENDLESS = {"train": {"steps": 20000}}
 
 
 def await_end(agent, code=None):
-    """The exit code of an agent of torchrun's; what it prints of ranks that were killed holds traces of its own."""
+    """The exit code of an agent of torchrun's; what it prints of ranks that were killed
+    holds traces of its own."""
     try:
         found = agent.process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
@@ -48,8 +52,10 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting
     def whichever_rank_is_killed_the_run_ends_with_the_same_bits():
         running = start("--config", job.config("killed", **SAVING), "--nproc", 3)
-        # (rank, what it is killed after): while they start, in a step, right after a save, near the end.
-        kills = ((1, None), (0, "step 3/"), (2, "saved "), (0, "saved "), (1, "step 65/"), (2, f"step {STEPS - 35}/"))
+        # (rank, what it is killed after): while they start, in a step, right
+        # after a save, near the end.
+        kills = ((1, None), (0, "step 3/"), (2, "saved "), (0, "saved "), (1, "step 65/"),
+                 (2, f"step {STEPS - 35}/"))
         seen, slowest = 0, 0.0
         for number, (victim, moment) in enumerate(kills, 1):
             if moment:
@@ -57,9 +63,12 @@ with tempfile.TemporaryDirectory() as scratch:
             running.kill(signal.SIGKILL, running.await_ranks(3)[victim])
             killed = time.monotonic()
             seen = running.await_line(f"restart {number} (", seen)
-            assert f": rank {victim}: killed by signal 9" in running.lines[seen - 1], running.lines[seen - 1]
+            assert f": rank {victim}: killed by signal 9" in running.lines[seen - 1], (
+                running.lines[seen - 1])
             if moment:
-                seen = running.await_line("step ", running.await_line("resumed from" if number > 2 else "anew", seen))
+                seen = running.await_line("step ",
+                                          running.await_line("resumed from" if number > 2
+                                                             else "anew", seen))
                 slowest = max(slowest, time.monotonic() - killed)
         print(f"  from the kill to the first new step: {slowest:.1f} s at most", flush=True)
         running.wait(0)
@@ -69,17 +78,22 @@ with tempfile.TemporaryDirectory() as scratch:
         assert record["exit_code"] == 0 and record["exit_rank"] == -1, record
         # The first kill came before the run folder was written: nothing was there to be resumed.
         restarts = record["restarts"][-5:]
-        assert [restart["rank"] for restart in restarts] == [victim for victim, _ in kills[1:]], restarts
+        assert [restart["rank"] for restart in restarts] == [victim for victim, _ in kills[1:]], (
+            restarts)
         for restart in restarts:
             assert restart["reason"].startswith("killed by signal 9") and restart["time"], restart
-            assert restart["to_step"] % 20 == 0 and restart["from_step"] >= restart["to_step"], restart
+            assert (restart["to_step"] % 20 == 0
+                    and restart["from_step"] >= restart["to_step"]), restart
         counters = record["counters"]
-        assert 0 < counters["counted_steps_milliseconds"] < counters["since_first_start_milliseconds"], counters
+        assert (0 < counters["counted_steps_milliseconds"]
+                < counters["since_first_start_milliseconds"]), counters
         share = counters["effective_training_time_per_million"] / 1e4
-        assert f"effective training time: {share:.1f} % of " in running.text(), (share, running.text()[-2000:])
+        assert f"effective training time: {share:.1f} % of " in running.text(), (
+            share, running.text()[-2000:])
         told = [line for line in running.lines if "restarted at 20" in line]
         assert len(told) >= 5, told
-        assert f"after step {restarts[-1]['from_step']}, from step {restarts[-1]['to_step']}: rank 2: killed by signal 9" in told[-1], told
+        assert (f"after step {restarts[-1]['from_step']}, from step {restarts[-1]['to_step']}: "
+                "rank 2: killed by signal 9" in told[-1]), told
 
     @waiting
     def a_rank_that_always_dies_is_given_up_with_its_first_failure():
@@ -93,21 +107,26 @@ with tempfile.TemporaryDirectory() as scratch:
         await_gone(ranks.values())
         text = running.text()
         assert text.count(" without a new checkpoint) in ") == 3, text[-3000:]
-        assert [line for line in running.lines if "restart 3 (3 of 3 without a new checkpoint) in 4.0s, from the start: rank 1: " in line], text
-        assert re.search(r"error: rank 1: killed by signal 9 .*(\n.*)*\n  given up after 3 restarts without a new checkpoint; the last "
+        assert ([line for line in running.lines if "restart 3 (3 of 3 without a new checkpoint) in "
+                                                   "4.0s, from the start: rank 1: " in line]), text
+        assert re.search(r"error: rank 1: killed by signal 9 .*(\n.*)*\n  given up after 3 "
+                         r"restarts without a new checkpoint; the last "
                          r"failure: rank 1: killed by signal 8", text), text[-3000:]
 
     @waiting
     def what_would_fail_again_is_not_tried_again():
         bad = job.scratch / "bad.bin"
         bad.write_bytes(b"\xff" * 8194)
-        failed = must(ftrun("--config", job.config("ids", **ENDLESS | {"data": {"train": str(bad)}}), "--nproc", 2), 4)
+        failed = must(ftrun("--config",
+                            job.config("ids", **ENDLESS | {"data": {"train": str(bad)}}), "--nproc",
+                            2), 4)
         assert "restart" not in failed.stdout + failed.stderr, failed.stderr
         # 5, but nothing of this run has begun: the folder is another run's.
         holder = start("--config", job.config("held", **ENDLESS), "--nproc", 1)
         holder.await_line("step 1/")
         busy = must(ftrun("--config", job.config("held", **ENDLESS), "--nproc", 2), 5)
-        assert "another run is using it" in busy.stderr and "restart" not in busy.stdout + busy.stderr, busy.stderr
+        assert ("another run is using it" in busy.stderr and "restart" not in busy.stdout
+                + busy.stderr), busy.stderr
         holder.kill(signal.SIGTERM)
         holder.wait(143)
 
@@ -119,8 +138,10 @@ with tempfile.TemporaryDirectory() as scratch:
         running.await_line("restart 1 (1 of 3 ")
         running.kill(signal.SIGTERM)
         running.wait(143)
-        assert "stopped by SIGTERM before the restart; continue with --resume auto" in running.text(), running.text()[-2000:]
-        assert "restart 2" not in running.text() and "resumed" not in running.text(), running.text()[-2000:]
+        assert ("stopped by SIGTERM before the restart; continue with --resume auto"
+                in running.text()), running.text()[-2000:]
+        assert ("restart 2" not in running.text()
+                and "resumed" not in running.text()), running.text()[-2000:]
         job.run("stopped", "--nproc", 3, "--resume", "auto", **SAVING)
         whole(job.out("stopped"))
         same_run(job.out("straight"), job.out("stopped"))
@@ -142,8 +163,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def workers_of_torchrun_go_on_from_the_newest_checkpoint():
-        command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--max-restarts", 1, "--monitor-interval", 0.1,
-                   "--master-port", free_port(), BINARY, "--config", job.config("elastic", **SAVING)]
+        command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--max-restarts", 1,
+                   "--monitor-interval", 0.1,
+                   "--master-port", free_port(), BINARY, "--config",
+                   job.config("elastic", **SAVING)]
         running = Running(command, {"OMP_NUM_THREADS": "1"})
         running.await_line("saved ")
         running.kill(signal.SIGKILL, running.await_ranks(2)[1])
@@ -156,13 +179,16 @@ with tempfile.TemporaryDirectory() as scratch:
         once = job.config("straight-2", **SAVING)
         refused = Running([*command[:-2], "--config", once], {"OMP_NUM_THREADS": "1"})
         assert await_end(refused) != 0
-        assert "the folder is not empty" in refused.text() and "resumed" not in refused.text(), refused.text()[-3000:]
+        assert ("the folder is not empty" in refused.text()
+                and "resumed" not in refused.text()), refused.text()[-3000:]
 
     @waiting
     def an_agent_that_serves_no_store_is_known_by_its_process():
-        command = [TORCHRUN, "--no-python", "--standalone", "--nproc-per-node", 1, "--max-restarts", 1, "--monitor-interval", 0.1, BINARY,
+        command = [TORCHRUN, "--no-python", "--standalone", "--nproc-per-node", 1, "--max-restarts",
+                   1, "--monitor-interval", 0.1, BINARY,
                    "--config", job.config("storeless", **SAVING)]
-        running = Running(command, {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+        running = Running(command,
+                          {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
         running.await_line("saved ")
         running.kill(signal.SIGKILL, running.await_ranks(1)[0])
         await_end(running, 0)
@@ -173,7 +199,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting
     def two_agents_that_count_restarts_each_for_itself_start_one_run():
         endpoint = free_port()
-        command = [TORCHRUN, "--no-python", "--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 3, "--monitor-interval", 0.1,
+        command = [TORCHRUN, "--no-python", "--nnodes", 2, "--nproc-per-node", 1, "--max-restarts",
+                   3, "--monitor-interval", 0.1,
                    "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{endpoint}", BINARY,
                    "--config", job.config("agents", **SAVING)]
         agents = [Running(command, {"OMP_NUM_THREADS": "1"}) for _ in range(2)]
@@ -181,9 +208,12 @@ with tempfile.TemporaryDirectory() as scratch:
         def rank_of(agent):
             return list(agent.await_ranks(1).values())[0]
 
-        # One rank ends while the other waits for it, which only the agent of the former counts; then one in mid-run.
+        # One rank ends while the other waits for it, which only the agent of the former
+        # counts; then one in mid-run.
         agents[1].kill(signal.SIGKILL, rank_of(agents[1]))
-        await_that(lambda: any("." not in path.name for path in pathlib.Path(job.out("agents")).glob("checkpoints/step-*")),
+        await_that(lambda: any("." not in path.name
+                               for path
+                               in pathlib.Path(job.out("agents")).glob("checkpoints/step-*")),
                    "a checkpoint is saved", *agents)
         agents[0].kill(signal.SIGKILL, rank_of(agents[0]))
         for agent in agents:

@@ -1,11 +1,11 @@
-"""A run that was stopped and continued is bit by bit the run that was not stopped; what may and what
-may not change on a resume."""
+"""A run that was stopped and continued is bit by bit the run that was not stopped; what may and
+what may not change on a resume."""
 import json
 import shutil
 import tempfile
 
-from runner import (Job, case, checkpoints, ftrun, manifest, must, near, numbers, preload, run_cases, same_run, start, steps, tiny_data,
-                    tiny_model, tiny_weights)
+from runner import (Job, case, checkpoints, ftrun, manifest, must, near, numbers, preload,
+                    run_cases, same_run, start, steps, tiny_data, tiny_model, tiny_weights)
 
 COSINE = {"type": "cosine", "params": {"warmup_num_steps": 3}}
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
@@ -51,8 +51,10 @@ with tempfile.TemporaryDirectory() as scratch:
             path = out / "checkpoints" / gone
             shutil.rmtree(path) if path.is_dir() else path.unlink()
             refused = job.run("gone", "--resume", "auto", code=4, **FEW)
-            assert (f"{out}/run.json: the run has saved checkpoints, and {out}/checkpoints holds none\n"
-                    "  remedy: bring one back, or start anew in another output_dir\n") in refused.stderr, refused.stderr
+            message = (f"{out}/run.json: the run has saved checkpoints, and {out}/checkpoints "
+                       "holds none\n"
+                       "  remedy: bring one back, or start anew in another output_dir\n")
+            assert message in refused.stderr, refused.stderr
         assert (out / "metrics.jsonl").read_text() == lines
 
     @case
@@ -79,39 +81,51 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def resume_at_an_explicit_step():
         job.run("explicit", **FEW, optimizer=ADAMW, checkpoint={"every": 4, "keep_last": 0})
-        assert checkpoints(job.out("explicit")) == ["step-00000004", "step-00000008", "step-00000012"]
-        again = job.run("explicit", "--resume", "4", **FEW, optimizer=ADAMW, checkpoint={"every": 4, "keep_last": 0})
+        assert checkpoints(job.out("explicit")) == ["step-00000004", "step-00000008",
+                                                    "step-00000012"]
+        again = job.run("explicit", "--resume", "4", **FEW, optimizer=ADAMW,
+                        checkpoint={"every": 4, "keep_last": 0})
         assert "step-00000004" in again.stdout and "step 5/12" in again.stdout, again.stdout
         same_run(job.out("straight-adamw-1"), job.out("explicit"))
 
     @case
     def resume_on_another_number_of_ranks():
-        four = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": None}
+        four = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+                "gradient_accumulation_steps": None}
         cosine = {"type": "cosine", "params": {"warmup_num_steps": 3, "total_num_steps": 12}}
         whole = {**TWELVE, **four, "optimizer": ADAMW, "scheduler": cosine}
         job.run("straight-8", "--nproc", 1, **whole)
         job.run("moved", "--nproc", 2, **whole | {"train": {"steps": 6}})
         moved = job.run("moved", "--nproc", 1, "--resume", "auto", **whole)
-        assert "notice: the resumed run has another topology.data: was 2, is now 1" in moved.stderr, moved.stderr
-        near("loss", [m["loss"] for m in steps(job.out("moved"))], [m["loss"] for m in steps(job.out("straight-8"))], 1e-6)
+        assert ("notice: the resumed run has another topology.data: was 2, is now 1"
+                in moved.stderr), moved.stderr
+        near("loss", [m["loss"] for m in steps(job.out("moved"))],
+             [m["loss"] for m in steps(job.out("straight-8"))], 1e-6)
 
     @case
     def a_mix_of_data_sets_goes_on_with_the_same_samples():
-        """Stopped and resumed, on its own ranks and on others; with other weights it is another run."""
+        """Stopped and resumed, on its own ranks and on others; with other
+        weights it is another run."""
         few = tiny_data(job.scratch / "few.bin", tokens=600, seed=3)
-        mix = {"train": [{"path": str(job.data), "weight": 1}, {"path": str(few), "weight": 0.5}], "token_dtype": "uint16"}
-        base = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": None, "data": mix,
+        mix = {"train": [{"path": str(job.data), "weight": 1}, {"path": str(few), "weight": 0.5}],
+               "token_dtype": "uint16"}
+        base = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+                "gradient_accumulation_steps": None, "data": mix,
                 "optimizer": ADAMW}
         straight = job.run("mixed", "--nproc", 2, **base, train={"steps": 12})
-        assert "data set 1 of 2: 66.7% of the tokens trained on, seen 1 times an epoch\n" in straight.stdout, straight.stdout
-        assert "data set 2 of 2: 33.3% of the tokens trained on, seen 3.56 times an epoch\n" in straight.stdout
+        assert ("data set 1 of 2: 66.7% of the tokens trained on, seen 1 times an epoch\n"
+                in straight.stdout), straight.stdout
+        assert ("data set 2 of 2: 33.3% of the tokens trained on, seen 3.56 times an epoch\n"
+                in straight.stdout)
         for name, ranks in (("mixed-2", 2), ("mixed-1", 1)):
             job.run(name, "--nproc", 2, **base, train={"steps": 5})
             job.run(name, "--nproc", ranks, "--resume", "auto", **base, train={"steps": 12})
         same_run(job.out("mixed"), job.out("mixed-2"))
-        near("loss", [m["loss"] for m in steps(job.out("mixed-1"))], [m["loss"] for m in steps(job.out("mixed"))], 1e-6)
+        near("loss", [m["loss"] for m in steps(job.out("mixed-1"))],
+             [m["loss"] for m in steps(job.out("mixed"))], 1e-6)
         mix["train"][1]["weight"] = 2
-        refused = job.run("mixed-2", "--nproc", 2, "--resume", "auto", code=2, **base, train={"steps": 14})
+        refused = job.run("mixed-2", "--nproc", 2, "--resume", "auto", code=2, **base,
+                          train={"steps": 14})
         assert "config.data.train_weights" in refused.stderr, refused.stderr
 
     @case
@@ -121,7 +135,8 @@ with tempfile.TemporaryDirectory() as scratch:
         longer = job.run("longer", "--resume", "auto", **short | {
             "train": {"steps": 8, "log": {"every": 2}, "evaluation": {"samples": 4}},
             "checkpoint": {"every": 3, "keep_last": 1}, "comm": {"timeout": 60}, "threads": 2})
-        for change in ("config.train.steps: was 4, is now 8", "config.checkpoint.every: was 0, is now 3",
+        for change in ("config.train.steps: was 4, is now 8",
+                       "config.checkpoint.every: was 0, is now 3",
                        "config.comm.timeout: was 0, is now 60", "config.threads: was 1, is now 2"):
             assert f"notice: the resumed run has another {change}" in longer.stderr, longer.stderr
         job.run("eight", **short | {"train": {"steps": 8}})
@@ -129,12 +144,15 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def more_steps_of_a_decaying_schedule_need_permission():
-        refused = job.run("straight-adamw-1", "--resume", "auto", code=2, **FEW | {"train": {"steps": 14}}, optimizer=ADAMW)
-        assert "1 thing differs:\n  config.scheduler.params.total_num_steps: was 12, is now 14\n" in refused.stderr, refused.stderr
+        refused = job.run("straight-adamw-1", "--resume", "auto", code=2,
+                          **FEW | {"train": {"steps": 14}}, optimizer=ADAMW)
+        assert ("1 thing differs:\n  config.scheduler.params.total_num_steps: was 12, is now 14\n"
+                in refused.stderr), refused.stderr
 
     @case
     def finished_run_resumed_does_nothing_and_says_so():
-        again = job.run("longer", "--resume", "auto", **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}})
+        again = job.run("longer", "--resume", "auto",
+                        **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}})
         assert "nothing is left to train: step 8 of 8" in again.stdout, again.stdout
         assert len(steps(job.out("longer"))) == 8
 
@@ -151,21 +169,25 @@ with tempfile.TemporaryDirectory() as scratch:
         refused = job.run("longer", code=2, **FEW)
         out = job.out("longer")
         assert refused.stderr.splitlines()[-2:] == [
-            f"ftrun: output_dir {out}: the folder is not empty (it holds checkpoints, config.yaml, data-fingerprint.json and 6 more)",
-            "  remedy: continue the run that is there with --resume auto, or choose another output_dir"], refused.stderr
+            f"ftrun: output_dir {out}: the folder is not empty (it holds checkpoints, config.yaml, "
+            "data-fingerprint.json and 6 more)",
+            "  remedy: continue the run that is there with --resume auto, or choose another "
+            "output_dir"], refused.stderr
 
     @case
     def changed_key_is_refused_by_name_and_allowed_by_name():
         base = {**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 4}}
         job.run("guarded", **base)
-        changed = {**base, "train": {"steps": 6, "seed": 7}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
+        changed = {**base, "train": {"steps": 6, "seed": 7},
+                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
         refused = job.run("guarded", "--resume", "auto", code=2, **changed)
         assert refused.stderr[refused.stderr.index("ftrun: "):] == (
-            f"ftrun: {job.out('guarded')}/run.json: this is not the run that was started there; 2 things differ:\n"
-            "  config.optimizer.params.lr: was 0.003, is now 0.001\n"
+            f"ftrun: {job.out('guarded')}/run.json: this is not the run that was started there; 2 "
+            "things differ:\n  config.optimizer.params.lr: was 0.003, is now 0.001\n"
             "  config.train.seed: was 42, is now 7\n"
-            "  remedy: undo the change to continue that run, or admit it with --allow config.optimizer.params.lr (again for each "
-            "field; the start of a name admits all below it), or start a new one in another output_dir\n"), refused.stderr
+            "  remedy: undo the change to continue that run, or admit it with --allow "
+            "config.optimizer.params.lr (again for each field; the start of a name admits all "
+            "below it), or start a new one in another output_dir\n"), refused.stderr
         assert len(steps(job.out("guarded"))) == 4, "a refused resume changed the run"
         allowed = ("--allow", "config.optimizer.params.lr", "--allow", "config.train")
         job.run("guarded", "--resume", "auto", *allowed, **changed)
@@ -174,7 +196,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def without_run_json(name, **changes):
         """A saved run of four steps whose run.json is gone."""
-        job.run(name, **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 4}} | changes)
+        job.run(name, **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 4}}
+                | changes)
         (job.out(name) / "run.json").unlink()
 
     EIGHT = {**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}}
@@ -186,21 +209,25 @@ with tempfile.TemporaryDirectory() as scratch:
                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
         refused = job.run("lost", "--resume", "auto", code=2, **changed)
         out = job.out("lost")
-        assert f"warning: {out}/run.json: is missing; the run is compared with what its checkpoint records\n" in refused.stderr
+        assert (f"warning: {out}/run.json: is missing; the run is compared with what its "
+                "checkpoint records\n" in refused.stderr)
         assert refused.stderr[refused.stderr.index("ftrun: "):] == (
-            f"ftrun: {out}/checkpoints/step-00000004/checkpoint.json: this is not the run that was started there; 2 things differ:\n"
-            "  config.optimizer.params.lr: was 0.003, is now 0.001\n"
-            "  config.train.seed: was 42, is now 7\n"
-            "  remedy: undo the change to continue that run, or admit it with --allow config.optimizer.params.lr (again for each "
-            "field; the start of a name admits all below it), or start a new one in another output_dir\n"), refused.stderr
+            f"ftrun: {out}/checkpoints/step-00000004/checkpoint.json: this is not the run that was "
+            "started there; 2 things differ:\n  config.optimizer.params.lr: was 0.003, is now "
+            "0.001\n  config.train.seed: was 42, is now 7\n"
+            "  remedy: undo the change to continue that run, or admit it with --allow "
+            "config.optimizer.params.lr (again for each field; the start of a name admits all "
+            "below it), or start a new one in another output_dir\n"), refused.stderr
         assert not (out / "run.json").exists(), "a refused resume changed the run"
         on_two = job.run("lost", "--nproc", 2, "--resume", "auto", code=2, **changed)
         assert "  config.train.seed: was 42, is now 7\n" in on_two.stderr, on_two.stderr
         again = job.run("lost", "--resume", "auto", **EIGHT)
-        assert "notice: the resumed run has another config.train.steps: was 4, is now 8" in again.stderr, again.stderr
+        assert ("notice: the resumed run has another config.train.steps: was 4, is now 8"
+                in again.stderr), again.stderr
         assert manifest(out)["start"] == f"{out}/checkpoints/step-00000004"
         straight = job.run("eight-straight", **EIGHT)
-        assert manifest(job.out("eight-straight"))["start"] == "the model's weights", straight.stderr
+        assert manifest(job.out("eight-straight"))["start"] == "the model's weights", (
+            straight.stderr)
         same_run(job.out("eight-straight"), out)
 
     @case
@@ -208,14 +235,19 @@ with tempfile.TemporaryDirectory() as scratch:
         meta = {"token_dtype": "uint16"}
         without_run_json("swapped", data=meta)
         data = tiny_data(job.scratch / "swapped.bin", seed=9)
-        refused = job.run("swapped", "--resume", "auto", code=2, **EIGHT | {"data": {"train": str(data), **meta}})
-        assert "/step-00000004/checkpoint.json: this is not the run that was started there; 1 thing differs:\n" \
-               "  data.train.fingerprint: was " in refused.stderr, refused.stderr
+        refused = job.run("swapped", "--resume", "auto", code=2,
+                          **EIGHT | {"data": {"train": str(data), **meta}})
+        assert ("/step-00000004/checkpoint.json: this is not the run that was started there; "
+                "1 thing differs:\n"
+                "  data.train.fingerprint: was ") in refused.stderr, refused.stderr
         other = tiny_model(job.scratch / "other-model", tiny_weights(seed=3))
         (other / "note").write_text("")
         config = json.loads((other / "config.json").read_text())
-        (other / "config.json").write_text(json.dumps(config | {"architectures": config["architectures"], "note": 1}))
-        refused = job.run("swapped", "--resume", "auto", code=2, **EIGHT | {"model": {"path": str(other)}, "data": meta})
+        (other / "config.json").write_text(json.dumps(config
+                                                      | {"architectures": config["architectures"],
+                                                         "note": 1}))
+        refused = job.run("swapped", "--resume", "auto", code=2,
+                          **EIGHT | {"model": {"path": str(other)}, "data": meta})
         assert "\n  model.fingerprint: was " in refused.stderr, refused.stderr
 
     @case
@@ -226,27 +258,31 @@ with tempfile.TemporaryDirectory() as scratch:
         refused = job.run("damaged", "--resume", "auto", code=4, **EIGHT)
         assert refused.stderr.endswith(
             f"ftrun: {path}: it is not JSON\n"
-            "  remedy: this file is written by ftrun: restore it from a copy, or move it away; a resume then compares "
-            "the run with what its checkpoint records\n"), refused.stderr
+            "  remedy: this file is written by ftrun: restore it from a copy, or move it away; a "
+            "resume then compares the run with what its checkpoint records\n"), refused.stderr
         assert len(path.read_text()) == 100
 
     @case
     def resume_in_a_folder_without_a_run_is_told_loudly():
         typo = job.run("damgaed", "--resume", "auto", **EIGHT | {"train": {"steps": 1}})
         out = job.out("damgaed")
-        assert (f"warning: --resume auto: output_dir {out} held no run: training starts anew, from the model's weights "
-                f"(did you mean \"{job.out('damaged')}\"?)\n") in typo.stderr, typo.stderr
-        assert manifest(out)["start"] == "the model's weights: --resume found no run in output_dir", manifest(out)["start"]
+        assert (f"warning: --resume auto: output_dir {out} held no run: training starts anew, from "
+                f"the model's weights (did you mean \"{job.out('damaged')}\"?)\n") in typo.stderr, (
+            typo.stderr)
+        assert (manifest(out)["start"] == "the model's weights: --resume found no run in "
+                                          "output_dir"), manifest(out)["start"]
 
     @case
     def step_that_is_not_there_is_refused():
         refused = job.run("explicit", "--resume", "3", code=4, **FEW, optimizer=ADAMW)
         assert refused.stderr.endswith(
             f"ftrun: {job.out('explicit')}/checkpoints: holds no checkpoint of step 3\n"
-            "  remedy: give one of the saved steps: 4, 8, 12; or --resume auto for the newest good one\n"), refused.stderr
+            "  remedy: give one of the saved steps: 4, 8, 12; or --resume auto for the newest good "
+            "one\n"), refused.stderr
         nonsense = must(ftrun("--config", job.config("guarded", **FEW), "--resume", "last"), 2)
         assert nonsense.stderr == ("ftrun: --resume last: not a step\n"
-                                   "  remedy: give --resume auto, or the number of a saved step\n"), nonsense.stderr
+                                   "  remedy: give --resume auto, or the number of a saved "
+                                   "step\n"), nonsense.stderr
 
     @case
     def killed_before_the_first_checkpoint_starts_anew():

@@ -1,4 +1,5 @@
-"""Runs the ftrun binary for the end-to-end tests: configs as dicts, a small random model, metrics read back."""
+"""Runs the ftrun binary for the end-to-end tests: configs as dicts, a small random
+model, metrics read back."""
 import concurrent.futures
 import contextlib
 import ctypes
@@ -28,10 +29,13 @@ BINARY = os.environ["FTRUN_BINARY"]
 TIMEOUT = 300  # that nothing reaches, however busy the machine
 WAITING_CODE = 6  # a peer was lost, or a wait timed out (docs/errors.md)
 VOCABULARY = 211
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+                      "MASTER_ADDR", "MASTER_PORT")
 # What a process prints that was ended by a defect instead of by a message.
-TRACES = ("terminate called", "Exception raised from", "Segmentation fault", "core dumped", "Aborted", "what():",
-          "frame #", "threads in the process that forks", "thread in the process that forks", "internal error", "bug in ftrun", "Traceback")
+TRACES = ("terminate called", "Exception raised from", "Segmentation fault", "core dumped",
+          "Aborted", "what():",
+          "frame #", "threads in the process that forks", "thread in the process that forks",
+          "internal error", "bug in ftrun", "Traceback")
 
 
 def config(model, data, out, **changes):
@@ -43,7 +47,8 @@ def config(model, data, out, **changes):
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 2,
         "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8,
+                                                  "weight_decay": 0.1}},
         "checkpoint": {"every": 0},
         "output_dir": str(out),
     }
@@ -68,13 +73,14 @@ def environment(extra=None):
 
 
 class Waited(AssertionError):
-    """A wait of the test that reached its limit, or a program that says by its exit code that one of its own did. An entry that
-    fails by nothing else, or by an assertion that shows what such a program said, says so in its last line and is run again
-    (scripts/ctest_runs.py)."""
+    """A wait of the test that reached its limit, or a program that says by its exit code that one
+    of its own did. An entry that fails by nothing else, or by an assertion that shows what such a
+    program said, says so in its last line and is run again (scripts/ctest_runs.py)."""
 
 
 def fail_waiting(what, text=""):
-    """Fails by waiting; ends what the test has started, which would go on beside the tests that come after it."""
+    """Fails by waiting; ends what the test has started, which would go on beside the
+    tests that come after it."""
     for running in Running.started:
         running.end()
     refuse_traces(text)
@@ -82,7 +88,8 @@ def fail_waiting(what, text=""):
 
 
 def require_exit(found, expected, text):
-    """Fails where a program ended with another exit code than expected, by waiting where that code says that it waited."""
+    """Fails where a program ended with another exit code than expected, by waiting where that
+    code says that it waited."""
     if found == expected:
         return
     if found == WAITING_CODE:
@@ -91,7 +98,8 @@ def require_exit(found, expected, text):
 
 
 def await_that(condition, what, *running, seconds=TIMEOUT, pause=0.01):
-    """Waits until a condition holds and returns what it gave; fails at once where one of the given programs has ended without it."""
+    """Waits until a condition holds and returns what it gave; fails at once where one of the given
+    programs has ended without it."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if ended := [each for each in running if each.process.poll() is not None]:
@@ -99,9 +107,11 @@ def await_that(condition, what, *running, seconds=TIMEOUT, pause=0.01):
                 each.reader.join(10)
             if found := condition():
                 return found
-            require_exit(ended[0].process.returncode, f"one of a program that goes on until {what}", ended[0].text()[-3000:])
+            require_exit(ended[0].process.returncode, f"one of a program that goes on until {what}",
+                         ended[0].text()[-3000:])
         if time.monotonic() > end:
-            fail_waiting(f"{what}: not after {seconds} s", "\n".join(each.text()[-3000:] for each in running))
+            fail_waiting(f"{what}: not after {seconds} s",
+                         "\n".join(each.text()[-3000:] for each in running))
         time.sleep(pause)
     return found
 
@@ -116,14 +126,17 @@ SAID_WHILE_WAITING = set()
 
 
 def note_exit(code, text):
-    """Remembers what a program said of its own wait: which peers it names, and when, a busy machine may change."""
+    """Remembers what a program said of its own wait: which peers it names, and when, a
+    busy machine may change."""
     if code == WAITING_CODE:
         SAID_WHILE_WAITING.update(re.findall(r"rank \d+ (?:waited|lost) .*", text))
 
 
 def is_wait(error):
     shown = str(error) if isinstance(error, AssertionError) else ""
-    return isinstance(error, (Waited, subprocess.TimeoutExpired)) or any(said in shown for said in SAID_WHILE_WAITING)
+    return isinstance(error,
+                      (Waited, subprocess.TimeoutExpired)) or any(said in shown
+                                                                  for said in SAID_WHILE_WAITING)
 
 
 def waited_alone(error):
@@ -182,8 +195,9 @@ class PreloadedRun:
 
 
 class Preloaded:
-    """A process that has loaded the engine and forks the runs (preloaded.cc), each a child of this process, with the environment and
-    the folder that this process has when it asks. Tests of how the binary starts do without."""
+    """A process that has loaded the engine and forks the runs (preloaded.cc), each a child of this
+    process, with the environment and the folder that this process has when it asks. Tests of how
+    the binary starts do without."""
 
     def __init__(self, library):
         ours, theirs = socket.socketpair()
@@ -192,13 +206,15 @@ class Preloaded:
         PR_SET_CHILD_SUBREAPER = 36
         assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
         with theirs:
-            variables = environment({"LD_PRELOAD": library, "FTRUN_PRELOADED_SOCKET": str(theirs.fileno())})
+            variables = environment({"LD_PRELOAD": library,
+                                     "FTRUN_PRELOADED_SOCKET": str(theirs.fileno())})
             self.server = subprocess.Popen([BINARY], env=variables, pass_fds=[theirs.fileno()])
 
     def start(self, arguments, output, errors, cwd=None):
         words = [BINARY, *map(str, arguments)]
         variables = [f"{name}={value}" for name, value in environment().items()]
-        texts = b"".join(os.fsencode(text) + b"\0" for text in (str(cwd or os.getcwd()), *words, *variables))
+        texts = b"".join(os.fsencode(text) + b"\0"
+                         for text in (str(cwd or os.getcwd()), *words, *variables))
         head = struct.pack("=III", len(texts), len(words), len(variables))
         with self.turn:
             socket.send_fds(self.socket, [head], [output.fileno(), errors.fileno()])
@@ -224,8 +240,8 @@ PRELOADED = None
 
 
 def preload():
-    """From now on each training that ftrun() and start() begin finds the engine loaded, where the kernel tells of a process' end by
-    a descriptor."""
+    """From now on each training that ftrun() and start() begin finds the engine loaded, where the
+    kernel tells of a process' end by a descriptor."""
     global PRELOADED
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -236,8 +252,8 @@ def preload():
 
 
 def finds_engine(arguments, env):
-    """Whether the run is one of Preloaded: a training (the other commands load no engine) for which no environment is given, not
-    even an empty one."""
+    """Whether the run is one of Preloaded: a training (the other commands load no engine) for which
+    no environment is given, not even an empty one."""
     return PRELOADED is not None and env is None and list(arguments[:1]) == ["--config"]
 
 
@@ -247,7 +263,8 @@ def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
         process = PRELOADED.run(arguments, timeout, cwd)
         refuse_traces(process.stdout + process.stderr)
         return process
-    process = subprocess.run([*wrapper, BINARY, *map(str, arguments)], capture_output=True, text=True,
+    process = subprocess.run([*wrapper, BINARY, *map(str, arguments)], capture_output=True,
+                             text=True,
                              env=environment(env), timeout=timeout, cwd=cwd)
     refuse_traces(process.stdout + process.stderr)
     return process
@@ -255,15 +272,19 @@ def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
 
 def must(process, code=0):
     note_exit(process.returncode, process.stdout + process.stderr)
-    require_exit(process.returncode, code, f"stdout:\n{process.stdout[-3000:]}\nstderr:\n{process.stderr[-3000:]}")
+    require_exit(process.returncode, code, f"stdout:\n{process.stdout[-3000:]}\nstderr:\n"
+                                           f"{process.stderr[-3000:]}")
     return process
 
 
 def peak_kib(*command):
-    """The most memory that a process held. A small process starts it: what this one holds would count before its exec."""
-    script = ("import os, subprocess, sys\np = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
-              "_, status, used = os.wait4(p.pid, 0)\nprint(used.ru_maxrss)\nsys.exit(os.waitstatus_to_exitcode(status))")
-    done = must(subprocess.run([sys.executable, "-c", script, *map(str, command)], capture_output=True, text=True, env=environment()))
+    """The most memory that a process held. A small process starts it: what this one holds would
+    count before its exec."""
+    script = ("import os, subprocess, sys\np = subprocess.Popen(sys.argv[1:], "
+              "stdout=subprocess.DEVNULL)\n_, status, used = os.wait4(p.pid, 0)\n"
+              "print(used.ru_maxrss)\nsys.exit(os.waitstatus_to_exitcode(status))")
+    done = must(subprocess.run([sys.executable, "-c", script, *map(str, command)],
+                               capture_output=True, text=True, env=environment()))
     return int(done.stdout)
 
 
@@ -282,7 +303,8 @@ def evaluations(out, name="validation"):
 
 
 def accumulation(changes, ranks, micro_batches):
-    """gradient_accumulation_steps with which the ranks of a config's layout take so many micro-batches a step together."""
+    """gradient_accumulation_steps with which the ranks of a config's layout take so many
+    micro-batches a step together."""
     layout = changes.get("parallel", {})
     return micro_batches * layout.get("tensor", 1) * layout.get("pipeline", 1) // ranks
 
@@ -310,9 +332,12 @@ def tiny_weights(seed=0, hidden=32, inner=48, layers=2, heads=4, kv_heads=2, voc
                "lm_head.weight": matrix(vocabulary, hidden)}
     for layer in range(layers):
         prefix = f"model.layers.{layer}."
-        for name, rows, columns in (("self_attn.q_proj", heads * head, hidden), ("self_attn.k_proj", kv_heads * head, hidden),
-                                    ("self_attn.v_proj", kv_heads * head, hidden), ("self_attn.o_proj", hidden, heads * head),
-                                    ("mlp.gate_proj", inner, hidden), ("mlp.up_proj", inner, hidden),
+        for name, rows, columns in (("self_attn.q_proj", heads * head, hidden),
+                                    ("self_attn.k_proj", kv_heads * head, hidden),
+                                    ("self_attn.v_proj", kv_heads * head, hidden),
+                                    ("self_attn.o_proj", hidden, heads * head),
+                                    ("mlp.gate_proj", inner, hidden),
+                                    ("mlp.up_proj", inner, hidden),
                                     ("mlp.down_proj", hidden, inner)):
             weights[f"{prefix}{name}.weight"] = matrix(rows, columns)
         weights[f"{prefix}input_layernorm.weight"] = norm()
@@ -321,9 +346,11 @@ def tiny_weights(seed=0, hidden=32, inner=48, layers=2, heads=4, kv_heads=2, voc
 
 
 TINY_CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
+    "intermediate_size": 48,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-    "vocab_size": VOCABULARY, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
     "hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
     "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32"}
 
@@ -343,14 +370,15 @@ def tiny_data(path, tokens=4097, seed=0, vocabulary=VOCABULARY):
     random = np.random.default_rng(seed)
     ids = np.zeros(tokens, dtype=np.uint16)
     for i in range(1, tokens):
-        ids[i] = random.integers(vocabulary) if random.random() < 0.2 else (int(ids[i - 1]) * 3 + 11) % vocabulary
+        ids[i] = (random.integers(vocabulary) if random.random() < 0.2
+                  else (int(ids[i - 1]) * 3 + 11) % vocabulary)
     path.write_bytes(ids.tobytes())
     return path
 
 
 def bad_data(path):
-    """Settings of data whose sample 3 holds an id that the model has not. Of two ranks that take two samples at
-    a time the second reads it."""
+    """Settings of data whose sample 3 holds an id that the model has not. Of two ranks that take
+    two samples at a time the second reads it."""
     ids = np.fromfile(tiny_data(path), dtype=np.uint16)
     ids[100] = 5000
     ids.tofile(path)
@@ -391,15 +419,19 @@ class Job:
 
 # --- sharded runs ------------------------------------------------------------------------------
 
-SHARDED = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "head_dim": 16, "vocab_size": 499}
+SHARDED = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "head_dim": 16,
+           "vocab_size": 499}
 PRECISIONS = {"fp32": {}, "bf16": {"bf16": {"enabled": True}},
-              "fp16": {"fp16": {"enabled": True, "initial_scale_power": 10, "loss_scale_window": 2}}}
+              "fp16": {"fp16": {"enabled": True, "initial_scale_power": 10,
+                                "loss_scale_window": 2}}}
 
 
 def sharded_model(folder, **changes):
-    """Large enough that each of four ranks holds something of a layer, and that shares are uneven."""
+    """Large enough that each of four ranks holds something of a layer, and
+    that shares are uneven."""
     shape = SHARDED | changes
-    weights = tiny_weights(hidden=shape["hidden_size"], inner=shape["intermediate_size"], layers=shape["num_hidden_layers"],
+    weights = tiny_weights(hidden=shape["hidden_size"], inner=shape["intermediate_size"],
+                           layers=shape["num_hidden_layers"],
                            vocabulary=shape["vocab_size"])
     if shape.get("tie_word_embeddings"):
         del weights["lm_head.weight"]
@@ -418,17 +450,21 @@ class ShardedJob(Job):
     def settings(self, ranks, precision="fp32", stage=0, zero=None, accumulation=1, **changes):
         """At stage 3 everything but the norms is sharded."""
         return {
-            "train": {"steps": 4}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 2, "total_num_steps": 6}},
+            "train": {"steps": 4},
+            "scheduler": {"type": "cosine",
+                          "params": {"warmup_num_steps": 2, "total_num_steps": 6}},
             "train_micro_batch_size_per_gpu": self.SAMPLES // ranks // accumulation,
             "gradient_accumulation_steps": accumulation,
-            "zero_optimization": {"stage": stage, "reduce_bucket_size": 30000, "allgather_bucket_size": 30000,
+            "zero_optimization": {"stage": stage, "reduce_bucket_size": 30000,
+                                  "allgather_bucket_size": 30000,
                                   "stage3_param_persistence_threshold": 100} | (zero or {}),
         } | PRECISIONS[precision] | changes
 
     def train(self, name, ranks, *arguments, **settings):
         """Trains once under this name; returns the run's folder."""
         if name not in self.done:
-            self.done[name] = self.run(name, "--nproc", ranks, *arguments, **self.settings(ranks, **settings))
+            self.done[name] = self.run(name, "--nproc", ranks, *arguments,
+                                       **self.settings(ranks, **settings))
         return self.out(name)
 
     def plan(self, name, ranks, *arguments, **settings):
@@ -466,8 +502,10 @@ def weights_hash(out):
 
 
 def same_tensors(one, other):
-    """Whether two sets of tensors have the same names and, under each, the same values; not two empty ones."""
-    return bool(one) and one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    """Whether two sets of tensors have the same names and, under each, the same
+    values; not two empty ones."""
+    return bool(one) and one.keys() == other.keys() and all(np.array_equal(one[name], other[name])
+                                                            for name in one)
 
 
 def same_run(a, b):
@@ -484,13 +522,15 @@ def manifest(out):
 
 
 def stored_boxes(folder, wanted=lambda tensor, kind: True, framework="np"):
-    """(slice of the manifest, its place in the whole tensor, values) of a checkpoint, by docs/checkpoint.md alone."""
+    """(slice of the manifest, its place in the whole tensor, values) of a checkpoint, by
+    docs/checkpoint.md alone."""
     for file in json.loads((folder / "checkpoint.json").read_text())["files"]:
         with safe_open(folder / file["file"], framework=framework) as held:
             for piece in file["slices"]:
                 if not wanted(piece["tensor"], piece["kind"]):
                     continue
-                place = tuple(slice(begin, begin + size) for begin, size in zip(piece["offset"], piece["extent"]))
+                place = tuple(slice(begin, begin + size)
+                              for begin, size in zip(piece["offset"], piece["extent"]))
                 name = f"{piece['tensor']}.{piece['kind']}"
                 if piece["extent"] != piece["shape"]:
                     name += "[" + ",".join(f"{along.start}:{along.stop}" for along in place) + "]"
@@ -502,7 +542,8 @@ def checkpoints(out):
 
 
 def kill_before_last(out, step, begin):
-    """Kills the run that `begin` starts once it has saved something and before it saves its last step, `step`."""
+    """Kills the run that `begin` starts once it has saved something and before it saves
+    its last step, `step`."""
     last = f"step-{step:08}"
     for _ in range(5):  # the kill may come too late
         shutil.rmtree(out, ignore_errors=True)
@@ -515,7 +556,8 @@ def kill_before_last(out, step, begin):
 
 
 def copy_without_last(out, to, step):
-    """The folder of a run that saves every step, as it was before its last one, `step`, was saved."""
+    """The folder of a run that saves every step, as it was before its last
+    one, `step`, was saved."""
     shutil.copytree(out, to)
     shutil.rmtree(to / "checkpoints" / f"step-{step:08}")
     (to / "checkpoints" / "latest").write_text(f"step-{step - 1:08}")
@@ -536,7 +578,8 @@ class Running:
             with open(writer, "w") as output:
                 self.process = PRELOADED.start(command[1:], output, output)
         else:
-            self.process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            self.process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE,
+                                            stderr=subprocess.STDOUT,
                                             text=True, env=environment(env))
             self.output = self.process.stdout
         self.lines = []
@@ -555,9 +598,11 @@ class Running:
         return "\n".join(self.lines)
 
     def await_line(self, part, after=0):
-        """Waits for a line with this part, the given number of lines left out; returns the number of the line after it."""
+        """Waits for a line with this part, the given number of lines left out; returns the number
+        of the line after it."""
         def found():
-            return next((at + 1 for at in range(after, len(self.lines)) if part in self.lines[at]), None)
+            return next((at + 1 for at in range(after, len(self.lines)) if part in self.lines[at]),
+                        None)
 
         with self.arrived:
             end = time.monotonic() + TIMEOUT
@@ -595,7 +640,8 @@ class Running:
         found = {}
         for pid in children(self.process.pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # at its end
-                if named := re.fullmatch(r"ftrun-rank-(\d+)\n", pathlib.Path(f"/proc/{pid}/comm").read_text()):
+                if named := re.fullmatch(r"ftrun-rank-(\d+)\n",
+                                         pathlib.Path(f"/proc/{pid}/comm").read_text()):
                     found[int(named[1])] = pid
         return found
 
@@ -620,7 +666,8 @@ def start(*arguments, env=None):
 def children(pid):
     found = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+        # a thread that has ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
@@ -643,12 +690,14 @@ def being_written(out, checkpoint="step-*"):
 def await_save(running, out, seconds, checkpoint="step-*"):
     """Until a checkpoint is being written; no longer than this, nor than the run."""
     end = time.monotonic() + seconds
-    while not being_written(out, checkpoint) and time.monotonic() < end and running.process.poll() is None:
+    while (not being_written(out, checkpoint) and time.monotonic() < end
+           and running.process.poll() is None):
         time.sleep(0.0005)
 
 
 def await_gone(pids, seconds=60):
-    await_that(lambda: not any(alive(pid) for pid in pids), "processes of ranks are gone", seconds=seconds)
+    await_that(lambda: not any(alive(pid)
+                               for pid in pids), "processes of ranks are gone", seconds=seconds)
 
 
 def free_port():
@@ -668,15 +717,15 @@ def case(function):
 
 
 def waiting(function):
-    """Marks a test case that waits more than it computes and shares no run with its neighbours: run_cases runs those that stand
-    next to each other side by side."""
+    """Marks a test case that waits more than it computes and shares no run with its neighbours:
+    run_cases runs those that stand next to each other side by side."""
     function.waits = True
     return case(function)
 
 
 def needs(what):
-    """Marks a test case that a machine may be unable to run. It is a CTest entry of its own: the same script with
-    `--needs WHAT`, which runs such cases alone."""
+    """Marks a test case that a machine may be unable to run. It is a CTest entry of its own: the
+    same script with `--needs WHAT`, which runs such cases alone."""
     def marked(function):
         function.needs = what
         return case(function)
@@ -685,7 +734,8 @@ def needs(what):
 
 def mount_refused():
     with tempfile.TemporaryDirectory() as folder:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", folder], capture_output=True, text=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", folder],
+                                 capture_output=True, text=True)
         if mounted.returncode == 0:
             subprocess.run(["umount", folder], check=True)
         return mounted.stderr.strip().splitlines()[-1] if mounted.returncode else ""
@@ -706,12 +756,14 @@ def network_refused():
 
 
 def pids_refused():
-    made = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, text=True)
+    made = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"],
+                          capture_output=True, text=True)
     return f"no process ids of one's own: {made.stderr.strip()}" if made.returncode else ""
 
 
 # Why this machine cannot run the cases that need it; "" when it can.
-MISSING = {"mount": mount_refused, "network": network_refused, "pids": pids_refused, "terminal": terminal_refused}
+MISSING = {"mount": mount_refused, "network": network_refused, "pids": pids_refused,
+           "terminal": terminal_refused}
 SKIPPED = 77
 
 
@@ -728,7 +780,8 @@ def run_cases():
     assert chosen, f"no case needs {what}"
     if what and (why := MISSING[what]()):
         skip(why)
-    for waits, group in itertools.groupby(chosen, lambda function: getattr(function, "waits", False)):
+    for waits, group in itertools.groupby(chosen,
+                                          lambda function: getattr(function, "waits", False)):
         if waits:
             run_side_by_side(group)
             continue

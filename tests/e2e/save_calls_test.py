@@ -1,8 +1,9 @@
-"""kill -9 at the calls by which a save opens and changes files, one after another, in the foreground and in the background (kill_at_call.cc
-says what it sees): the next start goes on from a checkpoint whose save had returned or a newer one, and the run ends with the bits
-of an undisturbed one. Of each kind of call one is taken, drawn from a seed; all of them with FTRUN_SOAK_CALLS=all
-(scripts/soak.sh). What a kill cannot show, as the kernel keeps what was written, the calls do: each is on the disk before the next
-one names it."""
+"""kill -9 at the calls by which a save opens and changes files, one after another, in the
+foreground and in the background (kill_at_call.cc says what it sees): the next start goes on from a
+checkpoint whose save had returned or a newer one, and the run ends with the bits of an undisturbed
+one. Of each kind of call one is taken, drawn from a seed; all of them with FTRUN_SOAK_CALLS=all
+(scripts/soak.sh). What a kill cannot show, as the kernel keeps what was written, the calls do: each
+is on the disk before the next one names it."""
 import collections
 import os
 import pathlib
@@ -12,13 +13,16 @@ import subprocess
 import tempfile
 import time
 
-from runner import BINARY, TIMEOUT, Job, checkpoints, environment, ftrun, must, refuse_traces, same_run, skip
+from runner import (BINARY, TIMEOUT, Job, checkpoints, environment, ftrun, must, refuse_traces,
+                    same_run, skip)
 
 SEED = 20261124
 KILLER = os.environ["FTRUN_KILL_AT_CALL"]
 EVERY_CALL = os.environ.get("FTRUN_SOAK_CALLS") == "all"
-# Four saves, of which the third removes what the first has written. The last one is always in the foreground.
-TRAINING = {"train": {"steps": 4}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
+# Four saves, of which the third removes what the first has written. The last one is
+# always in the foreground.
+TRAINING = {"train": {"steps": 4}, "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
             "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 2}}}
 Called = collections.namedtuple("Called", "number name path")
 WRITES = ("write", "writev", "pwrite64", "pwritev", "pwritev2")
@@ -33,12 +37,14 @@ def started_until(name, number, background):
     """A run that is killed at one of its calls; the process, and the calls up to that one."""
     calls = job.scratch / f"{name}.calls"
     config = job.config(name, **saving(background))
-    process = subprocess.run([KILLER, f"{job.out(name)}/checkpoints", str(number), calls, BINARY, "--config", config],
+    process = subprocess.run([KILLER, f"{job.out(name)}/checkpoints", str(number), calls, BINARY,
+                              "--config", config],
                              capture_output=True, text=True, env=environment(), timeout=TIMEOUT)
     if process.returncode == 2 and "kill_at_call" in process.stderr:
         skip(process.stderr.strip())
     refuse_traces(process.stdout + process.stderr)
-    return process, [Called(int(line[0]), line[1], line[2]) for line in (text.split(" ", 2) for text in calls.read_text().splitlines())]
+    return process, [Called(int(line[0]), line[1], line[2])
+                     for line in (text.split(" ", 2) for text in calls.read_text().splitlines())]
 
 
 def steps_told(text, what):
@@ -48,39 +54,49 @@ def steps_told(text, what):
 def require_latest_is_there(out):
     latest = out / "checkpoints" / "latest"
     if latest.exists():
-        assert (out / "checkpoints" / latest.read_text() / "checkpoint.json").exists(), f"latest names {latest.read_text()!r}"
+        assert (out / "checkpoints" / latest.read_text() / "checkpoint.json").exists(), (
+            f"latest names {latest.read_text()!r}")
 
 
 def require_order(root, calls):
-    """Files, their folder, its name, `latest`: each is on the disk before the next is begun, and only then an old checkpoint goes."""
-    below = [call._replace(path=call.path.replace(str(root.resolve()), "").replace(str(root), "")) for call in calls]
+    """Files, their folder, its name, `latest`: each is on the disk before the next is begun, and
+    only then an old checkpoint goes."""
+    below = [call._replace(path=call.path.replace(str(root.resolve()), "").replace(str(root), ""))
+             for call in calls]
 
     def last(names, path, before):
         """The last such call; 0: none."""
-        return max((call.number for call in below if call.name in names and call.path == path and call.number < before), default=0)
+        return max((call.number for call in below if call.name in names and call.path == path
+                    and call.number < before), default=0)
 
     def synced(path, before):
         """When what was written of a file was."""
         sync = last(SYNCS, path, before)
-        assert 0 < last(WRITES, path, before) < sync, f"{path} is not on the disk before call {before}"
+        assert 0 < last(WRITES, path, before) < sync, (
+            f"{path} is not on the disk before call {before}")
         return sync
 
     def renames(source, target):
         """Those calls, and what had another name before."""
-        found = [(call.number, re.fullmatch(f"({source}) {target}", call.path)) for call in below if call.name.startswith("rename")]
+        found = [(call.number, re.fullmatch(f"({source}) {target}", call.path)) for call in below
+                 if call.name.startswith("rename")]
         return [(number, match[1]) for number, match in found if match]
 
     pointers = renames(r"/latest\.tmp-\w+", "/latest")
     for step, (pointed, pointer) in enumerate(pointers, 1):
         name = f"/step-{step:08}"
         [(moved, made)] = renames(rf"{name}\.tmp-\w+", name)
-        files = {call.path for call in below if call.name in WRITES and call.path.startswith(f"{made}/")}
-        assert sorted(pathlib.PurePath(file).suffix for file in files) == [".json", ".safetensors"], files
-        assert last(SYNCS, made, moved) > max(synced(file, moved) for file in files), f"{made} is not on the disk before its name"
+        files = {call.path for call in below if call.name in WRITES
+                 and call.path.startswith(f"{made}/")}
+        assert (sorted(pathlib.PurePath(file).suffix for file in files)
+                == [".json", ".safetensors"]), files
+        assert last(SYNCS, made, moved) > max(synced(file, moved) for file in files), (
+            f"{made} is not on the disk before its name")
         assert moved < last(SYNCS, "", pointed), f"the name {name} is not on the disk before latest"
         assert moved < synced(pointer, pointed), f"latest does not follow {name}"
         for gone, _ in renames(f"/step-{step - 2:08}", rf"/step-{step - 2:08}\.tmp-\w+"):
-            assert pointed < last(SYNCS, "", gone), f"an old checkpoint goes before {name} is on the disk"
+            assert pointed < last(SYNCS, "", gone), (
+                f"an old checkpoint goes before {name} is on the disk")
     assert len(pointers) == 4 and len(renames("/step-.*", r"/step-.*\.tmp-\w+")) == 2, below
 
 
@@ -89,16 +105,20 @@ def kill_and_go_on(name, number, background):
     process, calls = started_until(name, number, background)
     if process.returncode == 0:
         return None
-    assert process.returncode == 137 and len(calls) == number, (process.returncode, number, calls, process.stderr[-2000:])
+    assert (process.returncode == 137 and len(calls) == number), (process.returncode, number, calls,
+                                                                  process.stderr[-2000:])
     require_latest_is_there(job.out(name))
     saved = max(steps_told(process.stdout + process.stderr, "saved"), default=0)
     resumed = must(ftrun("--config", job.config(name, **saving(background)), "--resume", "auto"))
     found = max(steps_told(resumed.stdout + resumed.stderr, "resumed from"), default=0)
-    assert found >= saved, f"step {saved} was told to be saved, the next start went on from {found}; killed at {calls[-1]}"
+    assert found >= saved, (
+        f"step {saved} was told to be saved, the next start went on from {found}; killed at "
+        f"{calls[-1]}")
     try:
         same_run(job.out("straight"), job.out(name))
         there = checkpoints(job.out(name))
-        assert there[-1] == "step-00000004" and not any(".tmp-" in one or ".replaced-" in one for one in there), there
+        assert (there[-1] == "step-00000004" and not any(".tmp-" in one or ".replaced-" in one
+                                                         for one in there)), there
         must(ftrun("verify", job.out(name)))
     except AssertionError as error:
         raise AssertionError(f"killed at {calls[-1]}") from error
@@ -107,14 +127,17 @@ def kill_and_go_on(name, number, background):
 
 def of_two_saves(calls):
     """Those of the first save and of the third."""
-    begins = [next(call.number for call in calls if f"step-{step:08}.tmp-" in call.path) for step in (2, 3, 4)]
-    return [call for call in calls if call.number < begins[0] or begins[1] <= call.number < begins[2]]
+    begins = [next(call.number for call in calls if f"step-{step:08}.tmp-" in call.path)
+              for step in (2, 3, 4)]
+    return [call for call in calls if call.number < begins[0]
+            or begins[1] <= call.number < begins[2]]
 
 
 def one_of_each(calls, which):
     """Of every other kind of call one, drawn; the other kinds are the other way of saving's."""
     kinds = sorted({call.name for call in calls})
-    return [chance.choice([call.number for call in calls if call.name == kind]) for kind in kinds[which::2]]
+    return [chance.choice([call.number for call in calls if call.name == kind])
+            for kind in kinds[which::2]]
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -127,7 +150,8 @@ with tempfile.TemporaryDirectory() as scratch:
         process, calls = started_until(f"counted-{way}", 0, background)
         assert process.returncode == 0, process.stderr[-2000:]
         same_run(job.out("straight"), job.out(f"counted-{way}"))
-        assert sorted(steps_told(process.stdout + process.stderr, "saved")) == [1, 2, 3, 4], process.stdout + process.stderr
+        assert sorted(steps_told(process.stdout + process.stderr, "saved")) == [1, 2, 3, 4], (
+            process.stdout + process.stderr)
         # What a save cannot do without: else the tracing sees nothing.
         assert {"pwrite64", "fsync", "close"} <= {call.name for call in calls}, calls
         assert any(call.name.startswith("mkdir") and ".tmp-" in call.path for call in calls), calls
@@ -138,5 +162,7 @@ with tempfile.TemporaryDirectory() as scratch:
         killed = [kill_and_go_on(f"{way}-{number}", number, background) for number in numbers]
         names = collections.Counter(call.name for call in killed if call)
         assert names, "no call was met"
-        print(f"{way}: {len(calls)} calls of two saves, {len(numbers)} kills, {killed.count(None)} of them after the run's end: "
-              f"{', '.join(f'{count} {name}' for name, count in sorted(names.items()))}; {time.monotonic() - began:.1f} s", flush=True)
+        print(f"{way}: {len(calls)} calls of two saves, {len(numbers)} kills, {killed.count(None)} "
+              "of them after the run's end: "
+              f"{', '.join(f'{count} {name}' for name, count in sorted(names.items()))}; "
+              f"{time.monotonic() - began:.1f} s", flush=True)

@@ -1,4 +1,5 @@
-"""The learning rates of the schedules that Hugging Face's trainer names are transformers' own at every step."""
+"""The learning rates of the schedules that Hugging Face's trainer names are
+transformers' own at every step."""
 import tempfile
 
 import torch
@@ -10,12 +11,17 @@ RATE, STEPS, WARMUP = 3e-3, 24, 5
 # (type, what transformers takes beside warm-up and steps)
 SCHEDULES = [
     ("constant_with_warmup", {}), ("linear", {}), ("cosine", {}), ("cosine_with_restarts", {}),
-    ("cosine_with_restarts", {"num_cycles": 3}), ("polynomial", {}), ("polynomial", {"lr_end": 1e-4, "power": 2.0}),
-    ("inverse_sqrt", {}), ("inverse_sqrt", {"timescale": 9}), ("cosine_with_min_lr", {"min_lr": 2e-4}),
-    ("cosine_with_min_lr", {"min_lr_rate": 0.1, "num_cycles": 1.5}), ("warmup_stable_decay", {"num_decay_steps": 7}),
+    ("cosine_with_restarts", {"num_cycles": 3}), ("polynomial", {}),
+    ("polynomial", {"lr_end": 1e-4, "power": 2.0}),
+    ("inverse_sqrt", {}), ("inverse_sqrt", {"timescale": 9}),
+    ("cosine_with_min_lr", {"min_lr": 2e-4}),
+    ("cosine_with_min_lr", {"min_lr_rate": 0.1, "num_cycles": 1.5}),
+    ("warmup_stable_decay", {"num_decay_steps": 7}),
     ("warmup_stable_decay", {"num_decay_steps": 7, "num_stable_steps": 4, "min_lr_ratio": 0.1}),
-    ("warmup_stable_decay", {"num_decay_steps": 9, "decay_type": "linear", "warmup_type": "cosine"}),
-    ("warmup_stable_decay", {"num_decay_steps": 9, "decay_type": "1-sqrt", "warmup_type": "1-sqrt", "min_lr_ratio": 0.2}),
+    ("warmup_stable_decay", {"num_decay_steps": 9, "decay_type": "linear",
+                             "warmup_type": "cosine"}),
+    ("warmup_stable_decay", {"num_decay_steps": 9, "decay_type": "1-sqrt", "warmup_type": "1-sqrt",
+                             "min_lr_ratio": 0.2}),
 ]
 
 
@@ -36,7 +42,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def config_of(name, kind, given, **changes):
         return {"train": {"steps": STEPS}, "optimizer": {"type": "SGD", "params": {"lr": RATE}},
-                "scheduler": {"type": kind, "params": {"warmup_num_steps": WARMUP} | given}} | changes
+                "scheduler": {"type": kind, "params": {"warmup_num_steps": WARMUP}
+                              | given}} | changes
 
     @case
     def rates_are_those_of_transformers():
@@ -52,19 +59,26 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def values_that_do_not_fit_are_named():
         def said(kind, given):
-            refused = ftrun("check", "--config", job.config("refused", **config_of("refused", kind, given)))
+            refused = ftrun("check", "--config",
+                            job.config("refused", **config_of("refused", kind, given)))
             assert refused.returncode != 0, refused.stdout
             return refused.stderr
 
-        assert "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it" in said("wsd", {})
-        assert "warmup_num_steps 5 + num_decay_steps 20 > total_num_steps 24" in said("wsd", {"num_decay_steps": 20})
+        assert "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it" in said(
+            "wsd", {})
+        assert "warmup_num_steps 5 + num_decay_steps 20 > total_num_steps 24" in said(
+            "wsd", {"num_decay_steps": 20})
         assert "expected one of linear, cosine, 1-sqrt for warmup_stable_decay, found log" in said(
             "wsd", {"num_decay_steps": 2, "warmup_type": "log"})
-        assert "expected one of log, linear for WarmupLR, found cosine" in said("WarmupLR", {"warmup_type": "cosine"})
-        assert "scheduler.params.min_lr is missing: cosine_with_min_lr needs it or min_lr_rate" in said("cosine_with_min_lr", {})
+        assert "expected one of log, linear for WarmupLR, found cosine" in said(
+            "WarmupLR", {"warmup_type": "cosine"})
+        assert ("scheduler.params.min_lr is missing: cosine_with_min_lr needs it or min_lr_rate"
+                in said("cosine_with_min_lr", {}))
         assert "scheduler.params.min_lr_rate and min_lr exclude each other" in said(
             "cosine_with_min_lr", {"min_lr": 1e-4, "min_lr_rate": 0.1})
-        assert "scheduler.params.lr_end 0.01 is not below the optimizer's lr 0.003" in said("polynomial", {"lr_end": 0.01})
-        assert "scheduler.params.power: cosine has no such parameter" in said("cosine", {"power": 2.0})
+        assert "scheduler.params.lr_end 0.01 is not below the optimizer's lr 0.003" in said(
+            "polynomial", {"lr_end": 0.01})
+        assert "scheduler.params.power: cosine has no such parameter" in said(
+            "cosine", {"power": 2.0})
 
     run_cases()

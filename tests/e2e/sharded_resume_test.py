@@ -1,7 +1,7 @@
-"""A run whose state is sharded, in half precision or in another tier goes on bit by bit after a stop: on its
-own layout, and on others as far as the layout itself changes no bit. Its checkpoints are complete, and
-its export is what transformers computes with. tests/engine/model_state_test.cc saves and loads the product of stages and
-tiers in one process."""
+"""A run whose state is sharded, in half precision or in another tier goes on bit by bit after a
+stop: on its own layout, and on others as far as the layout itself changes no bit. Its checkpoints
+are complete, and its export is what transformers computes with. tests/engine/model_state_test.cc
+saves and loads the product of stages and tiers in one process."""
 import json
 import os
 import re
@@ -14,23 +14,29 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import ShardedJob, case, checkpoints, evaluations, exported, ftrun, must, near, preload, run_cases, same_run, start, steps, stored_boxes, tiny_data
+from runner import (ShardedJob, case, checkpoints, evaluations, exported, ftrun, must, near,
+                    preload, run_cases, same_run, start, steps, stored_boxes, tiny_data)
 
 CPU = {"device": "cpu"}
-ROUNDED = {"bf16": {"enabled": True, "bf16_optimizer_states": True, "bf16_master_weights_and_grads": True}}
+ROUNDED = {"bf16": {"enabled": True, "bf16_optimizer_states": True,
+                    "bf16_master_weights_and_grads": True}}
 # Overflows at the second step, so that the stop after the third is in the midst of a window.
-OVERFLOWING = {"fp16": {"enabled": True, "initial_scale_power": 21, "loss_scale_window": 2, "hysteresis": 1}}
+OVERFLOWING = {"fp16": {"enabled": True, "initial_scale_power": 21, "loss_scale_window": 2,
+                        "hysteresis": 1}}
 HYBRID = {"parallel": {"data": 4, "data_replicate": 2}}
 
 
 def contents(out, step):
     """{(tensor, kind): the whole array} of a checkpoint."""
     whole, seen = {}, {}
-    for piece, place, values in stored_boxes(out / "checkpoints" / f"step-{step:08d}", framework="pt"):
+    for piece, place, values in stored_boxes(out / "checkpoints" / f"step-{step:08d}",
+                                             framework="pt"):
         key = (piece["tensor"], piece["kind"])
         whole.setdefault(key, np.zeros(piece["shape"]))[place] = values.double().numpy()
         seen.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
-    assert whole and all((counted == 1).all() for counted in seen.values()), "an element is missing or was written twice"
+    assert (whole
+            and all((counted == 1).all()
+                    for counted in seen.values())), "an element is missing or was written twice"
     return whole
 
 
@@ -45,8 +51,10 @@ with tempfile.TemporaryDirectory() as scratch:
     preload()
     job = ShardedJob(scratch)
     NVME = {"device": "nvme", "nvme_path": f"{scratch}/nvme"}
-    TIERS = {"device": {}, "host": {"offload_optimizer": CPU}, "host-both": {"offload_optimizer": CPU, "offload_param": CPU},
-             "half": {"offload_optimizer": CPU | {"ratio": 0.5}}, "disk": {"offload_optimizer": NVME},
+    TIERS = {"device": {}, "host": {"offload_optimizer": CPU},
+             "host-both": {"offload_optimizer": CPU, "offload_param": CPU},
+             "half": {"offload_optimizer": CPU | {"ratio": 0.5}},
+             "disk": {"offload_optimizer": NVME},
              "disk-both": {"offload_optimizer": NVME, "offload_param": NVME}}
 
     def settings(stage=0, tier="device", steps=6, **changes):
@@ -57,7 +65,8 @@ with tempfile.TemporaryDirectory() as scratch:
         return job.train(name, ranks, **settings(steps=3, **changes))
 
     def resumed(name, ranks, **changes):
-        run = job.run(name, "--nproc", ranks, "--resume", "auto", **job.settings(ranks, **settings(**changes)))
+        run = job.run(name, "--nproc", ranks, "--resume", "auto",
+                      **job.settings(ranks, **settings(**changes)))
         assert f"resumed from {job.out(name)}/checkpoints/step-00000003" in run.stdout, run.stdout
         return run
 
@@ -84,11 +93,13 @@ with tempfile.TemporaryDirectory() as scratch:
         as_not_stopped("fp16", 2, [(0, "device"), (2, "disk")], **OVERFLOWING)
         scales = [m["loss_scale"] for m in steps(job.out("fp16"))]
         skipped = [m.get("skipped", False) for m in steps(job.out("fp16"))]
-        assert True in skipped[:3] and False in skipped[:3] and len(set(scales[3:])) > 1, (scales, skipped)
+        assert (True in skipped[:3] and False in skipped[:3]
+                and len(set(scales[3:])) > 1), (scales, skipped)
 
     @case
     def stochastic_rounding_goes_on():
-        """What is rounded how depends on seed, step and element, and not on when a run was stopped."""
+        """What is rounded how depends on seed, step and element, and not on
+        when a run was stopped."""
         job.train("rounded", 2, **settings(stage=1, **ROUNDED))
         stopped("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
         resumed("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
@@ -109,44 +120,51 @@ with tempfile.TemporaryDirectory() as scratch:
     def another_stage_tier_and_recompute_change_no_bit():
         stopped("moved", 3, stage=3)
         moves = {"whole": {"stage": 0}, "states": {"stage": 1, "tier": "disk"},
-                 "elsewhere": {"stage": 3, "tier": "disk-both", "recompute": "full", "aio": {"queue_depth": 4},
+                 "elsewhere": {"stage": 3, "tier": "disk-both", "recompute": "full",
+                               "aio": {"queue_depth": 4},
                                "activation_checkpointing": {"cpu_checkpointing": True}}}
         for name, changes in moves.items():
             shutil.copytree(job.out("moved"), job.out(name))
             run = resumed(name, 3, **changes)
             if changes["stage"] != 3:
-                assert (f"notice: the resumed run has another config.zero_optimization.stage: was 3, is now {changes['stage']}"
+                assert ("notice: the resumed run has another config.zero_optimization.stage: was "
+                        f"3, is now {changes['stage']}"
                         in run.stderr), run.stderr
             same_run(job.out("fp32"), job.out(name))
             same_contents(job.out("fp32"), job.out(name), 6)
 
     @case
     def states_are_kept_in_another_precision():
-        """bf16 moments and master weights of an fp32 checkpoint are its own, rounded; back again they are the same."""
+        """bf16 moments and master weights of an fp32 checkpoint are its own, rounded; back
+        again they are the same."""
         stopped("wide", 2, stage=1, precision="bf16")
         shutil.copytree(job.out("wide"), job.out("narrow"))
         run = resumed("narrow", 2, stage=3, **ROUNDED)
         folder = job.out("narrow") / "checkpoints" / "step-00000003"
-        assert (f"notice: {folder}: holds exp_avg, exp_avg_sq, param in F32; this run keeps them in BF16, each value rounded to the "
-                "nearest" in run.stderr), run.stderr
+        assert (f"notice: {folder}: holds exp_avg, exp_avg_sq, param in F32; this run keeps them "
+                "in BF16, each value rounded to the nearest" in run.stderr), run.stderr
         back = job.run("narrow", "--nproc", 2, "--resume", "auto",
                        **job.settings(2, **settings(stage=2, steps=7, precision="bf16")))
-        assert (f"notice: {folder.with_name('step-00000006')}: holds exp_avg, exp_avg_sq, param in BF16; this run keeps them in F32, "
-                "no value changes" in back.stderr), back.stderr
+        assert (f"notice: {folder.with_name('step-00000006')}: holds exp_avg, exp_avg_sq, param in "
+                "BF16; this run keeps them in F32, no value changes" in back.stderr), back.stderr
         job.train("not-converted", 2, **settings(stage=1, steps=7, precision="bf16"))
-        near("loss", [m["loss"] for m in steps(job.out("narrow"))], [m["loss"] for m in steps(job.out("not-converted"))], 1e-2)
+        near("loss", [m["loss"] for m in steps(job.out("narrow"))],
+             [m["loss"] for m in steps(job.out("not-converted"))], 1e-2)
 
     @case
     def another_number_of_ranks_changes_rounding_only():
-        for name, ranks, changes in (("on-1", 1, {"stage": 0}), ("on-2", 2, {"stage": 3}), ("on-4", 4, {"stage": 2}),
+        for name, ranks, changes in (("on-1", 1, {"stage": 0}), ("on-2", 2, {"stage": 3}),
+                                     ("on-4", 4, {"stage": 2}),
                                      ("on-2x2", 4, {"stage": 3, "tier": "host-both", **HYBRID})):
             shutil.copytree(job.out("moved"), job.out(name))
             run = resumed(name, ranks, **changes)
-            assert f"notice: the resumed run has another topology.data: was 3, is now {ranks}" in run.stderr, run.stderr
+            assert (f"notice: the resumed run has another topology.data: was 3, is now {ranks}"
+                    in run.stderr), run.stderr
             found, expected = steps(job.out(name)), steps(job.out("fp32"))
             assert found[:3] == steps(job.out("moved")), "the steps before the stop changed"
             near("loss", [m["loss"] for m in found], [m["loss"] for m in expected], 1e-5)
-            near("gradient norm", [m["grad_norm"] for m in found], [m["grad_norm"] for m in expected], 5e-5)
+            near("gradient norm", [m["grad_norm"] for m in found],
+                 [m["grad_norm"] for m in expected], 5e-5)
 
     # --- what the folder holds ---------------------------------------------------------------
 
@@ -154,7 +172,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def shards_are_shared_out():
         """Every rank writes its own part and no more: together they hold each element once."""
         folder = job.out("fp32-3-half") / "checkpoints" / "step-00000006"
-        sizes = [file["bytes"] for file in json.loads((folder / "checkpoint.json").read_text())["files"]]
+        sizes = [file["bytes"]
+                 for file in json.loads((folder / "checkpoint.json").read_text())["files"]]
         assert len(sizes) == 3 and max(sizes) < 0.5 * sum(sizes), sizes
 
     @case
@@ -164,7 +183,8 @@ with tempfile.TemporaryDirectory() as scratch:
         verified = must(ftrun("verify", out))
         assert verified.stdout == f"{out}: every file is complete and undamaged\n", verified.stdout
         shown = must(ftrun("inspect", folder)).stdout
-        assert re.search(r"^topology +data 3, data_replicate 1, tensor 1, world_size 3, zero_stage 3$", shown, re.M), shown
+        assert (re.search(r"^topology +data 3, data_replicate 1, tensor 1, world_size 3, "
+                          r"zero_stage 3$", shown, re.M)), shown
         assert re.search(r"^exp_avg_sq F32 +30 tensors, 193\.3 k elements, ", shown, re.M), shown
         broken = job.out("broken")
         shutil.copytree(out, broken)
@@ -173,10 +193,13 @@ with tempfile.TemporaryDirectory() as scratch:
         data[-5] ^= 1
         part.write_bytes(data)
         found = must(ftrun("verify", broken), 4)
-        assert f"{part}: " in found.stdout + found.stderr and "tensor" in found.stdout + found.stderr, found.stdout + found.stderr
+        assert (f"{part}: " in found.stdout + found.stderr and "tensor" in found.stdout
+                + found.stderr), found.stdout + found.stderr
         # The one before it is whole, and the run goes on from there to the same end.
-        run = job.run("broken", "--nproc", 3, "--resume", "auto", **job.settings(3, **settings(stage=3, tier="half")))
-        assert "checkpoints/step-00000003" in run.stdout and str(part) in run.stderr, run.stdout + run.stderr
+        run = job.run("broken", "--nproc", 3, "--resume", "auto",
+                      **job.settings(3, **settings(stage=3, tier="half")))
+        assert ("checkpoints/step-00000003" in run.stdout
+                and str(part) in run.stderr), run.stdout + run.stderr
         same_run(job.out("fp32"), broken)
 
     @case
@@ -185,11 +208,15 @@ with tempfile.TemporaryDirectory() as scratch:
         cut = None
         for attempt in range(20):  # a save takes milliseconds
             shutil.rmtree(job.out("killed"), ignore_errors=True)
-            running = start("--config", job.config("killed", **job.settings(3, **settings(stage=3, **saving))), "--nproc", 3)
-            running.await_line(f"saved {job.out('killed')}/checkpoints/step-0000000{1 + attempt % 3}")
+            running = start("--config",
+                            job.config("killed", **job.settings(3, **settings(stage=3, **saving))),
+                            "--nproc", 3)
+            running.await_line(
+                f"saved {job.out('killed')}/checkpoints/step-0000000{1 + attempt % 3}")
             folder = job.out("killed") / "checkpoints"
             end = time.monotonic() + 1
-            while time.monotonic() < end and not (cut := [p.name for p in folder.glob("*.tmp-*") if p.is_dir()]):
+            while time.monotonic() < end and not (cut := [p.name for p in folder.glob("*.tmp-*")
+                                                          if p.is_dir()]):
                 pass
             running.kill_all()
             cut = [p.name for p in folder.glob("*.tmp-*")]
@@ -197,8 +224,11 @@ with tempfile.TemporaryDirectory() as scratch:
                 break
         assert cut, "no kill came while a checkpoint was written"
         whole = checkpoints(job.out("killed"))
-        must(ftrun("verify", job.out("killed") / "checkpoints" / [name for name in whole if ".tmp-" not in name][-1]))
-        job.run("killed", "--nproc", 3, "--resume", "auto", **job.settings(3, **settings(stage=3, **saving)))
+        must(ftrun("verify",
+                   job.out("killed") / "checkpoints" / [name for name in whole
+                                                        if ".tmp-" not in name][-1]))
+        job.run("killed", "--nproc", 3, "--resume", "auto",
+                **job.settings(3, **settings(stage=3, **saving)))
         assert not list(folder.glob("*.tmp-*")), checkpoints(job.out("killed"))
         same_run(job.out("fp32"), job.out("killed"))
         same_contents(job.out("fp32"), job.out("killed"), 6)
@@ -211,7 +241,8 @@ with tempfile.TemporaryDirectory() as scratch:
         moved = exported(job.out("on-2x2"))
         assert one.keys() == moved.keys() == load_file(job.model / "model.safetensors").keys()
         for name, weights in one.items():
-            assert weights.shape == moved[name].shape and np.abs(weights - moved[name]).max() < 1e-5, name
+            assert (weights.shape == moved[name].shape
+                    and np.abs(weights - moved[name]).max() < 1e-5), name
 
     @case
     def transformers_finds_the_same_loss():
@@ -219,17 +250,22 @@ with tempfile.TemporaryDirectory() as scratch:
         import transformers
         transformers.utils.logging.disable_progress_bar()
         text = tiny_data(job.scratch / "validation.bin", tokens=32 * 12 + 1, seed=5, vocabulary=499)
-        for name, changes in (("fp32", {}), ("disk", {"tier": "disk-both"}), ("bf16", {"precision": "bf16"})):
+        for name, changes in (("fp32", {}), ("disk", {"tier": "disk-both"}),
+                              ("bf16", {"precision": "bf16"})):
             name = f"validated-{name}"
-            job.train(name, 3, **settings(stage=3, steps=4, **changes), data={"validation": str(text), "token_dtype": "uint16"})
+            job.train(name, 3, **settings(stage=3, steps=4, **changes),
+                      data={"validation": str(text), "token_dtype": "uint16"})
             found = [m["loss"] for m in evaluations(job.out(name))][-1]
             dtype = torch.bfloat16 if "bf16" in name else torch.float32
-            model = transformers.AutoModelForCausalLM.from_pretrained(job.out(name) / "export" / "model", dtype=dtype)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                job.out(name) / "export" / "model", dtype=dtype)
             ids = torch.from_numpy(np.fromfile(text, dtype=np.uint16).astype(np.int64))
             rows = torch.stack([ids[i * 32:i * 32 + 33] for i in range(12)])
             with torch.no_grad():
                 logits = model(input_ids=rows[:, :-1], use_cache=False).logits.float()
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item()
-            near(f"validation loss ({name})", [found], [loss], 1e-5 if dtype == torch.float32 else 2e-3)
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1),
+                                                     rows[:, 1:].flatten()).item()
+            near(f"validation loss ({name})", [found], [loss], 1e-5 if dtype == torch.float32
+                 else 2e-3)
 
     run_cases()

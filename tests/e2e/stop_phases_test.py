@@ -1,5 +1,6 @@
-"""A signal in each phase that is no step: validation, export, the sample of text. All ranks leave together, nothing
-is left half written, and a run that goes on ends as one that was never stopped."""
+"""A signal in each phase that is no step: validation, export, the sample of text. All
+ranks leave together, nothing is left half written, and a run that goes on ends as one
+that was never stopped."""
 import contextlib
 import json
 import pathlib
@@ -10,10 +11,12 @@ import time
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (VOCABULARY, Job, alive, await_that, checkpoints, evaluations, exported, ftrun, manifest, metrics, must,
-                    preload, require_in_time, run_cases, same_run, start, steps, tiny_data, tiny_model, waiting)
+from runner import (VOCABULARY, Job, alive, await_that, checkpoints, evaluations, exported, ftrun,
+                    manifest, metrics, must, preload, require_in_time, run_cases, same_run, start,
+                    steps, tiny_data, tiny_model, waiting)
 
-# A line that is printed between a step and the validation after it; the step's line of metrics comes after that.
+# A line that is printed between a step and the validation after it; the step's line of
+# metrics comes after that.
 TELLING, TRAINED_TWO = {"steps_per_print": 1}, "step=2, "
 CODES = {signal.SIGHUP: 129, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 
@@ -35,7 +38,8 @@ def await_training(running, ranks, number):
     def ready():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found = processes(running, ranks)
-            return "rank" in running.text() and len(found) == ranks and all(catches(pid, number) for pid in found)
+            return "rank" in running.text() and len(found) == ranks and all(catches(pid, number)
+                                                                            for pid in found)
 
     await_that(ready, "the training has begun", running, pause=0.002)
 
@@ -53,26 +57,32 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # A model that has words to write with and no token that ends a text.
     writer = tiny_model(job.scratch / "writer", eos_token_id=None)
-    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}}, "decoder": {"type": "ByteLevel"}}
+    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}},
+             "decoder": {"type": "ByteLevel"}}
     (writer / "tokenizer.json").write_text(json.dumps(words))
 
     def validating(every, samples=1_000_000):
         """Validation that takes seconds, of thousands of rounds."""
         return {"train": {"steps": 6, "evaluation": {"every": every, "samples": samples}},
-                "data": {"sequence_length": 32, "validation": str(long_text), "token_dtype": "uint16"}}
+                "data": {"sequence_length": 32, "validation": str(long_text),
+                         "token_dtype": "uint16"}}
 
     @waiting
     def a_stop_in_the_sample_of_text_leaves_it_out():
-        for ranks, stage, number in ((1, 0, signal.SIGUSR1), (2, 0, signal.SIGTERM), (2, 3, signal.SIGHUP)):
+        for ranks, stage, number in ((1, 0, signal.SIGUSR1), (2, 0, signal.SIGTERM),
+                                     (2, 3, signal.SIGHUP)):
             name = f"text-{ranks}-{stage}"
             out = job.out(name)
-            # Rank 0 alone writes it unless parameters are sharded: here beyond the others' comm.timeout.
+            # Rank 0 alone writes it unless parameters are sharded: here beyond
+            # the others' comm.timeout.
             alone = ranks > 1 and stage < 3
             comm = {"timeout": 15} if alone else {}
 
             def writing(tokens):
-                return dict(model={"path": str(writer)}, zero_optimization={"stage": stage}, comm=comm,
-                            train={"steps": 2, "generate": {"prompt_tokens": 4, "tokens": tokens}, "evaluation": {"samples": 4}},
+                return dict(model={"path": str(writer)}, zero_optimization={"stage": stage},
+                            comm=comm,
+                            train={"steps": 2, "generate": {"prompt_tokens": 4, "tokens": tokens},
+                                   "evaluation": {"samples": 4}},
                             data={"validation": text, "token_dtype": "uint16"})
 
             # In that before the first step, which is then made and saved.
@@ -80,20 +90,25 @@ with tempfile.TemporaryDirectory() as scratch:
             running.await_line("step 0/2  validation loss ")
             running.kill(number)
             running.wait(CODES[number])
-            assert running.text().count(f"no sample of text: {number.name} ended it") == 1, running.text()[-2000:]
+            assert running.text().count(f"no sample of text: {number.name} ended it") == 1, (
+                running.text()[-2000:])
             assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 1"
             # And in that of the end.
             job.run(name, "--nproc", ranks, "--resume", "auto", **writing(4))
-            running = start("--config", job.config(name, **writing(100_000_000)), "--nproc", ranks, "--resume", "auto")
+            running = start("--config", job.config(name, **writing(100_000_000)), "--nproc", ranks,
+                            "--resume", "auto")
             running.await_line(f"exported {out}/export/model")
             pids = processes(running, ranks)
             time.sleep(18 if alone else 1)
-            assert running.process.poll() is None and all(alive(pid) for pid in pids), running.text()[-2000:]
+            assert (running.process.poll() is None
+                    and all(alive(pid) for pid in pids)), running.text()[-2000:]
             running.kill(number)
             running.wait(0)
-            assert running.text().count(f"no sample of text: {number.name} ended it") == 1, running.text()[-2000:]
+            assert running.text().count(f"no sample of text: {number.name} ended it") == 1, (
+                running.text()[-2000:])
             record = manifest(out)
-            assert (record["exit_code"], record["exit_reason"]) == (0, "done"), record["exit_reason"]
+            assert (record["exit_code"], record["exit_reason"]) == (0, "done"), (
+                record["exit_reason"])
 
     @waiting
     def a_stop_before_the_first_step_leaves_the_validation():
@@ -103,26 +118,32 @@ with tempfile.TemporaryDirectory() as scratch:
             await_training(running, ranks, number)
             running.kill(number)
             running.wait(CODES[number])
-            assert manifest(job.out(name))["exit_reason"] == f"stopped by {number.name} after step 0", running.text()
+            assert (manifest(job.out(name))["exit_reason"] == f"stopped by {number.name} after "
+                    "step 0"), running.text()
             # Nothing was trained, so there is nothing to save.
             assert metrics(job.out(name)) == [] and checkpoints(job.out(name)) == []
 
     @waiting
     def a_stop_in_a_validation_that_is_due_saves_its_step():
-        for ranks, number, to_rank in ((1, signal.SIGUSR1, None), (2, signal.SIGTERM, None), (2, signal.SIGTERM, 1)):
+        for ranks, number, to_rank in ((1, signal.SIGUSR1, None), (2, signal.SIGTERM, None),
+                                       (2, signal.SIGTERM, 1)):
             name = f"due-{ranks}-{to_rank}"
             # The first validation is short, the one after step 2 is not: its data are other data.
             settings = validating(every=2, samples=4)
-            job.run(name, "--nproc", ranks, **settings | {"train": settings["train"] | {"steps": 1}})
-            running = start("--config", job.config(name, **validating(every=2), **TELLING), "--nproc", ranks, "--resume", "auto")
+            job.run(name, "--nproc", ranks,
+                    **settings | {"train": settings["train"] | {"steps": 1}})
+            running = start("--config", job.config(name, **validating(every=2), **TELLING),
+                            "--nproc", ranks, "--resume", "auto")
             running.await_line(TRAINED_TWO)
-            running.kill(number, processes(running, ranks)[to_rank] if to_rank is not None else None)
+            running.kill(number, processes(running, ranks)[to_rank] if to_rank is not None
+                         else None)
             running.wait(CODES[number])
             out = job.out(name)
             done = metrics(out)
             assert [m["step"] for m in steps(out)] == [1, 2], done
             assert "evaluation" not in done[-1], done[-1]
-            assert running.text().count(f"validation after step 2 stopped by {number.name}\n") == 1, running.text()[-2000:]
+            assert (running.text().count(f"validation after step 2 stopped by {number.name}\n")
+                    == 1), running.text()[-2000:]
             assert "step-00000002" in checkpoints(out), checkpoints(out)
             assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 2"
             job.run(name, "--nproc", ranks, "--resume", "auto", **settings)
@@ -138,11 +159,13 @@ with tempfile.TemporaryDirectory() as scratch:
             endless = validating(every=0) | {"export": {"enabled": False}}
             endless["train"]["steps"] = 2
             job.run(name, "--nproc", ranks, **short | {"train": short["train"] | {"steps": 1}})
-            running = start("--config", job.config(name, **endless, **TELLING), "--nproc", ranks, "--resume", "auto")
+            running = start("--config", job.config(name, **endless, **TELLING), "--nproc", ranks,
+                            "--resume", "auto")
             running.await_line(TRAINED_TWO)
             running.kill(signal.SIGTERM)
             running.wait(CODES[signal.SIGTERM])
-            assert running.text().count("validation after step 2 stopped by SIGTERM\n") == 1, running.text()[-2000:]
+            assert running.text().count("validation after step 2 stopped by SIGTERM\n") == 1, (
+                running.text()[-2000:])
             for _ in range(2):
                 again = job.run(name, "--nproc", ranks, "--resume", "auto", **short)
                 assert "nothing is left to train: step 2 of 2" in again.stdout, again.stdout
@@ -159,29 +182,39 @@ with tempfile.TemporaryDirectory() as scratch:
             file.truncate(64 << 30)  # a hole: takes no room, and tens of seconds to read
         for ranks, to_rank in ((1, None), (2, 1)):
             name = f"reading-{ranks}"
-            running = start("--config", job.config(name, train={"steps": 2}, data={"train": str(huge), "token_dtype": "uint16"}),
+            running = start("--config",
+                            job.config(name, train={"steps": 2},
+                                       data={"train": str(huge), "token_dtype": "uint16"}),
                             "--nproc", ranks)
             running.await_line("reading the rest of the data for its fingerprint, for 60 s at most")
             asked = time.monotonic()
-            running.kill(signal.SIGTERM, processes(running, ranks)[to_rank] if to_rank is not None else None)
+            running.kill(signal.SIGTERM, processes(running, ranks)[to_rank] if to_rank is not None
+                         else None)
             running.wait(CODES[signal.SIGTERM])
-            require_in_time(asked, 30, "a stop while the data are read, which would take 60 s more,")
+            require_in_time(asked, 30, "a stop while the data are read, which would take 60 s "
+                                       "more,")
             out = job.out(name)
             assert checkpoints(out) == ["step-00000002"], checkpoints(out)
-            saved = json.loads((out / "checkpoints" / "step-00000002" / "checkpoint.json").read_text())
+            saved = json.loads(
+                (out / "checkpoints" / "step-00000002" / "checkpoint.json").read_text())
             assert not saved.get("data_fingerprint"), saved["data_fingerprint"]
             assert manifest(out)["exit_reason"] == "stopped by SIGTERM after step 2"
 
     def exporting(ranks, stage):
-        return {"train": {"steps": 3}, "model": {"path": str(heavy)}, "zero_optimization": {"stage": stage}}
+        return {"train": {"steps": 3}, "model": {"path": str(heavy)},
+                "zero_optimization": {"stage": stage}}
 
     @waiting
     def a_stop_in_the_export_leaves_nothing_half_written():
-        for ranks, stage, number in ((1, 0, signal.SIGTERM), (2, 1, signal.SIGUSR1), (2, 3, signal.SIGTERM)):
+        for ranks, stage, number in ((1, 0, signal.SIGTERM), (2, 1, signal.SIGUSR1),
+                                     (2, 3, signal.SIGTERM)):
             name = f"export-{ranks}-{stage}"
             out = job.out(name)
-            running = start("--config", job.config(name, **exporting(ranks, stage)), "--nproc", ranks)
-            await_that(lambda: list((out / "export").glob("model*")), "the export has begun", running, pause=0.002)
+            running = start("--config", job.config(name, **exporting(ranks, stage)), "--nproc",
+                            ranks)
+            await_that(
+                lambda: list(
+                    (out / "export").glob("model*")), "the export has begun", running, pause=0.002)
             running.kill(number)
             running.wait(CODES[number])
             assert list((out / "export").glob("*")) == [], list((out / "export").iterdir())
@@ -198,6 +231,7 @@ with tempfile.TemporaryDirectory() as scratch:
             same_run(out, job.out(f"straight-{name}"))
             made = exported(out)
             converted = load_file(job.scratch / f"converted-{name}" / "model.safetensors")
-            assert made.keys() == converted.keys() and all((made[key] == converted[key]).all() for key in made)
+            assert (made.keys() == converted.keys()
+                    and all((made[key] == converted[key]).all() for key in made))
 
     run_cases()

@@ -1,15 +1,16 @@
-"""Settings of speed and memory change no bit: bucket sizes, overlap, prefetch, what is kept, offload, recompute
-and the transport give the same metrics and the same weights, on three ranks and on four (with two an
-addition cannot be reordered). That each setting does change the step is seen in the program. Whole runs are spot
-checks: tests/engine/stages_test.cc trains the product of stages, precisions and settings in one process."""
+"""Settings of speed and memory change no bit: bucket sizes, overlap, prefetch, what is kept,
+offload, recompute and the transport give the same metrics and the same weights, on three ranks and
+on four (with two an addition cannot be reordered). That each setting does change the step is seen
+in the program. Whole runs are spot checks: tests/engine/stages_test.cc trains the product of stages,
+precisions and settings in one process."""
 import tempfile
 
 from runner import ShardedJob, case, preload, run_cases, same_run
 from step_text import StepText
 
 LARGE = 500_000_000
-# Buckets and what is gathered ahead are at most a quarter of a rank's gradients: with fewer layers those of
-# stages 2 and 3 would be one unit whatever the config says.
+# Buckets and what is gathered ahead are at most a quarter of a rank's gradients: with fewer layers
+# those of stages 2 and 3 would be one unit whatever the config says.
 MODEL = {"num_hidden_layers": 24, "intermediate_size": 96}
 UNIT = 36864  # elements of a layer's matrices, cut in three and padded
 CPU = {"device": "cpu"}
@@ -21,7 +22,8 @@ with tempfile.TemporaryDirectory() as scratch:
     NVME = {"device": "nvme", "nvme_path": f"{scratch}/nvme"}
 
     def zero(stage, **keys):
-        return {"stage": stage, "zero": {"reduce_bucket_size": 60000, "allgather_bucket_size": 60000} | keys}
+        return {"stage": stage,
+                "zero": {"reduce_bucket_size": 60000, "allgather_bucket_size": 60000} | keys}
 
     # Name -> settings; each is one step away from "plain" of its stage.
     WAYS = {
@@ -46,17 +48,21 @@ with tempfile.TemporaryDirectory() as scratch:
         "selective": {**zero(3), "recompute": "selective"},
         "full": {**zero(3), **FULL},
         "every-2": {**zero(3), "recompute": {"policy": "full", "every": 2}},
-        "activations-on-host": {**zero(3), **FULL, "activation_checkpointing": {"cpu_checkpointing": True}},
+        "activations-on-host": {**zero(3), **FULL,
+                                "activation_checkpointing": {"cpu_checkpointing": True}},
         "selective-0": {**zero(0), "recompute": "selective"},
         "full-1": {**zero(1), **FULL},
-        "all-at-once": {**zero(3, reduce_bucket_size=1000, stage3_prefetch_bucket_size=UNIT, stage3_max_live_parameters=80000,
+        "all-at-once": {**zero(3, reduce_bucket_size=1000, stage3_prefetch_bucket_size=UNIT,
+                               stage3_max_live_parameters=80000,
                                offload_optimizer=NVME, offload_param=CPU), **FULL,
                         "activation_checkpointing": {"cpu_checkpointing": True}},
     }
-    # Of most settings tests/engine/stages_test.cc trains their like. Here stand those that take files and processes, those that
-    # an order of addition could show in on four ranks and over Gloo, and those that want many layers: buckets of several units,
-    # one live unit at a time, every second layer computed again.
-    ON_THREE = ("plain-1", "plain-3", "large-buckets-1", "overlap-2", "live-one", "disk", "every-2", "all-at-once")
+    # Of most settings tests/engine/stages_test.cc trains their like. Here stand those that take
+    # files and processes, those that an order of addition could show in on four ranks and over
+    # Gloo, and those that want many layers: buckets of several units, one live unit at a time,
+    # every second layer computed again.
+    ON_THREE = ("plain-1", "plain-3", "large-buckets-1", "overlap-2", "live-one", "disk", "every-2",
+                "all-at-once")
     ON_FOUR = ("plain-1", "small-buckets-2", "all-at-once")
     OVER_GLOO = ("small-buckets-2", "all-at-once")
     programs = {}
@@ -70,12 +76,15 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def buckets_set_the_number_of_collectives():
-        # A layer's matrices fill a bucket of their own in any case; norms, which are whole on three ranks, do not.
+        # A layer's matrices fill a bucket of their own in any case; norms, which are
+        # whole on three ranks, do not.
         for stage in (1, 2, 3):
-            small, plain = (program(f"{size}-{stage}").count("all_reduce") for size in ("small-buckets", "plain"))
+            small, plain = (program(f"{size}-{stage}").count("all_reduce")
+                            for size in ("small-buckets", "plain"))
             assert small > 1.8 * plain, (stage, small, plain)
         for kind in ("reduce_scatter", "all_gather"):
-            assert program("plain-1").count(kind) > 2 * program("large-buckets-1").count(kind) >= 2, kind
+            assert (program("plain-1").count(kind) > 2 * program("large-buckets-1").count(kind)
+                    >= 2), kind
 
     @case
     def overlap_lets_lists_run_beside_communication():
@@ -85,47 +94,57 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def prefetch_brings_parameters_earlier():
-        nothing, one, more = (program(name) for name in ("prefetch-nothing", "prefetch-one", "plain-3"))
+        nothing, one, more = (program(name) for name in ("prefetch-nothing", "prefetch-one",
+                                                         "plain-3"))
         assert nothing.most_ahead() == 0, nothing.most_ahead()
         assert 0 < one.most_ahead() < more.most_ahead(), (one.most_ahead(), more.most_ahead())
         assert nothing.count("all_gather") == one.count("all_gather") == more.count("all_gather")
 
     @case
     def live_parameters_are_bounded():
-        one, two, all_ = (program(name).peak("gathered.") for name in ("live-one", "live-two", "plain-3"))
+        one, two, all_ = (program(name).peak("gathered.")
+                          for name in ("live-one", "live-two", "plain-3"))
         assert one < two < all_ and two <= 80000 * 4, (one, two, all_)
 
     @case
     def kept_parameters_are_not_gathered_again():
-        never, near, all_ = (program(name).count("all_gather") for name in ("plain-3", "reuse-near", "reuse-all"))
+        never, near, all_ = (program(name).count("all_gather")
+                             for name in ("plain-3", "reuse-near", "reuse-all"))
         assert never > near > all_, (never, near, all_)
-        assert all_ == len({i.label.split()[2] for i in program("reuse-all").instrs if i.kind == "all_gather"})
+        assert all_ == len({i.label.split()[2] for i in program("reuse-all").instrs
+                            if i.kind == "all_gather"})
 
     @case
     def offload_names_its_tier():
         for category in ("parameters", "optimizer"):
             plain = program("plain-3").bytes("device", category)
             assert program("plain-3").bytes("host") == program("plain-3").bytes("nvme") == 0
-            assert program("host").bytes("host", category) > plain / 2 > program("host").bytes("device", category), category
-            assert program("disk").bytes("nvme", category) > plain / 2 > program("disk").bytes("device", category), category
+            assert (program("host").bytes("host", category) > plain / 2
+                    > program("host").bytes("device", category)), category
+            assert (program("disk").bytes("nvme", category) > plain / 2
+                    > program("disk").bytes("device", category)), category
         assert program("disk").count("copy", "disk") > 0 == program("host").count("copy", "disk")
 
     @case
     def recompute_saves_less():
-        """Saved values of the layers; what is made again takes no place from forward to backward."""
-        saved = {name: program(name).bytes(prefix="saved.") for name in ("plain-3", "selective", "every-2", "full")}
+        """Saved values of the layers; what is made again takes no place
+        from forward to backward."""
+        saved = {name: program(name).bytes(prefix="saved.")
+                 for name in ("plain-3", "selective", "every-2", "full")}
         assert saved["plain-3"] > saved["selective"] > saved["full"], saved
         assert saved["plain-3"] > saved["every-2"] > saved["full"], saved
 
     @case
     def activations_wait_on_the_host():
         moved, plain = program("activations-on-host"), program("full")
-        assert moved.count("copy", "to host") == moved.count("copy", "to device") == MODEL["num_hidden_layers"], moved.count("copy")
+        assert (moved.count("copy", "to host") == moved.count("copy", "to device")
+                == MODEL["num_hidden_layers"]), moved.count("copy")
         assert moved.bytes("host", "activations") > 0 == plain.bytes("host", "activations")
 
     @case
     def every_program_is_of_its_own():
-        texts = {name: [(i.label, i.reads, i.writes, i.waits) for i in program(name).instrs] + sorted(program(name).buffers.items())
+        texts = {name: [(i.label, i.reads, i.writes, i.waits) for i in program(name).instrs]
+                 + sorted(program(name).buffers.items())
                  for name in WAYS}
         same = [(a, b) for a in texts for b in texts if a < b and texts[a] == texts[b]]
         assert same == [], same
@@ -155,14 +174,17 @@ with tempfile.TemporaryDirectory() as scratch:
         for name in ("plain-1", "all-at-once"):
             job.train(f"{name}-bf16", 3, precision="bf16", **WAYS[name])
             same_run(job.out("plain-1-bf16"), job.out(f"{name}-bf16"))
-        job.train("plain-3-bf16-gloo", 3, precision="bf16", **WAYS["plain-3"], comm={"backend": "gloo"})
+        job.train("plain-3-bf16-gloo", 3, precision="bf16", **WAYS["plain-3"],
+                  comm={"backend": "gloo"})
         same_run(job.out("plain-1-bf16"), job.out("plain-3-bf16-gloo"))
 
     @case
     def sgd_and_accumulation_too():
-        sgd = {"optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}}, "accumulation": 4}
+        sgd = {"optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
+               "accumulation": 4}
         for size, overlap in ((1000, False), (LARGE, True)):
-            job.train(f"sgd-{size}", 3, **zero(3, reduce_bucket_size=size, overlap_comm=overlap), **sgd)
+            job.train(f"sgd-{size}", 3, **zero(3, reduce_bucket_size=size, overlap_comm=overlap),
+                      **sgd)
         same_run(job.out("sgd-1000"), job.out(f"sgd-{LARGE}"))
 
     run_cases()

@@ -1,21 +1,23 @@
-"""Ranks that share each matrix, as a user meets them: they train what one process trains, are counted as one reader of
-sequences, leave checkpoints and an export that hold whole tensors, go on bit by bit on their own layout and with the same
-losses on any other; what cannot be split is refused with its arithmetic before a rank starts, and a rank that fails is
-named. tests/engine/tensor_test.cc trains the product of meshes, stages and families in one process."""
+"""Ranks that share each matrix, as a user meets them: they train what one process trains, are
+counted as one reader of sequences, leave checkpoints and an export that hold whole tensors, go on
+bit by bit on their own layout and with the same losses on any other; what cannot be split is
+refused with its arithmetic before a rank starts, and a rank that fails is named.
+tests/engine/tensor_test.cc trains the product of meshes, stages and families in one process."""
 import re
 import signal
 import tempfile
 import time
 
 from meshes import MANY, VOCABULARY, MeshJob, as_one_process, losses, refused, validation_losses
-from runner import (await_gone, case, checkpoints, ftrun, manifest, must, near, preload, require_in_time, run_cases, tiny_model,
-                    steps, tiny_weights)
+from runner import (await_gone, case, checkpoints, ftrun, manifest, must, near, preload,
+                    require_in_time, run_cases, tiny_model, steps, tiny_weights)
 
 with tempfile.TemporaryDirectory() as scratch:
     preload()
     job = MeshJob(scratch)
     ONE = {"tensor": 1, "data": 1}
-    MESHES = {"tensor-2": {"tensor": 2, "data": 1}, "whole-norms": {"tensor": 2, "data": 1, "sequence": False},
+    MESHES = {"tensor-2": {"tensor": 2, "data": 1},
+              "whole-norms": {"tensor": 2, "data": 1, "sequence": False},
               "tensor-4": {"tensor": 4, "data": 1}, "pairs": {"tensor": 2, "data": 2, "stage": 3}}
 
     def settings(tensor=1, data=1, sequence=True, **more):
@@ -37,13 +39,15 @@ with tempfile.TemporaryDirectory() as scratch:
         length = ("--set", "data.sequence_length=33")
         one = trained("odd-one", *length, **ONE, accumulation=4)  # micro-batches of 3 rows
         for name, places in (("tensor-4", 36), ("pairs", 34)):
-            out = trained(f"odd-{name}", *length, **MESHES[name], accumulation=4 // MESHES[name]["data"])
+            out = trained(f"odd-{name}", *length, **MESHES[name],
+                          accumulation=4 // MESHES[name]["data"])
             as_one_process(out, one)
             near("validation", validation_losses(out), validation_losses(one), 1e-5)
             assert [m["tokens"] for m in steps(out)] == [m["tokens"] for m in steps(one)]
             told = job.done[f"odd-{name}"].stderr
             ranks = MESHES[name]["tensor"]
-            assert f"rows of 33 tokens are computed as {places}, so that {ranks} tensor ranks can share them out" in told, told
+            assert (f"rows of 33 tokens are computed as {places}, so that {ranks} tensor ranks can "
+                    "share them out" in told), told
         assert "are computed as" not in job.done["odd-one"].stderr
 
     @case
@@ -53,7 +57,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def the_exported_model_is_the_one_that_was_trained():
         before = validation_losses(job.out("tensor-4"))[-1]
-        job.run("exported", **settings(**ONE, total=1), model={"path": str(job.out("tensor-4") / "export" / "model")})
+        job.run("exported", **settings(**ONE, total=1),
+                model={"path": str(job.out("tensor-4") / "export" / "model")})
         near("validation loss", [validation_losses(job.out("exported"))[0]], [before], 1e-6)
 
     @case
@@ -61,7 +66,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, mesh in MESHES.items():
             ranks = mesh["tensor"] * mesh["data"]
             record = manifest(job.out(name))
-            assert record["topology"] == {"data": mesh["data"], "tensor": mesh["tensor"]}, record["topology"]
+            assert record["topology"] == {"data": mesh["data"], "tensor": mesh["tensor"]}, (
+                record["topology"])
             assert record["model"] == manifest(job.out("one"))["model"], record["model"]
             degrees = f"the mesh: data {mesh['data']} × tensor {mesh['tensor']}"
             assert f"{ranks} ranks: {degrees}\n" in job.done[name].stderr, job.done[name].stderr
@@ -73,7 +79,9 @@ with tempfile.TemporaryDirectory() as scratch:
             table = job.uses_what_is_planned(name, mesh, mesh["tensor"] * mesh["data"])
             parameters = int(manifest(job.out(name))["model"]["details"]["parameters"])
             used, all_of = map(int, re.search(r"Psi = (\d+) of (\d+) parameters", table).groups())
-            assert all_of == parameters and parameters / mesh["tensor"] < used < 1.1 * parameters / mesh["tensor"], table
+            assert (all_of == parameters
+                    and parameters / mesh["tensor"] < used
+                    < 1.1 * parameters / mesh["tensor"]), table
 
     @case
     def verify_inspect_and_convert_read_their_checkpoints():
@@ -81,10 +89,12 @@ with tempfile.TemporaryDirectory() as scratch:
             out = job.out(name)
             mesh = MESHES[name]
             shown = must(ftrun("inspect", out / "checkpoints" / checkpoints(out)[-1])).stdout
-            assert re.search(rf"^topology +data {mesh['data']}, data_replicate 1, tensor {mesh['tensor']}, world_size 4, "
+            assert re.search(rf"^topology +data {mesh['data']}, data_replicate 1, tensor "
+                             rf"{mesh['tensor']}, world_size 4, "
                              rf"zero_stage {mesh.get('stage', 0)}$", shown, re.M), shown
             job.converts_to_its_export(name)
-            assert len(list((out / "checkpoints" / checkpoints(out)[-1]).glob("rank-*.safetensors"))) == 4
+            assert len(
+                list((out / "checkpoints" / checkpoints(out)[-1]).glob("rank-*.safetensors"))) == 4
 
     @case
     def over_gloo():
@@ -100,8 +110,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def on_other_meshes_they_go_on_with_the_same_losses():
-        run = job.goes_on_elsewhere([MESHES["tensor-2"], {"data": 2, "stage": 3}, ONE, MESHES["tensor-4"]], ONE)
-        assert "notice: the resumed run has another topology.tensor: was 1, is now 4" in run.stderr, run.stderr
+        run = job.goes_on_elsewhere([MESHES["tensor-2"], {"data": 2, "stage": 3}, ONE,
+                                     MESHES["tensor-4"]], ONE)
+        assert ("notice: the resumed run has another topology.tensor: was 1, is now 4"
+                in run.stderr), run.stderr
 
     @case
     def deepspeeds_word_for_the_degree_is_no_other_run():
@@ -109,7 +121,8 @@ with tempfile.TemporaryDirectory() as scratch:
         changes = settings(**MESHES["tensor-2"], total=4)
         changes["parallel"] = {"data": 1}
         run = job.run("word", "--resume", "auto", **changes, tensor_parallel={"autotp_size": 2})
-        assert "resumed from" in run.stdout and losses(job.out("word")) == losses(job.out("tensor-2")), run.stdout
+        assert ("resumed from" in run.stdout
+                and losses(job.out("word")) == losses(job.out("tensor-2"))), run.stdout
 
     @case
     def a_signal_saves_and_they_go_on():
@@ -119,40 +132,53 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_model_that_cannot_be_split_is_refused_with_the_arithmetic():
-        shape = dict(hidden_size=72, intermediate_size=100, num_attention_heads=9, num_key_value_heads=3, head_dim=8, vocab_size=502)
+        shape = dict(hidden_size=72, intermediate_size=100, num_attention_heads=9,
+                     num_key_value_heads=3, head_dim=8, vocab_size=502)
         weights = tiny_weights(hidden=72, inner=100, heads=9, kv_heads=3, vocabulary=502)
         odd = {"model": {"path": str(tiny_model(job.scratch / "odd", weights, **shape))}}
         changes = settings(**MESHES["tensor-4"])
         told = refused(job.config("odd-4", **changes, **odd))
         assert re.fullmatch(
-            r"ftrun: CONFIG:\d+:\d+: error: the model cannot be split over 4 tensor-parallel ranks\n"
-            r"  9 query heads cannot be shared out among 4 ranks: 9 = 2 x 4 \+ 1; degrees that divide: 1, 3, 9\n"
-            r"  3 key/value heads and 4 ranks, neither of which divides the other: 4 = 1 x 3 \+ 1; degrees that do: 1, 3, 6, 9\n"
+            r"ftrun: CONFIG:\d+:\d+: error: the model cannot be split over 4 tensor-parallel "
+            r"ranks\n"
+            r"  9 query heads cannot be shared out among 4 ranks: 9 = 2 x 4 \+ 1; degrees that "
+            r"divide: 1, 3, 9\n"
+            r"  3 key/value heads and 4 ranks, neither of which divides the other: 4 = 1 x 3 \+ 1; "
+            r"degrees that do: 1, 3, 6, 9\n"
             r"  remedy: degrees that divide all of these: 1\n"
             r"1 problem in the config; nothing was started\n", told), told
         assert not job.out("odd-4").exists()
         # Beside what else is wrong, and where DeepSpeed's word says the degree.
         changes = settings(**ONE)
         changes["parallel"] = {"data": 1}
-        told = refused(job.config("odd-5", **changes, **odd, tensor_parallel={"autotp_size": 5}, gradient_clipping=-1, stepz=1))
+        told = refused(job.config("odd-5", **changes, **odd, tensor_parallel={"autotp_size": 5},
+                                  gradient_clipping=-1, stepz=1))
         assert "stepz: unknown key" in told and "gradient_clipping: expected" in told, told
-        assert re.search(r"CONFIG:\d+:\d+: error: the model cannot be split over 5 tensor-parallel ranks\n", told), told
+        assert (re.search(r"CONFIG:\d+:\d+: error: the model cannot be split over 5 "
+                          r"tensor-parallel ranks\n", told)), told
         assert told.endswith("3 problems in the config; nothing was started\n"), told
 
     @case
     def numbers_of_ranks_that_do_not_fit():
-        for degree, what in (("data", "the mesh: data 3000000000 × tensor 2"), ("tensor", "tensor 3000000000")):
-            told = refused(job.config(f"many-{degree}", **settings(**MESHES["tensor-2"])), "--set", f"parallel.{degree}=3000000000")
-            assert f"error: {what} is too large\n" in told and told.endswith("1 problem in the config; nothing was started\n"), told
+        for degree, what in (("data", "the mesh: data 3000000000 × tensor 2"),
+                             ("tensor", "tensor 3000000000")):
+            told = refused(job.config(f"many-{degree}", **settings(**MESHES["tensor-2"])), "--set",
+                           f"parallel.{degree}=3000000000")
+            assert (f"error: {what} is too large\n" in told
+                    and told.endswith("1 problem in the config; nothing was started\n")), told
         loose = settings(**MESHES["tensor-2"])
         loose["parallel"] = {"tensor": 2, "data": "auto"}
         told = refused(job.config("three", **loose), "--nproc", 3)
-        assert "error: 3 ranks cannot be divided by tensor 2\n  remedy: start 2 or 4 ranks, or write parallel.tensor: 1 or 3\n" in told
+        assert ("error: 3 ranks cannot be divided by tensor 2\n  remedy: start 2 or 4 ranks, or "
+                "write parallel.tensor: 1 or 3\n" in told)
         told = refused(job.config("four", **settings(**MESHES["tensor-2"])), "--nproc", 4)
-        assert "error: parallel.data 1 × tensor 2 = 2 ≠ 4 ranks\n  remedy: write parallel.data: 2 or auto\n" in told, told
-        run = must(ftrun("check", "-q", "--config", job.config("auto", **loose), "--nproc", 4)).stdout
+        assert ("error: parallel.data 1 × tensor 2 = 2 ≠ 4 ranks\n  remedy: write parallel.data: 2 "
+                "or auto\n" in told), told
+        run = must(ftrun("check", "-q", "--config", job.config("auto", **loose), "--nproc",
+                         4)).stdout
         assert "4 ranks: --nproc 4; the mesh: data 2 × tensor 2\n" in run, run
-        past = must(ftrun("plan", "--config", job.config("past", **settings(**MESHES["pairs"])), "--rank", 4), 2)
+        past = must(ftrun("plan", "--config", job.config("past", **settings(**MESHES["pairs"])),
+                          "--rank", 4), 2)
         assert "--rank 4: the run has 4 ranks, counted from 0" in past.stderr, past.stderr
 
     # --- what goes wrong ---------------------------------------------------------------------
@@ -162,31 +188,38 @@ with tempfile.TemporaryDirectory() as scratch:
         up, down = "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"
         # Rows, and columns, from the middle on are rank 1's.
         for tensor, place in ((up, (100, 4)), (down, (4, 100))):
-            run = job.run(f"nan-{tensor}", code=7, **settings(**MESHES["tensor-2"], train={"max_nonfinite_steps": 1}),
+            run = job.run(f"nan-{tensor}", code=7,
+                          **settings(**MESHES["tensor-2"], train={"max_nonfinite_steps": 1}),
                           model=job.poisoned(tensor, place))
             told = re.search(r"first met by (.*)\n", run.stderr)
-            assert told and re.fullmatch(rf"rank 1, forward layer 2 mb 0 \(layers\.1\): \S+; the weight {re.escape(tensor)} is not finite",
-                                         told[1]), run.stderr
+            assert (told and re.fullmatch(r"rank 1, forward layer 2 mb 0 \(layers\.1\): \S+; the "
+                                          rf"weight {re.escape(tensor)} is not finite",
+                                          told[1])), run.stderr
 
     @case
     def two_runs_of_one_folder():
         running = started("busy", **MESHES["tensor-2"])
-        again = must(ftrun("--config", job.config("busy", **settings(**MESHES["tensor-2"], total=MANY))), 5)
-        assert again.stderr.count(f"output_dir {job.out('busy')}: another run is using it (process ") == 1, again.stderr
+        again = must(ftrun("--config",
+                           job.config("busy", **settings(**MESHES["tensor-2"], total=MANY))), 5)
+        assert (again.stderr.count(f"output_dir {job.out('busy')}: another run is using it "
+                                   "(process ") == 1), again.stderr
         running.kill(signal.SIGTERM)
         running.wait(143)
 
     @case
     def a_rank_that_is_killed_is_the_cause():
         for backend in ("auto", "gloo"):
-            running = started(f"killed-{backend}", **MESHES["pairs"], comm={"backend": backend, "timeout": 60})
+            running = started(f"killed-{backend}", **MESHES["pairs"],
+                              comm={"backend": backend, "timeout": 60})
             ranks = running.ranks()
             begin = time.monotonic()
             running.kill(signal.SIGKILL, ranks[3])
             running.wait(137)
-            require_in_time(begin, 30, "the end of a run whose rank was killed, with a limit of 60 s,")
+            require_in_time(begin, 30, "the end of a run whose rank was killed, with a limit of 60 "
+                                       "s,")
             await_gone(ranks.values())
-            assert running.text().count("error: rank 3: killed by signal 9 ") == 1, running.text()[-2000:]
+            assert running.text().count("error: rank 3: killed by signal 9 ") == 1, (
+                running.text()[-2000:])
             assert manifest(job.out(f"killed-{backend}"))["exit_rank"] == 3
 
     @case

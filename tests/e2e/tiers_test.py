@@ -1,13 +1,14 @@
-"""Where state lies between its uses (device, host, disk) changes no bit; what a disk refuses is said exactly; and nothing is
-left on it. Whole runs are spot checks: the product of stages, precisions, replicas and tiers is trained in one process by
-tests/engine/stages_test.cc."""
+"""Where state lies between its uses (device, host, disk) changes no bit; what a disk refuses is
+said exactly; and nothing is left on it. Whole runs are spot checks: the product of stages,
+precisions, replicas and tiers is trained in one process by tests/engine/stages_test.cc."""
 import os
 import pathlib
 import re
 import subprocess
 import tempfile
 
-from runner import ShardedJob, await_that, case, ftrun, must, needs, preload, run_cases, same_run, start, steps
+from runner import (ShardedJob, await_that, case, ftrun, must, needs, preload, run_cases, same_run,
+                    start, steps)
 
 CPU = {"device": "cpu"}
 
@@ -48,10 +49,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def with_replicas_and_accumulated_steps():
-        same_as_on_the_device("hybrid", ("disk-both",), ranks=4, stage=3, parallel={"data": 4, "data_replicate": 2})
+        same_as_on_the_device("hybrid", ("disk-both",), ranks=4, stage=3,
+                              parallel={"data": 4, "data_replicate": 2})
         same_as_on_the_device("accumulated", ("host-both",), ranks=2, stage=3, accumulation=3)
-        # A shard group of one rank adds its micro-batches as any other, whether its optimizer is elsewhere or not.
-        same_as_on_the_device("alone", ("host-states",), ranks=2, stage=2, accumulation=2, parallel={"data": 2, "data_replicate": 2})
+        # A shard group of one rank adds its micro-batches as any other, whether its
+        # optimizer is elsewhere or not.
+        same_as_on_the_device("alone", ("host-states",), ranks=2, stage=2, accumulation=2,
+                              parallel={"data": 2, "data_replicate": 2})
 
     @case
     def memory_moves_to_its_tier():
@@ -60,14 +64,16 @@ with tempfile.TemporaryDirectory() as scratch:
             return steps(job.out(f"fp32-3-{form}" if form else "fp32-3"))[-1]["memory"]
 
         states, parameters = held("")["optimizer"], held("")["parameters"]
-        assert "optimizer" not in held("host-states") or held("host-states")["optimizer"] < states / 2, held("host-states")
+        assert ("optimizer" not in held("host-states")
+                or held("host-states")["optimizer"] < states / 2), held("host-states")
         assert held("host-states")["host_optimizer"] > states / 2, held("host-states")
         assert held("disk-states")["nvme_optimizer"] > states / 2, held("disk-states")
         assert held("host-parameters")["host_parameters"] > parameters / 2, held("host-parameters")
         assert held("disk-parameters")["nvme_parameters"] > parameters / 2, held("disk-parameters")
         # The host has a copy of the weights beside the two moments.
         half = held("half-host")
-        assert half["optimizer"] < 0.7 * states and 0.3 * states < half["host_optimizer"] * 2 / 3 < 0.7 * states, half
+        assert (half["optimizer"] < 0.7 * states
+                and 0.3 * states < half["host_optimizer"] * 2 / 3 < 0.7 * states), half
 
     @case
     def nothing_is_left_on_the_disk():
@@ -77,55 +83,70 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def on_disk(name, folder, ranks=2, **changes):
         """A config with parameters and optimizer state in that folder."""
-        both = {key: {"device": "nvme", "nvme_path": str(folder)} for key in ("offload_optimizer", "offload_param")}
+        both = {key: {"device": "nvme", "nvme_path": str(folder)}
+                for key in ("offload_optimizer", "offload_param")}
         return job.config(name, **job.settings(ranks, stage=3, zero=both, **changes))
 
     def refused(name, folder, message, code=5, wrapper=(), **changes):
-        """Expects that a run on two ranks ends with `message`, in which CONFIG is the config's path and PLACE that of the key."""
+        """Expects that a run on two ranks ends with `message`, in which CONFIG is the config's path
+        and PLACE that of the key."""
         config = on_disk(name, folder, **changes)
         run = must(ftrun("--config", config, "--nproc", 2, wrapper=wrapper), code)
         found = run.stderr[re.search(r"^(ftrun|error): ", run.stderr, re.M).start():]
         lines = config.read_text().split("\n")
         at = [number for number, line in enumerate(lines, 1) if '"nvme_path"' in line][0]
-        message = message.replace("PLACE", f"{config}:{at}:{lines[at - 1].index(':') + 3}").replace("CONFIG", str(config))
+        message = message.replace("PLACE",
+                                  f"{config}:{at}:{lines[at - 1].index(':') + 3}").replace(
+                                      "CONFIG", str(config))
         found = re.sub(r"[0-9.]+ .iB free\)", "SPACE free)", found)
         found = re.sub(r"\d\.\ds after", "N s after", re.sub(r"[0-9a-f]{16}", "HASH", found))
         assert found == message, f"found:\n{found}\nexpected:\n{message}"
         return found
 
-    FOLDER_REMEDY = "  remedy: point nvme_path at a folder on a local disk that this user may write to\n"
+    FOLDER_REMEDY = ("  remedy: point nvme_path at a folder on a local disk that this user may "
+                     "write to\n")
 
     @case
     def folder_that_is_not_there_is_made_and_told():
         folder = pathlib.Path(scratch) / "deep" / "folder"
-        job.train("made", 2, stage=3, zero={"offload_optimizer": {"device": "nvme", "nvme_path": str(folder)}})
+        job.train("made", 2, stage=3,
+                  zero={"offload_optimizer": {"device": "nvme", "nvme_path": str(folder)}})
         told = job.done["made"].stderr
-        assert re.search(f"nvme_path {folder} did not exist: it was made on the file system of /[^ ]* \\([0-9.]+ .iB free\\)\n", told), told
+        assert (re.search(f"nvme_path {folder} did not exist: it was made on the file system of "
+                          "/[^ ]* \\([0-9.]+ .iB free\\)\n", told)), told
         assert folder.is_dir() and not list(folder.iterdir())
 
     @case
     def folder_that_is_a_file():
         for folder in (job.data, job.data / "below"):
-            refused("file", folder, f"ftrun: PLACE: nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY)
+            refused("file", folder, f"ftrun: PLACE: nvme_path {folder}: {job.data} is not a "
+                                    "folder\n" + FOLDER_REMEDY)
             # Training may be meant for another machine.
             told = must(ftrun("check", "--quiet", "--config", on_disk("file", folder))).stdout
-            assert f": nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY in told and "notice: not on this machine: " in told, told
+            assert (f": nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY in told
+                    and "notice: not on this machine: " in told), told
 
     @case
     def folder_that_is_not_given():
-        remedy = "  remedy: name a folder on the fastest local disk, for example nvme_path: /mnt/nvme/ftrun\n"
-        refused("none", "", f"ftrun: CONFIG:47:14: error: zero_optimization.offload_optimizer: device nvme needs nvme_path\n{remedy}"
-                            f"CONFIG:51:14: error: zero_optimization.offload_param: device nvme needs nvme_path\n{remedy}"
-                            "2 problems in the config; nothing was started\n", code=2)
+        remedy = ("  remedy: name a folder on the fastest local disk, for example nvme_path: "
+                  "/mnt/nvme/ftrun\n")
+        refused("none", "", "ftrun: CONFIG:47:14: error: zero_optimization.offload_optimizer: "
+                            f"device nvme needs nvme_path\n{remedy}CONFIG:51:14: error: "
+                            "zero_optimization.offload_param: device nvme needs nvme_path\n"
+                            f"{remedy}2 problems in the config; nothing was started\n", code=2)
 
     @case
     def file_larger_than_the_limit():
-        """Gloo, because shared memory is a file to the limit, too; without an export, whose file would be refused before."""
-        refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: allocating memory: rank 0: "
-                f"{disk}/ftrun-HASH-rank0.swap: reserving space failed: File too large (1.22 MiB wanted, SPACE free)\n"
-                "  remedy: raise the limit of file sizes (ulimit -f), or point nvme_path at a file system that takes files of this size; "
-                "what saves most memory on each rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n",
-                wrapper=("prlimit", "--fsize=1200000"), comm={"backend": "gloo"}, export={"enabled": False})
+        """Gloo, because shared memory is a file to the limit, too; without an export, whose file
+        would be refused before."""
+        refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: allocating "
+                f"memory: rank 0: {disk}/ftrun-HASH-rank0.swap: reserving space failed: File too "
+                "large (1.22 MiB wanted, SPACE free)\n  remedy: raise the limit of file sizes "
+                "(ulimit -f), or point nvme_path at a file system that takes files of this size; "
+                "what saves most memory on each rank: zero_optimization.offload_optimizer.device: "
+                "none saves 832.00 KiB\n",
+                wrapper=("prlimit", "--fsize=1200000"), comm={"backend": "gloo"},
+                export={"enabled": False})
 
     @needs("mount")
     def disk_that_is_full_or_read_only():
@@ -133,12 +154,14 @@ with tempfile.TemporaryDirectory() as scratch:
         small.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "none", small], check=True)
         try:
-            refused("full", small, f"ftrun: PLACE: nvme_path {small}: 2.44 MiB wanted on this machine, 700.00 KiB free on {small}\n"
-                    "  remedy: free space on that file system, point nvme_path at another one, or offload less; "
-                    "what saves most memory on each rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB; "
-                    "each rank lacks 898.00 KiB, so none is enough alone\n")
+            refused("full", small, f"ftrun: PLACE: nvme_path {small}: 2.44 MiB wanted on this "
+                    f"machine, 700.00 KiB free on {small}\n  remedy: free space on that file "
+                    "system, point nvme_path at another one, or offload less; what saves most "
+                    "memory on each rank: zero_optimization.offload_optimizer.device: none saves "
+                    "832.00 KiB; each rank lacks 898.00 KiB, so none is enough alone\n")
             subprocess.run(["mount", "-o", "remount,ro", small], check=True)
-            refused("read-only", small, f"ftrun: PLACE: nvme_path {small}: this user may not write to {small}: Read-only file system\n"
+            refused("read-only", small, f"ftrun: PLACE: nvme_path {small}: this user may not write "
+                                        f"to {small}: Read-only file system\n"
                     + FOLDER_REMEDY)
             subprocess.run(["mount", "-o", "remount,rw,size=20m", small], check=True)
             empty = used_space(small)
@@ -159,13 +182,16 @@ with tempfile.TemporaryDirectory() as scratch:
         try:
             out = {"output_dir": str(small / "run")}
             told = checked(on_disk("beside", small / "swap", **out, checkpoint={"every": 1}), 5)
-            assert (f"ftrun: {small}/run/checkpoints: 1 checkpoint of 2.21 MiB: 2.21 MiB needed, 2.12 MiB free beside 4.88 MiB of the "
-                    "disk tier\n") in told, told
+            assert (f"ftrun: {small}/run/checkpoints: 1 checkpoint of 2.21 MiB: 2.21 MiB needed, "
+                    "2.12 MiB free beside 4.88 MiB of the disk tier\n") in told, told
             # By the clock there may be as many as by steps.
             for when in ({"every": 1}, {"every": 0, "every_minutes": 1}):
-                told = checked(job.config("apart", **job.settings(2, stage=3, **out, checkpoint=when | {"keep_last": 2})))
-                assert (f"warning: {small}/run/checkpoints: 3 checkpoints of 2.21 MiB (keep_last 2, one under way, 0 there) and the exported "
-                        "model of 755.25 KiB: 7.38 MiB needed, 7.00 MiB free: the run may end with a full disk\n") in told, told
+                told = checked(job.config("apart",
+                                          **job.settings(2, stage=3, **out,
+                                                         checkpoint=when | {"keep_last": 2})))
+                assert (f"warning: {small}/run/checkpoints: 3 checkpoints of 2.21 MiB (keep_last "
+                        "2, one under way, 0 there) and the exported model of 755.25 KiB: 7.38 MiB "
+                        "needed, 7.00 MiB free: the run may end with a full disk\n") in told, told
         finally:
             subprocess.run(["umount", small], check=True)
 
@@ -181,16 +207,19 @@ with tempfile.TemporaryDirectory() as scratch:
             return used_space(folder)
 
         before = used() if empty is None else empty
-        await_that(lambda: empty is None or used() == empty, f"the run before gives its space back: {empty} bytes are used")
+        await_that(lambda: empty is None or used() == empty, "the run before gives its space "
+                   f"back: {empty} bytes are used")
         running = start("--config", on_disk(name, folder, train={"steps": 100000}), "--nproc", 2)
         running.await_line("step 2/")
-        on_tmpfs = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True).stdout.strip() == "tmpfs"
+        on_tmpfs = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True,
+                                  text=True).stdout.strip() == "tmpfs"
         assert not on_tmpfs or used() >= before + 2_400_000, (before, used())
         assert not list(folder.iterdir()), list(folder.iterdir())
         running.kill_all()
         assert not list(folder.iterdir()), list(folder.iterdir())
         # io_uring gives back what a killed process had open a moment after it is gone.
-        await_that(lambda: not on_tmpfs or used() == before, f"a killed run gives its space back: {before} bytes are used")
+        await_that(lambda: not on_tmpfs or used() == before, "a killed run gives its space back: "
+                   f"{before} bytes are used")
 
     @case
     def killed_runs_leave_nothing():

@@ -1,5 +1,6 @@
-"""A machine without a CUDA toolkit builds for GPUs with the compiler that scripts/setup.sh takes from wheels. The machine's
-own toolkit is hidden in a mount namespace; one kernel file is compiled, as the whole module takes minutes."""
+"""A machine without a CUDA toolkit builds for GPUs with the compiler that scripts/setup.sh takes
+from wheels. The machine's own toolkit is hidden in a mount namespace; one kernel file is compiled,
+as the whole module takes minutes."""
 import os
 import pathlib
 import shutil
@@ -37,28 +38,37 @@ with tempfile.TemporaryDirectory(prefix="ftrun-toolkit-") as scratch:
 
     def hidden(*command):
         """Runs in the copied checkout, where no toolkit is to be seen."""
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("CUDA")}
-        return subprocess.run(["unshare", "-m", "bash", "-euc", HIDE, "hide", *map(str, command)], cwd=checkout, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**variables, "empty": str(scratch / "empty")})
+        variables = {name: value for name, value in os.environ.items()
+                     if not name.startswith("CUDA")}
+        return subprocess.run(["unshare", "-m", "bash", "-euc", HIDE, "hide", *map(str, command)],
+                              cwd=checkout, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env={**variables, "empty": str(scratch / "empty")})
 
     @case
     def a_kernel_is_compiled_by_the_wheels():
-        tracked = subprocess.run(["git", "-C", SOURCE, "ls-files", "-z"], capture_output=True, text=True, check=True).stdout
+        tracked = subprocess.run(["git", "-C", SOURCE, "ls-files", "-z"], capture_output=True,
+                                 text=True, check=True).stdout
         for name in tracked.split("\0"):
             if name and (SOURCE / name).exists():
                 (checkout / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(SOURCE / name, checkout / name)
-        assert hidden("bash", "-c", "! nvcc --version && [ ! -e /usr/local/cuda/bin/nvcc ]").returncode == 0
+        assert hidden("bash", "-c",
+                      "! nvcc --version && [ ! -e /usr/local/cuda/bin/nvcc ]").returncode == 0
         installed = hidden("scripts/setup.sh", "--only", "python", "--with-cuda")
         if installed.returncode and any(word in installed.stdout for word in UNREACHABLE):
-            skip(f"the compiler's wheels could not be fetched: {installed.stdout.strip().splitlines()[-1]}")
+            skip("the compiler's wheels could not be fetched: "
+                 f"{installed.stdout.strip().splitlines()[-1]}")
         assert installed.returncode == 0, installed.stdout
         assert "no CUDA toolkit: its compiler from wheels" in installed.stdout, installed.stdout
-        configured = hidden("cmake", "--preset", "release", "-DFTRUN_CUDA_ARCHITECTURES=90", "-DFTRUN_UNITY=OFF")
+        configured = hidden("cmake", "--preset", "release", "-DFTRUN_CUDA_ARCHITECTURES=90",
+                            "-DFTRUN_UNITY=OFF")
         assert configured.returncode == 0, configured.stdout
         assert "-- CUDA: 13.0.88, architectures 90" in configured.stdout, configured.stdout
-        objects = hidden("ninja", "-C", "build/release", "-t", "query", "lib/libftrun_cuda.so").stdout
-        (wanted,) = [line.strip() for line in objects.splitlines() if line.strip().endswith(f"/{KERNEL}.o")]
+        objects = hidden("ninja", "-C", "build/release", "-t", "query",
+                         "lib/libftrun_cuda.so").stdout
+        (wanted,) = [line.strip() for line in objects.splitlines()
+                     if line.strip().endswith(f"/{KERNEL}.o")]
         compiled = hidden("ninja", "-C", "build/release", wanted)
         assert compiled.returncode == 0, compiled.stdout
         # The object holds machine code of that architecture, not the host's code alone.

@@ -1,6 +1,7 @@
-"""Two machines that are this one: each has a network, a host name and processes of its own, and nothing but one cable joins
-them. The cable is two TUN devices between which a thread carries packets, as late and as slowly as it is told: a kernel needs no
-netem for it. Nothing outside the machines' own namespaces is touched."""
+"""Two machines that are this one: each has a network, a host name and processes of its own, and
+nothing but one cable joins them. The cable is two TUN devices between which a thread carries
+packets, as late and as slowly as it is told: a kernel needs no netem for it. Nothing outside the
+machines' own namespaces is touched."""
 import collections
 import ctypes
 import fcntl
@@ -28,7 +29,8 @@ def missing():
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if absent:
         return f"no {', '.join(absent)} (Debian: util-linux iproute2)"
-    made = subprocess.run(["unshare", *NAMESPACES, "--fork", "--mount-proc", "ip", "link", "set", "lo", "up"], capture_output=True,
+    made = subprocess.run(["unshare", *NAMESPACES, "--fork", "--mount-proc", "ip", "link", "set",
+                           "lo", "up"], capture_output=True,
                           text=True)
     if made.returncode:
         return f"no network namespace of one's own: {made.stderr.strip().splitlines()[-1]}"
@@ -77,7 +79,8 @@ class Cable:
             os.close(end)
 
     def _carry(self):
-        under_way = [collections.deque(), collections.deque()]  # (when it arrives, packet), by the end where it entered
+        # (when it arrives, packet), by the end where it entered
+        under_way = [collections.deque(), collections.deque()]
         free = [0.0, 0.0]
         while not self.over.is_set():
             dues = [queue[0][0] for queue in under_way if queue]
@@ -117,9 +120,11 @@ class Machine:
 
     def __init__(self, name, address):
         self.name, self.address = name, address
-        self.holder = subprocess.Popen(["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "sleep", "3600"])
+        self.holder = subprocess.Popen(["unshare", *NAMESPACES, "--fork", "--kill-child",
+                                        "--mount-proc", "sleep", "3600"])
         own = f"/proc/{self.holder.pid}/exe"
-        await_that(lambda: (inside := children(self.holder.pid)) and os.readlink(f"/proc/{inside[0]}/exe") != os.readlink(own),
+        await_that(lambda: (inside := children(self.holder.pid))
+                   and os.readlink(f"/proc/{inside[0]}/exe") != os.readlink(own),
                    "a machine has its first process", pause=0.005)
         self.first = children(self.holder.pid)[0]
         self.device = tun_in(self.first)
@@ -141,7 +146,8 @@ class Machine:
     def start(self, config, rank, *options, master, port, **variables):
         """One of two ranks, as a process of this machine."""
         return Running(self.inside(BINARY, "--config", config, *options), {
-            "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port), **variables})
+            "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port),
+            **variables})
 
     def close(self):
         self.holder.kill()
@@ -162,5 +168,6 @@ class TwoMachines:
     def start(self, config, *options, **variables):
         """A rank on each; rank 0 is on the first."""
         # The ports of a machine are its own.
-        return [machine.start(config, rank, *options, master=self.machines[0].address, port=29400, **variables)
+        return [machine.start(config, rank, *options, master=self.machines[0].address, port=29400,
+                              **variables)
                 for rank, machine in enumerate(self.machines)]

@@ -1,10 +1,12 @@
-"""Fails where too many doc comments of a folder begin with a word that hides what they are about: Of, What, Where, By, ...
-The first sentence names its thing and says what it does, so that it reads without the line above.
+"""Fails where too many doc comments of a folder begin with a word that hides what they are about:
+Of, What, Where, By, ... The first sentence names its thing and says what it does, so that it
+reads without the line above.
 
     comments_test.py SOURCE [BUILD] [--list FOLDER]
 
-Doc comments are blocks of /// and blocks of // directly above a declaration. --list shows those of a folder that count.
-None begins with One, Each, It, True, False, "" or -1: a value of a variable, or a subject that the reader has to find below.
+Doc comments are blocks of /// and blocks of // directly above a declaration. --list shows those of
+a folder that count. None begins with One, Each, It, True, False, "" or -1: a value of a variable,
+or a subject that the reader has to find below.
 """
 import pathlib
 import re
@@ -15,9 +17,12 @@ ROOT = pathlib.Path(sys.argv[1])
 LIMIT = 5.0
 
 SUFFIXES = (".h", ".cc", ".cu", ".cuh", ".inc")
-FIRST = re.compile(r"(?:of|what|where|wherever|how|who|whoever|whom|whose|which|when|whenever|whether|if|in|into|at|on|by|for|from|to|with|"
-                   r"without|as|among|between|before|after|until|unless|while|since|because|so|those|these|both|its|their|the same|else|"
-                   r"otherwise|likewise|also|besides|beside|behind|below|above|under|over|up to|not|nothing|only|alone|then|thus|and|or|but|"
+FIRST = re.compile(r"(?:of|what|where|wherever|how|who|whoever|whom|whose|which|when|whenever|"
+                   r"whether|if|in|into|at|on|by|for|from|to|with|"
+                   r"without|as|among|between|before|after|until|unless|while|since|because|so|"
+                   r"those|these|both|its|their|the same|else|"
+                   r"otherwise|likewise|also|besides|beside|behind|below|above|under|over|up "
+                   r"to|not|nothing|only|alone|then|thus|and|or|but|"
                    r"down|through|than|that|there|here|once|per|during|within)\b(?!\()", re.I)
 
 VALUE = re.compile(r"(?:(?:one|each|it|true|false)\b(?!\()|\"\"|-1)", re.I)
@@ -42,13 +47,17 @@ def blocks(text):
 
 
 def declares(comment, following):
-    """Whether the code after a // block declares something: what stands at the margin, or looks like a type or a function."""
-    if not following or following.startswith(("}", "#", "return", "if ", "if(", "for ", "while ", "case ", "else")):
+    """Whether the code after a // block declares something: what stands at the margin, or looks
+    like a type or a function."""
+    if not following or following.startswith(("}", "#", "return", "if ", "if(", "for ", "while ",
+                                              "case ", "else")):
         return False
     if not comment.startswith(" "):
         return True
-    return bool(re.match(r"(?:template|struct|class|enum|using|static|constexpr|inline|virtual|explicit)\b", following)
-                or re.match(r"[\w:<>,&*\s]+\s[\w~]+\([^;]*\)\s*(?:const\s*)?(?:override\s*)?[;{]", following) and "=" not in following)
+    return bool(re.match(r"(?:template|struct|class|enum|using|static|constexpr|inline|virtual|"
+                         r"explicit)\b", following)
+                or re.match(r"[\w:<>,&*\s]+\s[\w~]+\([^;]*\)\s*(?:const\s*)?(?:override\s*)?[;{]",
+                            following) and "=" not in following)
 
 
 def is_headless(body):
@@ -71,7 +80,8 @@ def counted():
         for path in sorted((ROOT / top).rglob("*")):
             if path.suffix in SUFFIXES:
                 for line, body in blocks(path.read_text()):
-                    found.setdefault(folder_of(path), []).append((path, line, body, is_headless(body)))
+                    found.setdefault(folder_of(path),
+                                     []).append((path, line, body, is_headless(body)))
     return found
 
 
@@ -80,11 +90,15 @@ def share(cells):
 
 
 def self_check():
-    text = ("/// Of a rank.\nint a = 0;\n\n/// Opens the file.\nvoid open();\n\n// Where it lies.\nint where();\n"
-            "void f() {\n  // What comes next.\n  g();\n  /// The same again.\n  int x = 0;\n}\n/// Format of a header.\nint y;\n")
-    assert [is_headless(body) for _, body in blocks(text)] == [True, False, True, True, False], list(blocks(text))
-    starts = {"One of them.": True, "Each a line.": True, "It is over.": True, "True: it is.": True, "False where not.": True,
-              "-1: none.": True, '"" for none.': True, "One() makes one.": False, "Iterates.": False, '"rank 3"': False}
+    text = ("/// Of a rank.\nint a = 0;\n\n/// Opens the file.\nvoid open();\n\n// Where it lies.\n"
+            "int where();\nvoid f() {\n  // What comes next.\n  g();\n  /// The same again.\n  int "
+            "x = 0;\n}\n/// Format of a header.\nint y;\n")
+    assert [is_headless(body) for _, body in blocks(text)] == [True, False, True, True, False], (
+        list(blocks(text)))
+    starts = {"One of them.": True, "Each a line.": True, "It is over.": True, "True: it is.": True,
+              "False where not.": True,
+              "-1: none.": True, '"" for none.': True, "One() makes one.": False,
+              "Iterates.": False, '"rank 3"': False}
     assert {start: is_value(start) for start in starts} == starts
 
 
@@ -99,13 +113,15 @@ def main():
     faults = []
     for folder, cells in sorted(found.items()):
         bad = sum(cell[3] for cell in cells)
-        print(f"{folder}: {bad} of {len(cells)} doc comments, {share(cells):.1f} %, at most {LIMIT:.0f} %")
+        print(f"{folder}: {bad} of {len(cells)} doc comments, {share(cells):.1f} %, at most "
+              f"{LIMIT:.0f} %")
         if share(cells) > LIMIT:
-            faults.append(f"{folder}: more than {LIMIT:.0f} % of the doc comments do not begin with what they are about; "
-                          f"see them with --list {folder}")
+            faults.append(f"{folder}: more than {LIMIT:.0f} % of the doc comments do not begin "
+                          f"with what they are about; see them with --list {folder}")
         values = sum(is_value(body) for _, _, body, _ in cells)
         if values:
-            faults.append(f"{folder}: {values} doc comments begin with One, Each, It, True, False, \"\" or -1; see them with --list {folder}")
+            faults.append(f"{folder}: {values} doc comments begin with One, Each, It, True, False, "
+                          f"\"\" or -1; see them with --list {folder}")
     every = [cell for cells in found.values() for cell in cells]
     print(f"all: {sum(cell[3] for cell in every)} of {len(every)}, {share(every):.1f} %")
     print("\n".join(faults))

@@ -1,5 +1,6 @@
-"""No test passes by not running: what a machine may lack is a CTest entry of its own, and no test case returns early
-or warns instead. No unit test asserts how long something took: machines are shared.
+"""No test passes by not running: what a machine may lack is a CTest entry of its own,
+and no test case returns early or warns instead. No unit test asserts how long something
+took: machines are shared.
 
     entries_test.py SOURCE BUILD
 """
@@ -17,11 +18,13 @@ NEED = re.compile(r"\[\.needs-([a-z0-9_]+)\]")
 
 
 def sources(pattern):
-    return [path for path in sorted(TESTS.rglob(pattern)) if path.relative_to(TESTS).parts[0] not in LEFT_OUT]
+    return [path for path in sorted(TESTS.rglob(pattern))
+            if path.relative_to(TESTS).parts[0] not in LEFT_OUT]
 
 
 def entries():
-    shown = subprocess.run(["ctest", "--show-only=json-v1"], cwd=BUILD, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["ctest", "--show-only=json-v1"], cwd=BUILD, capture_output=True,
+                           text=True, check=True).stdout
     found = {}
     for entry in json.loads(shown)["tests"]:
         properties = {p["name"]: p["value"] for p in entry.get("properties", [])}
@@ -41,7 +44,8 @@ def needs_without_entry(found):
 
 def entries_that_cannot_skip(found):
     for name, properties in found.items():
-        if any(value.startswith("FTRUN_TEST_NEEDS=") for value in properties.get("ENVIRONMENT", [])):
+        if any(value.startswith("FTRUN_TEST_NEEDS=")
+               for value in properties.get("ENVIRONMENT", [])):
             if properties.get("SKIP_RETURN_CODE") != 77:
                 yield f"{name}: no SKIP_RETURN_CODE"
 
@@ -51,7 +55,8 @@ def quiet_ways_out():
         text = path.read_text()
         for word in ("WARN(", "SUCCEED("):
             if re.search(rf"\b{re.escape(word)}", text):
-                yield f"{path}: {word[:-1]} lets a test pass that did not run: make it an entry (tests/needs.h)"
+                yield (f"{path}: {word[:-1]} lets a test pass that did not run: make it an entry "
+                       "(tests/needs.h)")
         for case in CASE.findall(text):
             if re.search(r"^  (if .*)?return;", case, re.M):
                 yield f"{path}: a test case returns early: {case.splitlines()[0]}"
@@ -59,15 +64,18 @@ def quiet_ways_out():
 
 def asserted_seconds():
     """An upper bound for a clock, or for a number of seconds that was taken from one."""
-    clock = re.compile(r"(REQUIRE|CHECK)(_FALSE)?\([^;]*([cC]lock::now[^;]*<=? *[\w(]|(\b|_)(seconds|took|taken|elapsed)\b[^;]*<=? *\d)")
+    clock = re.compile(r"(REQUIRE|CHECK)(_FALSE)?\([^;]*([cC]lock::now[^;]*<=? "
+                       r"*[\w(]|(\b|_)(seconds|took|taken|elapsed)\b[^;]*<=? *\d)")
     for path in sources("*.cc"):
         for statement in clock.finditer(path.read_text()):
-            yield f"{path}: asserts on the time something took: {' '.join(statement.group(0).split())}"
+            yield (f"{path}: asserts on the time something took: "
+                   f"{' '.join(statement.group(0).split())}")
 
 
 def main():
     found = entries()
-    faults = [*needs_without_entry(found), *entries_that_cannot_skip(found), *quiet_ways_out(), *asserted_seconds()]
+    faults = [*needs_without_entry(found), *entries_that_cannot_skip(found), *quiet_ways_out(),
+              *asserted_seconds()]
     print("\n".join(faults) if faults else f"{len(found)} entries")
     sys.exit(1 if faults else 0)
 

@@ -1,5 +1,5 @@
-"""Operations are named where they live (lib/ops) and where families put them together (lib/model): all else reads the
-table, so that an operation is added in one folder and one line.
+"""Operations are named where they live (lib/ops) and where families put them together (lib/model):
+all else reads the table, so that an operation is added in one folder and one line.
 
     kinds_test.py SOURCE
 """
@@ -19,12 +19,14 @@ def faults_of(name, text):
     if name.startswith(MAY_NAME):
         return
     for found in sorted(set(NAMES.findall(without_comments(text)))):
-        yield f"{name}: names {found}; give the operation's entry (ops/KIND/spec.cc) a field and ask for that"
+        yield (f"{name}: names {found}; give the operation's entry (ops/KIND/spec.cc) a field and "
+               "ask for that")
 
 
 def self_check(entries):
     assert len(entries) >= 30, f"only {entries} found in lib/ops/kinds.inc"
-    fault = list(faults_of("lib/engine/x.cc", "if (op.kind == OpKind::kAdd) return;  // OpKind::kRope\n"))
+    fault = list(faults_of("lib/engine/x.cc", "if (op.kind == OpKind::kAdd) return;  // "
+                                            "OpKind::kRope\n"))
     assert len(fault) == 1 and "OpKind::kAdd" in fault[0], fault
     assert not list(faults_of("lib/ops/add/spec.cc", "OpKind::kAdd"))
 

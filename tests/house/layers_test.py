@@ -1,5 +1,6 @@
-"""Fails on an include outside the layer map (the USES of lib/CMakeLists.txt), on a cycle of headers, on a tensor library
-seen from a folder that must not know tensors, and on a command that needs the engine before it is loaded."""
+"""Fails on an include outside the layer map (the USES of lib/CMakeLists.txt), on a cycle of
+headers, on a tensor library seen from a folder that must not know tensors, and on a command that
+needs the engine before it is loaded."""
 import pathlib
 import re
 import sys
@@ -13,15 +14,18 @@ TENSOR_HEADERS = ("torch/", "ATen/", "c10/", "gloo/", "cuda", "nccl")
 def layer_map():
     text = (LIB / "CMakeLists.txt").read_text()
     folders = {}
-    for name, engine, uses in re.findall(r"ftrun_folder\((\w+)( ENGINE)?\s*(?:USES ([\w\s]*?))?(?:\s*LINKS [^)]*)?\)", text):
+    for name, engine, uses in re.findall(r"ftrun_folder\((\w+)( ENGINE)?\s*(?:USES "
+                                         r"([\w\s]*?))?(?:\s*LINKS [^)]*)?\)", text):
         folders[name] = (bool(engine), set(uses.split()))
     return folders
 
 
 def folder_of(path):
-    """The folder whose target a file below lib is of: kernels of an operation are the engine's, wherever they lie."""
+    """The folder whose target a file below lib is of: kernels of an operation are the
+    engine's, wherever they lie."""
     parts = pathlib.PurePath(path).parts
-    return "kernels" if parts[0] == "ops" and re.match(r"(cpu|gpu)(_(?!workspace)\w+)?\.", parts[-1]) else parts[0]
+    return "kernels" if parts[0] == "ops" and re.match(r"(cpu|gpu)(_(?!workspace)\w+)?\.",
+                                                       parts[-1]) else parts[0]
 
 
 def sources():
@@ -40,27 +44,31 @@ def include_faults(folders):
         for bracket, header in INCLUDE.findall(text):
             target = folder_of(header)
             if bracket == '"' and target in folders and target != folder and target not in uses:
-                faults.append(f"{path}: includes {header}, but {folder} may use only {', '.join(sorted(uses)) or 'nothing'}")
+                faults.append(f"{path}: includes {header}, but {folder} may use only "
+                              f"{', '.join(sorted(uses)) or 'nothing'}")
             if not engine and header.startswith(TENSOR_HEADERS):
                 faults.append(f"{path}: includes {header}, but {folder} must not know tensors")
     return faults
 
 
 def app_faults(folders, text_of=lambda header: (LIB / header).read_text(), apps=None):
-    """Commands start without the engine: but for its entry they include headers of engine folders only where these need
-    no other header of such folders, as a struct of plain fields does."""
+    """Commands start without the engine: but for its entry they include headers of engine folders
+    only where these need no other header of such folders, as a struct of plain fields does."""
     if apps is None:
-        apps = {path: path.read_text() for path in sorted((ROOT / "apps").rglob("*")) if path.suffix in (".h", ".cc")}
+        apps = {path: path.read_text() for path in sorted((ROOT / "apps").rglob("*"))
+                if path.suffix in (".h", ".cc")}
 
     def engine_headers(text):
-        return [h for b, h in INCLUDE.findall(text) if b == '"' and folders.get(folder_of(h), (False,))[0]]
+        return [h for b, h in INCLUDE.findall(text) if b == '"'
+                and folders.get(folder_of(h), (False,))[0]]
 
     for path, text in apps.items():
         if path.name == "engine_entry.cc":
             continue
         for header in engine_headers(text):
             for needed in engine_headers(text_of(header)):
-                yield f"{path}: includes {header}, which needs {needed} of the engine; commands start without it"
+                yield (f"{path}: includes {header}, which needs {needed} of the engine; commands "
+                       "start without it")
 
 
 def header_cycles():
@@ -94,7 +102,8 @@ def self_check():
         for use in uses:
             assert order.index(use) < order.index(name), f"{name} uses {use}, which stands above it"
     command = {pathlib.Path("apps/ftrun/x.cc"): '#include "engine/setup.h"\n'}
-    assert list(app_faults(folders, apps=command)), "a command that includes engine/setup.h is no fault"
+    assert list(app_faults(folders, apps=command)), (
+        "a command that includes engine/setup.h is no fault")
     return folders
 
 

@@ -1,5 +1,6 @@
-"""Fails on a page that points at nothing: a relative link whose file or heading is missing, or a path in backticks that
-names no file of the repository. In a README of lib or apps a bare name like `error.h` needs a file too.
+"""Fails on a page that points at nothing: a relative link whose file or heading is missing, or a
+path in backticks that names no file of the repository. In a README of lib or apps a bare name like
+`error.h` needs a file too.
 
     links_test.py SOURCE
 """
@@ -17,7 +18,8 @@ ENDINGS = ("", ".h", ".cc", ".cu", ".inc", ".py", "_test.cc", "_test.py")
 TOP = ("lib", "apps", "tests", "docs", "scripts", "configs", "third_party")
 SOURCE_NAME = re.compile(r"[\w-]+\.(?:h|cc|cu|cuh|inc|py|sh)")
 # Placeholders (KIND, NAME, *), and what a build makes.
-NOT_A_FILE = re.compile(r"(?<![A-Za-z])(?!README|CONTRIBUTING|SECURITY|CHANGELOG)[A-Z]{2,}(?![a-z])|[*<>$…]|\blib/libftrun")
+NOT_A_FILE = re.compile(r"(?<![A-Za-z])(?!README|CONTRIBUTING|SECURITY|CHANGELOG)[A-Z]{2,"
+                        r"}(?![a-z])|[*<>$…]|\blib/libftrun")
 
 
 def pages(root):
@@ -51,7 +53,8 @@ def exists(*places):
 
 
 def path_fault(root, page, text):
-    """What is wrong with a text in backticks; None where it is no path of the repository, or there is one."""
+    """What is wrong with a text in backticks; None where it is no path of the
+    repository, or there is one."""
     path = text.rstrip("/").split("::")[0]
     if NOT_A_FILE.search(path) or not re.fullmatch(r"[\w./-]+", path):
         return None
@@ -63,7 +66,8 @@ def path_fault(root, page, text):
         return None
     if not first.strip("."):
         return None
-    of_lib = (root / "lib" / first).is_dir() and ("." not in rest or SOURCE_NAME.fullmatch(rest.split("/")[-1]))
+    of_lib = (root / "lib" / first).is_dir() and ("." not in rest
+                                                  or SOURCE_NAME.fullmatch(rest.split("/")[-1]))
     if first in TOP or of_lib or (of_folder and (page.parent / first).is_dir()):
         if not exists(root / path, root / "lib" / path, page.parent / path):
             return f"`{text}`: no such path"
@@ -86,11 +90,14 @@ def self_check(folder):
     (folder / "docs").mkdir()
     (folder / "lib" / "base").mkdir(parents=True)
     (folder / "lib" / "base" / "file.h").touch()
-    (folder / "lib" / "base" / "README.md").write_text("`file.h` `gone.h` `base/file` [up](../../README.md#one-two)\n")
-    (folder / "README.md").write_text("# One two\n[a](docs/a.md) [b](#three) [c](https://x.y) `lib/base/file.h` `base/none.h`"
-                                      " `lib/KIND/x.cc`\n```\n[d](docs/d.md) `lib/e.cc`\n```\n")
+    (folder / "lib" / "base" / "README.md").write_text("`file.h` `gone.h` `base/file` "
+                                                       "[up](../../README.md#one-two)\n")
+    (folder / "README.md").write_text("# One two\n[a](docs/a.md) [b](#three) [c](https://x.y) "
+                                      "`lib/base/file.h` `base/none.h` `lib/KIND/x.cc`\n```\n"
+                                      "[d](docs/d.md) `lib/e.cc`\n```\n")
     assert list(faults(folder)) == [
-        "README.md: link to docs/a.md: no such file", "README.md: link to #three: no such heading", "README.md: `base/none.h`: no such path",
+        "README.md: link to docs/a.md: no such file", "README.md: link to #three: no such heading",
+        "README.md: `base/none.h`: no such path",
         "lib/base/README.md: `gone.h`: no such file in this folder"], list(faults(folder))
 
 
@@ -102,7 +109,8 @@ def main():
         readme = folder / "README.md"
         lines = len(readme.read_text().splitlines()) if readme.exists() else 0
         if not 0 < lines <= 30:
-            found.append(f"lib/{folder.name}: its README.md has {lines} lines; one of 1 to 30 belongs to each folder")
+            found.append(f"lib/{folder.name}: its README.md has {lines} lines; one of 1 to 30 "
+                         "belongs to each folder")
     print("\n".join(found) or f"links: {len(pages(ROOT))} pages, no fault")
     sys.exit(1 if found else 0)
 

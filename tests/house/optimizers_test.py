@@ -1,5 +1,5 @@
-"""Fails where a source outside lib/optimizers names an optimizer: all that is known of one is in its folder there, and
-its name in the list. Comments and messages to people may speak of one."""
+"""Fails where a source outside lib/optimizers names an optimizer: all that is known of one is in
+its folder there, and its name in the list. Comments and messages to people may speak of one."""
 import pathlib
 import re
 import sys
@@ -13,14 +13,18 @@ LINE = re.compile(r'^FTRUN_(?:REFUSED_)?OPTIMIZER\((\w+), "([\w.]+)"', re.M)
 
 
 def names():
-    found = {name for pair in LINE.findall((ROOT / "lib/optimizers/list.inc").read_text()) for name in pair}
+    found = {name for pair in LINE.findall((ROOT / "lib/optimizers/list.inc").read_text())
+             for name in pair}
     return found - {"Torch", "torch.optim"}
 
 
 def pattern_of(all_names):
-    """The names as identifiers and texts hold them: kLamb, LambRule, lamb_update, LAMB, but not lambda."""
-    words = sorted({form for name in all_names for form in (name, name.lower(), name.upper())}, key=len, reverse=True)
-    return re.compile(r"(?:(?<![A-Za-z])|(?<=\bk))(?:" + "|".join(map(re.escape, words)) + r")(?![a-z])")
+    """The names as identifiers and texts hold them: kLamb, LambRule, lamb_update,
+    LAMB, but not lambda."""
+    words = sorted({form for name in all_names for form in (name, name.lower(), name.upper())},
+                   key=len, reverse=True)
+    return re.compile(r"(?:(?<![A-Za-z])|(?<=\bk))(?:" + "|".join(map(re.escape, words))
+                      + r")(?![a-z])")
 
 
 def faults(sources):
@@ -31,7 +35,8 @@ def faults(sources):
             continue
         for number, line in enumerate(without_comments(path.read_text()).splitlines(), 1):
             if word := pattern.search(line):
-                found.append(f"{path.relative_to(ROOT)}:{number}: names {word.group(0)}, which lib/optimizers alone may")
+                found.append(f"{path.relative_to(ROOT)}:{number}: names {word.group(0)}, which "
+                             "lib/optimizers alone may")
     return found
 
 
@@ -39,7 +44,8 @@ def self_check():
     """The check must be able to fail."""
     assert len(names()) >= 10, f"only {sorted(names())} found in list.inc"
     pattern = pattern_of(names())
-    for text in ("OptimizerType::kSgd", "adam_update(", 'type == "Muon"', "SgdOptions", "kAdamW", "is_sgd"):
+    for text in ("OptimizerType::kSgd", "adam_update(", 'type == "Muon"', "SgdOptions", "kAdamW",
+                 "is_sgd"):
         assert pattern.search(text), text
     for text in ("lambda", "million", "[lambda_part]", "onebit"):
         assert not pattern.search(text), text
@@ -47,7 +53,8 @@ def self_check():
 
 def main():
     self_check()
-    all_sources = [path for path in sources_below(ROOT) if "optimizers" not in path.relative_to(ROOT).parts]
+    all_sources = [path for path in sources_below(ROOT)
+                   if "optimizers" not in path.relative_to(ROOT).parts]
     found = faults(all_sources)
     print("\n".join(found) or f"optimizers: {len(all_sources)} sources, none names one")
     sys.exit(1 if found else 0)

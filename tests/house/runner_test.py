@@ -14,17 +14,24 @@ import runner  # noqa: E402
 # Bodies of tests that fail by waiting alone, and how the last line of each begins.
 LATE = "run = sh('echo ftrun: rank 0 waited 2.1s for rank 1; exit 6'); run.wait(6); "
 WAITS = {
-    LATE + "assert 'waited 2.0s' in run.text(), run.text()": "waited: ftrun: rank 0 waited 2.1s for rank 1",
+    LATE + "assert 'waited 2.0s' in run.text(), run.text()": "waited: ftrun: rank 0 waited 2.1s "
+    "for rank 1",
     "fail_waiting('3 s for a save', 'step 3')": "waited: 3 s for a save",
-    "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True))": "waited: exit 6, expected 0",
-    "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True), 137)": "waited: exit 6, expected 137",
+    "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True))":
+    "waited: exit 6, expected 0",
+    "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True), 137)":
+    "waited: exit 6, expected 137",
     "sh('exit 6').wait(0)": "waited: exit 6, expected 0",
     "sh('sleep 60').wait(0, timeout=0.1)": "waited: still running after 0.1 s",
-    "subprocess.run(['sleep', '60'], timeout=0.1)": "waited: Command '['sleep', '60']' timed out after ",
-    "runner.TIMEOUT = 0.1; sh('sleep 60').await_line('saved')": "waited: there is a line with 'saved': not after ",
-    "sh('exit 6').await_line('saved')": "waited: exit 6, expected one of a program that goes on until there is a line with 'saved'",
+    "subprocess.run(['sleep', '60'], timeout=0.1)": "waited: Command '['sleep', '60']' timed out "
+                                                    "after ",
+    "runner.TIMEOUT = 0.1; sh('sleep 60').await_line('saved')": "waited: there is a line with "
+    "'saved': not after ",
+    "sh('exit 6').await_line('saved')": "waited: exit 6, expected one of a program that goes on "
+                                        "until there is a line with 'saved'",
     "await_that(lambda: False, 'it is there', seconds=0.1)": "waited: it is there: not after 0.1 s",
-    "require_in_time(time.monotonic() - 3, 2, 'a stop')": "waited: a stop took 3.0 s, 2 s at most were expected",
+    "require_in_time(time.monotonic() - 3, 2, 'a stop')": "waited: a stop took 3.0 s, 2 s at most "
+                                                          "were expected",
 }
 FAULTS = (
     LATE + "assert 'bits' == 'bytes', 'the weights differ'",
@@ -51,7 +58,9 @@ def last_line(body):
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
             try:
-                exec(body, vars(runner) | {"runner": runner, "sh": lambda script: runner.Running(["sh", "-c", script])})
+                exec(body,
+                     vars(runner) | {"runner": runner,
+                                     "sh": lambda script: runner.Running(["sh", "-c", script])})
             except Exception:
                 sys.excepthook(*sys.exc_info())
             sys.stdout.flush()
@@ -70,6 +79,7 @@ for body in FAULTS:
 
 # A test that waited in vain ends what it has started, which would go on beside the next ones.
 with tempfile.TemporaryDirectory() as folder:
-    last_line(f"run = sh('echo $$ > {folder}/pid; exec sleep 60'); await_that(lambda: False, 'it', run, seconds=1)")
+    last_line(f"run = sh('echo $$ > {folder}/pid; exec sleep 60'); await_that(lambda: False, 'it', "
+              "run, seconds=1)")
     pid = (pathlib.Path(folder) / "pid").read_text().strip()
     assert not pathlib.Path(f"/proc/{pid}").exists(), pid

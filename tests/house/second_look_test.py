@@ -1,5 +1,6 @@
-"""scripts/run_tests.py: which failures get a second look, what an unsteady entry is told as, and that nothing but a wait is one.
-The entries are shell scripts of a small CTest project, run by CTest itself.
+"""scripts/run_tests.py: which failures get a second look, what an unsteady entry is told
+as, and that nothing but a wait is one. The entries are shell scripts of a small CTest
+project, run by CTest itself.
 
     second_look_test.py SOURCE BUILD
 """
@@ -26,8 +27,8 @@ def project(folder, scripts, limits=()):
     for name, script in scripts.items():
         path = folder / f"{name}.sh"
         path.write_text(script + "\n")
-        lines.append(f'add_test({name} "sh" "{path}")\nset_tests_properties({name} PROPERTIES SKIP_RETURN_CODE 77'
-                     f'{" TIMEOUT 3" if name in limits else ""})\n')
+        lines.append(f'add_test({name} "sh" "{path}")\nset_tests_properties({name} PROPERTIES '
+                     f'SKIP_RETURN_CODE 77{" TIMEOUT 3" if name in limits else ""})\n')
     (folder / "CTestTestfile.cmake").write_text("".join(lines))
 
 
@@ -35,7 +36,8 @@ def ran(scripts, limits=()):
     """(exit code, lines, rows of unsteady.tsv, folder) of a run of such entries."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     project(folder, scripts, limits)
-    done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder, folder / "budgets.tsv", "--parallel", "4"],
+    done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder,
+                           folder / "budgets.tsv", "--parallel", "4"],
                           capture_output=True, text=True)
     assert not done.stderr, done.stderr
     rows = [line.split("\t") for line in (folder / "unsteady.tsv").read_text().splitlines()[1:]]
@@ -54,51 +56,66 @@ def a_run_without_a_failure_has_ctests_own_closing_line():
 
 
 def an_entry_that_waited_once_is_unsteady_and_the_run_passes():
-    code, lines, rows, folder = ran(GOOD | {"slow": WAITS, "stands": ONCE + "echo begun; sleep 60"}, limits=("stands",))
+    code, lines, rows, folder = ran(GOOD | {"slow": WAITS, "stands": ONCE + "echo begun; sleep 60"},
+                                    limits=("stands",))
     assert code == 0, lines
-    assert lines[-2] == f"unsteady, failed by waiting and passed when run again alone: slow, stands (outputs: {folder}/unsteady.tsv)", lines
-    assert lines[-1] == "100% tests passed, 0 tests failed out of 4" and of_ctest(lines).startswith("50% tests passed, 2 "), lines
-    assert rows == [["slow", '3 s for "saved"', "unsteady/slow.first.txt", "unsteady/slow.second.txt"],
-                    ["stands", "CTest's time limit", "unsteady/stands.first.txt", "unsteady/stands.second.txt"]], rows
+    assert (lines[-2] == "unsteady, failed by waiting and passed when run again alone: slow, "
+                         f"stands (outputs: {folder}/unsteady.tsv)"), lines
+    assert (lines[-1] == "100% tests passed, 0 tests failed out of 4"
+            and of_ctest(lines).startswith("50% tests passed, 2 ")), lines
+    assert rows == [["slow", '3 s for "saved"', "unsteady/slow.first.txt",
+                     "unsteady/slow.second.txt"],
+                    ["stands", "CTest's time limit", "unsteady/stands.first.txt",
+                     "unsteady/stands.second.txt"]], rows
     outputs = [(folder / path).read_text() for row in rows for path in row[2:]]
     assert outputs == ['waited: 3 s for "saved"\n', "well\n", "begun\n", "well\n"], outputs
 
 
 def a_fault_fails_the_run_without_a_second_look():
-    faults = {"asserts": ONCE + "echo 'a.cc:3: FAILED: REQUIRE( a == b )'; exit 1", "crashes": ONCE + "kill -SEGV $$",
-              "aborts": ONCE + "kill -ABRT $$", "reports": ONCE + f"echo '{REPORT}'; echo 'waited: 3 s'; exit 1",
+    faults = {"asserts": ONCE + "echo 'a.cc:3: FAILED: REQUIRE( a == b )'; exit 1",
+              "crashes": ONCE + "kill -SEGV $$",
+              "aborts": ONCE + "kill -ABRT $$",
+              "reports": ONCE + f"echo '{REPORT}'; echo 'waited: 3 s'; exit 1",
               "stops": ONCE + "echo 'a.cc:3: FAILED:'; sleep 60"}
     code, lines, rows, folder = ran(GOOD | {"slow": WAITS} | faults, limits=("stops",))
     assert code == 1 and [row[0] for row in rows] == ["slow"], lines
     assert lines[-1] == "38% tests passed, 5 tests failed out of 8", lines
     assert [line for line in lines if line.startswith("failed: ")] == [
-        "failed: asserts: a failed assertion or check", "failed: crashes: SEGFAULT", "failed: aborts: Subprocess aborted",
-        "failed: reports: AddressSanitizer", "failed: stops: a failed assertion, then CTest's time limit"], lines
+        "failed: asserts: a failed assertion or check", "failed: crashes: SEGFAULT",
+        "failed: aborts: Subprocess aborted",
+        "failed: reports: AddressSanitizer", "failed: stops: a failed assertion, then CTest's time "
+                                             "limit"], lines
     # Each would have passed if it had been run again.
     assert all((folder / f"{name}.sh.ran").exists() for name in faults)
 
 
 def an_entry_that_fails_again_fails_the_run():
-    code, lines, rows, _ = ran(GOOD | {"slow": "echo 'waited: 3 s'; exit 1", "later": ONCE + "echo 'waited: 3 s'; exit 1", "worse":
-                               'if [ -e "$0.ran" ]; then kill -SEGV $$; fi; touch "$0.ran"; echo "waited: 3 s"; exit 1'})
+    code, lines, rows, _ = ran(GOOD | {"slow": "echo 'waited: 3 s'; exit 1",
+                                       "later": ONCE + "echo 'waited: 3 s'; exit 1", "worse":
+                               'if [ -e "$0.ran" ]; then kill -SEGV $$; fi; touch "$0.ran"; echo '
+                               '"waited: 3 s"; exit 1'})
     assert code == 1 and [row[0] for row in rows] == ["later"], lines
     assert lines[-1] == "60% tests passed, 2 tests failed out of 5", lines
     assert [line for line in lines if line.startswith("failed: ")] == [
-        "failed: slow: 3 s (twice, by waiting the first time)", "failed: worse: SEGFAULT (twice, by waiting the first time)"], lines
+        "failed: slow: 3 s (twice, by waiting the first time)",
+        "failed: worse: SEGFAULT (twice, by waiting the first time)"], lines
 
 
 def more_than_three_are_no_noise():
     assert ran({f"slow{i}": WAITS for i in range(3)})[0] == 0
     code, lines, rows, _ = ran(GOOD | {f"slow{i}": WAITS for i in range(4)})
     assert (code, rows) == (1, []), lines
-    assert "[test] 4 entries failed by waiting, more than 3: none is run again (slow0, slow1, slow2, slow3)" in lines, lines
+    assert ("[test] 4 entries failed by waiting, more than 3: none is run again (slow0, slow1, "
+            "slow2, slow3)" in lines), lines
     assert lines[-1] == of_ctest(lines) == "33% tests passed, 4 tests failed out of 6", lines
 
 
 def what_an_entry_leaves_running_is_ended_before_it_is_run_again():
     left = ONCE + "sleep 300 & echo $! > $0.pid; echo 'waited: 3 s'; exit 1"
-    code, lines, _, folder = ran({"leaves": left.replace("sleep 300 &", "sleep 300 >/dev/null 2>&1 &")})
-    assert code == 0 and any(line.endswith("; ended 1 processes that were left") for line in lines), lines
+    code, lines, _, folder = ran({"leaves": left.replace("sleep 300 &",
+                                                         "sleep 300 >/dev/null 2>&1 &")})
+    assert (code == 0 and any(line.endswith("; ended 1 processes that were left")
+                              for line in lines)), lines
     pid = (folder / "leaves.sh.pid").read_text().strip()
     assert not pathlib.Path(f"/proc/{pid}").exists(), pid
 
@@ -106,12 +123,16 @@ def what_an_entry_leaves_running_is_ended_before_it_is_run_again():
 def a_run_that_ctest_could_not_make_fails():
     folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     (folder / "CTestTestfile.cmake").write_text("no such command(\n")
-    done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder, "none"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder, "none"],
+                          capture_output=True, text=True)
     assert done.returncode != 0, done
     missing = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     (missing / "CTestTestfile.cmake").write_text('add_test(gone "/nonexistent")\n')
-    done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", missing, "none"], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stdout.splitlines()[-1] == "0% tests passed, 1 tests failed out of 1", done.stdout
+    done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", missing, "none"],
+                          capture_output=True, text=True)
+    assert (done.returncode == 1
+            and done.stdout.splitlines()[-1]
+            == "0% tests passed, 1 tests failed out of 1"), done.stdout
 
 
 def only_the_last_line_says_that_an_entry_waited():
@@ -121,16 +142,23 @@ def only_the_last_line_says_that_an_entry_waited():
     assert verdict("Failed", "") == ("fault", "a failed assertion or check")
     assert verdict("Timeout", "") == ("waited", "CTest's time limit")
     assert verdict("Timeout", "Traceback (most recent call last):\n")[0] == "fault"
-    for ended in ("SEGFAULT", "Subprocess aborted", "Subprocess killed", "Bus error", "ILLEGAL", "Not Run", "Numerical"):
+    for ended in ("SEGFAULT", "Subprocess aborted", "Subprocess killed", "Bus error", "ILLEGAL",
+                  "Not Run", "Numerical"):
         assert verdict(ended, "waited: 3 s\n") == ("fault", ended)
-    for text in (REPORT, "WARNING: ThreadSanitizer: data race", "lib/a.cc:7:3: runtime error: shift exponent 64 is too large",
-                 "terminate called after throwing an instance of", "due to a fatal error condition:\n  SIGSEGV"):
-        assert verdict("Failed", f"{text}\nwaited: 3 s\n")[0] == verdict("Timeout", text)[0] == "fault", text
+    for text in (REPORT, "WARNING: ThreadSanitizer: data race",
+                 "lib/a.cc:7:3: runtime error: shift exponent 64 is too large",
+                 "terminate called after throwing an instance of",
+                 "due to a fatal error condition:\n  SIGSEGV"):
+        assert (verdict("Failed", f"{text}\nwaited: 3 s\n")[0] == verdict("Timeout", text)[0]
+                == "fault"), text
 
 
 with tempfile.TemporaryDirectory() as scratch:
-    for check in (a_run_without_a_failure_has_ctests_own_closing_line, an_entry_that_waited_once_is_unsteady_and_the_run_passes,
-                  a_fault_fails_the_run_without_a_second_look, an_entry_that_fails_again_fails_the_run, more_than_three_are_no_noise,
-                  what_an_entry_leaves_running_is_ended_before_it_is_run_again, a_run_that_ctest_could_not_make_fails,
+    for check in (a_run_without_a_failure_has_ctests_own_closing_line,
+                  an_entry_that_waited_once_is_unsteady_and_the_run_passes,
+                  a_fault_fails_the_run_without_a_second_look,
+                  an_entry_that_fails_again_fails_the_run, more_than_three_are_no_noise,
+                  what_an_entry_leaves_running_is_ended_before_it_is_run_again,
+                  a_run_that_ctest_could_not_make_fails,
                   only_the_last_line_says_that_an_entry_waited):
         check()

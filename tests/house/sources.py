@@ -1,4 +1,5 @@
-"""What the checks of the house read: the sources of lib and apps, and their code without comments."""
+"""What the checks of the house read: the sources of lib and apps, and their
+code without comments."""
 import re
 
 SUFFIXES = (".h", ".cc", ".cu", ".cuh", ".inc")

@@ -1,4 +1,5 @@
-"""scripts/test_summary.py: skips with their reasons, budgets that are told and those that fail, slow machines that do not.
+"""scripts/test_summary.py: skips with their reasons, budgets that are told and those that fail,
+slow machines that do not.
 
     summary_test.py SOURCE BUILD
 """
@@ -12,13 +13,16 @@ SUMMARY = pathlib.Path(sys.argv[1]) / "scripts" / "test_summary.py"
 
 def entry(name, seconds, skipped=None, output=""):
     mark, status = (f'<skipped message="{skipped}"/>', "notrun") if skipped else ("", "run")
-    return f'<testcase name="{name}" time="{seconds}" status="{status}">{mark}<system-out>{output}</system-out></testcase>'
+    return (f'<testcase name="{name}" time="{seconds}" '
+            f'status="{status}">{mark}<system-out>{output}</system-out></testcase>')
 
 
 def summary(folder, budgets, *entries):
     (folder / "results.xml").write_text(f"<testsuite>{''.join(entries)}</testsuite>")
-    (folder / "budgets.tsv").write_text("# seconds\n" + "".join(f"{name}\t{s}\n" for name, s in budgets.items()))
-    done = subprocess.run([sys.executable, SUMMARY, folder / "results.xml", folder / "budgets.tsv"], capture_output=True, text=True)
+    (folder / "budgets.tsv").write_text("# seconds\n"
+                                        + "".join(f"{name}\t{s}\n" for name, s in budgets.items()))
+    done = subprocess.run([sys.executable, SUMMARY, folder / "results.xml", folder / "budgets.tsv"],
+                          capture_output=True, text=True)
     assert not done.stderr, done.stderr
     return done.returncode, done.stdout
 
@@ -30,31 +34,44 @@ def main(folder):
     assert summary(folder, known, *all_at(9), skip)[0] == 0
     assert "\n1 skipped:\n  gpu: no GPU\n" in summary(folder, known, *all_at(9), skip)[1]
     code, text = summary(folder, known, *all_at(9), entry("gpu", 0.1, "SKIP_RETURN_CODE=77"))
-    assert code == 1 and "skipped without a reason: gpu printed no line that begins with 'skipped: '\n" in text, text
+    assert (code == 1 and "skipped without a reason: gpu printed no line that begins with "
+                          "'skipped: '\n" in text), text
     # What could not be started is no skip.
-    assert "\n0 skipped\n" in summary(folder, known, *all_at(9), entry("gone", 0, "Unable to find executable"))[1]
-    # Beyond the budget an entry is listed, far beyond it fails the run: five times, and a minute, both.
+    assert "\n0 skipped\n" in summary(folder, known, *all_at(9),
+                                      entry("gone", 0, "Unable to find executable"))[1]
+    # Beyond the budget an entry is listed, far beyond it fails the run: five
+    # times, and a minute, both.
     quick = {"quick": 2} | known
     def with_one(name, seconds, others=9, budgets=quick):
-        return summary(folder, budgets, *[each for each in all_at(others) if f'"{name}"' not in each], entry(name, seconds))
+        return summary(folder, budgets,
+                       *[each for each in all_at(others) if f'"{name}"' not in each],
+                       entry(name, seconds))
     assert "budget:" not in with_one("t0", 15)[1] and "budget:" not in with_one("quick", 6)[1]
     assert with_one("t0", 16) == (0, with_one("t0", 16)[1])
-    assert with_one("t0", 16)[1].endswith("over budget: t0: 16.0 s, with a budget of 10 s, 10 s at the pace of this run\n")
+    assert with_one("t0", 16)[1].endswith("over budget: t0: 16.0 s, with a budget of 10 s, 10 s at "
+                                          "the pace of this run\n")
     assert with_one("quick", 61)[0] == 0 and with_one("t0", 69)[0] == 0, "five times, but no minute"
     code, text = with_one("quick", 63)
     assert code == 1 and text.endswith(
-        "far over budget, which fails the run: quick: 63.0 s, with a budget of 2 s, 2 s at the pace of this run\n"), text
+        "far over budget, which fails the run: quick: 63.0 s, with a budget of 2 s, 2 s at the "
+        "pace of this run\n"), text
     long = {"long": 100} | known
-    assert with_one("long", 490, budgets=long)[0] == 0 and with_one("long", 510, budgets=long)[0] == 1
+    assert (with_one("long", 490, budgets=long)[0] == 0
+            and with_one("long", 510, budgets=long)[0] == 1)
     # A run that is three times slower throughout has other budgets; beyond four times it has not.
-    assert "budget:" not in with_one("t0", 45, others=30)[1] and with_one("t0", 149, others=30)[0] == 0
+    assert ("budget:" not in with_one("t0", 45, others=30)[1]
+            and with_one("t0", 149, others=30)[0] == 0)
     code, text = with_one("t0", 151, others=30)
-    assert code == 1 and "the run: t0: 151.0 s, with a budget of 10 s, 30 s at the pace of this run\n" in text, text
+    assert (code == 1 and "the run: t0: 151.0 s, with a budget of 10 s, 30 s at the pace of this "
+                          "run\n" in text), text
     code, text = summary(folder, known, *all_at(190))
-    assert code == 0 and " s in 6 entries, 4.0 times their budgets; the slowest:" in text and text.count("\nover budget: ") == 6, text
+    assert (code == 0 and " s in 6 entries, 4.0 times their budgets; the slowest:" in text
+            and text.count("\nover budget: ") == 6), text
     assert summary(folder, known, *all_at(210))[0] == 1
     code, text = with_one("new", 31)
-    assert code == 0 and text.endswith("over budget: new: 31.0 s, with no budget in tests/budgets.tsv (20 s count), 20 s at the pace of this run\n"), text
+    assert (code == 0 and text.endswith("over budget: new: 31.0 s, with no budget in "
+                                        "tests/budgets.tsv (20 s count), 20 s at the pace of this "
+                                        "run\n")), text
     assert with_one("new", 101)[0] == 1
     assert summary(folder, known)[0] == 1, "nothing ran"
 

@@ -1,4 +1,5 @@
-"""scripts/unsteady.sh: what it says of steady and unsteady entries, what it refuses, and that it leaves nothing behind.
+"""scripts/unsteady.sh: what it says of steady and unsteady entries, what it refuses, and that
+it leaves nothing behind.
 
     unsteady_test.py SOURCE BUILD
 """
@@ -14,10 +15,12 @@ import time
 UNSTEADY = pathlib.Path(sys.argv[1]) / "scripts" / "unsteady.sh"
 # Every second time it runs it fails: by waiting in one entry, by a fault in the other.
 EVERY_SECOND = 'if [ -e "$0.ran" ]; then rm "$0.ran"; {}; exit 1; fi; touch "$0.ran"'
-ENTRIES = {"steady": "true", "waits": EVERY_SECOND.format("echo 'waited: 3 s'"), "wrong": EVERY_SECOND.format("echo 'a == b'"),
+ENTRIES = {"steady": "true", "waits": EVERY_SECOND.format("echo 'waited: 3 s'"),
+           "wrong": EVERY_SECOND.format("echo 'a == b'"),
            "lacks": "echo skipped: no device; exit 77",
            # Passes once, and then stands.
-           "stands": 'mktemp; [ ! -e "$0.ran" ] || { touch "$0.stands"; sleep 300; }; touch "$0.ran"',
+           "stands": 'mktemp; [ ! -e "$0.ran" ] || { touch "$0.stands"; sleep 300; }; touch '
+                     '"$0.ran"',
            "leaves": "mktemp; sleep 300 > $0.log 2>&1 &"}
 LABELS = {"steady": "e2e;model", "waits": "unit;waits"}
 
@@ -27,8 +30,8 @@ def project(folder):
     for name, script in ENTRIES.items():
         path = folder / f"{name}.sh"
         path.write_text(script + "\n")
-        lines.append(f'add_test({name} "sh" "{path}")\nset_tests_properties({name} PROPERTIES SKIP_RETURN_CODE 77 '
-                     f'LABELS "{LABELS.get(name, "unit")}")\n')
+        lines.append(f'add_test({name} "sh" "{path}")\nset_tests_properties({name} PROPERTIES '
+                     f'SKIP_RETURN_CODE 77 LABELS "{LABELS.get(name, "unit")}")\n')
     (folder / "CTestTestfile.cmake").write_text("".join(lines))
 
 
@@ -54,23 +57,30 @@ def found(*arguments):
 
 
 def how_often_each_failed_is_told():
-    assert found("steady", "--times", 3, "--load", 0) == (0, ["steady: 0 of 3 failed", "0 of 1 entries failed"])
+    assert found("steady", "--times", 3, "--load",
+                 0) == (0, ["steady: 0 of 3 failed", "0 of 1 entries failed"])
     assert found("w*", "lacks", "--times", 4, "--load", 0) == (1, [
         f"waits: 2 of 4 failed (2 by waiting, 0 by a fault, outputs in {folder}/waits)",
         f"wrong: 2 of 4 failed (0 by waiting, 2 by a fault, outputs in {folder}/wrong)",
         "lacks: skipped: no device", "2 of 3 entries failed"])
     kept = {path.name: path.read_text() for path in (folder / "wrong").iterdir()}
-    assert kept == {f"{number}.fault.txt": "a failed assertion or check\n\na == b\n" for number in (2, 4)}, kept
+    assert (kept == {f"{number}.fault.txt": "a failed assertion or check\n\na == b\n"
+                     for number in (2, 4)}), kept
     # Without a name: what is labelled. Outputs of an earlier search go.
-    assert found("--times", 1, "--load", 0) == (0, ["steady: 0 of 1 failed", "waits: 0 of 1 failed", "0 of 2 entries failed"])
+    assert found("--times", 1, "--load", 0) == (0, ["steady: 0 of 1 failed", "waits: 0 of 1 failed",
+                                                    "0 of 2 entries failed"])
     assert not (folder / "waits").exists() and (folder / "wrong").exists()
 
 
 def what_cannot_be_run_is_refused():
-    for arguments, message in ((["stedy"], "unsteady.sh: error: no entry stedy in the builds; did you mean steady?\n"),
-                               (["steady", "--times", "0"], "argument --times: '0' is not a whole number of 1 or more\n"),
-                               (["steady", "--load", "-1"], "argument --load: '-1' is not a whole number of 0 or more\n"),
-                               (["steady", "--load", "x"], "argument --load: 'x' is not a whole number of 0 or more\n"),
+    for arguments, message in ((["stedy"], "unsteady.sh: error: no entry stedy in the builds; did "
+                                           "you mean steady?\n"),
+                               (["steady", "--times", "0"],
+                                "argument --times: '0' is not a whole number of 1 or more\n"),
+                               (["steady", "--load", "-1"],
+                                "argument --load: '-1' is not a whole number of 0 or more\n"),
+                               (["steady", "--load", "x"],
+                                "argument --load: 'x' is not a whole number of 0 or more\n"),
                                (["steady", "--tims", "3"], "unrecognized arguments: --tims 3\n")):
         code, _, errors = said(*arguments)
         assert code == 2 and errors.endswith(message), (code, errors)
@@ -103,11 +113,13 @@ def nothing_outlives_it():
     for number in (signal.SIGINT, signal.SIGTERM):
         for mark in ("ran", "stands"):
             (folder / f"stands.sh.{mark}").unlink(missing_ok=True)
-        running = subprocess.Popen(command("stands", "--load", 1), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+        running = subprocess.Popen(command("stands", "--load", 1), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=environment(),
                                    start_new_session=True)
 
         def its_load_runs():
-            return (folder / "stands.sh.stands").exists() and any(path.stat().st_size for path in scratch.glob("*/written"))
+            return ((folder / "stands.sh.stands").exists()
+                    and any(path.stat().st_size for path in scratch.glob("*/written")))
 
         await_that(its_load_runs)
         # One that computes, writes and holds memory each, CTest, the entry and itself at least.
@@ -115,10 +127,13 @@ def nothing_outlives_it():
         os.kill(running.pid, number) if number == signal.SIGTERM else os.killpg(running.pid, number)
         output, errors = running.communicate()
         assert "\nstands: 0 of 1 failed; " in output, output
-        assert running.returncode == 130 and errors == "unsteady.sh: stopped\n", (running.returncode, errors)
-        assert processes_of(running.pid) == set() and list(scratch.iterdir()) == [], list(scratch.iterdir())
+        assert (running.returncode == 130
+                and errors == "unsteady.sh: stopped\n"), (running.returncode, errors)
+        assert (processes_of(running.pid) == set()
+                and list(scratch.iterdir()) == []), list(scratch.iterdir())
     # The load ends also where the search is killed and cannot end it.
-    running = subprocess.Popen(command("stands", "--load", 1), stdout=subprocess.DEVNULL, env=environment(), start_new_session=True)
+    running = subprocess.Popen(command("stands", "--load", 1), stdout=subprocess.DEVNULL,
+                               env=environment(), start_new_session=True)
 
     def it_writes():
         return any(path.stat().st_size for path in scratch.glob("*/written"))
@@ -128,7 +143,8 @@ def nothing_outlives_it():
     running.wait()
 
     def its_load_is_gone():
-        return not any(b"prctl" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_of(running.pid))
+        return not any(b"prctl" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+                       for pid in processes_of(running.pid))
 
     await_that(its_load_is_gone)
     for pid in processes_of(running.pid):  # CTest and its entry

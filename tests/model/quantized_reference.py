@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """What PEFT makes of low-rank adapters on a quantized base, for the tests of quantization.
 
-  quantized_reference.py OUT [NAME ...]   For each case the files of lora_reference.py. The base in OUT/NAME/model is as it
-                                          was before: what PEFT trains on has the numbers that the quantized weights of the
-                                          blocks' matrices stand for, in fp32, worked out here.
+  quantized_reference.py OUT [NAME ...]   For each case the files of lora_reference.py. The base
+  in OUT/NAME/model is as it
+                                          was before: what PEFT trains on has the numbers that
+                                          the quantized weights of the blocks' matrices stand
+                                          for, in fp32, worked out here.
 """
 import sys
 
@@ -12,17 +14,25 @@ import torch
 import transformers
 from lora_reference import ALL, base_of, save_adapter, write_cases
 
-NF4 = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
-                    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
-                    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362836023, 1.0])
-# Name: model class, its config, fields of LoraConfig, and ftrun's section. Sizes allow two tensor ranks.
+NF4 = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+                    -0.28444138169288635,
+                    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534,
+                    0.16093020141124725,
+                    0.24611230194568634, 0.33791524171829224, 0.44070982933044434,
+                    0.5626170039176941, 0.7229568362836023, 1.0])
+# Name: model class, its config, fields of LoraConfig, and ftrun's section.
+# Sizes allow two tensor ranks.
 CASES = {
-    "nf4": ("Llama", {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 2},
+    "nf4": ("Llama", {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4,
+                      "num_key_value_heads": 2},
             {"r": 4, "lora_alpha": 8, "target_modules": ALL}, {"type": "nf4"}),
-    "plain": ("Qwen3", {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "plain": ("Qwen3", {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 4,
+                        "num_key_value_heads": 2, "head_dim": 64,
                         "attention_bias": True, "tie_word_embeddings": True},
-              {"r": 3, "target_modules": ["q_proj", "down_proj"]}, {"type": "nf4", "double": False, "block": 128}),
-    "int8": ("Qwen2", {"hidden_size": 256, "intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 4},
+              {"r": 3, "target_modules": ["q_proj", "down_proj"]},
+              {"type": "nf4", "double": False, "block": 128}),
+    "int8": ("Qwen2", {"hidden_size": 256, "intermediate_size": 384, "num_attention_heads": 8,
+                       "num_key_value_heads": 4},
              {"r": 4, "target_modules": ALL}, {"type": "int8"}),
 }
 
@@ -47,7 +57,8 @@ def dequantized(weight, section):
     if section["type"] == "int8":
         half = weight.half().float()
         largest = half.abs().amax(1, keepdim=True)
-        return torch.round(half * (torch.full_like(largest, 127) / largest)) * largest * 7.874015718698502e-3
+        return torch.round(half * (torch.full_like(largest,
+                                                   127) / largest)) * largest * 7.874015718698502e-3
     block = section.get("block", 64)
     blocks = weight.reshape(-1, block)
     scale = blocks.abs().amax(1)
@@ -57,7 +68,8 @@ def dequantized(weight, section):
         pad = -len(scale) % 256
         rest = torch.nn.functional.pad(scale - offset, (0, pad)).reshape(-1, 256)
         largest = rest.abs().amax(1, keepdim=True)
-        scale = (nearest(rest * (1 / largest), dynamic_map()) * largest).flatten()[:len(scale)] + offset
+        scale = (nearest(rest * (1 / largest),
+                         dynamic_map()) * largest).flatten()[:len(scale)] + offset
     return (codes * scale[:, None]).reshape(weight.shape)
 
 
@@ -70,7 +82,8 @@ def quantize_blocks(model, section):
 
 def make_model(name, folder, seed):
     kind, changes, fields, _ = CASES[name]
-    config = getattr(transformers, kind + "Config")(**(reference.COMMON | {"vocab_size": 212} | changes))
+    config = getattr(transformers,
+                     kind + "Config")(**(reference.COMMON | {"vocab_size": 212} | changes))
     torch.manual_seed(seed)
     base = getattr(transformers, kind + "ForCausalLM")(config)
     with torch.no_grad():

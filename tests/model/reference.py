@@ -5,13 +5,17 @@
                             transformers makes of them into OUT:
         OUT/NAME/model/{config.json,model.safetensors}
         OUT/NAME/data/{train.bin,meta.json}    flat uint16 tokens
-        OUT/NAME/reference.json                losses and gradient norms of 20 AdamW steps in fp32, and
+        OUT/NAME/reference.json                losses and gradient norms of 20
+        AdamW steps in fp32, and
                                                weight norms at the end, tensor by tensor
-                            A family whose numbers are stored comes from references/NAME.json, without transformers, as
-                            long as all that they were made of is as it was: the family's entry and the tables it uses, the
-                            functions that train, the versions of torch and transformers, and each bit of weights and
-                            tokens. transformers trains any other family anew, which costs half a minute.
-  store [NAME ...]          Trains the families with transformers and stores the numbers in references/. Needed after a
+                            A family whose numbers are stored comes from references/NAME.json,
+                            without transformers, as long as all that they were made of is as
+                            it was: the family's entry and the tables it uses, the functions
+                            that train, the versions of torch and transformers, and each bit of
+                            weights and tokens. transformers trains any other family anew,
+                            which costs half a minute.
+  store [NAME ...]          Trains the families with transformers and stores the numbers in
+  references/. Needed after a
                             change of what numbers are made of; without it tests only take longer.
   configs FOLDER            Reads every FOLDER/*.vN.json with transformers and writes what it
                             understood, angles of the rotation included, to FOLDER/expected.json
@@ -38,7 +42,8 @@ STORED = pathlib.Path(__file__).resolve().parent / "references"
 
 
 def load_libraries():
-    """Imports what trains, which takes seconds: tables, weights and stored numbers need none of it."""
+    """Imports what trains, which takes seconds: tables, weights and stored
+    numbers need none of it."""
     global torch, transformers
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -61,16 +66,22 @@ COMMON = {"vocab_size": VOCABULARY, "hidden_size": 72, "intermediate_size": 104,
           "eos_token_id": 2, "pad_token_id": None, "initializer_range": 0.1}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 2.0,
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 16, "beta_fast": 2.0,
         "beta_slow": 0.25, "truncate": False}
-PHI3 = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 96,
-        "sliding_window": 8, "tie_word_embeddings": False, "max_position_embeddings": 128, "rope_parameters": {
-            "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "short_factor": [1.1, 1.7],
-            "long_factor": [1.5, 6.5]}}
-GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+PHI3 = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "intermediate_size": 96,
+        "sliding_window": 8, "tie_word_embeddings": False, "max_position_embeddings": 128,
+        "rope_parameters": {
+"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+"short_factor": [1.1, 1.7],
+"long_factor": [1.5, 6.5]}}
+GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8,
+         "num_key_value_heads": 2,
          "head_dim": 12, "tie_word_embeddings": True}
 # Sizes that two tensor-parallel ranks can share.
-EIGHT_HEADS = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
+EIGHT_HEADS = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8,
+               "num_key_value_heads": 2}
 FAMILIES = {
     "llama_tied": ("Llama", {"tie_word_embeddings": True}),
     "llama_untied": ("Llama", {"tie_word_embeddings": False}),
@@ -84,65 +95,94 @@ FAMILIES = {
     "qwen2": ("Qwen2", {"hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1,
                         "tie_word_embeddings": True, "use_sliding_window": False}),
     "qwen2_window": ("Qwen2", {"hidden_size": 64, "num_attention_heads": 8,
-                               "num_key_value_heads": 4, "tie_word_embeddings": False, "use_sliding_window": True,
+                               "num_key_value_heads": 4, "tie_word_embeddings": False,
+                               "use_sliding_window": True,
                                "sliding_window": 8, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 5, "num_key_value_heads": 5,
                         "head_dim": 16, "tie_word_embeddings": False}),
     "qwen3_bias": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 7, "num_key_value_heads": 1,
                              "head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}),
     # Sizes that two tensor-parallel ranks can share.
-    "granite": ("Granite", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
-                            "tie_word_embeddings": True, "embedding_multiplier": 3.0, "residual_multiplier": 0.4,
+    "granite": ("Granite", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                            "num_attention_heads": 8, "num_key_value_heads": 2,
+                            "tie_word_embeddings": True, "embedding_multiplier": 3.0,
+                            "residual_multiplier": 0.4,
                             "attention_multiplier": 0.2, "logits_scaling": 2.5}),
-    # q, k and v, and gate and up, are one matrix each in files; a part of each head rotates, by factors for rows that are
-    # longer than the original ones, or for those that are not.
+    # q, k and v, and gate and up, are one matrix each in files; a part of each head rotates, by
+    # factors for rows that are longer than the original ones, or for those that are not.
     "phi3": ("Phi3", PHI3 | {"original_max_position_embeddings": 16}),
     "phi3_short": ("Phi3", PHI3 | {"original_max_position_embeddings": 32}),
-    "yarn_rope": ("Qwen2", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
-                            "max_position_embeddings": 16, "tie_word_embeddings": False, "rope_parameters": YARN}),
-    "gpt2": ("GPT2", {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96, "n_positions": 41,
-                      "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True,
+    "yarn_rope": ("Qwen2", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                            "num_attention_heads": 4, "num_key_value_heads": 2,
+                            "max_position_embeddings": 16, "tie_word_embeddings": False,
+                            "rope_parameters": YARN}),
+    "gpt2": ("GPT2", {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4,
+                      "n_inner": 96, "n_positions": 41,
+                      "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+                      "tie_word_embeddings": True,
                       "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1}),
     # Sizes that two tensor-parallel ranks can share; "gelu" stands for its approximation.
     "gemma": ("Gemma", GEMMA | {"hidden_act": "gelu"}),
     # Scores and logits beyond the bounds; a window on the first layer.
-    "gemma2": ("Gemma2", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8, "attn_logit_softcapping": 0.8,
+    "gemma2": ("Gemma2", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8,
+                                  "attn_logit_softcapping": 0.8,
                                   "final_logit_softcapping": 1.5}),
     # Two rotations; windows on all layers but every second.
-    "gemma3": ("Gemma3Text", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8, "num_hidden_layers": 3,
-                                      "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "gemma3": ("Gemma3Text", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8,
+                                      "num_hidden_layers": 3,
+                                      "layer_types": ["sliding_attention", "full_attention",
+                                                      "sliding_attention"],
                                       "rope_parameters": {
-                                          "full_attention": {"rope_type": "yarn", "factor": 8.0, "rope_theta": 1e6,
-                                                             "original_max_position_embeddings": 16},
-                                          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
+                                          "full_attention": {"rope_type": "yarn", "factor": 8.0,
+                                                             "rope_theta": 1e6,
+                                                             "original_max_position_embeddings":
+                                                             16},
+                                          "sliding_attention": {"rope_type": "default",
+                                                                "rope_theta": 1e4}}}),
     # Norms behind attention and MLP alone; norms of all query heads and of all key heads.
     "olmo2": ("Olmo2", EIGHT_HEADS | {"tie_word_embeddings": False}),
     # The second of three layers does not rotate.
-    "smollm3": ("SmolLM3", EIGHT_HEADS | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": True}),
-    "starcoder2": ("Starcoder2", EIGHT_HEADS | {"norm_epsilon": 1e-5, "sliding_window": 8, "tie_word_embeddings": True}),
+    "smollm3": ("SmolLM3", EIGHT_HEADS | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1],
+                                          "tie_word_embeddings": True}),
+    "starcoder2": ("Starcoder2", EIGHT_HEADS | {"norm_epsilon": 1e-5, "sliding_window": 8,
+                                                "tie_word_embeddings": True}),
     "stablelm": ("StableLm", EIGHT_HEADS | {"use_qkv_bias": True, "tie_word_embeddings": False}),
-    "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True, "tie_word_embeddings": False}),
+    "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True,
+                                                     "tie_word_embeddings": False}),
     "glm": ("Glm", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     "glm4": ("Glm4", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
     "cohere": ("Cohere", EIGHT_HEADS | {"logit_scale": 0.5, "tie_word_embeddings": True}),
     # The second of three layers has no window, and does not rotate.
-    "cohere2": ("Cohere2", EIGHT_HEADS | {"num_hidden_layers": 3, "logit_scale": 0.5, "sliding_window": 8, "tie_word_embeddings": True,
-                                          "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
-    "gpt_neox": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": False}),
-    "gpt_neox_serial": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "use_parallel_residual": False,
+    "cohere2": ("Cohere2", EIGHT_HEADS | {"num_hidden_layers": 3, "logit_scale": 0.5,
+                                          "sliding_window": 8, "tie_word_embeddings": True,
+                                          "layer_types": ["sliding_attention", "full_attention",
+                                                          "sliding_attention"]}),
+    "gpt_neox": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                             "num_attention_heads": 4, "tie_word_embeddings": False}),
+    "gpt_neox_serial": ("GPTNeoX", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                                    "num_attention_heads": 4, "use_parallel_residual": False,
                                     "tie_word_embeddings": False}),
-    "opt": ("OPT", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4, "ffn_dim": 96, "max_position_embeddings": 41,
-                    "word_embed_proj_dim": 64, "dropout": 0.0, "init_std": 0.1, "tie_word_embeddings": True}),
-    # One key head for all query heads; and two of them, in whose rows of the fused matrix four query heads come before each.
-    "falcon": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4, "tie_word_embeddings": True}),
-    "falcon_new": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_kv_heads": 2, "bias": True,
-                              "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "tie_word_embeddings": True}),
+    "opt": ("OPT", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4,
+                    "ffn_dim": 96, "max_position_embeddings": 41,
+                    "word_embed_proj_dim": 64, "dropout": 0.0, "init_std": 0.1,
+                    "tie_word_embeddings": True}),
+    # One key head for all query heads; and two of them, in whose rows of the fused matrix four
+    # query heads come before each.
+    "falcon": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4,
+                          "tie_word_embeddings": True}),
+    "falcon_new": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                              "num_attention_heads": 8, "num_kv_heads": 2, "bias": True,
+                              "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1,
+                              "tie_word_embeddings": True}),
     # A bias of the head, of a vocabulary that two ranks do not share evenly.
     "phi": ("Phi", EIGHT_HEADS | {"vocab_size": VOCABULARY, "tie_word_embeddings": False}),
-    # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two tensor-parallel ranks can share.
-    "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+    # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two
+    # tensor-parallel ranks can share.
+    "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                                 "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
-    "padding_tied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "padding_tied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
+                               "num_attention_heads": 8, "num_key_value_heads": 2,
                                "pad_token_id": 7, "tie_word_embeddings": True}),
 }
 # These are written with transformers 4's keys.
@@ -164,7 +204,8 @@ def small_model(name, seed):
     family, changes = FAMILIES[name]
     config_class = getattr(transformers, family + "Config")
     known = config_class()
-    common = {key: value for key, value in COMMON.items() if hasattr(known, key) and family != "GPT2"}
+    common = {key: value for key, value in COMMON.items() if hasattr(known, key)
+              and family != "GPT2"}
     config = config_class(**common | changes)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
@@ -209,8 +250,10 @@ def step_gradients(model, data, step):
 
 
 def file_parameters(model):
-    """The parameters by their names in files, where the head of GPT-NeoX is called otherwise than in memory."""
-    renamed = {"lm_head.weight": "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
+    """The parameters by their names in files, where the head of GPT-NeoX is called
+    otherwise than in memory."""
+    renamed = {"lm_head.weight":
+               "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
     return {renamed.get(name, name): parameter for name, parameter in model.named_parameters()}
 
 
@@ -247,7 +290,8 @@ def largest_relative(a, b):
 
 
 # Of a name's seeds, how many are known to give no reference.
-KNOWN_BAD = {"gemma3": 1, "llama_bias": 2, "qwen3_bias": 1, "stablelm": 1, "patterns": 1, "dora_dropout": 1, "nf4": 1, "int8": 2}
+KNOWN_BAD = {"gemma3": 1, "llama_bias": 2, "qwen3_bias": 1, "stablelm": 1, "patterns": 1,
+             "dora_dropout": 1, "nf4": 1, "int8": 2}
 
 
 def seeds(name):
@@ -257,9 +301,11 @@ def seeds(name):
 
 
 def drawn_weights(tensors, seed):
-    """Random values of tensors, given by name as (shape, mean). numpy draws them, so that no test has to load torch for them."""
+    """Random values of tensors, given by name as (shape, mean). numpy draws them, so that no test
+    has to load torch for them."""
     random = np.random.default_rng(seed)
-    return {name: (mean + 0.1 * random.standard_normal(shape)).astype(np.float32) for name, (shape, mean) in sorted(tensors.items())}
+    return {name: (mean + 0.1 * random.standard_normal(shape)).astype(np.float32)
+            for name, (shape, mean) in sorted(tensors.items())}
 
 
 def write_weights(model_folder, tensors, seed):
@@ -270,8 +316,10 @@ def write_weights(model_folder, tensors, seed):
 
 
 def tensors_of_file(path):
-    """(shape, mean to draw around) of a file's tensors by name: norms and biases stay about what a fresh model has."""
-    return {name: (list(values.shape), float(round(values.mean())) if values.ndim == 1 else 0.0) for name, values in load_file(path).items()}
+    """(shape, mean to draw around) of a file's tensors by name: norms and biases stay about
+    what a fresh model has."""
+    return {name: (list(values.shape), float(round(values.mean())) if values.ndim == 1 else 0.0)
+            for name, values in load_file(path).items()}
 
 
 def train_both(name, model_folder, data):
@@ -311,8 +359,10 @@ def code_of(function):
 
 def recipe(name):
     """A hash of all that decides a family's numbers besides the bits of its weights."""
-    made_by = (tokens, small_model, to_version_4, batch, step_gradients, file_parameters, train, run_steps, norms)
-    parts = [FAMILIES[name], name in VERSION_4, COMMON, SETTINGS, [code_of(function) for function in made_by],
+    made_by = (tokens, small_model, to_version_4, batch, step_gradients, file_parameters, train,
+               run_steps, norms)
+    parts = [FAMILIES[name], name in VERSION_4, COMMON, SETTINGS,
+             [code_of(function) for function in made_by],
              [importlib.metadata.version(package) for package in ("torch", "transformers")]]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -321,20 +371,24 @@ RESULTS = ("losses", "grad_norms", "final_weight_norms")
 
 
 def train_family(name, folder):
-    """Writes the model and tokens of a family, trains them with transformers and returns what is stored of it."""
+    """Writes the model and tokens of a family, trains them with transformers and returns
+    what is stored of it."""
     model_folder = folder / name / "model"
     data = write_tokens(folder / name / "data")
     made_of, single, error = train_both(name, model_folder, data)
     print(f"{name}: loss {single['losses'][0]:.6f} -> {single['losses'][-1]:.6f}, grad norm "
           f"{single['grad_norms'][0]:.4f} -> {single['grad_norms'][-1]:.4f}; fp32 against fp64: "
-          f"loss {error['losses']:.1e}, grad norm {error['grad_norms']:.1e}; seed {made_of['seed']}", flush=True)
-    files = {path.name: json.loads(path.read_text()) for path in sorted(model_folder.glob("*.json"))}
-    return {"recipe": recipe(name), **made_of, "files": files, **{key: single[key] for key in RESULTS}}
+          f"loss {error['losses']:.1e}, grad norm {error['grad_norms']:.1e}; seed "
+          f"{made_of['seed']}", flush=True)
+    files = {path.name: json.loads(path.read_text())
+             for path in sorted(model_folder.glob("*.json"))}
+    return {"recipe": recipe(name), **made_of, "files": files,
+            **{key: single[key] for key in RESULTS}}
 
 
 def write_stored(name, folder):
-    """Writes the model and tokens of a family whose numbers are stored, and returns what is stored; None where it was made of
-    something else."""
+    """Writes the model and tokens of a family whose numbers are stored, and returns what is stored;
+    None where it was made of something else."""
     path = STORED / f"{name}.json"
     stored = json.loads(path.read_text()) if path.exists() else {}
     if stored.get("recipe") != recipe(name):
@@ -355,8 +409,8 @@ def write_families(folder, names=tuple(FAMILIES)):
     for name in names:
         numbers = write_stored(name, folder)
         if numbers is None:
-            print(f"{name}: no stored numbers are of this recipe and these weights, transformers trains it (reference.py store {name} "
-                  "stores them)", flush=True)
+            print(f"{name}: no stored numbers are of this recipe and these weights, transformers "
+                  f"trains it (reference.py store {name} stores them)", flush=True)
             if not loaded:
                 load_libraries()
                 loaded = True
@@ -372,7 +426,8 @@ def store_families(names):
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             stored = train_family(name, pathlib.Path(scratch))
-            lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in stored.items())
+            lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}"
+                               for key, value in stored.items())
             (STORED / f"{name}.json").write_text("{" + lines + "}\n")
 
 
@@ -385,7 +440,8 @@ def windows(config):
 
 
 def norm_epsilon(config):
-    return next(getattr(config, key) for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon") if hasattr(config, key))
+    return next(getattr(config, key) for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")
+                if hasattr(config, key))
 
 
 def parameter_shapes(config):
@@ -421,10 +477,13 @@ def understood(path):
            "windows": windows(config), "dtype": str(config.dtype).removeprefix("torch."),
            "inverse_frequencies": angles}
     if rope["rope_type"] in ("yarn", "longrope"):
-        out["attention_factor"] = turns.full_attention_attention_scaling if by_layer else turns.attention_scaling
+        out["attention_factor"] = (turns.full_attention_attention_scaling
+                                   if by_layer else turns.attention_scaling)
     if rope["rope_type"] == "longrope":
         init = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["longrope"]
-        out["long_inverse_frequencies"] = [float(f) for f in init(config, seq_len=rope["original_max_position_embeddings"] + 1)[0]]
+        out["long_inverse_frequencies"] = [float(f)
+                                           for f in init(config,
+                                                         seq_len=rope["original_max_position_embeddings"] + 1)[0]]
     if hasattr(config, "no_rope_layers"):
         out["rotates"] = [bool(rotates) for rotates in config.no_rope_layers]
     if by_layer:

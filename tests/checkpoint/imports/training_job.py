@@ -1,4 +1,5 @@
-"""The training that make_fixtures.py and make_dcp.py do with other programs: its data, its steps, its ranks."""
+"""The training that make_fixtures.py and make_dcp.py do with other programs: its data,
+its steps, its ranks."""
 import os
 import pathlib
 import socket
@@ -18,7 +19,8 @@ def batches(rank, ranks):
     data = np.fromfile(HERE / "train.bin", dtype=np.uint16).astype(np.int64)
 
     def rows(step):
-        mine = range(step * BATCH + rank * BATCH // ranks, step * BATCH + (rank + 1) * BATCH // ranks)
+        mine = range(step * BATCH + rank * BATCH // ranks,
+                     step * BATCH + (rank + 1) * BATCH // ranks)
         return torch.from_numpy(np.stack([data[r * SEQUENCE:(r + 1) * SEQUENCE + 1] for r in mine]))
 
     return rows
@@ -43,9 +45,11 @@ def run_ranks(script, ranks, arguments, failure, **variables):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(ranks),
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+              "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(ranks),
               "HF_HUB_OFFLINE": "1", **variables}
     processes = [subprocess.Popen([sys.executable, script, "--worker", *map(str, arguments)],
-                                  env={**common, "RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(ranks)]
+                                  env={**common, "RANK": str(r), "LOCAL_RANK": str(r)})
+                 for r in range(ranks)]
     if any([process.wait() for process in processes]):
         raise SystemExit(failure)

@@ -1,0 +1,369 @@
+"""Every command that README.md, CONTRIBUTING.md and docs/*.md tell a reader to type works: each is
+run here as it is written, page by page, in a folder that holds what the page assumes, unless a
+table below says who else runs it, or why no test can. Every option of ftrun and of scripts/ that
+the pages name exists."""
+
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import typing
+
+from pages import blocks, commands, pages
+from runner import BINARY, case, environment, run_cases, steps, tiny_data, tiny_model, tiny_weights
+
+SOURCE = pathlib.Path(sys.argv[1]).resolve()
+sys.path.insert(0, str(SOURCE / "tests" / "data"))
+from chats_test import CHATML, write_model  # noqa: E402
+
+IMPORTS = SOURCE / "tests" / "checkpoint" / "imports"
+VOCABULARY = 300
+
+
+class Elsewhere(typing.NamedTuple):
+    """Commands of a page that another file runs. The file holds `proof`: how it reads the page,
+    or the command itself."""
+
+    page: str
+    begins: str
+    file: str
+    proof: str
+
+
+class NotRun(typing.NamedTuple):
+    """Commands of a page that no test runs. Their options are checked all the same; a program that
+    is built only on request has them in the file `source`."""
+
+    page: str
+    begins: str
+    reason: str
+    source: str | None = None
+
+
+FINE_TUNING = "tests/e2e/fine_tuning_test.py"
+QUICKSTART = "tests/e2e/quickstart_test.py"
+SLURM = "tests/e2e/slurm_scripts_test.py"
+READS_CLUSTERS = 'command_blocks(SOURCE, "docs/clusters.md")'
+ELSEWHERE = [
+    Elsewhere("README.md", "scripts/quickstart.sh", QUICKSTART, '"scripts" / "quickstart.sh"'),
+    Elsewhere("README.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out "
+                           "data/chats", FINE_TUNING,
+              'command_blocks(SOURCE, "README.md")'),
+    Elsewhere("README.md", "build/release/bin/ftrun --config configs/lora.yaml", FINE_TUNING,
+              'command_blocks(SOURCE, "README.md")'),
+    Elsewhere("docs/fine-tuning.md", "scripts/make_model.py smollm2", "scripts/quickstart.sh",
+              "scripts/make_model.py smollm2 --out models/smollm2-135m\n"),
+    Elsewhere("docs/fine-tuning.md", "", FINE_TUNING,
+              'command_blocks(SOURCE, "docs/fine-tuning.md")'),
+    Elsewhere("docs/data.md", "scripts/prepare_data.py --tokenizer models/smollm2-135m --out data "
+                              "--shakespeare",
+              "scripts/quickstart.sh", "scripts/prepare_data.py --shakespeare --tokenizer "
+                                       "models/smollm2-135m --out data/"),
+    *(Elsewhere("docs/clusters.md", begins, SLURM, READS_CLUSTERS)
+      for begins in ("export CONFIG=", "sbatch ", "job=$(sbatch ", "squeue ", "scancel ",
+                     "scontrol ", "grep ", "ftrun inspect runs/two-nodes")),
+]
+
+TESTS = "runs all tests, this one among them"
+BUILDS = "builds for minutes"
+MEASURES = "measures for minutes on a machine that does nothing else"
+REASONS = (TESTS, BUILDS, MEASURES)
+NOT_RUN = [
+    NotRun("README.md", "scripts/test.sh", TESTS),
+    NotRun("CONTRIBUTING.md", "scripts/test.sh", TESTS),
+    NotRun("CONTRIBUTING.md", "cmake --workflow --preset dev", BUILDS),
+    NotRun("CONTRIBUTING.md", "scripts/unsteady.sh", TESTS),
+    NotRun("docs/benchmarks.md", "cmake --preset release -DFTRUN_BENCH=ON", BUILDS),
+    NotRun("docs/benchmarks.md", "build/release/bin/kernel_bench", MEASURES,
+           "tests/bench/kernel_bench.cc"),
+    NotRun("docs/benchmarks.md", "build/release/bin/comm_bench", MEASURES,
+           "tests/bench/comm_bench.cc"),
+]
+
+# Texts that stand for a reader's own: page, text, what it stands for here.
+STANDS_FOR = [
+    ("README.md", "MODEL_FOLDER", "models/smollm2-135m"),
+    ("docs/plan.md", "--config F", "--config mine.yaml"),
+    # The line's own comment names the option.
+    ("docs/plan.md", "bench machine --out", "bench machine --quick --out"),
+]
+
+# How a line of a command begins, on which a block without the label sh is refused.
+COMMAND = re.compile(r"(?:\$ )?(?:scripts/\S|build/release/bin/|cmake -|ftrun (?:--|[a-z]+ "
+                     r")|docker |kubectl |sbatch |srun |mpirun |torchrun |pip "
+                     r"|\.venv/bin/|python3? )")
+PROGRAM = re.compile(r"(?:build/release/bin/)?(ftrun)\b(?: (bench "
+                     r"machine|[a-z]+)\b)?|(scripts/[\w/]+\.(?:py|sh|sbatch))")
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+
+
+# --- what a page assumes ------------------------------------------------------------------------
+
+
+def small_model(folder):
+    """A random model whose tokenizer knows bytes, with a chat template."""
+    write_model(folder, CHATML)
+    tiny_model(folder, tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY,
+               max_position_embeddings=2048, eos_token_id=3)
+
+
+def write_chats(path, count):
+    with open(path, "w") as lines:
+        for number in range(count):
+            messages = [{"role": "user", "content": f"What comes after {number}?"},
+                        {"role": "assistant", "content": f"{number + 1}."}]
+            lines.write(json.dumps({"messages": messages}) + "\n")
+
+
+def readme(folder):
+    """A file of chats, and the page's own config, which follows its commands."""
+    write_chats(folder / "chats.jsonl", 2000)
+    config, = [block.text for block in blocks(SOURCE, "README.md") if block.label == "yaml"]
+    (folder / "mine.yaml").write_text(config)
+
+
+def data(folder):
+    write_chats(folder / "chats.jsonl", 40)
+    (folder / "book.txt").write_text("It was a dark night.\n" * 20)
+    (folder / "notes").mkdir()
+    (folder / "notes" / "one.txt").write_text("Call the printer.\n")
+
+
+def checkpoint(folder):
+    """A run of DeepSpeed that ended at a checkpoint, and the config with which it goes on."""
+    with tarfile.open(IMPORTS / "deepspeed.tar.xz") as packed:
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(folder / "deepspeed")
+    (folder / "out").mkdir()
+    (folder / "deepspeed" / "zero3-fp32-2" / "checkpoint").rename(folder / "out" / "checkpoints")
+    shutil.copytree(IMPORTS / "model", folder / "models" / "base")
+    shutil.copy(IMPORTS / "train.bin", folder)
+    expected = json.loads((folder / "deepspeed" / "zero3-fp32-2" / "expected.json").read_text())
+    write_config(folder / "mine.yaml", model="models/base", sequence_length=16,
+                 output_dir="runs/mine", train_batch_size=6,
+                 train={"steps": expected["step"] + 2}, zero_optimization={"stage": 3},
+                 optimizer={"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95],
+                                                        "eps": 1e-8, "weight_decay": 0.1}})
+
+
+def clusters(folder):
+    tiny_data(folder / "train.bin")
+    write_config(folder / "train.yaml", train={"steps": 2}, train_batch_size=4,
+                 parallel={"data": 2}, output_dir="runs/train")
+
+
+def plan(folder):
+    write_config(folder / "mine.yaml", parallel={"data": 16}, train_batch_size=16)
+
+
+def write_config(path, model="models/smollm2-135m", sequence_length=32, **keys):
+    value = {"model": {"path": model}, "threads": 1, "gradient_clipping": 1.0,
+             "data": {"train": "train.bin", "token_dtype": "uint16",
+                      "sequence_length": sequence_length}}
+    path.write_text(json.dumps(value | keys, indent=1))
+
+
+PREPARES = {"README.md": readme, "docs/data.md": data, "docs/checkpoint.md": checkpoint,
+            "docs/clusters.md": clusters, "docs/plan.md": plan}
+
+
+# What commands must have left in the folder, for the pages whose commands are run here.
+def left_by_readme(folder):
+    done = [m["step"] for m in steps(folder / "runs" / "mine")]
+    assert done == list(range(1, len(done) + 1)) and done, done
+    assert (folder / "runs" / "mine" / "export" / "model" / "model.safetensors").exists()
+
+
+def left_by_data(folder):
+    for split in ("train", "validation"):
+        assert (folder / "data" / f"{split}.bin").stat().st_size > 0, split
+
+
+def left_by_checkpoint(folder):
+    assert len(steps(folder / "runs" / "mine")) == 2
+
+
+def left_by_clusters(folder):
+    assert len(steps(folder / "runs" / "train")) == 2
+
+
+def left_by_plan(folder):
+    assert (folder / "here.yaml").read_text().startswith("machine: ")
+    assert json.loads((folder / "step.json").read_text())
+
+
+LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data,
+        "docs/checkpoint.md": left_by_checkpoint, "docs/clusters.md": left_by_clusters,
+        "docs/plan.md": left_by_plan}
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def options_of(program, command):
+    """All options that a program knows: ftrun's by its help, a script's by what its text takes."""
+    if program == "ftrun":
+        run = [BINARY, *(command.split() if command else []), "--help"]
+        done = subprocess.run(run, capture_output=True, text=True, env=environment())
+        assert done.returncode == 0, (
+            f"{run}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return set(OPTION.findall(done.stdout))
+    text = (SOURCE / program).read_text()
+    if program.endswith(".py"):
+        return {option for option in OPTION.findall(text) if f'"{option}"' in text}
+    return set(OPTION.findall(text)).union(*(options_of(behind, None)
+                                             for behind in re.findall(r"scripts/\w+\.py", text)))
+
+
+def unknown_options(where, text):
+    """Options in a command, or in a text that names one, that its program does not know."""
+    found = PROGRAM.match(text)
+    if not found:
+        return
+    program, command = found[1] or found[3], found[2]
+    if program != "ftrun" and not (SOURCE / program).exists():
+        yield f"{where}: there is no {program}"
+    elif named := OPTION.findall(text[found.end():]):
+        # What follows a SLURM script is ftrun's.
+        known = options_of("ftrun",
+                           None) if program.endswith(".sbatch") else options_of(program, command)
+        for option in named:
+            if option not in known:
+                yield f"{where}: {' '.join(filter(None, (program, command)))} has no {option}"
+
+
+def without_comment(command):
+    return re.sub(r"\s+#.*", "", command)
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def row_of(page, command):
+    """The row of a table that says why this command is not run here; None where it is."""
+    rows = [row for row in (*ELSEWHERE, *NOT_RUN) if row.page == page
+            and command.startswith(row.begins)]
+    return max(rows, key=lambda row: len(row.begins), default=None)
+
+
+def run_here(folder, block, command):
+    for page, text, stands_for in STANDS_FOR:
+        if page == block.page:
+            command = command.replace(text, stands_for)
+    path = os.pathsep.join((str(folder / "build" / "release" / "bin"), os.environ["PATH"]))
+    done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", command], cwd=folder,
+                          env=environment({"PATH": path}), capture_output=True,
+                          text=True, timeout=300)
+    assert done.returncode == 0, (
+        f"{block}: exit code {done.returncode} of\n{command}\n{done.stdout[-3000:]}\n"
+        f"{done.stderr[-3000:]}")
+
+
+def prepared(folder):
+    """The folder in which a reader types: the repository's scripts, configs
+    and build, and a model."""
+    (folder / "build" / "release").mkdir(parents=True)
+    (folder / "build" / "release" / "bin").symlink_to(pathlib.Path(BINARY).parent)
+    for name in ("scripts", "configs", ".venv"):
+        (folder / name).symlink_to(SOURCE / name)
+    small_model(folder / "models" / "smollm2-135m")
+
+
+COMMAND_BLOCKS = [block for page in pages(SOURCE) for block in blocks(SOURCE, page)
+                  if block.label == "sh"]
+
+
+@case
+def tables_say_what_is_so():
+    """Each row is of a command that is there, has an allowed reason, or
+    names a file that runs it."""
+    typed = [(block.page, command) for block in COMMAND_BLOCKS for command in commands(block.text)]
+    used = [row_of(page, command) for page, command in typed]
+    for row in (*ELSEWHERE, *NOT_RUN):
+        assert row in used, (
+            f"no command of {row.page} begins with {row.begins!r}: take the row away")
+    for row in ELSEWHERE:
+        assert row.proof in (SOURCE / row.file).read_text(), (
+            f"{row.file} does not hold {row.proof!r}, by which it runs commands of {row.page}")
+    for row in NOT_RUN:
+        assert row.reason in REASONS, row
+    for page, text, _ in STANDS_FOR:
+        assert any(text in command for where, command in typed if where == page), (
+            f"{text!r} stands nowhere in the commands of {page}")
+
+
+@case
+def blocks_of_commands_are_labelled():
+    """A block without the label sh would not be run."""
+    for page in pages(SOURCE):
+        for block in blocks(SOURCE, page):
+            first = next((line for line in block.text.splitlines() if COMMAND.match(line)), None)
+            assert (block.label == "sh"
+                    or not first), f"{block}: {first!r} is a command: begin the block with ```sh"
+
+
+@case
+def options_that_pages_name_exist():
+    faults = []
+    for block in COMMAND_BLOCKS:
+        for command in commands(block.text):
+            row = row_of(block.page, command)
+            if isinstance(row, NotRun) and row.source:
+                known = (SOURCE / row.source).read_text()
+                faults += [f"{block}: {row.source} has no {option}"
+                           for option in OPTION.findall(without_comment(command))
+                           if f'"{option}"' not in known]
+            for line in command.splitlines():
+                faults += unknown_options(block, without_comment(line))
+    for page in pages(SOURCE):
+        text = re.sub(r"^```.*?^```", "", (SOURCE / page).read_text(),
+                      flags=re.MULTILINE | re.DOTALL)
+        for code in re.findall(r"`([^`\n]+)`", text):
+            faults += unknown_options(page, code)
+    assert not faults, "\n".join(faults)
+
+
+@case
+def unknown_options_are_found():
+    assert list(unknown_options("x",
+                                "build/release/bin/ftrun plan --memory --memry")) == [
+                                    "x: ftrun plan has no --memry"]
+    assert list(unknown_options("x", "ftrun plan --merge")) == ["x: ftrun plan has no --merge"]
+    unknown = list(unknown_options("x", "scripts/test.sh --fast"))
+    assert unknown == ["x: scripts/test.sh has no --fast"]
+    assert list(unknown_options("x", "scripts/gone.sh")) == ["x: there is no scripts/gone.sh"]
+
+
+def run_page(page):
+    typed = [(block, command) for block in COMMAND_BLOCKS if block.page == page
+             for command in commands(block.text) if row_of(page, command) is None]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        prepared(folder)
+        PREPARES[page](folder)
+        for block, command in typed:
+            run_here(folder, block, command)
+        LEFT[page](folder)
+
+
+@case
+def every_other_command_is_run():
+    run = {block.page for block in COMMAND_BLOCKS for command in commands(block.text)
+           if row_of(block.page, command) is None}
+    assert run == set(PREPARES) == set(LEFT), (
+        f"commands of {sorted(run)} are to be run, and {sorted(PREPARES)} are prepared")
+
+
+for name in PREPARES:
+    page_case = functools.partial(run_page, name)
+    page_case.__name__ = f"commands of {name}"
+    case(page_case)
+
+run_cases()

@@ -1,0 +1,71 @@
+"""Fails on a line of C++, CUDA or Python that is longer than 100 columns.
+
+    lines_test.py SOURCE
+
+Tables of C++ that stand between `// clang-format off` and `// clang-format on` may have longer
+lines, fewer than 100 in all of the repository.
+"""
+import pathlib
+import sys
+import tempfile
+
+ROOT = pathlib.Path(sys.argv[1])
+COLUMNS = 100
+IN_TABLES = 100
+CPP = (".cc", ".h", ".cu", ".cuh", ".inc")
+TOP = ("lib", "apps", "tests", "scripts")
+
+
+def sources(root):
+    for top in TOP:
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix in CPP or path.suffix == ".py":
+                yield path
+
+
+def long_lines(path):
+    """(line number, columns, whether it stands in a table) of each line that is too long."""
+    in_table = False
+    for number, line in enumerate(path.read_text().split("\n"), 1):
+        if path.suffix in CPP and line.strip() in ("// clang-format off", "// clang-format on"):
+            in_table = line.strip().endswith("off")
+        if len(line) > COLUMNS:
+            yield number, len(line), in_table
+
+
+def faults(root):
+    tables = 0
+    for path in sources(root):
+        for number, columns, in_table in long_lines(path):
+            if in_table:
+                tables += 1
+            else:
+                yield f"{path.relative_to(root)}:{number}: {columns} columns, {COLUMNS} at most"
+    if tables >= IN_TABLES:
+        yield f"{tables} lines of tables are longer than {COLUMNS} columns; fewer than {IN_TABLES}"
+
+
+def self_check(folder):
+    """The check must be able to fail, in each of its ways."""
+    (folder / "lib").mkdir()
+    long = "x" * (COLUMNS + 1)
+    (folder / "lib" / "a.cc").write_text(
+        f"{long[1:]}\n// clang-format off\n{long}\n// clang-format on\n{'×' * COLUMNS}\n{long}\n")
+    (folder / "lib" / "b.py").write_text(f"# clang-format off\n# {long}\n")
+    (folder / "lib" / "c.md").write_text(long)
+    expected = ["lib/a.cc:6: 101 columns, 100 at most", "lib/b.py:2: 103 columns, 100 at most"]
+    assert list(faults(folder)) == expected, list(faults(folder))
+    (folder / "lib" / "d.inc").write_text("// clang-format off\n" + f"{long}\n" * (IN_TABLES - 1))
+    assert list(faults(folder))[2:] == [
+        "100 lines of tables are longer than 100 columns; fewer than 100"], list(faults(folder))
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        self_check(pathlib.Path(folder))
+    found = list(faults(ROOT))
+    print("\n".join(found) or f"lines: {sum(1 for _ in sources(ROOT))} sources, no fault")
+    sys.exit(1 if found else 0)
+
+
+main()
