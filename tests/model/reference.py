@@ -481,9 +481,8 @@ def understood(path):
                                    if by_layer else turns.attention_scaling)
     if rope["rope_type"] == "longrope":
         init = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["longrope"]
-        out["long_inverse_frequencies"] = [float(f)
-                                           for f in init(config,
-                                                         seq_len=rope["original_max_position_embeddings"] + 1)[0]]
+        beyond = rope["original_max_position_embeddings"] + 1
+        out["long_inverse_frequencies"] = [float(f) for f in init(config, seq_len=beyond)[0]]
     if hasattr(config, "no_rope_layers"):
         out["rotates"] = [bool(rotates) for rotates in config.no_rope_layers]
     if by_layer:
